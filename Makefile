@@ -1,0 +1,112 @@
+# headrace. `make demo` and `make test` set everything up by themselves; nothing is done twice.
+#
+#   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose seven events)
+#   make up / down / status         start the site, stop it, say how it is
+#   make test / lint                what .ci/run runs
+#   make clean                      stop the site and remove its data; `make distclean`: all that was set up, too
+#   make requirements               compile requirements/*.txt anew
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+# Airflow lives apart: its Spark provider brings pyspark-client, which overwrites files of pyspark.
+AIRFLOW_VENV := .venv-airflow
+HEADRACE_HOME ?= $(CURDIR)/.headrace
+export HEADRACE_HOME
+# The first Python that is new enough; `make PYTHON=/path/to/python3.12` overrides it.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+
+.PHONY: help demo test lint up down status clean distclean requirements setup airflow java jars debian
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: setup jars
+	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
+
+up status: setup airflow jars
+	@$(BIN)/headrace $@
+
+down:
+	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
+
+test: setup airflow jars debian lint
+	@$(BIN)/pytest $(PYTEST)
+
+lint: setup
+	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
+	@$(BIN)/ruff format --quiet --check . && echo "ruff format: clean"
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache | tail -2 | head -1
+
+clean: down
+	@if [ -d "$(HEADRACE_HOME)" ]; then \
+		echo "removing the site's data in $(HEADRACE_HOME) (jars and site.yaml stay)"; \
+		find "$(HEADRACE_HOME)" -mindepth 1 -maxdepth 1 ! -name jars ! -name site.yaml -exec rm -rf {} +; fi
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+distclean: clean
+	@echo "removing $(VENV), $(AIRFLOW_VENV) and the jars"
+	@rm -rf $(VENV) $(AIRFLOW_VENV) "$(HEADRACE_HOME)/jars"
+
+# --- setting up ------------------------------------------------------------------------------------------------
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "headrace needs Python 3.11 or newer, and found none. On Debian: apt-get install python3 python3-venv;" \
+		     "elsewhere: make PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@if [ -x $(BIN)/python ]; then echo "bringing $(VENV) up to date"; \
+		else echo "setting up $(VENV) with $(PYTHON): Python packages, pinned with hashes (1.3 GB)"; fi
+	@if ! [ -x $(BIN)/python ]; then $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot make virtual environments. On Debian: apt-get install python3-venv" >&2; exit 1; }; fi
+	@# `uv pip sync` takes pip away, so pip is needed, and there, only the first time.
+	@if ! [ -x $(UV) ]; then $(BIN)/python -m pip install -q --disable-pip-version-check \
+		--require-hashes -r requirements/bootstrap.txt; fi
+	@$(UV) pip sync -q --python $(BIN)/python --require-hashes requirements/dev.txt
+	@$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+airflow: $(AIRFLOW_VENV)/.installed
+
+$(AIRFLOW_VENV)/.installed: $(VENV)/.installed requirements/airflow.txt pyproject.toml
+	@echo "setting up $(AIRFLOW_VENV): Airflow and its providers, pinned with hashes (about 550 MB)"
+	@if ! [ -x $(AIRFLOW_VENV)/bin/python ]; then $(UV) venv -q --python $(BIN)/python $(AIRFLOW_VENV); fi
+	@$(UV) pip sync -q --python $(AIRFLOW_VENV)/bin/python --require-hashes requirements/airflow.txt
+	@$(UV) pip install -q --python $(AIRFLOW_VENV)/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+java:
+	@command -v javac >/dev/null || [ -n "$${JAVA_HOME:-}" ] || { \
+		echo "headrace needs a Java 17 JDK (javac), and found none. On Debian: apt-get install openjdk-17-jdk-headless;" \
+		     "elsewhere set JAVA_HOME" >&2; exit 1; }
+	@found=$$($${JAVA_HOME:+"$$JAVA_HOME/bin/"}javac -version 2>&1 | sed -n 's/^javac \([0-9]*\).*/\1/p'); \
+	if [ "$${found:-0}" -lt 17 ]; then \
+		echo "headrace needs Java 17 or newer, and found $${found:-none}. Set JAVA_HOME to a newer JDK" >&2; exit 1; fi
+	@command -v mvn >/dev/null || { \
+		echo "headrace needs Maven (mvn) to fetch HDFS and Spark's Avro, and found none." \
+		     "On Debian: apt-get install maven" >&2; exit 1; }
+
+jars: setup java
+	@$(BIN)/python -c "from headrace.warehouse.jars import ensure_jars; ensure_jars()"
+
+debian:
+	@if ! command -v kcat >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "installing kcat (Debian), for the tests with librdkafka's own tool"; \
+			{ apt-get update -qq && apt-get install -y -qq kcat; } >/dev/null 2>&1 \
+				|| echo "kcat could not be installed; its tests are skipped"; \
+		else echo "kcat is not installed: its tests are skipped (as root: apt-get install kcat)"; fi; fi
+
+# --- pinning ---------------------------------------------------------------------------------------------------
+
+COMPILE := $(UV) pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
+requirements: setup
+	$(COMPILE) pyproject.toml --extra warehouse --extra fleet --extra postgresql --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml requirements/airflow.in -o requirements/airflow.txt
