@@ -1,0 +1,109 @@
+"""API keys, and the headers every request and response begins with, packed by hand.
+
+Source: https://kafka.apache.org/protocol#protocol_messages. A request's header is version 1, or 2 (with
+tagged fields) for flexible versions; a response's 0 or 1 alike, but ApiVersions responses always have
+header 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from headrace.wire.errors import MalformedMessageError
+from headrace.wire.primitives import BROKEN, INT32, NO_TAGS, read_string, skip_tags, string
+
+
+class ApiKey(IntEnum):
+    """The APIs headrace knows by name; any other number is a plain int."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+
+
+class RequestHead(NamedTuple):
+    """What every request begins with, up to the client id; `end` is where that ends (tagged fields may
+    follow).
+    """
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    end: int
+
+
+_HEAD = struct.Struct(">hhi")
+_FRAMED_HEAD = struct.Struct(">ihhi")
+_FRAMED_ID = struct.Struct(">ii")
+
+
+def read_request_head(frame: memoryview) -> RequestHead:
+    """The head of a request whose API may be unknown to us. Raises `MalformedMessageError`."""
+    try:
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        client_id, end = read_string(frame, 8, False)
+    except BROKEN as error:
+        raise MalformedMessageError(f"no request header in a frame of {len(frame)} bytes: {error}") from None
+    return RequestHead(api_key, version, correlation_id, client_id, end)
+
+
+def body_position(frame: memoryview, head: RequestHead, flexible: bool) -> int:
+    """Where the request's body begins. Raises `MalformedMessageError`."""
+    try:
+        return skip_tags(frame, head.end) if flexible else head.end
+    except BROKEN as error:
+        raise MalformedMessageError(f"broken tagged fields in a request header: {error}") from None
+
+
+def frame_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, flexible: bool, body: list[bytes]
+) -> bytes:
+    """A whole framed request around `body`'s parts."""
+    client = string(client_id, False)
+    size_bytes = 8 + len(client) + (1 if flexible else 0) + sum(map(len, body))
+    head = _FRAMED_HEAD.pack(size_bytes, api_key, version, correlation_id)
+    return b"".join((head, client, NO_TAGS if flexible else b"", *body))
+
+
+def response_head(correlation_id: int, flexible: bool, body_size_bytes: int) -> bytes:
+    """Frame length and header of a response whose body has that size."""
+    if flexible:
+        return _FRAMED_ID.pack(5 + body_size_bytes, correlation_id) + NO_TAGS
+    return _FRAMED_ID.pack(4 + body_size_bytes, correlation_id)
+
+
+def read_response_head(frame: memoryview, flexible: bool) -> tuple[int, int]:
+    """Correlation id, and where the body begins. Raises `MalformedMessageError`."""
+    try:
+        correlation_id: int = INT32.unpack_from(frame)[0]
+        return correlation_id, skip_tags(frame, 4) if flexible else 4
+    except BROKEN as error:
+        raise MalformedMessageError(f"no response header in a frame of {len(frame)} bytes: {error}") from None

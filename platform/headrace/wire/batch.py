@@ -1,0 +1,234 @@
+"""A record batch as a block of bytes: its header, its length, its checksum, its address.
+
+Never looks at records.
+
+Format: Kafka's RecordBatch v2 (https://kafka.apache.org/documentation/#recordbatch), the only one headrace
+stores.
+
+    0  baseOffset int64           21 attributes int16        43 producerId int64
+    8  batchLength int32          23 lastOffsetDelta int32   51 producerEpoch int16
+    12 partitionLeaderEpoch int32 27 baseTimestamp int64     53 baseSequence int32
+    16 magic int8                 35 maxTimestamp int64      57 recordCount int32
+    17 crc uint32 (of 21 to the end)                         61 records
+
+`batchLength` counts from byte 12. baseOffset and partitionLeaderEpoch are outside the checksum;
+lastOffsetDelta is inside, so giving a batch its byte address (`readdress`) recomputes it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.wire.compression import Codec
+from headrace.wire.errors import CorruptBatchError, UnsupportedMagicError
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE_BYTES: Final = 61
+LENGTH_END_BYTES: Final = 12  # where the bytes that batchLength counts begin
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+MAGIC: Final = 2
+SEQUENCE_SPAN: Final = 2**31  # sequence numbers wrap to 0 after 2**31 - 1
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_OFFSET = struct.Struct(">q")
+_PRODUCER = struct.Struct(">qhi")
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records.
+
+    Times in ms since the epoch; producer fields are -1 where there is no producer id.
+    """
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header and records."""
+        return LENGTH_END_BYTES + self.batch_length
+
+    @property
+    def codec(self) -> Codec:
+        """Raises `CorruptBatchError` for the numbers no codec has."""
+        try:
+            return Codec(self.attributes & CODEC_MASK)
+        except ValueError:
+            raise CorruptBatchError(
+                f"batch at offset {self.base_offset} has codec {self.attributes & 7}"
+            ) from None
+
+    @property
+    def next_offset(self) -> int:
+        """What to ask for after this batch; for a stored batch the address of its end."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, wrapped as Kafka wraps it; -1 without a producer id."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.record_count - 1) % SEQUENCE_SPAN
+
+
+def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
+    """The header of the batch that starts at `at`.
+
+    Checks magic, length and count, not the checksum, not that all of it is there.
+
+    Raises `CorruptBatchError` where no batch v2 can start.
+    """
+    try:
+        header = BatchHeader._make(HEADER.unpack_from(buffer, at))
+    except struct.error:
+        if len(buffer) - at > MAGIC_AT and buffer[at + MAGIC_AT] != MAGIC:
+            raise _wrong_magic(buffer[at + MAGIC_AT]) from None
+        raise CorruptBatchError(
+            f"batch header needs {HEADER_SIZE_BYTES} bytes, {max(0, len(buffer) - at)} left"
+        ) from None
+    if header.magic != MAGIC:
+        raise _wrong_magic(header.magic)
+    if header.batch_length < HEADER_SIZE_BYTES - LENGTH_END_BYTES:
+        raise CorruptBatchError(f"batch length {header.batch_length} is less than a header's")
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise CorruptBatchError(
+            f"batch has {header.record_count} records and last offset delta {header.last_offset_delta}"
+        )
+    return header
+
+
+def hop(buffer: Buffer, at: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """`(position, header)` of every batch that is complete in `buffer` from `at` on; a short tail ends the
+    iteration.
+
+    Raises `CorruptBatchError` where what should be a header is none. Checksums are not computed (`verify`
+    does).
+    """
+    end = len(buffer)
+    while at + HEADER_SIZE_BYTES <= end:
+        header = read_header(buffer, at)
+        after = at + LENGTH_END_BYTES + header.batch_length
+        if after > end:
+            return
+        yield at, header
+        at = after
+
+
+def verify(buffer: Buffer, at: int, header: BatchHeader) -> None:
+    """Check that all of the batch is in `buffer` and its CRC-32C is right; raises `CorruptBatchError`."""
+    end = at + header.size_bytes
+    if end > len(buffer):
+        raise CorruptBatchError(f"batch of {header.size_bytes} bytes, {len(buffer) - at} left")
+    actual = crc32c(memoryview(buffer)[at + ATTRIBUTES_AT : end])
+    if actual != header.crc:
+        raise CorruptBatchError(
+            f"batch at offset {header.base_offset} has CRC {actual:#010x}, its header says {header.crc:#010x}"
+        )
+
+
+def readdress(buffer: bytearray | memoryview, at: int, address: int) -> int:
+    """Give the batch at `at` its byte address, in place: baseOffset = `address`, lastOffsetDelta = L - 1,
+    CRC recomputed.
+
+    Returns L, the batch's size in bytes. The caller has verified the batch.
+    """
+    view = memoryview(buffer)
+    _, batch_length = _OFFSET_AND_LENGTH.unpack_from(view, at)
+    size_bytes: int = LENGTH_END_BYTES + batch_length
+    _OFFSET.pack_into(view, at, address)
+    _INT32.pack_into(view, at + 23, size_bytes - 1)
+    _UINT32.pack_into(view, at + CRC_AT, crc32c(view[at + ATTRIBUTES_AT : at + size_bytes]))
+    return size_bytes
+
+
+def renumber(
+    buffer: bytearray | memoryview, at: int, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Give the batch at `at` another producer's identity, in place; the CRC is recomputed."""
+    view = memoryview(buffer)
+    _, batch_length = _OFFSET_AND_LENGTH.unpack_from(view, at)
+    _PRODUCER.pack_into(view, at + 43, producer_id, producer_epoch, base_sequence)
+    end = at + LENGTH_END_BYTES + batch_length
+    _UINT32.pack_into(view, at + CRC_AT, crc32c(view[at + ATTRIBUTES_AT : end]))
+
+
+def seal(
+    records: Buffer,
+    *,
+    record_count: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    attributes: int = 0,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """A whole batch around `records` (already compressed as `attributes` says): header, CRC and all."""
+    if last_offset_delta is None:
+        last_offset_delta = record_count - 1
+    tail = _AFTER_CRC.pack(
+        attributes,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    length = HEADER_SIZE_BYTES - LENGTH_END_BYTES + len(records)
+    crc = crc32c(records, crc32c(tail))
+    return b"".join((_TO_CRC.pack(base_offset, length, partition_leader_epoch, MAGIC, crc), tail, records))
+
+
+_TO_CRC = struct.Struct(">qiibI")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+
+
+def _wrong_magic(magic: int) -> CorruptBatchError:
+    if magic in (0, 1):
+        return UnsupportedMagicError(
+            f"message format {magic} (Kafka before 0.11) is not supported; only record batches v2 are"
+        )
+    return CorruptBatchError(f"no record batch here: magic byte is {magic}")

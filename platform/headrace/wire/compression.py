@@ -1,0 +1,144 @@
+"""Compression of record batches. Owns the four codecs, by `cramjam`; knows nothing of batches.
+
+What is written is what Java's client reads: gzip; snappy in the framing of snappy-java; LZ4 frames of
+independent blocks (Java refuses linked ones) without checksum, the batch has its CRC; zstd. What is read is
+what any client writes.
+
+Nothing here allocates more than the caller's `limit_bytes`: output goes into a buffer of known size, which
+grows up to the limit.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+from headrace.wire.errors import CorruptBatchError, DecompressionLimitError
+
+Buffer = bytes | bytearray | memoryview
+
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+XERIAL_BLOCK_BYTES: Final = 32 * 1024
+FIRST_OUTPUT_BYTES: Final = 64 * 1024
+
+_INT32 = struct.Struct(">i")
+_OUTPUT_FULL = "failed to write whole buffer"
+
+
+class Codec(IntEnum):
+    """The low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Codec:
+        """The codec called `name` in any case; `ValueError` names the ones there are."""
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            names = ", ".join(codec.name.lower() for codec in cls)
+            raise ValueError(f"no compression called {name!r}; there are {names}") from None
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """`data` packed by `codec`; `NONE` gives a copy."""
+    if codec is Codec.GZIP:
+        return bytes(cramjam.gzip.compress(data))
+    if codec is Codec.SNAPPY:
+        return _compress_xerial(data)
+    if codec is Codec.LZ4:
+        compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+        compressor.compress(data)
+        return bytes(compressor.finish())
+    if codec is Codec.ZSTD:
+        return bytes(cramjam.zstd.compress(data))
+    return bytes(data)
+
+
+def decompress(codec: Codec, data: Buffer, *, limit_bytes: int) -> bytes:
+    """`data` unpacked. Raises `DecompressionLimitError` over `limit_bytes`, `CorruptBatchError` if it is
+    not the codec's.
+    """
+    if codec is Codec.NONE:
+        if len(data) > limit_bytes:
+            raise _over(limit_bytes)
+        return bytes(data)
+    try:
+        if codec is Codec.SNAPPY:
+            return _decompress_snappy(data, limit_bytes)
+        return _decompress_growing(codec, data, limit_bytes)
+    except cramjam.DecompressionError as error:
+        raise CorruptBatchError(f"{codec.name.lower()} data does not unpack: {error}") from None
+
+
+def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
+    into = {
+        Codec.GZIP: cramjam.gzip.decompress_into,
+        Codec.LZ4: cramjam.lz4.decompress_into,
+        Codec.ZSTD: cramjam.zstd.decompress_into,
+    }[codec]
+    size_bytes = min(limit_bytes, max(FIRST_OUTPUT_BYTES, 8 * len(data)))
+    while True:
+        output = bytearray(size_bytes)
+        try:
+            used_bytes = into(data, output)
+        except cramjam.DecompressionError as error:
+            if _OUTPUT_FULL not in str(error):
+                raise
+            if size_bytes >= limit_bytes:
+                raise _over(limit_bytes) from None
+            size_bytes = min(limit_bytes, 4 * size_bytes)
+        else:
+            return bytes(memoryview(output)[:used_bytes])
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    view = memoryview(data)
+    parts = [XERIAL_HEADER]
+    for at in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[at : at + XERIAL_BLOCK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        return _decompress_raw_snappy(view, limit_bytes)
+    parts = []
+    at = len(XERIAL_HEADER)
+    while at < len(view):
+        if at + 4 > len(view):
+            raise CorruptBatchError("snappy block ends inside its length")
+        (size_bytes,) = _INT32.unpack_from(view, at)
+        at += 4
+        if not 0 < size_bytes <= len(view) - at:
+            raise CorruptBatchError(f"snappy block of {size_bytes} bytes, {len(view) - at} left")
+        part = _decompress_raw_snappy(view[at : at + size_bytes], limit_bytes)
+        limit_bytes -= len(part)
+        parts.append(part)
+        at += size_bytes
+    return b"".join(parts)
+
+
+def _decompress_raw_snappy(view: memoryview, limit_bytes: int) -> bytes:
+    if not view:
+        raise CorruptBatchError("snappy data is empty")
+    size_bytes = cramjam.snappy.decompress_raw_len(view)
+    if size_bytes > limit_bytes:
+        raise _over(limit_bytes)
+    output = bytearray(size_bytes)
+    used_bytes = cramjam.snappy.decompress_raw_into(view, output)
+    return bytes(memoryview(output)[:used_bytes])
+
+
+def _over(limit_bytes: int) -> DecompressionLimitError:
+    return DecompressionLimitError(f"data unpacks to more than {limit_bytes} bytes")

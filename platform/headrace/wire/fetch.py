@@ -1,0 +1,449 @@
+"""Fetch requests and responses, both ways, packed by hand: v4 to v17.
+
+Source: https://kafka.apache.org/protocol#The_Messages_Fetch. v12 is the first flexible version, v13 names
+topics by id (KIP-516). A response is encoded with holes where file slices go, so that a broker can send
+them by sendfile. Fetch sessions (KIP-227): a broker that answers session id 0 has none, and clients then
+send every partition each time.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from headrace.wire.apis import ApiKey, frame_request, read_response_head, response_head
+from headrace.wire.errors import MalformedMessageError
+from headrace.wire.primitives import (
+    BROKEN,
+    INT32,
+    INT64,
+    NO_TAGS,
+    NO_UUID,
+    Buffer,
+    LeaderAndEpoch,
+    NodeEndpoint,
+    bytes_length,
+    count,
+    node_endpoints,
+    read_bytes,
+    read_count,
+    read_name,
+    read_node_endpoints,
+    read_nullable_count,
+    read_tags,
+    read_uuid,
+    skip_tags,
+    string,
+    tags,
+)
+
+VERSION_MIN: Final = 4
+VERSION_MAX: Final = 17
+FLEXIBLE_FROM: Final = 12
+TOPIC_IDS_FROM: Final = 13
+ENDPOINTS_FROM: Final = 16
+
+CONSUMER_REPLICA_ID: Final = -1
+SESSIONLESS_EPOCH: Final = -1
+
+_WAIT = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
+_SESSION = struct.Struct(">ii")
+_RESULT = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
+_ABORTED = struct.Struct(">qq")
+_LEADER = struct.Struct(">ii")
+_EPOCH_END = struct.Struct(">iq")
+
+
+class FetchPartition(NamedTuple):
+    """Where to read on. `max_bytes` bounds the answer, but the first batch is given whole, however large."""
+
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+class FetchTopic(NamedTuple):
+    """`name` up to v12 (else empty), `topic_id` from v13 (else zero)."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[FetchPartition]
+
+
+class ForgottenTopic(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: list[int]
+
+
+class FetchRequest(NamedTuple):
+    """`replica_id` -1 for a consumer; session 0 with epoch -1 asks for no session."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    topics: list[FetchTopic]
+    replica_id: int = CONSUMER_REPLICA_ID
+    isolation_level: int = 0
+    session_id: int = 0
+    session_epoch: int = SESSIONLESS_EPOCH
+    forgotten: tuple[ForgottenTopic, ...] = ()
+    rack_id: str = ""
+
+
+class FetchPartitionResult(NamedTuple):
+    """One partition's answer. `records`: batches; or, to encode a hole, how many bytes will be put there.
+
+    `aborted` is null or `(producer_id, first_offset)` of aborted transactions.
+    """
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    records: Buffer | int | None = b""
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: tuple[tuple[int, int], ...] | None = None
+    preferred_read_replica: int = -1
+    current_leader: LeaderAndEpoch | None = None
+    diverging_epoch: tuple[int, int] | None = None
+
+
+class FetchTopicResult(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: list[FetchPartitionResult]
+
+
+class FetchResponse(NamedTuple):
+    topics: list[FetchTopicResult]
+    error_code: int = 0
+    session_id: int = 0
+    throttle_time_ms: int = 0
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
+    """The body that begins at `at`.
+
+    Raises `MalformedMessageError`. The caller has checked the version's range.
+    """
+    flexible = version >= FLEXIBLE_FROM
+    try:
+        replica_id = CONSUMER_REPLICA_ID
+        if version < 15:
+            replica_id = INT32.unpack_from(frame, at)[0]
+            at += 4
+        max_wait_ms, min_bytes, max_bytes, isolation_level = _WAIT.unpack_from(frame, at)
+        at += _WAIT.size
+        session_id, session_epoch = 0, SESSIONLESS_EPOCH
+        if version >= 7:
+            session_id, session_epoch = _SESSION.unpack_from(frame, at)
+            at += _SESSION.size
+        topic_count, at = read_count(frame, at, flexible)
+        topics = []
+        for _ in range(topic_count):
+            name, topic_id, at = _read_topic(frame, at, version)
+            partition_count, at = read_count(frame, at, flexible)
+            partitions = []
+            shape = _partition_shape(version)
+            for _ in range(partition_count):
+                partitions.append(_partition(shape.unpack_from(frame, at), version))
+                at += shape.size
+                if flexible:
+                    at = skip_tags(frame, at)
+            if flexible:
+                at = skip_tags(frame, at)
+            topics.append(FetchTopic(name, topic_id, partitions))
+        forgotten: tuple[ForgottenTopic, ...] = ()
+        if version >= 7:
+            forgotten, at = _read_forgotten(frame, at, version)
+        rack_id = ""
+        if version >= 11:
+            rack_id, at = read_name(frame, at, flexible)
+        if flexible:
+            fields, at = read_tags(frame, at)
+            if version >= 15 and 1 in fields:
+                replica_id = INT32.unpack_from(fields[1])[0]
+    except BROKEN as error:
+        raise MalformedMessageError(f"Fetch v{version} request: {error}") from None
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=topics,
+        replica_id=replica_id,
+        isolation_level=isolation_level,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        forgotten=forgotten,
+        rack_id=rack_id,
+    )
+
+
+_SHAPE_V4 = struct.Struct(">iqi")
+_SHAPE_V5 = struct.Struct(">iqqi")
+_SHAPE_V9 = struct.Struct(">iiqqi")
+_SHAPE_V12 = struct.Struct(">iiqiqi")
+
+
+def _partition_shape(version: int) -> struct.Struct:
+    if version >= 12:
+        return _SHAPE_V12
+    if version >= 9:
+        return _SHAPE_V9
+    return _SHAPE_V5 if version >= 5 else _SHAPE_V4
+
+
+def _partition(numbers: tuple[int, ...], version: int) -> FetchPartition:
+    if version >= 12:
+        partition, leader_epoch, offset, fetched_epoch, start, max_bytes = numbers
+        return FetchPartition(partition, offset, max_bytes, leader_epoch, fetched_epoch, start)
+    if version >= 9:
+        partition, leader_epoch, offset, start, max_bytes = numbers
+        return FetchPartition(partition, offset, max_bytes, leader_epoch, -1, start)
+    if version >= 5:
+        partition, offset, start, max_bytes = numbers
+        return FetchPartition(partition, offset, max_bytes, -1, -1, start)
+    partition, offset, max_bytes = numbers
+    return FetchPartition(partition, offset, max_bytes)
+
+
+def _numbers(partition: FetchPartition, version: int) -> tuple[int, ...]:
+    index, offset, max_bytes, leader_epoch, fetched_epoch, start = partition
+    if version >= 12:
+        return index, leader_epoch, offset, fetched_epoch, start, max_bytes
+    if version >= 9:
+        return index, leader_epoch, offset, start, max_bytes
+    return (index, offset, start, max_bytes) if version >= 5 else (index, offset, max_bytes)
+
+
+def _read_topic(frame: memoryview, at: int, version: int) -> tuple[str, UUID, int]:
+    if version >= TOPIC_IDS_FROM:
+        topic_id, at = read_uuid(frame, at)
+        return "", topic_id, at
+    name, at = read_name(frame, at, version >= FLEXIBLE_FROM)
+    return name, NO_UUID, at
+
+
+def _topic(name: str, topic_id: UUID, version: int) -> bytes:
+    return topic_id.bytes if version >= TOPIC_IDS_FROM else string(name, version >= FLEXIBLE_FROM)
+
+
+def _read_forgotten(frame: memoryview, at: int, version: int) -> tuple[tuple[ForgottenTopic, ...], int]:
+    flexible = version >= FLEXIBLE_FROM
+    topic_count, at = read_count(frame, at, flexible)
+    topics = []
+    for _ in range(topic_count):
+        name, topic_id, at = _read_topic(frame, at, version)
+        partition_count, at = read_count(frame, at, flexible)
+        if at + 4 * partition_count > len(frame):
+            raise MalformedMessageError(
+                f"{partition_count} forgotten partitions, {len(frame) - at} bytes left"
+            )
+        partitions = list(struct.unpack_from(f">{partition_count}i", frame, at))
+        at += 4 * partition_count
+        if flexible:
+            at = skip_tags(frame, at)
+        topics.append(ForgottenTopic(name, topic_id, partitions))
+    return tuple(topics), at
+
+
+def encode_request(
+    request: FetchRequest, *, version: int, correlation_id: int, client_id: str | None
+) -> bytes:
+    """The framed request."""
+    flexible = version >= FLEXIBLE_FROM
+    end = [NO_TAGS] if flexible else []
+    parts = [] if version >= 15 else [INT32.pack(request.replica_id)]
+    parts.append(_WAIT.pack(*request[:3], request.isolation_level))
+    if version >= 7:
+        parts.append(_SESSION.pack(request.session_id, request.session_epoch))
+    parts.append(count(len(request.topics), flexible))
+    shape = _partition_shape(version)
+    for topic in request.topics:
+        parts.append(_topic(topic.name, topic.topic_id, version))
+        parts.append(count(len(topic.partitions), flexible))
+        for partition in topic.partitions:
+            parts.append(shape.pack(*_numbers(partition, version)))
+            parts += end
+        parts += end
+    if version >= 7:
+        parts.append(count(len(request.forgotten), flexible))
+        for forgotten in request.forgotten:
+            parts.append(_topic(forgotten.name, forgotten.topic_id, version))
+            parts.append(count(len(forgotten.partitions), flexible))
+            parts.append(struct.pack(f">{len(forgotten.partitions)}i", *forgotten.partitions))
+            parts += end
+    if version >= 11:
+        parts.append(string(request.rack_id, flexible))
+    if version >= 15 and request.replica_id != CONSUMER_REPLICA_ID:
+        parts.append(tags({1: INT32.pack(request.replica_id) + INT64.pack(-1) + NO_TAGS}))
+    else:
+        parts += end
+    return frame_request(ApiKey.FETCH, version, correlation_id, client_id, flexible, parts)
+
+
+def encode_response(response: FetchResponse, *, version: int, correlation_id: int) -> list[Buffer | int]:
+    """The framed response, in pieces to send one after the other.
+
+    A piece is bytes, or, where a partition's `records` was a number, that number: a hole of so many bytes,
+    in the order of the partitions, to be filled from a file. The frame's length counts the holes.
+    """
+    flexible = version >= FLEXIBLE_FROM
+    pieces: list[Buffer | int] = []
+    parts = [INT32.pack(response.throttle_time_ms)]
+    if version >= 7:
+        parts.append(_CODE_AND_SESSION.pack(response.error_code, response.session_id))
+    parts.append(count(len(response.topics), flexible))
+    for topic in response.topics:
+        parts.append(_topic(topic.name, topic.topic_id, version))
+        parts.append(count(len(topic.partitions), flexible))
+        for result in topic.partitions:
+            _encode_result(parts, result, version)
+            records = result.records
+            if records is not None and not isinstance(records, int):
+                parts.append(bytes_length(len(records), flexible))
+                if records:
+                    _flush(pieces, parts)
+                    pieces.append(records)
+            elif records:
+                parts.append(bytes_length(records, flexible))
+                _flush(pieces, parts)
+                pieces.append(records)
+            else:
+                parts.append(bytes_length(records, flexible))
+            if flexible:
+                parts.append(_result_tags(result))
+        if flexible:
+            parts.append(NO_TAGS)
+    if flexible:
+        hints = version >= ENDPOINTS_FROM and response.node_endpoints
+        parts.append(tags({0: node_endpoints(response.node_endpoints)}) if hints else NO_TAGS)
+    _flush(pieces, parts)
+    size_bytes = sum(piece if isinstance(piece, int) else len(piece) for piece in pieces)
+    return [response_head(correlation_id, flexible, size_bytes), *pieces]
+
+
+_CODE_AND_SESSION = struct.Struct(">hi")
+
+
+def _flush(pieces: list[Buffer | int], parts: list[bytes]) -> None:
+    pieces.append(b"".join(parts))
+    parts.clear()
+
+
+def _encode_result(parts: list[bytes], result: FetchPartitionResult, version: int) -> None:
+    parts.append(_RESULT.pack(*result[:3], result.last_stable_offset))
+    if version >= 5:
+        parts.append(INT64.pack(result.log_start_offset))
+    flexible = version >= FLEXIBLE_FROM
+    if result.aborted is None:
+        parts.append(bytes_length(None, flexible))
+    else:
+        parts.append(count(len(result.aborted), flexible))
+        for aborted in result.aborted:
+            parts.append(_ABORTED.pack(*aborted))
+            if flexible:
+                parts.append(NO_TAGS)
+    if version >= 11:
+        parts.append(INT32.pack(result.preferred_read_replica))
+
+
+def _result_tags(result: FetchPartitionResult) -> bytes:
+    if result.current_leader is None and result.diverging_epoch is None:
+        return NO_TAGS
+    fields = {}
+    if result.diverging_epoch is not None:
+        fields[0] = _EPOCH_END.pack(*result.diverging_epoch) + NO_TAGS
+    if result.current_leader is not None:
+        fields[1] = _LEADER.pack(*result.current_leader) + NO_TAGS
+    return tags(fields)
+
+
+def decode_response(frame: memoryview, *, version: int) -> tuple[int, FetchResponse]:
+    """Correlation id and response; records are views of `frame`. Raises `MalformedMessageError`."""
+    flexible = version >= FLEXIBLE_FROM
+    correlation_id, at = read_response_head(frame, flexible)
+    try:
+        throttle_time_ms = INT32.unpack_from(frame, at)[0]
+        at += 4
+        error_code = session_id = 0
+        if version >= 7:
+            error_code, session_id = _CODE_AND_SESSION.unpack_from(frame, at)
+            at += _CODE_AND_SESSION.size
+        topic_count, at = read_count(frame, at, flexible)
+        topics = []
+        for _ in range(topic_count):
+            name, topic_id, at = _read_topic(frame, at, version)
+            partition_count, at = read_count(frame, at, flexible)
+            partitions = []
+            for _ in range(partition_count):
+                result, at = _decode_result(frame, at, version)
+                partitions.append(result)
+            if flexible:
+                at = skip_tags(frame, at)
+            topics.append(FetchTopicResult(name, topic_id, partitions))
+        endpoints: tuple[NodeEndpoint, ...] = ()
+        if flexible:
+            fields, at = read_tags(frame, at)
+            if 0 in fields:
+                endpoints = read_node_endpoints(fields[0])
+    except BROKEN as error:
+        raise MalformedMessageError(f"Fetch v{version} response: {error}") from None
+    return correlation_id, FetchResponse(topics, error_code, session_id, throttle_time_ms, endpoints)
+
+
+def _decode_result(frame: memoryview, at: int, version: int) -> tuple[FetchPartitionResult, int]:
+    flexible = version >= FLEXIBLE_FROM
+    partition, error_code, high_watermark, last_stable_offset = _RESULT.unpack_from(frame, at)
+    at += _RESULT.size
+    log_start_offset = -1
+    if version >= 5:
+        log_start_offset = INT64.unpack_from(frame, at)[0]
+        at += 8
+    aborted, at = _read_aborted(frame, at, flexible)
+    preferred_read_replica = -1
+    if version >= 11:
+        preferred_read_replica = INT32.unpack_from(frame, at)[0]
+        at += 4
+    records, at = read_bytes(frame, at, flexible)
+    leader = diverging = None
+    if flexible:
+        fields, at = read_tags(frame, at)
+        if 0 in fields:
+            diverging = _EPOCH_END.unpack_from(fields[0])
+        if 1 in fields:
+            leader = LeaderAndEpoch._make(_LEADER.unpack_from(fields[1]))
+    result = FetchPartitionResult(
+        partition=partition,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        records=records,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log_start_offset,
+        aborted=aborted,
+        preferred_read_replica=preferred_read_replica,
+        current_leader=leader,
+        diverging_epoch=diverging,
+    )
+    return result, at
+
+
+def _read_aborted(
+    frame: memoryview, at: int, flexible: bool
+) -> tuple[tuple[tuple[int, int], ...] | None, int]:
+    number, at = read_nullable_count(frame, at, flexible)
+    if number < 0:
+        return None, at
+    aborted = []
+    for _ in range(number):
+        aborted.append(_ABORTED.unpack_from(frame, at))
+        at += _ABORTED.size
+        if flexible:
+            at = skip_tags(frame, at)
+    return tuple(aborted), at

@@ -1,0 +1,203 @@
+"""The protocol's primitive types, packed by hand, for what `kio` is too slow for: headers, Produce and Fetch.
+
+Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (flexible versions). `flexible` chooses
+compact strings and arrays. Readers take `(buffer, at)`, return `(value, position after it)` and raise
+`MalformedMessageError`, `IndexError`, `struct.error` or `ValueError` on bytes that hold no such value;
+`BROKEN` is that tuple, for `except`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from headrace.wire.errors import MalformedMessageError
+
+Buffer = bytes | bytearray | memoryview
+
+BROKEN: Final = (IndexError, ValueError, struct.error)
+NO_TAGS: Final = b"\x00"
+NO_UUID: Final = UUID(int=0)
+
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+
+
+class LeaderAndEpoch(NamedTuple):
+    """Who leads a partition now: sent along with NOT_LEADER_OR_FOLLOWER and its like (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a leader named in a `LeaderAndEpoch` is reached (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def uvarint(value: int) -> bytes:
+    """`value` (not negative) as an unsigned varint."""
+    if value < 0x80:
+        return value.to_bytes(1, "big")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_uvarint(buffer: Buffer, at: int) -> tuple[int, int]:
+    """An unsigned varint of at most 5 bytes."""
+    value = buffer[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise MalformedMessageError("varint of more than 5 bytes")
+
+
+def count(value: int, flexible: bool) -> bytes:
+    """An array's length before its items."""
+    return uvarint(value + 1) if flexible else INT32.pack(value)
+
+
+def read_nullable_count(buffer: Buffer, at: int, flexible: bool) -> tuple[int, int]:
+    """An array's length; -1 for a null array."""
+    if flexible:
+        value, at = read_uvarint(buffer, at)
+        return value - 1, at
+    return INT32.unpack_from(buffer, at)[0], at + 4
+
+
+def read_count(buffer: Buffer, at: int, flexible: bool) -> tuple[int, int]:
+    """An array's length; a null array reads as empty."""
+    value, at = read_nullable_count(buffer, at, flexible)
+    return max(0, value), at
+
+
+def string(value: str | None, flexible: bool) -> bytes:
+    if value is None:
+        return b"\x00" if flexible else b"\xff\xff"
+    encoded = value.encode()
+    return (uvarint(len(encoded) + 1) if flexible else INT16.pack(len(encoded))) + encoded
+
+
+def read_string(buffer: Buffer, at: int, flexible: bool) -> tuple[str | None, int]:
+    if flexible:
+        length, at = read_uvarint(buffer, at)
+        length -= 1
+    else:
+        length = INT16.unpack_from(buffer, at)[0]
+        at += 2
+    if length < 0:
+        return None, at
+    end = at + length
+    if end > len(buffer):
+        raise MalformedMessageError(f"string of {length} bytes, {len(buffer) - at} left")
+    return str(buffer[at:end], "utf-8"), end
+
+
+def read_name(buffer: Buffer, at: int, flexible: bool) -> tuple[str, int]:
+    """A string that must not be null."""
+    value, at = read_string(buffer, at, flexible)
+    if value is None:
+        raise MalformedMessageError("null where a name must be")
+    return value, at
+
+
+def bytes_length(length: int | None, flexible: bool) -> bytes:
+    """What stands before nullable bytes of that length; None for null."""
+    if length is None:
+        return b"\x00" if flexible else b"\xff\xff\xff\xff"
+    return uvarint(length + 1) if flexible else INT32.pack(length)
+
+
+def read_bytes(buffer: memoryview, at: int, flexible: bool) -> tuple[memoryview | None, int]:
+    """Nullable bytes, as a view of `buffer`."""
+    if flexible:
+        length, at = read_uvarint(buffer, at)
+        length -= 1
+    else:
+        length = INT32.unpack_from(buffer, at)[0]
+        at += 4
+    if length < 0:
+        return None, at
+    end = at + length
+    if end > len(buffer):
+        raise MalformedMessageError(f"{length} bytes announced, {len(buffer) - at} left")
+    return buffer[at:end], end
+
+
+def read_uuid(buffer: Buffer, at: int) -> tuple[UUID, int]:
+    return UUID(bytes=bytes(buffer[at : at + 16])), at + 16
+
+
+def tags(fields: dict[int, bytes]) -> bytes:
+    """The tagged fields of a flexible structure, in order of their numbers."""
+    if not fields:
+        return NO_TAGS
+    parts = [uvarint(len(fields))]
+    for tag in sorted(fields):
+        parts += (uvarint(tag), uvarint(len(fields[tag])), fields[tag])
+    return b"".join(parts)
+
+
+def read_tags(buffer: memoryview, at: int) -> tuple[dict[int, memoryview], int]:
+    """The tagged fields as views, by number."""
+    number, at = read_uvarint(buffer, at)
+    fields: dict[int, memoryview] = {}
+    for _ in range(number):
+        tag, at = read_uvarint(buffer, at)
+        size_bytes, at = read_uvarint(buffer, at)
+        if at + size_bytes > len(buffer):
+            raise MalformedMessageError(f"tagged field {tag} of {size_bytes} bytes, {len(buffer) - at} left")
+        fields[tag] = buffer[at : at + size_bytes]
+        at += size_bytes
+    return fields, at
+
+
+def skip_tags(buffer: memoryview, at: int) -> int:
+    """The position after the tagged fields."""
+    if buffer[at] == 0:
+        return at + 1
+    return read_tags(buffer, at)[1]
+
+
+def node_endpoints(endpoints: tuple[NodeEndpoint, ...]) -> bytes:
+    """The tagged field of endpoints that Produce (v10) and Fetch (v16) responses share."""
+    parts = [count(len(endpoints), True)]
+    for node in endpoints:
+        parts += (
+            INT32.pack(node.node_id),
+            string(node.host, True),
+            INT32.pack(node.port),
+            string(node.rack, True),
+            NO_TAGS,
+        )
+    return b"".join(parts)
+
+
+def read_node_endpoints(buffer: memoryview) -> tuple[NodeEndpoint, ...]:
+    number, at = read_count(buffer, 0, True)
+    endpoints = []
+    for _ in range(number):
+        node_id = INT32.unpack_from(buffer, at)[0]
+        host, at = read_name(buffer, at + 4, True)
+        port = INT32.unpack_from(buffer, at)[0]
+        rack, at = read_string(buffer, at + 4, True)
+        at = skip_tags(buffer, at)
+        endpoints.append(NodeEndpoint(node_id, host, port, rack))
+    return tuple(endpoints)
