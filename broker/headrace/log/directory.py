@@ -1,0 +1,118 @@
+"""A broker's data directory: one folder a partition, a lock, and whose directory it is.
+
+Owns names and life of the folders: `<topic>-<partition>/`. It may not open logs nobody asked for, and never
+deletes one it was not told to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+from uuid import UUID
+
+from headrace.log.config import LogConfig
+from headrace.log.errors import DirectoryLockedError, LogDamagedError
+from headrace.log.files import replace_file, sync_directory
+from headrace.log.partition import PartitionLog
+
+LOCK_FILE: Final = ".lock"
+OWNER_FILE: Final = "broker.json"
+IDENTITY_FILE: Final = "partition.json"
+DELETED_SUFFIX: Final = ".deleted"
+STRAY_SUFFIX: Final = ".stray"
+
+
+class PartitionName(NamedTuple):
+    """A topic's name and a partition's number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class LogDirectory:
+    """Holds the lock while open. Raises `DirectoryLockedError` if another process does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock_fd)
+            raise DirectoryLockedError(
+                f"{path} is in use by another process; give each broker a directory of its own"
+            ) from None
+        for leftover in path.glob(f"*{DELETED_SUFFIX}"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def claim(self, broker_id: int) -> None:
+        """Note the owner. Raises `LogDamagedError` if the directory belongs to another broker."""
+        file = self.path / OWNER_FILE
+        if file.exists():
+            owner = json.loads(file.read_text())["broker_id"]
+            if owner != broker_id:
+                raise LogDamagedError(
+                    f"{self.path} belongs to broker {owner}, not {broker_id}: use its own --data-dir"
+                )
+            return
+        replace_file(file, json.dumps({"broker_id": broker_id}).encode())
+
+    def partitions(self) -> Iterator[PartitionName]:
+        """Every partition folder there is."""
+        for folder in sorted(self.path.iterdir()):
+            topic, dash, number = folder.name.rpartition("-")
+            if dash and number.isdecimal() and (folder / IDENTITY_FILE).exists():
+                yield PartitionName(topic, int(number))
+
+    def open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
+        """The log of a partition, created if it is new.
+
+        A folder that belongs to an earlier topic of the same name is moved aside (`.stray`), never deleted.
+        """
+        folder = self.path / str(name)
+        identity = folder / IDENTITY_FILE
+        if self._topic_id(folder) not in (None, topic_id):
+            self._move_aside(folder, STRAY_SUFFIX)
+        if not identity.exists():
+            folder.mkdir(exist_ok=True)
+            replace_file(identity, json.dumps({"topic_id": str(topic_id)}).encode())
+        return PartitionLog(folder, config)
+
+    def delete(self, name: PartitionName, topic_id: UUID) -> Path | None:
+        """Take the folder of that topic's partition out of use at once; returns what is left to remove (any
+        thread may).
+        """
+        folder = self.path / str(name)
+        return self._move_aside(folder, DELETED_SUFFIX) if self._topic_id(folder) == topic_id else None
+
+    @staticmethod
+    def _topic_id(folder: Path) -> UUID | None:
+        identity = folder / IDENTITY_FILE
+        return UUID(json.loads(identity.read_text())["topic_id"]) if identity.exists() else None
+
+    def _move_aside(self, folder: Path, suffix: str) -> Path:
+        count = 0
+        while (aside := folder.with_name(f"{folder.name}.{count}{suffix}")).exists():
+            count += 1
+        folder.rename(aside)
+        sync_directory(self.path)
+        return aside
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        os.close(self._lock_fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

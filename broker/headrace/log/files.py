@@ -1,0 +1,90 @@
+"""Files as the log uses them: descriptors that outlive their segment while a slice is in flight, atomic
+replacement, directory fsync. Knows nothing of batches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class OpenFile:
+    """One file descriptor, closed when nobody refers to it any more.
+
+    A fetch that is still being sent keeps its `OpenFile` alive, so that retention may unlink the segment
+    without the descriptor's number being given to another file meanwhile.
+    """
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, path: Path, flags: int = os.O_RDWR) -> None:
+        self.fd = -1
+        self.path = path
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def size_bytes(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class FileSlice(NamedTuple):
+    """`length_bytes` of `file` from `position_bytes` on; made for sendfile."""
+
+    file: OpenFile
+    position_bytes: int
+    length_bytes: int
+
+    @property
+    def fileno(self) -> int:
+        return self.file.fd
+
+    def read(self) -> bytes:
+        """The bytes; shorter only if the file was cut meanwhile."""
+        parts = []
+        at, left = self.position_bytes, self.length_bytes
+        while left:
+            part = os.pread(self.file.fd, left, at)
+            if not part:
+                break
+            parts.append(part)
+            at += len(part)
+            left -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def sync_directory(path: Path) -> None:
+    """Make creations, renames and removals in the directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, content: bytes, *, fsync: Callable[[int], None] = os.fsync) -> None:
+    """Put `content` at `path` so that a crash leaves the old file or the new one, never a mixture."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(content)
+        while len(view):
+            view = view[os.write(fd, view) :]
+        fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.replace(path)
+    sync_directory(path.parent)

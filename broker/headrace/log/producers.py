@@ -1,0 +1,126 @@
+"""Idempotent producers: what a partition remembers of each, and the sequence check. Pure: no files, no clock.
+
+Source: KIP-98 (sequence numbers), KIP-360 (an unknown producer may begin anywhere, an epoch bump restarts at
+0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+BATCHES_KEPT: Final = (
+    5  # a client may have this many batches in flight (max.in.flight.requests.per.connection)
+)
+PRODUCERS_MAX: Final = 20_000  # a partition forgets the longest silent producer beyond this
+SEQUENCE_SPAN: Final = 2**31
+
+
+class StoredBatch(NamedTuple):
+    """One batch of a producer: its first and last sequence number and the address it got."""
+
+    first_sequence: int
+    last_sequence: int
+    address: int
+
+
+class ProducerEntry(NamedTuple):
+    """Newest batch last; `last_append_ms` is wall clock, for expiry."""
+
+    epoch: int
+    batches: tuple[StoredBatch, ...]
+    last_append_ms: int
+
+
+class Verdict(Enum):
+    ACCEPT = "accept"
+    DUPLICATE = "duplicate"
+    OUT_OF_ORDER = "out of order"
+    FENCED = "fenced"
+
+
+class Checked(NamedTuple):
+    """`address` is that of the first copy for a duplicate, else -1; `expected_sequence` helps the error
+    message.
+    """
+
+    verdict: Verdict
+    address: int = -1
+    expected_sequence: int = -1
+
+
+ACCEPTED: Final = Checked(Verdict.ACCEPT)
+
+
+def check(entry: ProducerEntry | None, epoch: int, first_sequence: int, last_sequence: int) -> Checked:
+    """May a batch with these sequence numbers be appended after what `entry` remembers?"""
+    if entry is None:
+        return ACCEPTED
+    if epoch < entry.epoch:
+        return Checked(Verdict.FENCED)
+    if epoch > entry.epoch:
+        return ACCEPTED if first_sequence == 0 else Checked(Verdict.OUT_OF_ORDER, expected_sequence=0)
+    expected = (entry.batches[-1].last_sequence + 1) % SEQUENCE_SPAN
+    if first_sequence == expected:
+        return ACCEPTED
+    for batch in entry.batches:
+        if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+            return Checked(Verdict.DUPLICATE, batch.address)
+    return Checked(Verdict.OUT_OF_ORDER, expected_sequence=expected)
+
+
+def advance(
+    entry: ProducerEntry | None,
+    epoch: int,
+    first_sequence: int,
+    last_sequence: int,
+    address: int,
+    now_ms: int,
+) -> ProducerEntry:
+    """The entry after an accepted batch."""
+    batch = StoredBatch(first_sequence, last_sequence, address)
+    if entry is None or entry.epoch != epoch:
+        return ProducerEntry(epoch, (batch,), now_ms)
+    return ProducerEntry(epoch, (*entry.batches[1 - BATCHES_KEPT :], batch), now_ms)
+
+
+class ProducerStates:
+    """All producers of a partition, the longest silent first."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[tuple[int, ProducerEntry]] = ()) -> None:
+        self._entries: dict[int, ProducerEntry] = dict(entries)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def put(self, producer_id: int, entry: ProducerEntry) -> None:
+        entries = self._entries
+        entries.pop(producer_id, None)
+        entries[producer_id] = entry
+        if len(entries) > PRODUCERS_MAX:
+            del entries[next(iter(entries))]
+
+    def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
+        """Undo a `put`: what was there before, or nothing."""
+        if entry is None:
+            self._entries.pop(producer_id, None)
+        else:
+            self._entries[producer_id] = entry
+
+    def expire(self, before_ms: int) -> int:
+        """Forget producers silent since before `before_ms`; returns how many."""
+        gone = [
+            producer_id for producer_id, entry in self._entries.items() if entry.last_append_ms < before_ms
+        ]
+        for producer_id in gone:
+            del self._entries[producer_id]
+        return len(gone)
+
+    def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
+        return iter(self._entries.items())
+
+    def __len__(self) -> int:
+        return len(self._entries)

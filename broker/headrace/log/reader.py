@@ -1,0 +1,155 @@
+"""Reading a log: which batch holds an offset, which slices follow it, which record a timestamp leads to.
+
+Owns the lookups and their memory of positions. It may not change the log.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace.log.errors import AddressOutOfRangeError
+from headrace.log.files import FileSlice
+from headrace.log.segment import Segment
+from headrace.log.segments import SegmentList
+from headrace.wire.batch import read_header
+from headrace.wire.records import decode_records
+
+POSITIONS_KEPT: Final = 512
+DECODED_BATCH_BYTES_MAX: Final = 512 * 1024 * 1024
+
+
+class TimestampedOffset(NamedTuple):
+    """A record's offset and its timestamp."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class LogReader:
+    """Lookups in a log's segments. Addresses never change, so what was found once is kept."""
+
+    def __init__(self, directory: Path, segments: SegmentList) -> None:
+        self._directory = directory
+        self._segments = segments
+        self._positions: dict[int, int] = {}
+
+    def position(self, offset: int) -> int:
+        """Address of the batch a reader at `offset` needs next: the one holding that record, or, for an
+        offset past its last record (P + n is what some clients ask for next), the one after it.
+
+        Raises `AddressOutOfRangeError`.
+        """
+        found = self._positions.get(offset)
+        if found is not None:
+            return found
+        start, end = self._segments.start_address, self._segments.end_address
+        if offset == end:
+            return offset
+        if not start <= offset < end:
+            raise AddressOutOfRangeError(f"{self._directory}: offset {offset} is outside [{start}, {end}]")
+        segment = self._segments.holding(offset)
+        if segment.starts.before(offset) == offset:
+            return offset
+        for step in segment.walk(offset):
+            if offset < step.address + step.size_bytes:
+                inside = offset < step.address + step.record_count
+                return self.keep(offset, step.address if inside else step.address + step.size_bytes)
+        raise AddressOutOfRangeError(f"{self._directory}: offset {offset} is beyond {segment.path.name}")
+
+    def keep(self, offset: int, address: int) -> int:
+        """Remember a position; returns `address`."""
+        positions = self._positions
+        if len(positions) >= POSITIONS_KEPT:
+            del positions[next(iter(positions))]
+        positions[offset] = address
+        return address
+
+    def forget(self) -> None:
+        """The log was cut: positions may be wrong now."""
+        self._positions.clear()
+
+    def slices(self, offset: int, max_bytes: int, limit: int) -> list[FileSlice]:
+        """Whole batches from `position(offset)` up to the address `limit`: at most `max_bytes` of them, but
+        one at least if one is there. Raises `AddressOutOfRangeError`.
+        """
+        address = self.position(offset)
+        found: list[FileSlice] = []
+        left_bytes = max_bytes
+        while address < limit:
+            segment = self._segments.holding(address)
+            end = min(segment.end_address, limit)
+            if end - address > left_bytes:
+                end = self._cut(segment, address, left_bytes, need_one=not found)
+            if end <= address:
+                break
+            found.append(FileSlice(segment.file, address - segment.base_address, end - address))
+            left_bytes -= end - address
+            address = end
+            if left_bytes <= 0:
+                break
+        if found:
+            self.keep(address, address)
+        return found
+
+    @staticmethod
+    def _cut(segment: Segment, address: int, size_bytes: int, *, need_one: bool) -> int:
+        """A batch boundary at most `size_bytes` after `address`: a known start if one is there, else the last
+        one; the end of the first batch if that alone is larger and `need_one`.
+        """
+        segment.cover(address + size_bytes)
+        known = segment.starts.before(address + size_bytes)
+        if address < known <= address + size_bytes:
+            return known
+        end = address
+        for step in segment.walk(address):
+            after = step.address + step.size_bytes
+            if after <= address:
+                continue
+            if after > address + size_bytes:
+                return after if need_one and end == address else end
+            end = after
+        return end
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit: int) -> TimestampedOffset | None:
+        """The first record in log order, below the address `limit`, of `timestamp_ms` or later."""
+        for segment in self._segments:
+            if segment.base_address >= limit:
+                break
+            if segment.max_timestamp_ms < timestamp_ms:
+                continue
+            segment.cover(segment.end_address)
+            start = segment.starts.first_span_reaching(timestamp_ms)
+            if start is None:
+                continue
+            for step in segment.walk(start):
+                if step.address >= limit:
+                    break
+                if step.max_timestamp_ms < timestamp_ms:
+                    continue
+                for record in self._records(segment, step.address, step.size_bytes):
+                    if record.timestamp_ms >= timestamp_ms:
+                        return record
+        return None
+
+    def max_timestamp_offset(self, limit: int) -> TimestampedOffset | None:
+        """The first record with the greatest timestamp of all below `limit` (KIP-734)."""
+        greatest = -1
+        for segment in self._segments:
+            if segment.end_address <= limit:
+                greatest = max(greatest, segment.max_timestamp_ms)
+            elif segment.base_address < limit:
+                steps = segment.walk(segment.base_address, limit)
+                greatest = max(greatest, max((step.max_timestamp_ms for step in steps), default=-1))
+        return self.offset_for_timestamp(greatest, limit) if greatest >= 0 else None
+
+    @staticmethod
+    def _records(segment: Segment, address: int, size_bytes: int) -> list[TimestampedOffset]:
+        content = FileSlice(segment.file, address - segment.base_address, size_bytes).read()
+        header = read_header(content)
+        if header.is_log_append_time:
+            return [TimestampedOffset(address, header.max_timestamp_ms)]
+        return [
+            TimestampedOffset(record.offset, record.timestamp_ms)
+            for record in decode_records(content, limit_bytes=DECODED_BATCH_BYTES_MAX)
+        ]

@@ -1,0 +1,109 @@
+"""Opening a partition's files after a stop, clean or not. Owns the decision what is kept and what is cut.
+
+Every byte below the recovery point was flushed and is trusted; from there on every batch is checked: its
+stored address, its length, its CRC. The first wrong one, and all after it, was never flushed as a whole and
+so never acknowledged with acks=all nor shown to a consumer: it is cut off, and said so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from headrace.log.errors import LogDamagedError
+from headrace.log.files import TEMPORARY_SUFFIX, sync_directory
+from headrace.log.segment import Segment, base_address_of
+from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, read_header, verify
+from headrace.wire.errors import WireError
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES: Final = 4 * 1024 * 1024
+
+
+def find_segments(directory: Path) -> list[Segment]:
+    """The segments of a directory in order; removes half-written temporary files."""
+    bases = []
+    for path in directory.iterdir():
+        if path.name.endswith(TEMPORARY_SUFFIX):
+            path.unlink()
+        elif (base := base_address_of(path.name)) is not None:
+            bases.append(base)
+    return [Segment(directory, base) for base in sorted(bases)]
+
+
+def recover(
+    directory: Path, segments: list[Segment], recovery_point: int, on_batch: Callable[[BatchHeader], None]
+) -> list[Segment]:
+    """The segments that remain, the last one cut after the last good batch.
+
+    `on_batch` is called with the header of every batch that was checked, in order. Raises `LogDamagedError`
+    if bytes below the recovery point are gone.
+    """
+    kept = segments
+    for index, segment in enumerate(segments):
+        following = segments[index + 1].base_address if index + 1 < len(segments) else None
+        if segment.end_address == following and following <= recovery_point:
+            continue
+        if following is not None and following <= recovery_point:
+            raise LogDamagedError(
+                f"{directory}: {segment.path.name} ends at address {segment.end_address}, the next segment "
+                f"begins at {following}: restore the file, or move the later ones away"
+            )
+        good_end, reason = check_batches(segment, max(segment.base_address, recovery_point), on_batch)
+        if reason is None and following not in (None, good_end):
+            reason = f"the next segment begins at {following}"
+        if reason is not None:
+            _cut(directory, segments, index, good_end, reason)
+            kept = segments[: index + 1]
+            break
+    return kept
+
+
+def check_batches(
+    segment: Segment, address: int, on_batch: Callable[[BatchHeader], None]
+) -> tuple[int, str | None]:
+    """`(end of the last good batch, why the next one is bad)`; the reason is `None` if all are good."""
+    file_end = segment.end_address
+    window, window_address = memoryview(b""), address
+    while address < file_end:
+        at = address - window_address
+        needed = HEADER_SIZE_BYTES
+        try:
+            if len(window) - at < needed:
+                window, window_address, at = _read(segment, address, READ_BYTES), address, 0
+            header = read_header(window, at)
+            needed = header.size_bytes
+            if address + needed > file_end:
+                return address, f"its {needed} bytes are not all there"
+            if len(window) - at < needed:
+                window, window_address, at = _read(segment, address, max(READ_BYTES, needed)), address, 0
+            if header.base_offset != address or header.last_offset_delta != needed - 1:
+                return address, f"its offsets are {header.base_offset} + {header.last_offset_delta}"
+            verify(window, at, header)
+        except WireError as error:
+            return address, str(error)
+        on_batch(header)
+        if segment.starts.covered_address == address:
+            segment.starts.note(address, needed, header.max_timestamp_ms)
+        address += needed
+    return address, None
+
+
+def _read(segment: Segment, address: int, size_bytes: int) -> memoryview:
+    return memoryview(os.pread(segment.file.fd, size_bytes, address - segment.base_address))
+
+
+def _cut(directory: Path, segments: list[Segment], index: int, address: int, reason: str) -> None:
+    lost = sum(segment.size_bytes for segment in segments[index:]) - (address - segments[index].base_address)
+    logger.warning("%s: cut %d bytes off at address %d: %s", directory, lost, address, reason)
+    for segment in reversed(segments[index + 1 :]):
+        segment.release()
+        segment.path.unlink()
+    segment = segments[index]
+    segment.truncate(address - segment.base_address)
+    os.fsync(segment.file.fd)
+    sync_directory(directory)

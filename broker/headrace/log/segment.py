@@ -1,0 +1,167 @@
+"""One segment file: the bytes `[base_address, end_address)` of a partition's log.
+
+Owns the file's name, its descriptor, its known starts. Does not decide when to roll, flush or delete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from headrace.log import scan
+from headrace.log.errors import LogStorageError
+from headrace.log.files import OpenFile
+from headrace.log.staging import StagedBatch
+from headrace.log.starts import KnownStarts
+
+SUFFIX: Final = ".log"
+NAME_DIGITS: Final = 20
+
+Buffer = bytes | bytearray | memoryview
+
+
+def file_name(base_address: int) -> str:
+    """The segment's name: its first address in 20 digits, so that names sort as addresses do."""
+    return f"{base_address:0{NAME_DIGITS}d}{SUFFIX}"
+
+
+def base_address_of(name: str) -> int | None:
+    """The address a file name stands for; `None` for a file that is no segment."""
+    stem = name.removesuffix(SUFFIX)
+    if stem == name or len(stem) != NAME_DIGITS or not stem.isdecimal():
+        return None
+    return int(stem)
+
+
+class Segment:
+    """A segment that is created, or one that is reopened and has to learn what is in it."""
+
+    __slots__ = (
+        "_file",
+        "_noted_max_timestamp_ms",
+        "base_address",
+        "created_ms",
+        "last_append_ms",
+        "path",
+        "size_bytes",
+        "starts",
+    )
+
+    def __init__(self, directory: Path, base_address: int, *, create_at_ms: int | None = None) -> None:
+        self.path = directory / file_name(base_address)
+        self.base_address = base_address
+        self.starts = KnownStarts(base_address)
+        self._noted_max_timestamp_ms: int | None = None
+        self._file: OpenFile | None
+        if create_at_ms is None:
+            stat = self.path.stat()
+            self._file = None
+            self.size_bytes = stat.st_size
+            self.created_ms = self.last_append_ms = int(stat.st_mtime * 1000)
+        else:
+            self._file = OpenFile(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            self.size_bytes = 0
+            self.created_ms = self.last_append_ms = create_at_ms
+
+    @property
+    def end_address(self) -> int:
+        return self.base_address + self.size_bytes
+
+    @property
+    def file(self) -> OpenFile:
+        """The open file; opened on first use."""
+        if self._file is None:
+            self._file = OpenFile(self.path)
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def release(self) -> None:
+        """Forget the descriptor; it is closed once no slice refers to it."""
+        self._file = None
+
+    def write(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
+        """Append, all or nothing. Raises `LogStorageError`; then the file is as before."""
+        fd = self.file.fd
+        at = self.size_bytes
+        try:
+            written = os.pwritev(fd, buffers, at)
+            if written != size_bytes:
+                rest = memoryview(b"".join(buffers))[written:]
+                while len(rest):
+                    count = os.pwrite(fd, rest, at + written)
+                    written += count
+                    rest = rest[count:]
+        except OSError as error:
+            self._cut_back(fd)
+            raise LogStorageError(
+                f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}; "
+                "free the disk, then retry"
+            ) from error
+        self.size_bytes = at + size_bytes
+
+    def _cut_back(self, fd: int) -> None:
+        try:
+            os.ftruncate(fd, self.size_bytes)
+        except OSError:
+            # What lies beyond size_bytes is overwritten by the next write, and cut by recovery after a crash.
+            return
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self.file.fd, size_bytes)
+        self.size_bytes = size_bytes
+        self.starts = KnownStarts(self.base_address)
+        self._noted_max_timestamp_ms = None
+
+    def delete(self) -> None:
+        """Unlink the file; slices in flight keep working."""
+        self.release()
+        self.path.unlink()
+
+    def note(self, batches: Sequence[StagedBatch]) -> None:
+        """Learn the starts of batches just written at the end, if all before them are known."""
+        starts = self.starts
+        if starts.covered_address == batches[0].address:
+            for address, size_bytes, max_timestamp_ms in batches:
+                starts.note(address, size_bytes, max_timestamp_ms)
+
+    # lookup
+
+    def walk(self, address: int, end_address: int | None = None) -> Iterator[scan.Step]:
+        """Batches from the greatest known start at or before `address`; notes starts that were unknown."""
+        starts = self.starts
+        end = self.end_address if end_address is None else end_address
+        for step in scan.steps(self.file, self.base_address, starts.before(address), end):
+            if step.address == starts.covered_address:
+                starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
+            yield step
+
+    def cover(self, address: int) -> None:
+        """Know the starts up to `address`."""
+        if self.starts.covered_address >= address:
+            return
+        for step in self.walk(address):
+            if step.address + step.size_bytes >= address:
+                return
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Greatest timestamp in the segment, -1 for none; scans headers if nobody noted it."""
+        if self._noted_max_timestamp_ms is not None:
+            return self._noted_max_timestamp_ms
+        self.cover(self.end_address)
+        return self.starts.max_timestamp_ms
+
+    @property
+    def max_timestamp_if_known_ms(self) -> int | None:
+        if self.starts.covered_address >= self.end_address:
+            return self.starts.max_timestamp_ms
+        return self._noted_max_timestamp_ms
+
+    def note_max_timestamp(self, timestamp_ms: int) -> None:
+        """What the checkpoint remembers of a sealed segment."""
+        self._noted_max_timestamp_ms = timestamp_ms

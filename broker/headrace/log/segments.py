@@ -1,0 +1,84 @@
+"""The segments of one log, in order of address. Owns finding the one that holds an address, nothing else."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headrace.log.segment import Segment
+
+OPEN_SEALED_MAX: Final = 8  # descriptors a log keeps for segments that are not written any more
+
+
+class SegmentList:
+    """At least one segment; the last is the active one, the only one written to."""
+
+    __slots__ = ("_bases", "_segments", "active")
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = list(segments)
+        self._bases = [segment.base_address for segment in segments]
+        self.active = self._segments[-1]
+
+    @property
+    def start_address(self) -> int:
+        return self._bases[0]
+
+    @property
+    def end_address(self) -> int:
+        return self.active.end_address
+
+    @property
+    def oldest(self) -> Segment:
+        return self._segments[0]
+
+    def holding(self, address: int) -> Segment:
+        """The segment that holds `address`, which is not before the start."""
+        return self._segments[bisect_right(self._bases, address) - 1]
+
+    def sealed(self) -> Sequence[Segment]:
+        """All but the active one."""
+        return self._segments[:-1]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def add(self, segment: Segment) -> None:
+        """A new active segment."""
+        self._segments.append(segment)
+        self._bases.append(segment.base_address)
+        self.active = segment
+
+    def remove_oldest(self) -> Segment:
+        """Delete the oldest segment's file."""
+        oldest = self._segments[0]
+        oldest.delete()
+        del self._segments[0], self._bases[0]
+        return oldest
+
+    def remove_active(self) -> None:
+        """Delete the active segment's file; the one before becomes active."""
+        self.active.delete()
+        del self._segments[-1], self._bases[-1]
+        self.active = self._segments[-1]
+
+    def replace_all(self, segment: Segment) -> None:
+        """Let `segment` be the only one; deletes the files of the others."""
+        before, self._segments, self._bases = self._segments, [], []
+        self.add(segment)
+        for each in before:
+            each.delete()
+
+    def release_idle(self, flushed_address: int) -> None:
+        """Let go of descriptors nobody needs to flush, but of the last few."""
+        idle = [each for each in self.sealed() if each.is_open and each.end_address <= flushed_address]
+        for segment in idle[:-OPEN_SEALED_MAX]:
+            segment.release()
+
+    def release_all(self) -> None:
+        for segment in self._segments:
+            segment.release()

@@ -1,0 +1,56 @@
+"""Known starts: sparse addresses at which a batch is known to begin, with the greatest timestamp of each
+span.
+
+Owns the lookup structure of one segment, in memory only. It may not touch files: whoever reads batches notes
+them here, in order and without a gap.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import Final
+
+SPAN_BYTES: Final = 32 * 1024  # a lookup hops over at most this much, plus one batch
+NO_TIMESTAMP: Final = -1
+
+
+class KnownStarts:
+    """Addresses of batches, at least `SPAN_BYTES` apart, from the segment's base up to `covered_address`."""
+
+    __slots__ = ("_addresses", "_max_timestamps_ms", "covered_address", "max_timestamp_ms")
+
+    def __init__(self, base_address: int) -> None:
+        self._addresses = array("q", (base_address,))
+        self._max_timestamps_ms = array("q", (NO_TIMESTAMP,))
+        self.covered_address = base_address
+        self.max_timestamp_ms = NO_TIMESTAMP
+
+    def note(self, address: int, size_bytes: int, max_timestamp_ms: int) -> None:
+        """The next batch: it begins where the last noted one ended."""
+        if address - self._addresses[-1] >= SPAN_BYTES:
+            self._addresses.append(address)
+            self._max_timestamps_ms.append(max_timestamp_ms)
+        elif max_timestamp_ms > self._max_timestamps_ms[-1]:
+            self._max_timestamps_ms[-1] = max_timestamp_ms
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+        self.covered_address = address + size_bytes
+
+    def before(self, address: int) -> int:
+        """The greatest known start at or before `address` (which is at or after the segment's base)."""
+        if address >= self.covered_address:
+            return self.covered_address
+        return self._addresses[bisect_right(self._addresses, address) - 1]
+
+    def first_span_reaching(self, timestamp_ms: int) -> int | None:
+        """Start of the first span that holds a timestamp of `timestamp_ms` or later; `None` if none does."""
+        if timestamp_ms > self.max_timestamp_ms:
+            return None
+        for index, greatest in enumerate(self._max_timestamps_ms):
+            if greatest >= timestamp_ms:
+                return self._addresses[index]
+        return None
+
+    def __len__(self) -> int:
+        return len(self._addresses)

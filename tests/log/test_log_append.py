@@ -1,0 +1,285 @@
+"""Appending: addresses, verbatim copies, rolls, a disk that fills up, retention, truncation."""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.log.config import LogConfig, flush_wait_ms
+from headrace.log.errors import AddressMismatchError, AddressOutOfRangeError, LogStorageError
+from headrace.log.files import FileSlice
+from headrace.log.partition import PartitionLog
+from headrace.wire.batch import hop, read_header, verify
+from headrace.wire.records import Record, decode_records, encode_batch
+
+
+def batch(value: bytes = b"v", count: int = 1, **fields: Any) -> bytearray:
+    return bytearray(encode_batch([Record(0, 1_000 + i, None, value) for i in range(count)], **fields))
+
+
+def content(log: PartitionLog) -> bytes:
+    return b"".join(each.read() for each in log.slices(log.start_address, 1 << 30))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 50_000), min_size=1, max_size=8),
+    commit_every=st.integers(1, 4),
+    segment_bytes=st.integers(1_024, 120_000),
+)
+def test_every_batch_gets_its_byte_address(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], commit_every: int, segment_bytes: int
+) -> None:
+    log = PartitionLog(tmp_path_factory.mktemp("log") / "t-0", LogConfig(segment_bytes=segment_bytes))
+    expected = 0
+    for number, size in enumerate(sizes):
+        raw = batch(bytes(size), count=2)
+        assert log.stage(memoryview(raw), read_header(raw)) == expected
+        expected += len(raw)
+        if number % commit_every == 0:
+            log.commit()
+    log.flush()
+    data = content(log)
+    assert log.end_address == log.flushed_address == len(data) == expected
+    for at, header in hop(data):
+        assert header.base_offset == at
+        assert header.last_offset_delta == header.size_bytes - 1
+        verify(data, at, header)
+        assert [record.offset for record in decode_records(data, at)] == [at, at + 1]
+    names = sorted(path.name for path in log.directory.glob("*.log"))
+    assert all(len(name) == 24 for name in names)
+    assert int(names[0][:20]) == 0
+    log.close()
+
+
+def test_verbatim_batches_must_begin_at_the_end(tmp_path: Path) -> None:
+    source = PartitionLog(tmp_path / "a-0")
+    for number in range(5):
+        source.append(batch(b"%d" % number))
+    source.flush()
+    data = content(source)
+    middle = read_header(data).size_bytes
+
+    copy = PartitionLog(tmp_path / "b-0", LogConfig(segment_bytes=1_024))
+    assert copy.append_verbatim(data[middle:]) == (middle, len(data)), "an empty log takes any address"
+    assert (copy.start_address, copy.end_address) == (middle, len(data))
+    with pytest.raises(AddressMismatchError, match=f"the log ends at {len(data)}"):
+        copy.append_verbatim(data[:middle])
+    with pytest.raises(AddressMismatchError, match="no byte addresses"):
+        copy.append_verbatim(batch(base_offset=len(data)))
+    copy.flush()
+    assert content(copy) == data[middle:]
+    copy.close()
+    again = PartitionLog(tmp_path / "b-0")
+    assert (again.start_address, again.end_address) == (middle, len(data))
+    again.close()
+    source.close()
+
+
+class FailingDisk:
+    """Writes some bytes, then says that the disk is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, room_bytes: int) -> None:
+        self.room_bytes = room_bytes
+        self._pwritev, self._pwrite = os.pwritev, os.pwrite
+        monkeypatch.setattr(os, "pwritev", self._fake_pwritev)
+        monkeypatch.setattr(os, "pwrite", self._fake_pwrite)
+
+    def _fake_pwritev(self, fd: int, buffers: Sequence[Any], at: int) -> int:
+        return self._fake_pwrite(fd, b"".join(buffers), at)
+
+    def _fake_pwrite(self, fd: int, data: Any, at: int) -> int:
+        taken = min(len(data), self.room_bytes)
+        if not taken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room_bytes -= taken
+        return self._pwrite(fd, memoryview(data)[:taken], at)
+
+
+def test_a_full_disk_refuses_whole_appends_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = PartitionLog(tmp_path / "t-0")
+    log.append(batch(b"first", producer_id=1, producer_epoch=0, base_sequence=0))
+    log.flush()
+    before, entry = content(log), log.producers.get(1)
+    disk = FailingDisk(monkeypatch, room_bytes=100)
+    for sequence in (1, 2):
+        raw = batch(b"x" * 60, producer_id=1, producer_epoch=0, base_sequence=sequence)
+        log.stage(raw, read_header(raw))
+    with pytest.raises(LogStorageError, match="free the disk") as caught:
+        log.commit()
+    assert caught.value.retriable
+    assert log.end_address == log.staged_end_address == len(before)
+    assert log.producers.get(1) == entry, "the refused batches left no trace in the producer's state"
+    assert (log.directory / f"{0:020d}.log").stat().st_size == len(before)
+    disk.room_bytes = 1 << 30
+    log.append(batch(b"second", producer_id=1, producer_epoch=0, base_sequence=1))
+    log.flush()
+    data = content(log)
+    values = [record.value for at, _ in hop(data) for record in decode_records(data, at)]
+    assert values == [b"first", b"second"]
+    log.close()
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PartitionLog(tmp_path / "t-0")
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real(fd, [bytes(buffers[0])[:7]], at))
+    log.append(batch(b"a value"))
+    log.flush()
+    (record,) = decode_records(content(log))
+    assert record.value == b"a value"
+    log.close()
+
+
+# retention
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def filled(path: Path, config: LogConfig, clock: Callable[[], int]) -> PartitionLog:
+    log = PartitionLog(path, config, clock)
+    for number in range(20):
+        log.append(batch(b"%02d" % number * 100))
+    log.flush()
+    return log
+
+
+def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
+    log = filled(
+        tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_bytes=2_500, retention_ms=-1), Clock()
+    )
+    before = log.size_bytes
+    deleted = log.retain()
+    assert deleted and log.start_address > 0
+    assert 2_500 <= log.size_bytes < 3_600 < before
+    assert not any((log.directory / name).exists() for name in deleted)
+    with pytest.raises(AddressOutOfRangeError):
+        log.position(0)
+    assert log.position(log.start_address) == log.start_address
+    log.close()
+    again = PartitionLog(tmp_path / "t-0")
+    assert again.start_address == log.start_address
+    again.close()
+
+
+def test_retention_by_time_counts_from_the_append(tmp_path: Path) -> None:
+    clock = Clock()
+    log = filled(tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_ms=60_000), clock)
+    clock.now_ms += 59_000  # the events' own timestamps (1,000 ms after the epoch) are ancient
+    assert log.retain() == []
+    end = log.end_address
+    clock.now_ms += 1_001
+    assert log.retain()
+    assert (log.start_address, log.end_address) == (end, end), "even the last segment is rolled, then deleted"
+    log.append(batch(b"goes on"))
+    log.flush()
+    assert read_header(content(log)).base_offset == end
+    log.close()
+
+
+def test_retention_never_deletes_what_is_not_flushed(tmp_path: Path) -> None:
+    clock = Clock()
+    log = PartitionLog(tmp_path / "t-0", LogConfig(segment_bytes=1_024, retention_ms=1), clock)
+    for _ in range(20):
+        log.append(batch(b"x" * 200))
+    clock.now_ms += 1_000
+    assert log.retain() == []
+    log.flush()
+    assert log.retain()
+    log.close()
+
+
+def test_a_slice_in_flight_outlives_its_segment(tmp_path: Path) -> None:
+    clock = Clock()
+    log = filled(tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_ms=10), clock)
+    data = content(log)
+    held: list[FileSlice] = log.slices(0, 1_000)
+    clock.now_ms += 1_000
+    log.retain()
+    log.close()
+    assert b"".join(each.read() for each in held) == data[: sum(each.length_bytes for each in held)]
+
+
+def test_a_segment_rolls_by_age(tmp_path: Path) -> None:
+    clock = Clock()
+    log = PartitionLog(tmp_path / "t-0", LogConfig(segment_ms=5_000, retention_ms=-1), clock)
+    log.append(batch())
+    clock.now_ms += 4_999
+    log.retain()
+    assert log.segment_count == 1
+    clock.now_ms += 1
+    log.retain()
+    assert log.segment_count == 2
+    log.close()
+
+
+# truncation
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12), cut=st.integers(0, 12))
+def test_truncate_forgets_exactly_what_follows(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], cut: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log = PartitionLog(folder / "t-0", LogConfig(segment_bytes=1_024))
+    addresses = []
+    for number, size in enumerate(sizes):
+        raw = batch(bytes(size), producer_id=5, producer_epoch=1, base_sequence=number)
+        addresses.append(log.append(raw).base_address)
+    log.flush()
+    data = content(log)
+    kept = min(cut, len(sizes))
+    address = (*addresses, log.end_address)[kept]
+    log.truncate(address)
+    assert (log.end_address, log.flushed_address) == (address, address)
+    assert content(log) == data[:address]
+    entry = log.producers.get(5)
+    assert (entry.batches[-1].last_sequence if entry else -1) == kept - 1
+    log.append(batch(b"after"))
+    log.flush()
+    log.close()
+    again = PartitionLog(folder / "t-0", LogConfig(segment_bytes=1_024))
+    assert content(again)[:address] == data[:address]
+    again.close()
+
+
+def test_truncate_only_at_a_batch(tmp_path: Path) -> None:
+    log = PartitionLog(tmp_path / "t-0")
+    log.append(batch())
+    log.flush()
+    with pytest.raises(AddressOutOfRangeError, match="no batch begins there"):
+        log.truncate(1)
+    log.close()
+
+
+# flush policy
+
+
+@pytest.mark.parametrize(
+    ("config", "records", "age_ms", "wait_ms"),
+    [
+        (LogConfig(), 1, 0, 0),
+        (LogConfig(flush_messages=10), 9, 100, 60_000),
+        (LogConfig(flush_messages=10), 10, 0, 0),
+        (LogConfig(flush_ms=50), 1, 20, 30),
+        (LogConfig(flush_ms=50), 1, 80, 0),
+        (LogConfig(flush_messages=10, flush_ms=50), 10, 1, 0),
+        (LogConfig(flush_messages=10, flush_ms=50), 3, 10, 40),
+    ],
+)
+def test_flush_policy(config: LogConfig, records: int, age_ms: int, wait_ms: int) -> None:
+    assert flush_wait_ms(config, records, age_ms) == wait_ms

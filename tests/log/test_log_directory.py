@@ -1,0 +1,63 @@
+"""A broker's data directory: one process, one owner, folders that are never confused."""
+
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from headrace.log.config import LogConfig
+from headrace.log.directory import LogDirectory, PartitionName
+from headrace.log.errors import DirectoryLockedError, LogDamagedError
+from headrace.wire.records import Record, encode_batch
+
+NAME = PartitionName("page-view", 3)
+FIRST, SECOND = uuid4(), uuid4()
+
+
+def test_only_one_process_at_a_time(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path), pytest.raises(DirectoryLockedError, match="in use by another process"):
+        LogDirectory(tmp_path)
+    LogDirectory(tmp_path).close()
+
+
+def test_a_directory_belongs_to_one_broker(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        directory.claim(7)
+        with pytest.raises(LogDamagedError, match="belongs to broker 7, not 8"):
+            directory.claim(8)
+
+
+def append(directory: LogDirectory, topic_id: UUID) -> int:
+    log = directory.open(NAME, topic_id, LogConfig())
+    log.append(encode_batch([Record(0, 1, None, b"x")]))
+    log.close()
+    return log.end_address
+
+
+def test_partitions_are_found_again(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        end = append(directory, FIRST)
+        assert list(directory.partitions()) == [NAME]
+        log = directory.open(NAME, FIRST, LogConfig())
+        assert log.end_address == end
+        log.close()
+
+
+def test_an_earlier_topics_folder_is_moved_aside(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        end = append(directory, FIRST)
+        assert append(directory, SECOND) == end, "the new topic begins empty"
+        (stray,) = tmp_path.glob("*.stray")
+        assert (stray / f"{0:020d}.log").stat().st_size == end
+        assert list(directory.partitions()) == [NAME]
+
+
+def test_only_the_named_topic_is_deleted(tmp_path: Path) -> None:
+    with LogDirectory(tmp_path) as directory:
+        append(directory, FIRST)
+        assert directory.delete(NAME, SECOND) is None
+        left = directory.delete(NAME, FIRST)
+        assert left is not None and left.exists() and list(directory.partitions()) == []
+    with LogDirectory(tmp_path) as directory:
+        assert not left.exists(), "what a crash left of a deletion goes at the next start"

@@ -1,0 +1,143 @@
+"""Lookups: any offset, any timestamp, against a plain model of the log."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.log.config import LogConfig
+from headrace.log.errors import AddressOutOfRangeError
+from headrace.log.partition import PartitionLog
+from headrace.wire.batch import hop
+from headrace.wire.compression import Codec
+from headrace.wire.records import Record, encode_batch
+
+CONFIG = LogConfig(segment_bytes=1500)
+
+
+@dataclass
+class Stored:
+    address: int
+    size: int
+    timestamps: list[int]
+
+
+def build(
+    path: Path, batches: list[list[int]], codec: Codec = Codec.NONE
+) -> tuple[PartitionLog, list[Stored]]:
+    """Batches given as their records' timestamps."""
+    log = PartitionLog(path, CONFIG)
+    stored = []
+    for timestamps in batches:
+        records = [Record(0, ms, None, b"some value %d" % ms) for ms in timestamps]
+        raw = bytearray(encode_batch(records, codec=codec))
+        appended = log.append(raw)
+        stored.append(Stored(appended.base_address, appended.end_address - appended.base_address, timestamps))
+    log.flush()
+    return log, stored
+
+
+batch_lists = st.lists(st.lists(st.integers(1_000, 1_060), min_size=1, max_size=9), min_size=1, max_size=25)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches=batch_lists, reopen=st.booleans(), data=st.data())
+def test_position_and_slices_for_any_offset(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], reopen: bool, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log, stored = build(folder / "t-0", batches)
+    if reopen:
+        log.close()
+        log = PartitionLog(folder / "t-0", CONFIG)
+    whole = b"".join(each.read() for each in log.slices(0, 1 << 30))
+    for _ in range(12):
+        offset = data.draw(st.integers(0, log.end_address), label="offset")
+        max_bytes = data.draw(st.integers(0, 4_000), label="max_bytes")
+        holding = [each for each in stored if each.address <= offset < each.address + each.size]
+        if not holding:
+            expected = log.end_address
+        elif offset < holding[0].address + len(holding[0].timestamps):
+            expected = holding[0].address
+        else:
+            expected = holding[0].address + holding[0].size
+        assert log.position(offset) == expected
+        got = b"".join(each.read() for each in log.slices(offset, max_bytes))
+        assert got == whole[expected : expected + len(got)]
+        sizes = [header.size_bytes for _, header in hop(got)]
+        assert sum(sizes) == len(got), "whole batches only"
+        assert len(got) <= max_bytes or len(sizes) == 1
+        assert got or expected == log.end_address, "at least one batch, if one is there"
+    log.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batches=batch_lists,
+    reopen=st.sampled_from(["no", "clean", "crash"]),
+    codec=st.sampled_from([Codec.NONE, Codec.ZSTD]),
+    wanted=st.lists(st.integers(995, 1_065), min_size=1, max_size=10),
+)
+def test_the_first_record_at_or_after_a_timestamp(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[int]],
+    reopen: str,
+    codec: Codec,
+    wanted: list[int],
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    log, stored = build(folder / "t-0", batches, codec)
+    if reopen != "no":
+        log.close() if reopen == "clean" else log.abandon()
+        log = PartitionLog(folder / "t-0", CONFIG)
+    records = [(each.address + at, ms) for each in stored for at, ms in enumerate(each.timestamps)]
+    for timestamp in wanted:
+        expected = next(((offset, ms) for offset, ms in records if ms >= timestamp), None)
+        assert log.offset_for_timestamp(timestamp) == expected
+        address = log.address_for_timestamp(timestamp)
+        first = next((each.address for each in stored if max(each.timestamps) >= timestamp), None)
+        assert address == first
+    newest = max(ms for _, ms in records)
+    assert log.max_timestamp_offset() == next(each for each in records if each[1] == newest)
+    log.close()
+
+
+def test_nothing_unflushed_is_seen(tmp_path: Path) -> None:
+    log, _ = build(tmp_path / "t-0", [[1_000]])
+    visible = log.end_address
+    log.append(encode_batch([Record(0, 5_000, None, b"late")]))
+    assert log.end_address > log.flushed_address == visible
+    assert sum(each.length_bytes for each in log.slices(0, 1 << 20)) == visible
+    assert log.slices(visible, 1 << 20) == []
+    assert log.offset_for_timestamp(2_000) is None
+    assert log.max_timestamp_offset() == (0, 1_000)
+    log.flush()
+    assert log.offset_for_timestamp(2_000) == (visible, 5_000)
+    assert log.max_timestamp_offset() == (visible, 5_000)
+    log.close()
+
+
+def test_offsets_outside_are_refused(tmp_path: Path) -> None:
+    log, _ = build(tmp_path / "t-0", [[1_000], [1_001]])
+    for offset in (-1, log.end_address + 1):
+        with pytest.raises(AddressOutOfRangeError, match=f"offset {offset} is outside"):
+            log.position(offset)
+    log.close()
+
+
+def test_a_payload_that_forges_a_header_is_never_taken_for_one(tmp_path: Path) -> None:
+    forged = encode_batch([Record(0, 9_999, None, b"forged")])
+    log = PartitionLog(tmp_path / "t-0", CONFIG)
+    for _ in range(40):
+        log.append(encode_batch([Record(0, 1_000, None, forged)]))
+    log.flush()
+    log.close()
+    log = PartitionLog(tmp_path / "t-0", CONFIG)
+    size = log.end_address // 40
+    for offset in range(0, log.end_address, 37):
+        expected = offset // size * size
+        assert log.position(offset) == (expected if offset == expected else expected + size)
+    assert log.offset_for_timestamp(5_000) is None
+    log.close()

@@ -1,0 +1,77 @@
+"""Sequence checks against a model that remembers everything."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.log import producers
+from headrace.log.producers import (
+    BATCHES_KEPT,
+    SEQUENCE_SPAN,
+    Checked,
+    ProducerEntry,
+    ProducerStates,
+    StoredBatch,
+    Verdict,
+    advance,
+    check,
+)
+
+# (epoch, how far from the expected sequence, records)
+attempts = st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 2), st.integers(1, 3)), max_size=40)
+
+
+@settings(max_examples=200)
+@given(attempts=attempts, start=st.sampled_from([0, 7, SEQUENCE_SPAN - 5]))
+def test_accepts_exactly_what_continues_and_knows_the_last_five(
+    attempts: list[tuple[int, int, int]], start: int
+) -> None:
+    entry: ProducerEntry | None = None
+    epoch, history, address = 0, list[tuple[int, int, int]](), 0
+    for new_epoch, distance, count in attempts:
+        expected = (history[-1][1] + 1) % SEQUENCE_SPAN if history else start
+        first = (expected + distance) % SEQUENCE_SPAN if entry is not None else start
+        last = (first + count - 1) % SEQUENCE_SPAN
+        got = check(entry, new_epoch, first, last)
+        copy = next((at for *span, at in history[-BATCHES_KEPT:] if span == [first, last]), None)
+        if entry is None:
+            assert got.verdict is Verdict.ACCEPT, "an unknown producer may begin anywhere (KIP-360)"
+        elif new_epoch < epoch:
+            assert got == Checked(Verdict.FENCED)
+        elif new_epoch > epoch:
+            assert (got.verdict is Verdict.ACCEPT) == (first == 0)
+        elif first == expected:
+            assert got.verdict is Verdict.ACCEPT
+        elif copy is not None:
+            assert got == Checked(Verdict.DUPLICATE, copy)
+        else:
+            assert got == Checked(Verdict.OUT_OF_ORDER, expected_sequence=expected)
+        if got.verdict is Verdict.ACCEPT:
+            if new_epoch != epoch or entry is None:
+                history = []
+            epoch = new_epoch
+            history.append((first, last, address))
+            entry = advance(entry, epoch, first, last, address, now_ms=5)
+            address += 100
+            assert entry.batches == tuple(StoredBatch(*each) for each in history[-BATCHES_KEPT:])
+
+
+def test_an_epoch_bump_restarts_at_zero() -> None:
+    entry = advance(None, 3, 40, 41, 1_000, 1)
+    assert check(entry, 4, 42, 42) == Checked(Verdict.OUT_OF_ORDER, expected_sequence=0)
+    assert check(entry, 4, 0, 0).verdict is Verdict.ACCEPT
+    assert check(entry, 2, 42, 42).verdict is Verdict.FENCED
+
+
+def test_the_longest_silent_producer_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
+    states = ProducerStates()
+    for number in (1, 2, 3, 1, 4):
+        states.put(number, ProducerEntry(0, (StoredBatch(0, 0, 0),), number))
+    assert sorted(number for number, _ in states) == [1, 3, 4]
+
+
+def test_expiry_goes_by_wall_clock() -> None:
+    states = ProducerStates([(1, ProducerEntry(0, (), 100)), (2, ProducerEntry(0, (), 200))])
+    assert states.expire(before_ms=150) == 1
+    assert [number for number, _ in states] == [2]

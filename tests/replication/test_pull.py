@@ -1,0 +1,142 @@
+"""pull_once: a copy is byte-identical, neither skips nor repeats, and sees when it is not a copy."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.log.config import LogConfig
+from headrace.log.partition import PartitionLog
+from headrace.replication.pull import (
+    DivergedError,
+    Fetched,
+    LastBatch,
+    SourceAheadError,
+    SourceBehindError,
+    check_tail,
+    pull_once,
+)
+from headrace.wire.batch import read_header
+from headrace.wire.records import Record, encode_batch
+
+
+def batch(value: bytes, count: int = 1) -> bytearray:
+    return bytearray(encode_batch([Record(0, 1_000 + i, None, value) for i in range(count)]))
+
+
+@dataclass
+class Bytes:
+    """A log in memory, as source and as sink; `fetch_bytes` cuts fetches short."""
+
+    start_address: int = 0
+    content: bytearray = field(default_factory=bytearray)
+    fetch_bytes: int = 10_000
+
+    @property
+    def end_address(self) -> int:
+        return self.start_address + len(self.content)
+
+    def fetch(self, address: int) -> Fetched:
+        at = address - self.start_address
+        if not 0 <= at < len(self.content):
+            return Fetched(b"", self.start_address, self.end_address)
+        size = max(self.fetch_bytes, read_header(self.content, at).size_bytes)
+        return Fetched(bytes(self.content[at : at + size]), self.start_address, self.end_address)
+
+    def append(self, batches: bytes | memoryview) -> None:
+        first = read_header(batches).base_offset
+        if not self.content:
+            self.start_address = first
+        assert first == self.end_address
+        self.content += batches
+
+
+def log_bytes(path: Path, sizes: list[int], start: int = 0) -> Bytes:
+    log = PartitionLog(path / "t-0", LogConfig())
+    if start:
+        log.rebase(start)
+    for size in sizes:
+        log.append(batch(bytes(size)))
+    log.flush()
+    content = bytearray(b"".join(each.read() for each in log.slices(log.start_address, 1 << 30)))
+    log.close()
+    return Bytes(log.start_address, content)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 400), max_size=12),
+    fetch_bytes=st.integers(0, 1500),
+    start=st.integers(0, 5000),
+)
+def test_copy_is_identical_whatever_a_fetch_brings(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], fetch_bytes: int, start: int
+) -> None:
+    source = log_bytes(tmp_path_factory.mktemp("source"), sizes, start)
+    source.fetch_bytes = fetch_bytes
+    copy = Bytes()
+    for _ in range(len(sizes) + 1):
+        pulled = pull_once(source, copy)
+        assert pulled.lag_bytes == source.end_address - max(copy.end_address, source.start_address)
+    assert copy.content == source.content
+    assert not sizes or copy.start_address == source.start_address
+    assert pulled == (0, 0)
+
+
+def test_a_follower_log_takes_the_bytes_verbatim(tmp_path: Path) -> None:
+    source = log_bytes(tmp_path, [5, 50, 500], start=777)
+    follower = PartitionLog(tmp_path / "copy-0", LogConfig(segment_bytes=1024))
+
+    class LogSink:
+        @property
+        def end_address(self) -> int:
+            return follower.end_address
+
+        def append(self, batches: bytes | memoryview) -> None:
+            follower.append_verbatim(batches)
+
+    while pull_once(source, LogSink()).lag_bytes:
+        pass
+    follower.flush()
+    assert follower.start_address == 777
+    assert b"".join(each.read() for each in follower.slices(777, 1 << 30)) == source.content
+    follower.close()
+
+
+def test_a_source_that_lost_bytes_is_seen(tmp_path: Path) -> None:
+    source = log_bytes(tmp_path, [5, 50])
+    copy = Bytes(0, bytearray(source.content))
+    del source.content[read_header(source.content).size_bytes :]
+    with pytest.raises(SourceBehindError, match=f"the copy at {copy.end_address}"):
+        pull_once(source, copy)
+
+
+def test_a_gap_from_retention_is_seen(tmp_path: Path) -> None:
+    source = log_bytes(tmp_path, [5, 50])
+    first = read_header(source.content).size_bytes
+    copy = Bytes(0, source.content[:first])
+    behind = Bytes(first + 100, bytearray(batch(b"later")))
+    with pytest.raises(SourceAheadError):
+        pull_once(behind, copy)
+
+
+def test_bytes_without_addresses_or_with_a_wrong_checksum_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="byte addresses"):
+        pull_once(Bytes(0, batch(b"as a producer sent it")), Bytes())
+    source = log_bytes(tmp_path, [20])
+    source.content[-1] ^= 1
+    with pytest.raises(DivergedError, match="CRC"):
+        pull_once(source, Bytes())
+
+
+def test_the_tail_check_compares_the_last_batch(tmp_path: Path) -> None:
+    source = log_bytes(tmp_path, [5, 50])
+    first = read_header(source.content)
+    check_tail(source, LastBatch(0, first.crc))
+    with pytest.raises(DivergedError, match="another log"):
+        check_tail(source, LastBatch(0, first.crc ^ 1))
+    with pytest.raises(SourceBehindError):
+        check_tail(source, LastBatch(source.end_address, 1))
+    check_tail(Bytes(5000, source.content), LastBatch(0, 1))
