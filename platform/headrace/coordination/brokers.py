@@ -1,0 +1,62 @@
+"""Which brokers are alive in this datacenter: `/brokers/ids/<id>`, one ephemeral node a broker (paper §3.2,
+"broker registry")."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import CorruptNodeError
+from headrace.coordination.session import HeldNode, Watch, ZooKeeperSession
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """What a broker says of itself. `front_host`/`front_port`: the listener behind the balancer; None if it
+    has none."""
+
+    broker_id: int
+    host: str
+    port: int
+    datacenter: str
+    front_host: str | None = None
+    front_port: int | None = None
+
+
+class BrokerRegistry:
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+
+    def register(self, registration: BrokerRegistration, *, wait_s: float | None = None) -> HeldNode:
+        """Announces the broker for as long as this process lives; put back by itself after a session loss.
+
+        A node left by a killed predecessor is waited for, at most `wait_s` (default: three session
+        timeouts). Raises `NodeHeldError` when another live broker has this id.
+        """
+        path = znodes.broker(registration.broker_id)
+        return self._session.hold_ephemeral(path, documents.encode(asdict(registration)), wait_s=wait_s)
+
+    def live(self) -> list[BrokerRegistration]:
+        """The brokers that are alive now, by id."""
+        return self._read(self._session.children_or_empty(znodes.BROKER_IDS))
+
+    def watch(self, callback: Callable[[list[BrokerRegistration]], None]) -> Watch:
+        """Calls `callback` in the session's callback thread with all live brokers, now and after every
+        change."""
+        return self._session.watch_children(znodes.BROKER_IDS, lambda names: callback(self._read(names)))
+
+    def _read(self, names: list[str]) -> list[BrokerRegistration]:
+        ids = sorted(int(name) for name in names if name.isdecimal())
+        nodes = self._session.get_many(znodes.broker(broker_id) for broker_id in ids)
+        pairs = zip(ids, nodes, strict=True)
+        return [parse(broker_id, node.data) for broker_id, node in pairs if node is not None]
+
+
+def parse(broker_id: int, data: bytes) -> BrokerRegistration:
+    """The registration in a node's bytes. Raises `CorruptNodeError`."""
+    path = znodes.broker(broker_id)
+    fields = documents.decode(path, data)
+    del fields["version"]
+    try:
+        return BrokerRegistration(**{**fields, "broker_id": broker_id})
+    except TypeError as error:
+        raise CorruptNodeError(f"{path}: not a broker's registration: {error}") from None

@@ -1,0 +1,40 @@
+"""Where a topic's partitions go: pure."""
+
+import random
+from collections.abc import Sequence
+
+from headrace.coordination.errors import InvalidTopicError
+
+
+def place_partitions(
+    broker_ids: Sequence[int], count: int, replication_factor: int, seed: int, *, first: int = 0
+) -> dict[int, tuple[int, ...]]:
+    """Spreads partitions `first … first + count - 1` and their replicas over brokers; the first replica is
+    to lead.
+
+    Leaders go round the brokers from a place that `seed` decides. The other replicas follow their leader at
+    a distance that grows by one each time round, so that a dead broker's load spreads over all others (as
+    Kafka's own placement). The same arguments always give the same answer. Raises `InvalidTopicError` when
+    there are too few brokers.
+    """
+    brokers = sorted(set(broker_ids))
+    if count < 1 or replication_factor < 1:
+        raise InvalidTopicError(
+            f"partitions ({count}) and replication factor ({replication_factor}) must be at least 1"
+        )
+    if replication_factor > len(brokers):
+        raise InvalidTopicError(
+            f"replication factor {replication_factor} needs as many brokers; {len(brokers)} are alive"
+        )
+    chance = random.Random(seed)
+    start, shift = chance.randrange(len(brokers)), chance.randrange(len(brokers))
+    placed: dict[int, tuple[int, ...]] = {}
+    for partition_id in range(first, first + count):
+        leader = (start + partition_id) % len(brokers)
+        distance = shift + partition_id // len(brokers)
+        followers = (
+            (leader + 1 + (distance + i) % (len(brokers) - 1)) % len(brokers)
+            for i in range(replication_factor - 1)
+        )
+        placed[partition_id] = (brokers[leader], *(brokers[i] for i in followers))
+    return placed

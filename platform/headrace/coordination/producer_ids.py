@@ -1,0 +1,46 @@
+"""Blocks of producer ids, handed out once each: `/latest_producer_id_block`, as in Kafka (KIP-730 has the
+same idea)."""
+
+from typing import Final
+
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import BadVersionError, CoordinationError, CorruptNodeError, NodeExistsError
+from headrace.coordination.session import ZooKeeperSession
+
+PRODUCER_ID_MAX: Final = 2**63 - 1
+DEFAULT_BLOCK_SIZE: Final = 1000
+
+
+def allocate_block(session: ZooKeeperSession, size: int = DEFAULT_BLOCK_SIZE) -> range:
+    """`size` producer ids that nobody else ever gets in this ZooKeeper. A crash in between wastes a block,
+    never doubles one.
+
+    Raises `CoordinationError` when the ids (int64) are used up.
+    """
+    if size < 1:
+        raise ValueError(f"a block of producer ids needs at least one id, not {size}")
+    while True:
+        node = session.get_or_none(znodes.PRODUCER_ID_BLOCK)
+        first = 0 if node is None else _block_end(node.data) + 1
+        last = first + size - 1
+        if last > PRODUCER_ID_MAX:
+            raise CoordinationError(
+                f"{znodes.PRODUCER_ID_BLOCK}: all producer ids up to {PRODUCER_ID_MAX} are used up"
+            )
+        data = documents.encode({"block_start": str(first), "block_end": str(last)})
+        try:
+            if node is None:
+                session.create(znodes.PRODUCER_ID_BLOCK, data)
+            else:
+                session.set(znodes.PRODUCER_ID_BLOCK, data, version=node.stat.version)
+        except (BadVersionError, NodeExistsError):
+            continue
+        return range(first, last + 1)
+
+
+def _block_end(data: bytes) -> int:
+    fields = documents.decode(znodes.PRODUCER_ID_BLOCK, data)
+    try:
+        return int(fields["block_end"])
+    except (KeyError, ValueError, TypeError):
+        raise CorruptNodeError(f"{znodes.PRODUCER_ID_BLOCK}: no usable block_end in {data[:80]!r}") from None

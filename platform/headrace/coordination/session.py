@@ -1,0 +1,426 @@
+"""One session with ZooKeeper: typed calls, ephemeral nodes that outlive an expiry, watches that never lose
+an update.
+
+Owns the ZooKeeper library's client and one thread of its own (the *callback thread*). Knows nothing about
+brokers, topics or groups.
+
+What a caller may assume in each state (`session.state`):
+
+- CONNECTING  never connected yet. Calls wait, at most `call_timeout_s`, then raise
+  `ZooKeeperUnavailableError`.
+- CONNECTED   the server knows our session; our ephemeral nodes exist, or are being put back by the callback
+  thread.
+- SUSPENDED   the connection is gone, the session perhaps not. Whoever relies on an ephemeral node (an owner
+  of a
+              partition, an elected leader) must take it as lost if exclusiveness matters. Calls wait as
+              above.
+- LOST        the server said the session expired: all our ephemeral nodes are gone. A new session is made by
+  itself; then,
+              in this order: held ephemeral nodes are created again, `on_restored` callbacks run, every watch
+              is read again.
+- CLOSED      by `close()`. Every call raises `SessionClosedError`.
+
+Threads: any thread may make calls. All callbacks (watches, `on_restored`) run in the callback thread, one at
+a time; they may make calls, and should be short, since they hold up all other callbacks. A callback that
+raises a *retriable* `CoordinationError` is run again; any other exception is logged and the watch stays
+armed. `on_state` listeners alone run in the library's own thread: they may set an event or write to a pipe,
+nothing more.
+
+A watch's callback gets the present value: once soon after arming, then after every change. Changes in quick
+succession may be seen as one, the last one never stays unseen, and the same value may come twice.
+"""
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self, TypeVar
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+
+from headrace.coordination.callbacks import CallbackThread, Task
+from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
+from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
+from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
+
+__all__ = ["HeldNode", "Node", "NodeStat", "SessionState", "Transaction", "Watch", "ZooKeeperSession"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SESSION_TIMEOUT_S: Final = 10.0
+DEFAULT_CALL_TIMEOUT_S: Final = 30.0
+RECONNECT_PAUSE_MAX_S: Final = 1.0
+PIPELINE_DEPTH_MAX: Final = 500
+"""At most so many reads are in flight at once in `get_many` and `stat_many`."""
+
+T = TypeVar("T")
+
+
+class SessionState(enum.Enum):
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+    CLOSED = "closed"
+
+
+class ZooKeeperSession:
+    """A session with the ZooKeeper at `hosts` ("host:port,host:port/chroot").
+
+    `timeout_s` is the session timeout asked for (the server may bound it); `call_timeout_s` bounds every
+    call, including the wait for a connection; `name` shows up in log lines.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        timeout_s: float = DEFAULT_SESSION_TIMEOUT_S,
+        call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S,
+        name: str = "headrace",
+    ) -> None:
+        self.hosts = hosts
+        self.name = name
+        self.call_timeout_s = call_timeout_s
+        self.timeout_s = timeout_s
+        self._state = SessionState.CONNECTING
+        self._connected = threading.Event()
+        self._state_listeners: list[Callable[[SessionState], None]] = []
+        self._held: list[HeldNode] = []
+        self._restored: list[RestoredCallback] = []
+        self._watches: list[Watch] = []
+        self._lock = threading.Lock()
+        self._callbacks = CallbackThread(f"{name}-zookeeper-callbacks", self._connected)
+        self._client = KazooClient(
+            hosts,
+            timeout=timeout_s,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_PAUSE_MAX_S),
+        )
+        self._client.add_listener(self._on_library_state)
+
+    # life
+
+    def start(self, *, connect_timeout_s: float | None = None) -> Self:
+        """Connects; raises `ZooKeeperUnavailableError` if no server answers within `connect_timeout_s`
+        (default: the call timeout)."""
+        wait_s = self.call_timeout_s if connect_timeout_s is None else connect_timeout_s
+        self._callbacks.start()
+        try:
+            self._client.start(timeout=wait_s)
+        except KazooTimeoutError:
+            self.close()
+            raise ZooKeeperUnavailableError(
+                f"no ZooKeeper answered at {self.hosts} within {wait_s:g} s; is it running there?"
+            ) from None
+        return self
+
+    def close(self) -> None:
+        """Ends the session: all ephemeral nodes vanish at once, no further callback is started. Never raises
+        for a dead server."""
+        with self._lock:
+            if self._state is SessionState.CLOSED:
+                return
+            self._state = SessionState.CLOSED
+        self._callbacks.stop()
+        self._client.remove_listener(self._on_library_state)
+        self._client.stop()
+        self._client.close()
+        for listener in list(self._state_listeners):
+            listener(SessionState.CLOSED)
+
+    def __enter__(self) -> Self:
+        return self.start() if self._state is SessionState.CONNECTING else self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        """The server's number of the present session; 0 when there is none."""
+        identity = self._client.client_id
+        return 0 if identity is None else int(identity[0])
+
+    def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
+        """Calls `listener` at every change of state, in the library's thread: it must not block. Returns
+        what takes it off again."""
+        self._state_listeners.append(listener)
+
+        def remove() -> None:
+            if listener in self._state_listeners:
+                self._state_listeners.remove(listener)
+
+        return remove
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Waits until a server knows our session; False if that took longer."""
+        return self._connected.wait(timeout_s)
+
+    # calls
+
+    def get(self, path: str) -> Node:
+        data, stat = self._call(self._client.get, path)
+        return Node(data or b"", to_stat(stat))
+
+    def get_or_none(self, path: str) -> Node | None:
+        try:
+            return self.get(path)
+        except NoNodeError:
+            return None
+
+    def get_many(self, paths: Iterable[str]) -> list[Node | None]:
+        """Reads many nodes, pipelined, in the order asked for; `None` where there is no node. Not one
+        snapshot."""
+
+        def node(result: Any) -> Node:
+            return Node(result[0] or b"", to_stat(result[1]))
+
+        return self._pipelined(self._client.get_async, paths, node)
+
+    def stat_many(self, paths: Iterable[str]) -> list[NodeStat | None]:
+        """The stats of many nodes, pipelined; `None` where there is no node."""
+        return self._pipelined(self._client.exists_async, paths, to_stat)
+
+    def exists(self, path: str) -> NodeStat | None:
+        stat = self._call(self._client.exists, path)
+        return None if stat is None else to_stat(stat)
+
+    def children(self, path: str) -> list[str]:
+        """The names of the children, sorted. Raises `NoNodeError`."""
+        return sorted(self._call(self._client.get_children, path))
+
+    def children_or_empty(self, path: str) -> list[str]:
+        try:
+            return self.children(path)
+        except NoNodeError:
+            return []
+
+    def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False
+    ) -> None:
+        """Creates one node. Raises `NodeExistsError`, or `NoNodeError` when the parent is missing.
+
+        After a lost connection the call is made again: then `NodeExistsError` may speak of a node that we
+        ourselves made.
+        """
+        self._call(self._client.create, path, data, ephemeral=ephemeral, makepath=make_parents)
+
+    def set(self, path: str, data: bytes, *, version: int = -1) -> NodeStat:
+        """Replaces a node's data; with `version`, only if it is still that one (else `BadVersionError`)."""
+        return to_stat(self._call(self._client.set, path, data, version=version))
+
+    def delete(self, path: str, *, version: int = -1, recursive: bool = False) -> None:
+        """Deletes one node (with `recursive`, all below it too). Raises `NoNodeError`, `NotEmptyError`,
+        `BadVersionError`."""
+        self._call(self._client.delete, path, version=version, recursive=recursive)
+
+    def ensure_path(self, path: str) -> None:
+        self._call(self._client.ensure_path, path)
+
+    def transaction(self) -> "Transaction":
+        """Several writes that happen all or not at all."""
+        return Transaction(self)
+
+    # what lives longer than one session
+
+    def hold_ephemeral(self, path: str, data: bytes, *, wait_s: float | None = None) -> HeldNode:
+        """Creates an ephemeral node and keeps it there across session losses until `.release()`.
+
+        A node that a dead process's session still holds is waited for, at most `wait_s` (default: three
+        session timeouts); then `NodeHeldError`.
+        """
+        held = HeldNode(self, path, data)
+        held.acquire(3 * self.timeout_s if wait_s is None else wait_s)
+        with self._lock:
+            self._held.append(held)
+        return held
+
+    def on_restored(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Runs `callback` in the callback thread each time an expired session has been replaced by a new one,
+        after the held ephemeral nodes are back. Returns what takes it off again."""
+        entry = RestoredCallback(callback)
+        with self._lock:
+            self._restored.append(entry)
+
+        def remove() -> None:
+            with self._lock:
+                if entry in self._restored:
+                    self._restored.remove(entry)
+
+        return remove
+
+    def watch_children(self, path: str, callback: Callable[[list[str]], None]) -> Watch:
+        """Calls `callback` with the sorted names of the children, now and after every change; an absent node
+        has none.
+
+        Children that were deleted and created anew between two looks come as the same names: read their data
+        again.
+        """
+
+        def read(fired: Callable[[object], None]) -> list[str]:
+            while True:
+                try:
+                    return sorted(self._call(self._client.get_children, path, watch=fired))
+                except NoNodeError:
+                    if self._call(self._client.exists, path, watch=fired) is None:
+                        return []
+
+        return self._watch(f"children of {path}", read, callback)
+
+    def watch_data(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Calls `callback` with the node, now and after every change of its data; `None` while it is
+        absent."""
+
+        def read(fired: Callable[[object], None]) -> Node | None:
+            while True:
+                try:
+                    data, stat = self._call(self._client.get, path, watch=fired)
+                    return Node(data or b"", to_stat(stat))
+                except NoNodeError:
+                    if self._call(self._client.exists, path, watch=fired) is None:
+                        return None
+
+        return self._watch(f"data of {path}", read, callback)
+
+    def election_recipe(self, path: str, candidate: str) -> Any:
+        """The library's election at `path`; for `coordination.election` alone."""
+        return self._client.Election(path, candidate)
+
+    def election_candidates(self, path: str) -> list[str]:
+        """The names of the candidates at `path`, the leader first."""
+        return [str(name) for name in self._call(lambda: self._client.Election(path).contenders())]
+
+    # inside
+
+    def _watch(
+        self, what: str, read: Callable[[Callable[[object], None]], T], callback: Callable[[T], None]
+    ) -> Watch:
+        def look() -> None:
+            callback(read(watch.fired))
+
+        watch = Watch(self, what, look)
+        with self._lock:
+            self._watches.append(watch)
+        self._callbacks.put(watch)
+        return watch
+
+    def _on_library_state(self, library_state: str) -> None:
+        before = self._state
+        if before is SessionState.CLOSED:
+            return
+        if library_state == KazooState.CONNECTED:
+            self._state = SessionState.CONNECTED
+            if before is SessionState.LOST:
+                logger.warning("%s: session with ZooKeeper %s replaced after its loss", self.name, self.hosts)
+                with self._lock:
+                    tasks: list[Task] = [*self._held, *self._restored, *self._watches]
+                self._callbacks.put_first(tasks)
+            self._connected.set()
+            self._callbacks.wake()
+        else:
+            self._connected.clear()
+            lost = library_state == KazooState.LOST
+            self._state = SessionState.LOST if lost else SessionState.SUSPENDED
+            logger.warning(
+                "%s: %s ZooKeeper %s",
+                self.name,
+                "session expired at" if lost else "connection lost to",
+                self.hosts,
+            )
+        for listener in list(self._state_listeners):
+            listener(self._state)
+
+    def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        deadline = time.monotonic() + self.call_timeout_s
+        while True:
+            if self._state is SessionState.CLOSED:
+                raise SessionClosedError(f"{self.name}: this session with ZooKeeper {self.hosts} was closed")
+            try:
+                if not self._connected.wait(max(0.0, deadline - time.monotonic())):
+                    raise ZooKeeperUnavailableError(
+                        f"ZooKeeper {self.hosts} did not answer within {self.call_timeout_s:g} s "
+                        f"(state: {self._state.value})"
+                    )
+                return call(*args, **kwargs)
+            except (
+                kz.ConnectionLoss,
+                kz.SessionExpiredError,
+                kz.OperationTimeoutError,
+                kz.SessionMovedError,
+            ):
+                # The library clears its "connected" just after failing the call: yield, then wait for it
+                # again.
+                time.sleep(0.01)
+            except kz.ZookeeperError as error:
+                raise translate(error, args[0] if args else "") from None
+
+    def _pipelined(
+        self, call: Callable[..., Any], paths: Iterable[str], convert: Callable[[Any], T]
+    ) -> list[T | None]:
+        def read(chunk: list[str]) -> list[T | None]:
+            results: list[T | None] = []
+            for pending in [call(path) for path in chunk]:
+                try:
+                    result = pending.get()
+                    results.append(None if result is None else convert(result))
+                except kz.NoNodeError:
+                    results.append(None)
+            return results
+
+        wanted = list(paths)
+        found: list[T | None] = []
+        for start in range(0, len(wanted), PIPELINE_DEPTH_MAX):
+            found += self._call(read, wanted[start : start + PIPELINE_DEPTH_MAX])
+        return found
+
+    def forget(self, entry: HeldNode | Watch) -> None:
+        with self._lock:
+            if isinstance(entry, Watch):
+                if entry in self._watches:
+                    self._watches.remove(entry)
+            elif entry in self._held:
+                self._held.remove(entry)
+
+
+class Transaction:
+    """Writes collected for one atomic `commit()`; raises the error of the first write that failed, and then
+    none happened."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self._steps: list[tuple[str, str, Callable[[Any], None]]] = []
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Self:
+        self._steps.append(("create", path, lambda t: t.create(path, data, ephemeral=ephemeral)))
+        return self
+
+    def set(self, path: str, data: bytes, *, version: int = -1) -> Self:
+        self._steps.append(("set", path, lambda t: t.set_data(path, data, version=version)))
+        return self
+
+    def delete(self, path: str, *, version: int = -1) -> Self:
+        self._steps.append(("delete", path, lambda t: t.delete(path, version=version)))
+        return self
+
+    def check(self, path: str, version: int) -> Self:
+        """Demands that the node is still at this version."""
+        self._steps.append(("check", path, lambda t: t.check(path, version=version)))
+        return self
+
+    def commit(self) -> None:
+        def run() -> list[Any]:
+            transaction = self._session._client.transaction()
+            for _, _, step in self._steps:
+                step(transaction)
+            return list(transaction.commit())
+
+        for (verb, path, _), result in zip(self._steps, self._session._call(run), strict=True):
+            if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError):
+                raise translate(result, f"{path} ({verb})")

@@ -1,0 +1,272 @@
+"""Which topics exist, where their partitions live, who leads them, how they are configured.
+
+`/brokers/topics/<t>` (replicas), `…/partitions/<p>/state` (leader, in-sync set), `/config/topics/<t>`. Every
+change is one transaction that also touches the data of `/brokers/topics` and of the topic's node, so one
+watch on the first covers everything, and a topic's modified-zxid says whether it has to be read again.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import (
+    BadVersionError,
+    CorruptNodeError,
+    InvalidTopicError,
+    NodeExistsError,
+    NoNodeError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from headrace.coordination.placement import place_partitions
+from headrace.coordination.session import Node, Transaction, Watch, ZooKeeperSession
+
+__all__ = ["PartitionState", "TopicRegistry", "TopicState", "check_topic_name", "place_partitions"]
+
+NO_LEADER: Final = -1
+TOPIC_NAME_LENGTH_MAX: Final = 249
+PARTITIONS_PER_CHANGE_MAX: Final = 2000
+"""One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it."""
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """`leader` is a broker id, or NO_LEADER; `replicas[0]` is the preferred leader; `isr`: the replicas in
+    sync."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    name: str
+    topic_id: UUID
+    partitions: dict[int, PartitionState]
+    config: dict[str, str] = field(default_factory=dict)
+
+
+def check_topic_name(name: str) -> None:
+    """Raises `InvalidTopicError` for a name that Kafka does not allow either."""
+    if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or not _TOPIC_NAME.fullmatch(name):
+        raise InvalidTopicError(
+            f"{name!r} is no topic name: 1 to {TOPIC_NAME_LENGTH_MAX} characters of a-z A-Z 0-9 . _ -, "
+            "and neither '.' nor '..'"
+        )
+
+
+class TopicRegistry:
+    """All topics of this datacenter. Keeps what it read, and reads again only what changed. May be shared by
+    threads."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self._known: dict[str, tuple[int, TopicState]] = {}
+
+    def create(
+        self,
+        name: str,
+        topic_id: UUID,
+        replicas: Mapping[int, tuple[int, ...]],
+        config: Mapping[str, str] | None = None,
+    ) -> TopicState:
+        """Creates a topic with its partitions, all or nothing; the first replica of each leads.
+
+        Raises `TopicExistsError`, `InvalidTopicError`. Calling it again with the same `topic_id` after an
+        uncertain failure is safe.
+        """
+        check_topic_name(name)
+        if sorted(replicas) != list(range(len(replicas))) or not replicas:
+            raise InvalidTopicError(f"{name}: partitions must be numbered 0, 1, 2, …; got {sorted(replicas)}")
+        _check_replicas(name, replicas)
+        self._session.ensure_path(znodes.TOPICS)
+        self._session.ensure_path(znodes.TOPIC_CONFIGS)
+        state = TopicState(
+            name, topic_id, {p: _fresh(r) for p, r in sorted(replicas.items())}, dict(config or {})
+        )
+        change = self._session.transaction().create(znodes.topic(name), _topic_document(state))
+        change.create(znodes.topic_config(name), documents.encode({"config": state.config}))
+        change.create(znodes.partitions(name))
+        _create_partitions(change, name, state.partitions)
+        change.set(znodes.TOPICS, b"")
+        try:
+            change.commit()
+        except NodeExistsError:
+            existing = self._find(name)
+            if existing is None or existing.topic_id != topic_id:
+                raise TopicExistsError(f"topic {name!r} exists already") from None
+        return state
+
+    def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]]) -> TopicState:
+        """Adds partitions, numbered on from the present count. Raises `UnknownTopicError`,
+        `InvalidTopicError`; `BadVersionError` when somebody else changed the topic meanwhile."""
+        state, version = self._get_versioned(name)
+        _check_replicas(name, replicas)
+        count = len(state.partitions)
+        if sorted(replicas) != list(range(count, count + len(replicas))) or not replicas:
+            raise InvalidTopicError(
+                f"{name} has {count} partitions; number new ones from {count}, not {sorted(replicas)}"
+            )
+        added = {p: _fresh(r) for p, r in sorted(replicas.items())}
+        state = replace(state, partitions={**state.partitions, **added})
+        change = self._session.transaction().set(znodes.topic(name), _topic_document(state), version=version)
+        _create_partitions(change, name, added)
+        change.set(znodes.TOPICS, b"").commit()
+        return state
+
+    def delete(self, name: str) -> None:
+        """Deletes the topic's nodes, all or nothing; brokers see it vanish and drop their logs. Raises
+        `UnknownTopicError`."""
+        while True:
+            state, version = self._get_versioned(name)
+            change = self._session.transaction()
+            for partition_id in state.partitions:
+                change.delete(znodes.partition_state(name, partition_id)).delete(
+                    znodes.partition(name, partition_id)
+                )
+            change.delete(znodes.partitions(name)).delete(znodes.topic_config(name))
+            change.delete(znodes.topic(name), version=version).set(znodes.TOPICS, b"")
+            try:
+                return change.commit()
+            except (BadVersionError, NoNodeError):
+                continue
+
+    def set_config(self, name: str, config: Mapping[str, str]) -> None:
+        """Replaces the topic's whole configuration. Raises `UnknownTopicError`."""
+        self._change(name, znodes.topic_config(name), documents.encode({"config": dict(config)}))
+
+    def set_partition_state(
+        self, name: str, partition_id: int, state: PartitionState, *, expected_leader_epoch: int
+    ) -> None:
+        """Records a new leader or in-sync set, if the leader epoch is still the expected one (else
+        `BadVersionError`).
+
+        `replicas` is not changed by this. Raises `UnknownTopicError`.
+        """
+        path = znodes.partition_state(name, partition_id)
+        node = self._session.get_or_none(path)
+        if node is None:
+            raise UnknownTopicError(f"there is no partition {name}-{partition_id}")
+        found = documents.decode(path, node.data).get("leader_epoch")
+        if found != expected_leader_epoch:
+            raise BadVersionError(
+                f"{name}-{partition_id}: leader epoch is {found}, expected {expected_leader_epoch}"
+            )
+        self._change(name, path, _state_document(state), version=node.stat.version)
+
+    def get(self, name: str) -> TopicState:
+        """The topic now. Raises `UnknownTopicError`."""
+        return self._get_versioned(name)[0]
+
+    def list(self) -> dict[str, TopicState]:
+        """All topics now, by name."""
+        names = self._session.children_or_empty(znodes.TOPICS)
+        stats = self._session.stat_many(znodes.topic(name) for name in names)
+        known: dict[str, tuple[int, TopicState]] = {}
+        for name, stat in zip(names, stats, strict=True):
+            if stat is None:
+                continue
+            before = self._known.get(name)
+            if before is not None and before[0] == stat.modified_zxid:
+                known[name] = before
+            elif (state := self._find(name)) is not None:
+                # The stat is older than what was just read, or as old: at worst the topic is read once more.
+                known[name] = (stat.modified_zxid, state)
+        self._known = known
+        return {name: state for name, (_, state) in known.items()}
+
+    def watch(self, callback: Callable[[dict[str, TopicState]], None]) -> Watch:
+        """Calls `callback` in the session's callback thread with all topics by name, now and after every
+        change of any of them."""
+        return self._session.watch_data(znodes.TOPICS, lambda _: callback(self.list()))
+
+    def _change(self, name: str, path: str, data: bytes, *, version: int = -1) -> None:
+        node = self._session.get_or_none(znodes.topic(name))
+        if node is None:
+            raise UnknownTopicError(f"there is no topic {name!r}")
+        change = self._session.transaction().set(path, data, version=version)
+        change.set(znodes.topic(name), node.data, version=node.stat.version).set(znodes.TOPICS, b"").commit()
+
+    def _find(self, name: str) -> TopicState | None:
+        try:
+            return self.get(name)
+        except UnknownTopicError:
+            return None
+
+    def _get_versioned(self, name: str) -> tuple[TopicState, int]:
+        path = znodes.topic(name)
+        topic = self._session.get_or_none(path)
+        if topic is None:
+            raise UnknownTopicError(f"there is no topic {name!r}")
+        fields = documents.decode(path, topic.data)
+        try:
+            replicas = {int(p): tuple(map(int, r)) for p, r in fields["partitions"].items()}
+            topic_id = UUID(fields["topic_id"])
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise CorruptNodeError(f"{path}: not a topic's description: {topic.data[:80]!r}") from None
+        paths = [znodes.topic_config(name), *(znodes.partition_state(name, p) for p in sorted(replicas))]
+        config, *states = self._session.get_many(paths)
+        if config is None or any(state is None for state in states):
+            raise UnknownTopicError(f"topic {name!r} is being deleted")
+        partitions = {
+            p: _parse_state(path, node, replicas[p])
+            for p, path, node in zip(sorted(replicas), paths[1:], states, strict=True)
+            if node is not None
+        }
+        return TopicState(name, topic_id, partitions, _parse_config(paths[0], config)), topic.stat.version
+
+
+def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
+    if len(replicas) > PARTITIONS_PER_CHANGE_MAX:
+        raise InvalidTopicError(
+            f"{name}: at most {PARTITIONS_PER_CHANGE_MAX} partitions in one change, got {len(replicas)}"
+        )
+    for partition_id, brokers in replicas.items():
+        if not brokers or len(set(brokers)) != len(brokers):
+            raise InvalidTopicError(
+                f"{name}-{partition_id}: needs at least one replica, on different brokers; got {brokers}"
+            )
+
+
+def _fresh(replicas: tuple[int, ...]) -> PartitionState:
+    return PartitionState(leader=replicas[0], leader_epoch=0, replicas=tuple(replicas), isr=tuple(replicas))
+
+
+def _create_partitions(change: Transaction, name: str, partitions: Mapping[int, PartitionState]) -> None:
+    for partition_id, state in partitions.items():
+        change.create(znodes.partition(name, partition_id))
+        change.create(znodes.partition_state(name, partition_id), _state_document(state))
+
+
+def _topic_document(state: TopicState) -> bytes:
+    replicas = {str(p): list(s.replicas) for p, s in state.partitions.items()}
+    return documents.encode({"topic_id": str(state.topic_id), "partitions": replicas})
+
+
+def _state_document(state: PartitionState) -> bytes:
+    return documents.encode(
+        {"leader": state.leader, "leader_epoch": state.leader_epoch, "isr": list(state.isr)}
+    )
+
+
+def _parse_state(path: str, node: Node, replicas: tuple[int, ...]) -> PartitionState:
+    fields = documents.decode(path, node.data)
+    try:
+        return PartitionState(
+            int(fields["leader"]), int(fields["leader_epoch"]), replicas, tuple(map(int, fields["isr"]))
+        )
+    except (KeyError, ValueError, TypeError):
+        raise CorruptNodeError(f"{path}: not a partition's state: {node.data[:80]!r}") from None
+
+
+def _parse_config(path: str, node: Node) -> dict[str, str]:
+    config = documents.decode(path, node.data).get("config")
+    if not isinstance(config, dict):
+        raise CorruptNodeError(f"{path}: no config in {node.data[:80]!r}")
+    return {str(key): str(value) for key, value in config.items()}

@@ -1,0 +1,90 @@
+"""Every path we use in ZooKeeper, and the whole tree written out. No other file spells a path.
+
+Names are Kafka's (0.8 to 3.x) wherever Kafka has one, so that old tools find their way. JSON values carry
+`"version": 1`.
+
+    /brokers/ids/<id>                              ephemeral  BrokerRegistration as JSON
+    /brokers/topics                                data       empty; its version counts changes of any topic
+    /brokers/topics/<topic>                        data       {"topic_id", "partitions": {"0": [1, 2]}}
+    /brokers/topics/<topic>/partitions/<p>/state   data       {"leader", "leader_epoch", "isr"}
+    /config/topics/<topic>                         data       {"config": {"retention.ms": "…"}}
+    /latest_producer_id_block                      data       {"block_start", "block_end"} as text, inclusive
+    /consumers/<group>/ids/<member>                ephemeral  {"subscription": {"<topic>": <streams>}}
+    /consumers/<group>/owners/<topic>/<partition>  ephemeral  the owning member, as text
+    /consumers/<group>/offsets/<topic>/<partition> data       the next address to read, as decimal text
+    /controller_election/…                         ephemeral  the controller's candidates
+    /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …]}
+    /headrace/registry/…                           the schema registry's store (headrace.registry.store)
+"""
+
+from typing import Final
+
+BROKERS: Final = "/brokers"
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+TOPIC_CONFIGS: Final = "/config/topics"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+CONSUMERS: Final = "/consumers"
+CONTROLLER_ELECTION: Final = "/controller_election"
+MIRRORS: Final = "/headrace/mirrors"
+REGISTRY: Final = "/headrace/registry"
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(name: str, partition_id: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{partition_id}"
+
+
+def partition_state(name: str, partition_id: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{partition_id}/state"
+
+
+def topic_config(name: str) -> str:
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def group(name: str) -> str:
+    return f"{CONSUMERS}/{name}"
+
+
+def members(group: str) -> str:
+    return f"{CONSUMERS}/{group}/ids"
+
+
+def member(group: str, member_id: str) -> str:
+    return f"{CONSUMERS}/{group}/ids/{member_id}"
+
+
+def owners(group: str, topic_name: str) -> str:
+    return f"{CONSUMERS}/{group}/owners/{topic_name}"
+
+
+def owner(group: str, topic_name: str, partition_id: int) -> str:
+    return f"{CONSUMERS}/{group}/owners/{topic_name}/{partition_id}"
+
+
+def group_offsets(group: str) -> str:
+    return f"{CONSUMERS}/{group}/offsets"
+
+
+def offsets(group: str, topic_name: str) -> str:
+    return f"{CONSUMERS}/{group}/offsets/{topic_name}"
+
+
+def offset(group: str, topic_name: str, partition_id: int) -> str:
+    return f"{CONSUMERS}/{group}/offsets/{topic_name}/{partition_id}"
+
+
+def mirror(topic_name: str) -> str:
+    return f"{MIRRORS}/{topic_name}"

@@ -1,0 +1,170 @@
+"""A group's registries: members, claims that wait for the dead, offsets that a zombie cannot set back.
+
+And elections.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fix_zookeeper import ZooKeeperRoom
+from headrace.coordination import znodes
+from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, groups
+from headrace.coordination.election import Election
+from headrace.coordination.errors import CoordinationError, CorruptNodeError, NodeHeldError
+from headrace.coordination.session import ZooKeeperSession
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def test_members_join_leave_and_come_back(zookeeper: ZooKeeperRoom) -> None:
+    seen: list[dict[str, dict[str, int]]] = []
+    with zookeeper.session(timeout_s=2) as one, zookeeper.session() as two:
+        registry = ConsumerRegistry(one, "g")
+        ConsumerRegistry(two, "g").watch_members(seen.append)
+        held = registry.join("a", {"t": 2})
+        ConsumerRegistry(two, "g").join("b", {"t": 1, "u": 1})
+        wait_for(lambda: seen[-1:] == [{"a": {"t": 2}, "b": {"t": 1, "u": 1}}])
+        assert groups(one) == ["g"]
+        zookeeper.expire(one)
+        wait_for(lambda: one.wait_connected(0) and registry.members().keys() == {"a", "b"})
+        held.release()
+        wait_for(lambda: seen[-1] == {"b": {"t": 1, "u": 1}})
+
+
+def test_a_claim_waits_for_the_owner_before(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as one, zookeeper.session() as two:
+        first, second = ConsumerRegistry(one, "g"), ConsumerRegistry(two, "g")
+        first.claim("t", 0, "a-0", wait_s=0)
+        first.claim("t", 0, "a-0", wait_s=0)  # again: it is his already
+        with pytest.raises(NodeHeldError, match=r"t-0 is still owned by a-0 after 0\.2 s \(group g\)"):
+            second.claim("t", 0, "b-0", wait_s=0.2)
+        with pytest.raises(NodeHeldError):
+            second.claim("t", 0, "a-0", wait_s=0)  # the same name in another session is somebody else
+        threading.Timer(0.3, first.release, ("t", 0, "a-0")).start()
+        second.claim("t", 0, "b-0", wait_s=10)
+        owner = first.owners("t")[0]
+        assert (owner.name, owner.session_id) == ("b-0", two.session_id)
+        first.release("t", 0, "a-0")
+        assert first.owners("t").keys() == {0}, "releasing what is not ours does nothing"
+
+
+def test_claims_of_a_dead_session_are_taken_over(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session(timeout_s=1) as dead, zookeeper.session() as living:
+        ConsumerRegistry(dead, "g").claim("t", 1, "a-0", wait_s=0)
+        threading.Timer(0.3, zookeeper.expire, (dead,)).start()
+        ConsumerRegistry(living, "g").claim_all({("t", 0): "b-0", ("t", 1): "b-0"}, wait_s=10)
+        assert {p: o.name for p, o in ConsumerRegistry(living, "g").owners("t").items()} == {
+            0: "b-0",
+            1: "b-0",
+        }
+
+
+def test_claiming_all_or_none(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as one, zookeeper.session() as two:
+        ConsumerRegistry(one, "g").claim("t", 2, "a-0", wait_s=0)
+        second = ConsumerRegistry(two, "g")
+        with pytest.raises(NodeHeldError):
+            second.claim_all({("t", p): "b-0" for p in range(4)}, wait_s=0.2)
+        assert second.owners("t").keys() == {2}
+
+
+def test_offsets_are_text_and_kept(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session:
+        registry = ConsumerRegistry(session, "g")
+        assert registry.offset("t", 0) is None
+        registry.commit("t", 0, 4711)
+        registry.commit("t", 0, 2**40)
+        registry.commit("u", 3, 5)
+        assert session.get("/consumers/g/offsets/t/0").data == b"1099511627776"
+        assert registry.offsets([("t", 0), ("t", 1)]) == {("t", 0): 2**40, ("t", 1): None}
+        assert registry.all_offsets() == {("t", 0): 2**40, ("u", 3): 5}
+        session.set(znodes.offset("g", "u", 3), b"many")
+        with pytest.raises(
+            CorruptNodeError, match=r"offsets/u/3: an offset must be a decimal number, found b'many'"
+        ):
+            registry.all_offsets()
+
+
+def test_only_the_owner_commits(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session(timeout_s=2) as one, zookeeper.session() as two:
+        zombie, heir = ConsumerRegistry(one, "g"), ConsumerRegistry(two, "g")
+        zombie.claim("t", 0, "a-0", wait_s=0)
+        zombie.commit("t", 0, 10, owner="a-0")
+        zombie.commit("t", 0, 20, owner="a-0")
+        zookeeper.expire(one)
+        heir.claim("t", 0, "b-0", wait_s=10)
+        with pytest.raises(NotOwnerError, match=r"a-0 may not commit t-0 of group g: it is owned by b-0"):
+            zombie.commit("t", 0, 30, owner="a-0")
+        assert heir.offset("t", 0) == 20
+        with pytest.raises(NotOwnerError, match="owned by nobody"):
+            heir.commit("t", 1, 1, owner="b-0")
+
+
+def test_a_group_is_deleted_only_when_empty(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session:
+        registry = ConsumerRegistry(session, "g")
+        registry.delete()
+        held = registry.join("a", {"t": 1})
+        registry.commit("t", 0, 1)
+        with pytest.raises(CoordinationError, match="group g has members"):
+            registry.delete()
+        held.release()
+        registry.delete()
+        assert groups(session) == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\x00"])
+def test_group_names_are_one_path_element(zookeeper: ZooKeeperRoom, name: str) -> None:
+    with zookeeper.session() as session, pytest.raises(ValueError, match="is no group name"):
+        ConsumerRegistry(session, name)
+
+
+class Candidate:
+    def __init__(self, session: ZooKeeperSession, name: str) -> None:
+        self.log: list[str] = []
+        self.election = Election(
+            session,
+            znodes.CONTROLLER_ELECTION,
+            name,
+            on_elected=lambda: self.log.append("elected"),
+            on_deposed=lambda: self.log.append("deposed"),
+        )
+        self.election.start()
+
+
+def test_one_leader_and_the_next_when_it_goes(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session(timeout_s=2) as one, zookeeper.session() as two:
+        first = Candidate(one, "one")
+        wait_for(lambda: first.election.leading)
+        second = Candidate(two, "two")
+        wait_for(lambda: second.election.candidates() == ["one", "two"])
+        assert not second.election.leading
+        zookeeper.expire(one)
+        wait_for(lambda: second.election.leading)
+        wait_for(lambda: first.log == ["elected", "deposed"])
+        wait_for(lambda: first.election.candidates() == ["two", "one"])
+        second.election.close()
+        assert second.log == ["elected", "deposed"]
+        wait_for(lambda: first.election.leading)
+        first.election.close()
+        assert first.log == ["elected", "deposed"] * 2
+
+
+def test_a_leader_in_doubt_steps_down_and_may_be_elected_again(private_zookeeper: ZooKeeperRoom) -> None:
+    with private_zookeeper.session(timeout_s=8) as session:
+        candidate = Candidate(session, "only")
+        wait_for(lambda: candidate.election.leading)
+        private_zookeeper.server.kill()
+        wait_for(lambda: candidate.log == ["elected", "deposed"])
+        private_zookeeper.server.start()
+        wait_for(lambda: candidate.election.leading)
+        assert len(candidate.election.candidates()) == 1, "no candidacy of ours may be left behind"
+        candidate.election.close()

@@ -1,0 +1,200 @@
+"""Brokers, topics, producer ids, mirrors: the registries against a real ZooKeeper, several writers at
+once.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+from fix_zookeeper import ZooKeeperRoom
+from headrace.coordination import znodes
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.errors import (
+    BadVersionError,
+    CorruptNodeError,
+    InvalidTopicError,
+    NodeHeldError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from headrace.coordination.mirrors import MirrorMap, MirrorSource
+from headrace.coordination.producer_ids import allocate_block
+from headrace.coordination.topics import PartitionState, TopicRegistry, TopicState
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def registration(broker_id: int, port: int = 9092) -> BrokerRegistration:
+    return BrokerRegistration(broker_id, f"127.1.0.1{broker_id}", port, "east", "127.1.0.5", 9093)
+
+
+def test_brokers_come_and_go(zookeeper: ZooKeeperRoom) -> None:
+    seen: list[list[BrokerRegistration]] = []
+    with zookeeper.session() as one, zookeeper.session() as two:
+        assert BrokerRegistry(one).live() == []
+        watching = BrokerRegistry(two)
+        watching.watch(seen.append)
+        held = BrokerRegistry(one).register(registration(1))
+        BrokerRegistry(two).register(registration(2))
+        wait_for(lambda: seen[-1:] == [[registration(1), registration(2)]])
+        assert watching.live() == [registration(1), registration(2)]
+        with pytest.raises(NodeHeldError, match=r"/brokers/ids/1 is held by another live session"):
+            watching.register(registration(1), wait_s=0.2)
+        held.release()
+        wait_for(lambda: seen[-1] == [registration(2)])
+        # The same id again, elsewhere: the names of the children are as before, the watch must still tell.
+        BrokerRegistry(one).register(registration(1, port=9999))
+        wait_for(lambda: seen[-1] == [registration(1, port=9999), registration(2)])
+
+
+def test_a_broken_registration_is_named(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session:
+        session.create(znodes.broker(7), b"not json", make_parents=True)
+        with pytest.raises(CorruptNodeError, match=r"/brokers/ids/7: expected JSON, found b'not json'"):
+            BrokerRegistry(session).live()
+        session.set(znodes.broker(7), b'{"version":1,"nonsense":2}')
+        with pytest.raises(CorruptNodeError, match=r"/brokers/ids/7: not a broker's registration"):
+            BrokerRegistry(session).live()
+
+
+def test_topic_life(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        assert registry.list() == {}
+        topic_id = uuid4()
+        made = registry.create("page-view", topic_id, {0: (1, 2), 1: (2, 1)}, {"retention.ms": "1000"})
+        assert made.partitions[1] == PartitionState(leader=2, leader_epoch=0, replicas=(2, 1), isr=(2, 1))
+        assert registry.get("page-view") == made == registry.list()["page-view"]
+        with pytest.raises(TopicExistsError, match="'page-view' exists already"):
+            registry.create("page-view", uuid4(), {0: (1,)})
+        assert registry.create("page-view", topic_id, {0: (1, 2), 1: (2, 1)}) is not None, (
+            "same id: the same call again"
+        )
+
+        registry.add_partitions("page-view", {2: (1,)})
+        assert registry.list()["page-view"].partitions[2].leader == 1
+        with pytest.raises(InvalidTopicError, match="has 3 partitions; number new ones from 3"):
+            registry.add_partitions("page-view", {2: (1,)})
+        registry.set_config("page-view", {"flush.ms": "5"})
+        assert registry.list()["page-view"].config == {"flush.ms": "5"}
+
+        moved = PartitionState(leader=2, leader_epoch=1, replicas=(1, 2), isr=(2,))
+        registry.set_partition_state("page-view", 0, moved, expected_leader_epoch=0)
+        assert registry.list()["page-view"].partitions[0] == moved
+        with pytest.raises(BadVersionError, match="leader epoch is 1, expected 0"):
+            registry.set_partition_state("page-view", 0, moved, expected_leader_epoch=0)
+
+        registry.delete("page-view")
+        assert registry.list() == {}
+        for call in (registry.get, registry.delete, lambda name: registry.set_config(name, {})):
+            with pytest.raises(UnknownTopicError, match="no topic 'page-view'"):
+                call("page-view")
+        assert session.exists(znodes.topic_config("page-view")) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "x" * 250])
+def test_names_that_kafka_refuses(zookeeper: ZooKeeperRoom, name: str) -> None:
+    with zookeeper.session() as session, pytest.raises(InvalidTopicError, match="is no topic name"):
+        TopicRegistry(session).create(name, uuid4(), {0: (1,)})
+
+
+@pytest.mark.parametrize("replicas", [{}, {1: (1,)}, {0: ()}, {0: (1, 1)}])
+def test_layouts_that_no_topic_has(zookeeper: ZooKeeperRoom, replicas: dict[int, tuple[int, ...]]) -> None:
+    with zookeeper.session() as session, pytest.raises(InvalidTopicError):
+        TopicRegistry(session).create("t", uuid4(), replicas)
+
+
+def test_one_watch_tells_of_every_change_of_every_topic(zookeeper: ZooKeeperRoom) -> None:
+    seen: list[dict[str, TopicState]] = []
+    with zookeeper.session() as session, zookeeper.session() as writer:
+        TopicRegistry(session).watch(seen.append)
+        wait_for(lambda: seen == [{}])
+        registry = TopicRegistry(writer)
+        for i in range(20):
+            registry.create(f"t{i}", uuid4(), {0: (1,)})
+        wait_for(lambda: len(seen[-1]) == 20)
+        registry.set_config("t3", {"a": "b"})
+        wait_for(lambda: seen[-1]["t3"].config == {"a": "b"})
+        registry.add_partitions("t4", {1: (2,)})
+        wait_for(lambda: len(seen[-1]["t4"].partitions) == 2)
+        led = PartitionState(leader=-1, leader_epoch=1, replicas=(1,), isr=())
+        registry.set_partition_state("t5", 0, led, expected_leader_epoch=0)
+        wait_for(lambda: seen[-1]["t5"].partitions[0] == led)
+        zookeeper.expire(session)
+        registry.delete("t6")
+        wait_for(lambda: "t6" not in seen[-1])
+
+
+def test_concurrent_creators_make_one_topic(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as one, zookeeper.session() as two:
+
+        def create(i: int) -> str:
+            try:
+                TopicRegistry((one, two)[i % 2]).create("t", uuid4(), dict.fromkeys(range(4), (i,)))
+            except TopicExistsError:
+                return "exists"
+            return "made"
+
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = list(pool.map(create, range(8)))
+        assert sorted(outcomes) == ["exists"] * 7 + ["made"]
+        owners = {state.leader for state in TopicRegistry(one).get("t").partitions.values()}
+        assert len(owners) == 1, "all partitions come from the one who made it"
+
+
+def test_producer_ids_are_handed_out_once(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as one, zookeeper.session() as two, ThreadPoolExecutor(8) as pool:
+        blocks = list(pool.map(lambda i: allocate_block((one, two)[i % 2], 10), range(30)))
+        ids = [producer_id for block in blocks for producer_id in block]
+        assert sorted(ids) == list(range(300))
+        with pytest.raises(ValueError, match="at least one id"):
+            allocate_block(one, 0)
+        one.set(znodes.PRODUCER_ID_BLOCK, b'{"version":1,"block_start":"0"}')
+        with pytest.raises(CorruptNodeError, match="no usable block_end"):
+            allocate_block(one)
+
+
+def test_mirror_partitions_in_order_of_arrival(zookeeper: ZooKeeperRoom) -> None:
+    seen: list[list[MirrorSource]] = []
+    with zookeeper.session() as one, zookeeper.session() as two:
+        east, west = MirrorMap(one), MirrorMap(two)
+        east.watch("t", seen.append)
+        assert east.sources("t") == []
+        assert east.claim("east", "t", 2) == [0, 1]
+        assert west.claim("west", "t", 3) == [2, 3, 4]
+        assert east.claim("east", "t", 3) == [0, 1, 5]
+        assert east.claim("east", "t", 2) == [0, 1]
+        wait_for(lambda: len(seen[-1]) == 6)
+        assert seen[-1][5] == MirrorSource("east", 2)
+        assert west.topics() == ["t"]
+        west.forget("t")
+        west.forget("t")
+        assert west.claim("west", "t", 1) == [0]
+
+
+def test_mirrors_that_arrive_at_once_never_share_a_partition(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as one, zookeeper.session() as two:
+        barrier = threading.Barrier(6)
+
+        def claim(i: int) -> list[int]:
+            barrier.wait()
+            return MirrorMap((one, two)[i % 2]).claim(f"dc{i}", "t", 4)
+
+        with ThreadPoolExecutor(6) as pool:
+            given = list(pool.map(claim, range(6)))
+        assert sorted(p for share in given for p in share) == list(range(24))
+        sources = MirrorMap(one).sources("t")
+        assert all(
+            sources[p] == MirrorSource(f"dc{i}", n)
+            for i, share in enumerate(given)
+            for n, p in enumerate(share)
+        )
