@@ -1,0 +1,143 @@
+"""`python -m headrace.broker`: one broker process. Owns the command line, logging and signals."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from headrace.broker.broker import Address, Broker, BrokerOptions
+from headrace.broker.config import BROKER_SETTINGS, ConfigError
+from headrace.coordination.errors import CoordinationError
+from headrace.log.errors import LogError
+
+SWITCH_INTERVAL_S: Final = 0.001
+GC_THRESHOLD: Final = 50_000  # young objects before the collector looks: requests leave no cycles behind
+
+
+def parse_address(text: str) -> Address:
+    """`host:port` or `[v6]:port`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m headrace.broker", description="One headrace broker, speaking Kafka's protocol."
+    )
+    made.add_argument("--broker-id", type=int, help="number of this broker, unique in its datacenter")
+    made.add_argument("--datacenter", help="name of the datacenter; clients see it as the rack")
+    made.add_argument(
+        "--listen",
+        type=parse_address,
+        metavar="HOST:PORT",
+        help="where clients connect (port 0: any free one)",
+    )
+    made.add_argument(
+        "--advertise",
+        type=parse_address,
+        metavar="HOST:PORT",
+        help="what clients are told, if not what is listened on",
+    )
+    made.add_argument(
+        "--front-listen",
+        type=parse_address,
+        metavar="HOST:PORT",
+        help="where a TCP balancer connects to: producers see the whole cluster as one node there",
+    )
+    made.add_argument(
+        "--front-advertise",
+        type=parse_address,
+        metavar="HOST:PORT",
+        help="the balancer's own address, which its clients are told",
+    )
+    made.add_argument("--zookeeper", metavar="HOSTS", help="host:port[,host:port…][/chroot]")
+    made.add_argument("--data-dir", type=Path, metavar="DIR", help="logs live here, one directory a broker")
+    made.add_argument(
+        "--set",
+        type=parse_setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="settings",
+        help="a broker setting, by Kafka's name; may be repeated",
+    )
+    made.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    made.add_argument("--help-settings", action="store_true", help="list the broker settings, and exit")
+    return made
+
+
+def tune_process() -> None:
+    """As many descriptors as allowed (connections, segments), quick handovers from the fsync threads."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_THRESHOLD)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 after a clean stop, 1 when starting failed, 2 for a wrong command line."""
+    command = parser()
+    options = command.parse_args(arguments)
+    if options.help_settings:
+        for setting in BROKER_SETTINGS.values():
+            print(f"{setting.name}={setting.default}\n    {setting.doc}")
+        return 0
+    for required in ("broker_id", "datacenter", "listen", "zookeeper", "data_dir"):
+        if getattr(options, required) is None:
+            command.error(f"--{required.replace('_', '-')} is required")
+    logging.basicConfig(
+        level=options.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    tune_process()
+    try:
+        broker = Broker(
+            BrokerOptions(
+                broker_id=options.broker_id,
+                datacenter=options.datacenter,
+                listen=options.listen,
+                zookeeper=options.zookeeper,
+                data_dir=options.data_dir,
+                advertise=options.advertise,
+                settings=dict(options.settings),
+                front_listen=options.front_listen,
+                front_advertise=options.front_advertise,
+            ),
+            on_ready=lambda address: print(
+                f"broker {options.broker_id} ready on {address[0]}:{address[1]}", flush=True
+            ),
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: broker.stop())
+        broker.run()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Whoever asks again while the interpreter ends must not turn a clean stop into a killed one.
+            signal.signal(number, signal.SIG_IGN)
+    except (ConfigError, CoordinationError, LogError) as error:
+        print(f"broker {options.broker_id}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"broker {options.broker_id}: {error.strerror}{where}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

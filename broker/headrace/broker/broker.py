@@ -1,0 +1,273 @@
+"""A whole broker put together: directory, session with ZooKeeper, event loop, partitions, listeners.
+
+Owns the order of starting and stopping. The parts know nothing of one another beyond what is handed to them
+here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headrace.broker.cluster import ClusterView
+from headrace.broker.config import BrokerConfig
+from headrace.broker.controller import Controller
+from headrace.broker.front import FrontService
+from headrace.broker.groups.offsets import OffsetStore
+from headrace.broker.handlers.groups import GroupService
+from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.handlers.offsets import OffsetService
+from headrace.broker.loop import EventLoop
+from headrace.broker.partitions import Partitions
+from headrace.broker.peers import Peers
+from headrace.broker.service import Api, BrokerService
+from headrace.broker.state import BrokerState, wall_clock_ms
+from headrace.broker.topics import TopicAdmin
+from headrace.broker.transport import Listener, Server
+from headrace.broker.workers import Workers
+from headrace.coordination import znodes
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry, parse
+from headrace.coordination.errors import CoordinationError, CorruptNodeError, NoNodeError
+from headrace.coordination.producer_ids import allocate_block
+from headrace.coordination.session import HeldNode, ZooKeeperSession
+from headrace.coordination.topics import TopicRegistry, TopicState
+from headrace.log.directory import LogDirectory
+from headrace.wire.apis import ApiKey
+
+logger = logging.getLogger(__name__)
+
+CONTROL_THREADS: Final = 4
+DEREGISTER_WAIT_MAX_S: Final = 3.0
+PRODUCER_ID_BLOCK: Final = 1000
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """What the command line says. Port 0 takes any free port; `advertise` is what clients are told.
+
+    `front_listen` is where a balancer connects to, `front_advertise` the balancer's own address.
+    """
+
+    broker_id: int
+    datacenter: str
+    listen: Address
+    zookeeper: str
+    data_dir: Path
+    advertise: Address | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    front_listen: Address | None = None
+    front_advertise: Address | None = None
+
+
+class Broker:
+    """`run` serves until `stop` is called (any thread, or a signal handler). `on_ready` gets the address."""
+
+    def __init__(self, options: BrokerOptions, on_ready: Callable[[Address], None]) -> None:
+        self._options = options
+        self._on_ready = on_ready
+        self._config = BrokerConfig(options.settings)
+        self._failure: Exception | None = None
+        self._loop = EventLoop()
+        self._directory = LogDirectory(options.data_dir)
+        self._directory.claim(options.broker_id)
+        self._server = Server(
+            self._loop,
+            connections_max=self._config["max.connections"],
+            frame_limit_bytes=self._config["socket.request.max.bytes"],
+            receiving_bytes_max=self._config["queued.max.request.bytes"],
+            idle_ms=self._config["connections.max.idle.ms"],
+        )
+        self._session = ZooKeeperSession(
+            options.zookeeper,
+            timeout_s=self._config["zookeeper.session.timeout.ms"] / 1000,
+            name=f"broker-{options.broker_id}",
+        )
+        self._held: HeldNode | None = None
+        self._is_ready = False
+        self._born = 0
+        self._files = Workers("files", self._loop.post)
+        self._control = Workers("control", self._loop.post, CONTROL_THREADS)
+        self._brokers = BrokerRegistry(self._session)
+        self._topics = TopicRegistry(self._session)
+        partitions = Partitions(self._files, self._loop.call_later, wall_clock_ms)
+        admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._control, self._serves)
+        self._state = BrokerState(
+            broker_id=options.broker_id,
+            datacenter=options.datacenter,
+            cluster_id=f"headrace-{options.datacenter}",
+            config=self._config,
+            loop=self._loop,
+            partitions=partitions,
+            control=self._control,
+            topics=admin,
+        )
+        self._controller = Controller(self._state, self._directory, self._files)
+        producer_ids = ProducerIds(self._control, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
+        self._service = BrokerService(self._state, producer_ids)
+        self._groups = self._serve_groups()
+        self._listener = self._server.bind(*options.listen, self._service)
+        self._peers = Peers(self._loop, wall_clock_ms)
+        self._front: Listener | None = None
+        if options.front_listen is not None:
+            advertised = options.front_advertise or options.front_listen
+            front = FrontService(self._state, producer_ids, advertised, self._peers)
+            self._front = self._server.bind(*options.front_listen, front)
+
+    def run(self) -> None:
+        """Serve until stopped. Raises what made starting impossible."""
+        self._session.start()
+        # Writes come before answers, and answers before the next wait.
+        self._loop.put_hook_first(self._state.partitions.commit)
+        self._session.ensure_path(znodes.TOPICS)
+        self._see_topics(self._topics.list(), self._topics_born())
+        self._controller.warn_of_strays()
+        self._controller.when_idle(lambda: self._control.submit(self._register, self._registered))
+        self._loop.every(
+            self._config["log.retention.check.interval.ms"],
+            lambda: self._state.partitions.retain(wall_clock_ms()),
+        )
+        self._loop.every(
+            self._config["log.flush.offset.checkpoint.interval.ms"], self._state.partitions.checkpoint
+        )
+        try:
+            self._loop.run()
+        finally:
+            self._shut_down()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """End `run` cleanly."""
+        self._loop.stop()
+
+    def _serve_groups(self) -> GroupService:
+        store = OffsetStore(self._session, self._control)
+        groups = GroupService(self._state, store)
+        offsets = OffsetService(groups.coordinator, store)
+        add = self._service.add
+        add(ApiKey.JOIN_GROUP, Api(0, 9, groups.join))
+        add(ApiKey.SYNC_GROUP, Api(0, 5, groups.sync))
+        add(ApiKey.HEARTBEAT, Api(0, 4, groups.heartbeat))
+        add(ApiKey.LEAVE_GROUP, Api(0, 5, groups.leave))
+        add(ApiKey.DESCRIBE_GROUPS, Api(0, 5, groups.describe))
+        add(ApiKey.LIST_GROUPS, Api(0, 5, groups.list))
+        add(ApiKey.DELETE_GROUPS, Api(0, 2, groups.delete))
+        add(ApiKey.OFFSET_COMMIT, Api(2, 9, offsets.commit))
+        add(ApiKey.OFFSET_FETCH, Api(1, 9, offsets.fetch))
+        return groups
+
+    def _serves(self, topic: str, index: int) -> bool:
+        return self._state.partitions.get(topic, index) is not None
+
+    # starting
+
+    @property
+    def _advertised(self) -> Address:
+        host, port = self._options.advertise or self._listener.address
+        return host, port or self._listener.address[1]
+
+    def _register(self) -> HeldNode:
+        """On a control thread: tell ZooKeeper that we are here."""
+        host, port = self._advertised
+        front_host, front_port = self._front.address if self._front is not None else (None, None)
+        registration = BrokerRegistration(
+            self._options.broker_id, host, port, self._options.datacenter, front_host, front_port
+        )
+        self._remove_predecessor(registration)
+        return self._brokers.register(registration)
+
+    def _remove_predecessor(self, registration: BrokerRegistration) -> None:
+        """We hold the data directory's lock: whoever registered this id and address from it is dead, though
+        its session may live on for a while."""
+        path = znodes.broker(registration.broker_id)
+        node = self._session.get_or_none(path)
+        if node is None:
+            return
+        try:
+            before = parse(registration.broker_id, node.data)
+        except CorruptNodeError:
+            return
+        if (before.host, before.port) == (registration.host, registration.port):
+            try:
+                self._session.delete(path)
+            except NoNodeError:
+                return
+
+    def _registered(self, held: HeldNode | None, error: Exception | None) -> None:
+        if held is None:
+            self._failure = error
+            self._loop.stop()
+            return
+        self._held = held
+        self._brokers.watch(lambda brokers: self._loop.post(lambda: self._see_brokers(brokers)))
+        self._topics.watch(self._topics_changed)
+
+    def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
+        self._set_view(self._state.view.with_brokers(brokers))
+        self._groups.brokers_changed()
+        if not self._is_ready and self._options.broker_id in self._state.view.brokers:
+            self._is_ready = True
+            self._listener.start()
+            if self._front is not None:
+                self._front.start()
+            logger.info(
+                "broker %d serves %s:%d, %d partitions",
+                self._state.broker_id,
+                *self._advertised,
+                len(self._state.partitions),
+            )
+            self._on_ready(self._advertised)
+
+    def _topics_changed(self, topics: dict[str, TopicState]) -> None:
+        """On the session's callback thread."""
+        born = self._topics_born()
+        if not born:
+            self._session.ensure_path(znodes.TOPICS)
+        self._loop.post(lambda: self._see_topics(topics, born))
+
+    def _topics_born(self) -> int:
+        """When the topics' own node was created: another one means another memory."""
+        stat = self._session.exists(znodes.TOPICS)
+        return 0 if stat is None else stat.created_zxid
+
+    def _see_topics(self, topics: dict[str, TopicState], born: int) -> None:
+        may_delete = born == self._born
+        self._born = born
+        if topics == self._state.view.topics:
+            return
+        self._set_view(self._state.view.with_topics(topics))
+        self._controller.apply(topics, may_delete=may_delete)
+
+    def _set_view(self, view: ClusterView) -> None:
+        self._state.view = view
+
+    # stopping
+
+    def _shut_down(self) -> None:
+        logger.info("broker %d stops", self._state.broker_id)
+        self._server.stop_accepting()
+        self._peers.close()
+        deregistering = threading.Thread(target=self._deregister, daemon=True)
+        deregistering.start()
+        self._state.partitions.commit()
+        self._files.stop()
+        self._loop.turn(0)
+        self._state.partitions.close()
+        self._server.send_all()
+        self._server.close()
+        deregistering.join(DEREGISTER_WAIT_MAX_S)
+        self._directory.close()
+
+    def _deregister(self) -> None:
+        try:
+            if self._held is not None:
+                self._held.release()
+            self._session.close()
+        except CoordinationError as error:
+            logger.warning("leaving ZooKeeper: %s", error)

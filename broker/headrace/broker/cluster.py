@@ -1,0 +1,42 @@
+"""What this broker knows of the whole datacenter: live brokers and topics, as one immutable value.
+
+Replaced as a whole when ZooKeeper tells of a change; never edited, so that whoever holds one may read it at
+leisure. While ZooKeeper is away, the last one stays in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from headrace.coordination.brokers import BrokerRegistration
+from headrace.coordination.topics import PartitionState, TopicState
+
+NO_BROKER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """`version` grows with every change."""
+
+    version: int = 0
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    names_by_id: Mapping[UUID, str] = field(default_factory=dict)
+
+    def with_brokers(self, brokers: list[BrokerRegistration]) -> ClusterView:
+        return ClusterView(self.version + 1, {b.broker_id: b for b in brokers}, self.topics, self.names_by_id)
+
+    def with_topics(self, topics: Mapping[str, TopicState]) -> ClusterView:
+        names = {topic.topic_id: name for name, topic in topics.items()}
+        return ClusterView(self.version + 1, self.brokers, dict(topics), names)
+
+    def partition(self, topic: str, index: int) -> PartitionState | None:
+        state = self.topics.get(topic)
+        return None if state is None else state.partitions.get(index)
+
+    def controller_id(self) -> int:
+        """Any broker can create topics; tools want one to be named: the lowest id alive."""
+        return min(self.brokers, default=NO_BROKER)

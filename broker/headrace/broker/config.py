@@ -1,0 +1,326 @@
+"""What a broker and a topic can be told: Kafka's names, their types, defaults and checks, in one table each.
+
+Owns parsing and explaining. Knows nothing of who stores the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from headrace.log.config import LogConfig
+
+LONG_MAX: Final = 2**63 - 1
+INT_MAX: Final = 2**31 - 1
+DAY_MS: Final = 24 * 3600 * 1000
+
+
+class ConfigError(Exception):
+    """The caller's fault: an unknown name or a value out of range. Says which, and what is allowed."""
+
+
+class Kind(NamedTuple):
+    """A type as DescribeConfigs numbers it, and how text becomes a value."""
+
+    number: int
+    parse: Callable[[str], Any]
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.lower() == "true"
+
+
+BOOLEAN: Final = Kind(1, _parse_bool)
+STRING: Final = Kind(2, str)
+INT: Final = Kind(3, int)
+LONG: Final = Kind(5, int)
+LIST: Final = Kind(7, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One configurable value. `broker_name`: the broker's setting a topic inherits it from."""
+
+    name: str
+    kind: Kind
+    default: str
+    doc: str
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+    broker_name: str | None = None
+
+    def parse(self, text: str) -> Any:
+        """Raises `ConfigError`."""
+        try:
+            value = self.kind.parse(text)
+        except ValueError:
+            raise ConfigError(f"{self.name}={text!r}: not a {_KIND_NAMES[self.kind.number]}") from None
+        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+            raise ConfigError(f"{self.name}={text}: must be from {self.low} to {self.high}")
+        if self.choices and value not in self.choices:
+            raise ConfigError(f"{self.name}={text}: must be {' or '.join(self.choices)}")
+        return value
+
+
+_KIND_NAMES: Final = {1: "boolean", 2: "string", 3: "number", 5: "number", 7: "list"}
+
+BROKER_SETTINGS: Final = {
+    setting.name: setting
+    for setting in (
+        Setting("num.partitions", INT, "1", "partitions of a topic created without a number", 1, 10_000),
+        Setting(
+            "auto.create.topics.enable", BOOLEAN, "true", "whether asking for an unknown topic creates it"
+        ),
+        Setting("default.replication.factor", INT, "1", "replicas of a topic created without a number", 1, 1),
+        Setting("delete.topic.enable", BOOLEAN, "true", "whether DeleteTopics is allowed"),
+        Setting("log.segment.bytes", INT, "134217728", "size at which a new segment is begun", 1024, INT_MAX),
+        Setting("log.roll.ms", LONG, str(7 * DAY_MS), "age at which a new segment is begun", 1, LONG_MAX),
+        Setting(
+            "log.retention.ms",
+            LONG,
+            str(7 * DAY_MS),
+            "how long a segment is kept after its last append; -1: for ever",
+            -1,
+            LONG_MAX,
+        ),
+        Setting("log.retention.bytes", LONG, "-1", "how much of a partition is kept; -1: all", -1, LONG_MAX),
+        Setting("log.retention.check.interval.ms", LONG, "30000", "how often retention looks", 1, LONG_MAX),
+        Setting(
+            "log.flush.interval.messages",
+            LONG,
+            str(LONG_MAX),
+            "fsync after so many records; with neither flush setting: at once, grouped",
+            1,
+            LONG_MAX,
+        ),
+        Setting("log.flush.interval.ms", LONG, str(LONG_MAX), "fsync after so long", 0, LONG_MAX),
+        Setting(
+            "log.flush.offset.checkpoint.interval.ms",
+            INT,
+            "30000",
+            "how often checkpoints are saved",
+            1,
+            INT_MAX,
+        ),
+        Setting(
+            "log.message.timestamp.type",
+            STRING,
+            "CreateTime",
+            "whose clock stamps records",
+            choices=("CreateTime", "LogAppendTime"),
+        ),
+        Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX),
+        Setting(
+            "producer.id.expiration.ms",
+            INT,
+            str(DAY_MS),
+            "when a silent idempotent producer is forgotten",
+            1,
+            INT_MAX,
+        ),
+        Setting("socket.request.max.bytes", INT, "104857600", "largest request", 1024, INT_MAX),
+        Setting(
+            "queued.max.request.bytes",
+            LONG,
+            "536870912",
+            "all requests being received, together",
+            1024,
+            LONG_MAX,
+        ),
+        Setting("max.connections", INT, "10000", "connections at once", 1, INT_MAX),
+        Setting(
+            "connections.max.idle.ms",
+            LONG,
+            "600000",
+            "an idle connection is closed after this",
+            1000,
+            LONG_MAX,
+        ),
+        Setting("fetch.max.bytes", INT, "57671680", "largest fetch response", 1024, INT_MAX),
+        Setting("zookeeper.session.timeout.ms", INT, "10000", "session timeout", 100, INT_MAX),
+        Setting(
+            "group.min.session.timeout.ms",
+            INT,
+            "1000",
+            "shortest session timeout of a group member",
+            1,
+            INT_MAX,
+        ),
+        Setting(
+            "group.max.session.timeout.ms",
+            INT,
+            "1800000",
+            "longest session timeout of a group member",
+            1,
+            INT_MAX,
+        ),
+        Setting(
+            "group.initial.rebalance.delay.ms",
+            INT,
+            "500",
+            "how long an empty group waits for more members",
+            0,
+            INT_MAX,
+        ),
+        Setting("group.max.size", INT, "1000", "members a group may have", 1, INT_MAX),
+        Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, INT_MAX),
+    )
+}
+
+TOPIC_SETTINGS: Final = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "segment.bytes",
+            INT,
+            "134217728",
+            "size at which a new segment is begun",
+            1024,
+            INT_MAX,
+            broker_name="log.segment.bytes",
+        ),
+        Setting(
+            "segment.ms",
+            LONG,
+            str(7 * DAY_MS),
+            "age at which a new segment is begun",
+            1,
+            LONG_MAX,
+            broker_name="log.roll.ms",
+        ),
+        Setting(
+            "retention.ms",
+            LONG,
+            str(7 * DAY_MS),
+            "how long a segment is kept after its last append; -1: for ever",
+            -1,
+            LONG_MAX,
+            broker_name="log.retention.ms",
+        ),
+        Setting(
+            "retention.bytes",
+            LONG,
+            "-1",
+            "how much of a partition is kept; -1: all",
+            -1,
+            LONG_MAX,
+            broker_name="log.retention.bytes",
+        ),
+        Setting(
+            "flush.messages",
+            LONG,
+            str(LONG_MAX),
+            "fsync after so many records",
+            1,
+            LONG_MAX,
+            broker_name="log.flush.interval.messages",
+        ),
+        Setting(
+            "flush.ms",
+            LONG,
+            str(LONG_MAX),
+            "fsync after so long",
+            0,
+            LONG_MAX,
+            broker_name="log.flush.interval.ms",
+        ),
+        Setting(
+            "max.message.bytes", INT, "1048588", "largest batch", 0, INT_MAX, broker_name="message.max.bytes"
+        ),
+        Setting(
+            "message.timestamp.type",
+            STRING,
+            "CreateTime",
+            "whose clock stamps records",
+            choices=("CreateTime", "LogAppendTime"),
+            broker_name="log.message.timestamp.type",
+        ),
+        Setting("cleanup.policy", LIST, "delete", "what becomes of old data", choices=("delete",)),
+        Setting(
+            "compression.type", STRING, "producer", "batches are stored as they come", choices=("producer",)
+        ),
+        Setting("min.insync.replicas", INT, "1", "replicas acks=all waits for", 1, 1),
+        Setting(
+            "headrace.mirror",
+            BOOLEAN,
+            "false",
+            "a mirror's copy: takes only batches that carry its end address",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings, parsed; `log` is what its partitions' logs need."""
+
+    log: LogConfig
+    max_message_bytes: int
+    log_append_time: bool
+    mirror: bool
+
+
+class BrokerConfig:
+    """The broker's own settings. `overrides` by Kafka's names; raises `ConfigError`."""
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        self.overrides = dict(overrides or {})
+        for name, text in self.overrides.items():
+            if name not in BROKER_SETTINGS:
+                raise ConfigError(f"there is no broker setting {name!r} (see `--help-settings`)")
+            BROKER_SETTINGS[name].parse(text)
+        self._values = {name: setting.parse(self.text(name)) for name, setting in BROKER_SETTINGS.items()}
+
+    def text(self, name: str) -> str:
+        return self.overrides.get(name, BROKER_SETTINGS[name].default)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def topic_text(self, name: str) -> str:
+        """What a topic that says nothing about `name` gets."""
+        setting = TOPIC_SETTINGS[name]
+        return self.text(setting.broker_name) if setting.broker_name else setting.default
+
+    def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """Parse a topic's own settings over this broker's. Raises `ConfigError`."""
+        check_topic_config(overrides)
+
+        def value(name: str) -> Any:
+            return TOPIC_SETTINGS[name].parse(overrides.get(name, self.topic_text(name)))
+
+        return TopicConfig(
+            log=LogConfig(
+                segment_bytes=value("segment.bytes"),
+                segment_ms=value("segment.ms"),
+                retention_ms=value("retention.ms"),
+                retention_bytes=value("retention.bytes"),
+                flush_messages=_unless_max(value("flush.messages")),
+                flush_ms=_unless_max(value("flush.ms")),
+                producer_expiration_ms=self["producer.id.expiration.ms"],
+            ),
+            max_message_bytes=value("max.message.bytes"),
+            log_append_time=value("message.timestamp.type") == "LogAppendTime",
+            mirror=value("headrace.mirror"),
+        )
+
+
+def _unless_max(value: int) -> int | None:
+    return None if value == LONG_MAX else value
+
+
+def check_topic_config(overrides: Mapping[str, str]) -> None:
+    """Raises `ConfigError` for a name no topic has or a value it cannot take."""
+    for name, text in overrides.items():
+        if name == "cleanup.policy" and "compact" in text:
+            raise ConfigError(
+                "cleanup.policy=compact is not supported: addresses are bytes of a log without holes; "
+                "use delete"
+            )
+        if name not in TOPIC_SETTINGS:
+            raise ConfigError(f"there is no topic setting {name!r}")
+        TOPIC_SETTINGS[name].parse(text)

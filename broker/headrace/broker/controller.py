@@ -1,0 +1,169 @@
+"""Keeps this broker's partitions in step with the topics in ZooKeeper: opens what it is to lead, closes what
+is gone.
+
+Owns opening (on worker threads, since recovery reads files) and deleting of logs. Decisions are pure: `plan`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from headrace.broker.config import ConfigError, TopicConfig
+from headrace.broker.partitions import Partition
+from headrace.broker.state import BrokerState
+from headrace.broker.workers import Workers
+from headrace.coordination.topics import TopicState
+from headrace.log.directory import LogDirectory, PartitionName
+from headrace.log.errors import LogError
+from headrace.log.partition import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What must happen. `close`: led elsewhere now. `delete`: the topic is gone, or another has its name."""
+
+    open: list[tuple[PartitionName, UUID]] = field(default_factory=list)
+    close: list[PartitionName] = field(default_factory=list)
+    delete: list[PartitionName] = field(default_factory=list)
+
+
+def plan(broker_id: int, present: Mapping[PartitionName, UUID], topics: Mapping[str, TopicState]) -> Plan:
+    """From what is open (or being opened) here, and what the topics are, to what must be done."""
+    made = Plan()
+    wanted = {
+        PartitionName(name, index): topic.topic_id
+        for name, topic in topics.items()
+        for index, state in topic.partitions.items()
+        if state.leader == broker_id
+    }
+    for name, topic_id in present.items():
+        if wanted.get(name) == topic_id:
+            continue
+        topic = topics.get(name.topic)
+        if topic is None or topic.topic_id != topic_id:
+            made.delete.append(name)
+        else:
+            made.close.append(name)
+    made.open.extend((name, topic_id) for name, topic_id in wanted.items() if present.get(name) != topic_id)
+    return made
+
+
+class Controller:
+    """Called on the loop's thread whenever the topics changed."""
+
+    def __init__(self, state: BrokerState, directory: LogDirectory, workers: Workers) -> None:
+        self._state = state
+        self._directory = directory
+        self._workers = workers
+        self._opening: dict[PartitionName, UUID] = {}
+        self._idle_callbacks: list[Callable[[], None]] = []
+
+    def warn_of_strays(self) -> None:
+        """Say which logs on disk no topic asks for: they are never deleted unasked."""
+        wanted = {each.name for each in self._state.partitions} | set(self._opening)
+        for name in self._directory.partitions():
+            if name not in wanted:
+                logger.warning(
+                    "%s: no topic needs this log; its files are kept, remove %s if they are not wanted",
+                    name,
+                    self._directory.path / str(name),
+                )
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back once nothing is being opened (at once if so already)."""
+        self._idle_callbacks.append(callback)
+        self._check_idle()
+
+    def apply(self, topics: Mapping[str, TopicState], *, may_delete: bool) -> None:
+        """Do what the topics' present state asks for.
+
+        `may_delete`: False when ZooKeeper may have lost its memory. Then logs of topics that are gone are
+        closed and their files kept.
+        """
+        partitions = self._state.partitions
+        present = {each.name: each.topic_id for each in partitions} | self._opening
+        made = plan(self._state.broker_id, present, topics)
+        for name in (*made.close, *made.delete):
+            self._drop(name, delete=may_delete and name in made.delete)
+        if made.delete and not may_delete:
+            logger.error(
+                "ZooKeeper forgot all topics: %d partitions are closed, their files kept in %s; "
+                "restore ZooKeeper's data, or create the topics anew and import the files",
+                len(made.delete),
+                self._directory.path,
+            )
+        for name, topic_id in made.open:
+            self._open(name, topic_id, topics[name.topic])
+        for partition in partitions:
+            topic = topics.get(partition.topic)
+            if topic is not None:
+                partition.set_config(self._config(topic))
+                partition.leader_epoch = topic.partitions[partition.index].leader_epoch
+
+    def _config(self, topic: TopicState) -> TopicConfig:
+        try:
+            return self._state.config.topic(topic.config)
+        except ConfigError as error:
+            logger.error("topic %s: %s; its defaults are used", topic.name, error)
+            return self._state.config.topic({})
+
+    def _open(self, name: PartitionName, topic_id: UUID, topic: TopicState) -> None:
+        config = self._config(topic)
+        self._opening[name] = topic_id
+
+        def opened(log: PartitionLog | None, error: Exception | None) -> None:
+            current = self._opening.get(name) == topic_id
+            if current:
+                del self._opening[name]
+            if log is None:
+                kind = "" if isinstance(error, (LogError, OSError)) else type(error).__name__ + ": "
+                logger.error("%s cannot be opened: %s%s", name, kind, error)
+            elif current:
+                now = self._state.view.topics.get(name.topic, topic)
+                epoch = now.partitions[name.partition].leader_epoch if name.partition in now.partitions else 0
+                self._state.partitions.add(
+                    Partition(name.topic, name.partition, topic_id, config, log, epoch)
+                )
+                logger.info("%s: open, addresses [%d, %d)", name, log.start_address, log.end_address)
+            else:
+                log.abandon()
+                self._delete_folder_if_gone(name, topic_id)
+            self._check_idle()
+
+        self._workers.submit(lambda: self._directory.open(name, topic_id, config.log), opened)
+
+    def _drop(self, name: PartitionName, *, delete: bool) -> None:
+        if self._opening.pop(name, None) is not None:
+            return  # `opened` sees that it is not wanted any more
+        partition = self._state.partitions.get(name.topic, name.partition)
+        if partition is None:
+            return
+        self._state.partitions.remove(partition)
+        if delete:
+            partition.log.abandon()
+            self._delete_folder_if_gone(name, partition.topic_id)
+            logger.info("%s: deleted", name)
+        else:
+            partition.log.close()
+            logger.info("%s: closed", name)
+
+    def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> None:
+        if topic_id in self._state.view.names_by_id:
+            return
+        left = self._directory.delete(name, topic_id)
+        if left is not None:
+            self._workers.submit(
+                lambda: shutil.rmtree(left, ignore_errors=True), lambda _result, _error: None
+            )
+
+    def _check_idle(self) -> None:
+        if not self._opening:
+            callbacks, self._idle_callbacks = self._idle_callbacks, []
+            for callback in callbacks:
+                callback()

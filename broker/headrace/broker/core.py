@@ -1,0 +1,231 @@
+"""The sans-IO core: one client's bytes in, its responses and file slices out, in the order it asked.
+
+Owns framing, the order of answers and the bounds of one connection. It may not touch sockets, clocks or
+disks: a `Service` does what requests say, a transport moves the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from headrace.log.files import FileSlice
+from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
+
+LENGTH_BYTES: Final = 4
+JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
+JOINED_BYTES_MAX: Final = 256 * 1024
+REQUEST_HEAD_BYTES: Final = 8
+IN_FLIGHT_MAX: Final = 256  # answers owed before we stop reading (what has arrived already is still served)
+OUTGOING_BYTES_MAX: Final = 32 * 1024 * 1024  # answers not taken by the peer before we stop reading
+
+Buffer = bytes | bytearray | memoryview
+Part = bytes | bytearray | memoryview | FileSlice
+
+_LENGTH = struct.Struct(">i")
+
+
+class Service(Protocol):
+    """What requests are handed to."""
+
+    def handle(self, connection: Connection, frame: memoryview, *, owned: bool) -> None:
+        """Serve one request frame. `owned`: the frame is the request's alone and may be kept and written to;
+        otherwise it is valid during the call only. Raises `WireError` if the connection must be closed.
+        """
+
+
+class Answer(Protocol):
+    """Something in a connection's order of answers: `parts` is None until it is known."""
+
+    @property
+    def parts(self) -> Sequence[Part] | None: ...
+
+
+class Slot:
+    """The place of one answer in its connection's order; `fill` it once, whenever."""
+
+    __slots__ = ("connection", "parts")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.parts: Sequence[Part] | None = None
+
+    def fill(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self.connection.on_output(self.connection)
+
+
+class TemplateCache:
+    """What the Produce handler remembers of this client's requests, by their heads."""
+
+    __slots__ = ("by_head", "head_ends")
+
+    def __init__(self) -> None:
+        self.by_head: dict[bytes, Any] = {}
+        self.head_ends: tuple[int, ...] = ()
+
+
+class Connection:
+    """One client. `on_output` is called when an answer was given: `release_answers`, then send what is
+    outgoing. `abort(reason)` ends it from our side. `peer` names it in log lines.
+    """
+
+    __slots__ = (
+        "_head",
+        "_partial",
+        "_partial_filled",
+        "_service",
+        "abort",
+        "closed",
+        "frame_limit_bytes",
+        "on_output",
+        "outgoing",
+        "outgoing_bytes",
+        "peer",
+        "slots",
+        "templates",
+    )
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        peer: str,
+        frame_limit_bytes: int,
+        on_output: Callable[[Connection], None],
+        on_abort: Callable[[str], None],
+    ) -> None:
+        self._service = service
+        self.peer = peer
+        self.frame_limit_bytes = frame_limit_bytes
+        self.on_output = on_output
+        self.abort = on_abort
+        self.slots: deque[Answer] = deque()
+        self.outgoing: deque[Part] = deque()
+        self.outgoing_bytes = 0
+        self.closed = False
+        self.templates = TemplateCache()
+        self._head = b""  # the first 1 to 3 bytes of a frame's length
+        self._partial: bytearray | None = None  # a frame that has begun
+        self._partial_filled = 0
+
+    # in
+
+    @property
+    def must_pause(self) -> bool:
+        """The peer is owed too much: read nothing more from it for now."""
+        return len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_BYTES_MAX
+
+    @property
+    def partial_bytes(self) -> int:
+        """Size of the frame being received; 0 between frames."""
+        return 0 if self._partial is None else len(self._partial)
+
+    def wanted(self) -> memoryview | None:
+        """Where the rest of a frame that has begun belongs, to receive straight into; then call `filled`."""
+        if self._partial is None:
+            return None
+        return memoryview(self._partial)[self._partial_filled :]
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were put into what `wanted` gave. Raises `WireError`."""
+        assert self._partial is not None
+        self._partial_filled += count
+        if self._partial_filled == len(self._partial):
+            frame, self._partial = self._partial, None
+            self._serve(memoryview(frame), owned=True)
+
+    def receive(self, data: memoryview) -> None:
+        """Bytes from the peer, valid during the call only. Raises `WireError`: then close the connection."""
+        if self._head:
+            missing = LENGTH_BYTES - len(self._head)
+            self._head += bytes(data[:missing])
+            if len(self._head) < LENGTH_BYTES:
+                return
+            data = data[missing:]
+            self._begin(self._length(self._head, 0), data[:0])
+            self._head = b""
+        at, end = 0, len(data)
+        if self._partial is not None:
+            at = min(end, len(self._partial) - self._partial_filled)
+            filled = self._partial_filled
+            self._partial[filled : filled + at] = data[:at]
+            self.filled(at)
+        handle = self._service.handle
+        while end - at >= LENGTH_BYTES:
+            start = at + LENGTH_BYTES
+            length = self._length(data, at)
+            if start + length > end:
+                self._begin(length, data[start:])
+                return
+            at = start + length
+            if self.closed:
+                return  # a handler ended the connection: what else has arrived is not served
+            if length < REQUEST_HEAD_BYTES:
+                raise MalformedMessageError(f"a frame of {length} bytes holds no request")
+            handle(self, data[start:at], owned=False)
+        if at < end:
+            self._head = bytes(data[at:])
+
+    def _length(self, buffer: Buffer, at: int) -> int:
+        length: int = _LENGTH.unpack_from(buffer, at)[0]
+        if not 0 <= length <= self.frame_limit_bytes:
+            raise FrameTooLargeError(
+                f"a frame of {length} bytes; socket.request.max.bytes is {self.frame_limit_bytes} "
+                "(TLS or HTTP sent to a plain Kafka port?)"
+            )
+        return length
+
+    def _begin(self, length: int, beginning: memoryview) -> None:
+        partial = bytearray(length)
+        partial[: len(beginning)] = beginning
+        self._partial = partial
+        self._partial_filled = len(beginning)
+        if not length:
+            self.filled(0)
+
+    def _serve(self, frame: memoryview, *, owned: bool) -> None:
+        if len(frame) < REQUEST_HEAD_BYTES:
+            raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
+        self._service.handle(self, frame, owned=owned)
+
+    # out
+
+    def open_slot(self) -> Slot:
+        """The place of the answer to the request being served."""
+        slot = Slot(self)
+        self.slots.append(slot)
+        return slot
+
+    def release_answers(self) -> None:
+        """Move answers that are next in order to the outgoing queue, small ones joined."""
+        slots = self.slots
+        outgoing = self.outgoing
+        small: list[Buffer] = []
+        small_bytes = 0
+        while slots and (parts := slots[0].parts) is not None:
+            slots.popleft()
+            for part in parts:
+                is_slice = isinstance(part, FileSlice)
+                size_bytes = part.length_bytes if isinstance(part, FileSlice) else len(part)
+                self.outgoing_bytes += size_bytes
+                if not is_slice and size_bytes < JOIN_BELOW_BYTES and small_bytes < JOINED_BYTES_MAX:
+                    small.append(part)  # type: ignore[arg-type]
+                    small_bytes += size_bytes
+                    continue
+                if small:
+                    outgoing.append(b"".join(small))
+                    small, small_bytes = [], 0
+                if size_bytes:
+                    outgoing.append(part)
+        if small_bytes:
+            outgoing.append(b"".join(small))
+
+    def close(self) -> None:
+        """The peer is gone: answers still to come are dropped."""
+        self.closed = True
+        self.outgoing.clear()
+        self.outgoing_bytes = 0
+        self._partial = None

@@ -1,0 +1,171 @@
+"""All the groups this broker coordinates. Owns the table of groups and its bound; offsets are elsewhere
+(ZooKeeper).
+
+Which broker coordinates a group is a pure function of the live brokers (`coordinator_for`, rendezvous
+hashing): when a broker comes or goes, only the groups that it had or gets move. Membership lives in memory
+alone: after a move the members are answered NOT_COORDINATOR or UNKNOWN_MEMBER_ID, find the new coordinator
+and join there, and go on at their stored offsets.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+
+from headrace.broker.groups.group import Group, ReplyToJoin, ReplyToSync
+from headrace.broker.groups.types import (
+    GROUPS_MAX,
+    MEMBER_METADATA_BYTES_MAX,
+    SESSION_TIMEOUT_MS_MAX,
+    SESSION_TIMEOUT_MS_MIN,
+    GroupDescription,
+    GroupState,
+    Join,
+    JoinReply,
+    Sync,
+    SyncReply,
+)
+from headrace.wire.errors import ErrorCode
+
+
+def coordinator_for(group_id: str, broker_ids: Iterable[int]) -> int | None:
+    """The live broker that coordinates `group_id`; None when no broker lives.
+
+    Every broker computes the same.
+    """
+    return max(broker_ids, key=lambda b: (zlib.crc32(f"{b}/{group_id}".encode()), b), default=None)
+
+
+class GroupCoordinator:
+    """The groups of one broker. Called from the event loop's thread alone; time comes in as `now_ms`."""
+
+    def __init__(
+        self,
+        *,
+        coordinates: Callable[[str], bool],
+        new_member_id: Callable[[str], str],
+        initial_delay_ms: int,
+    ) -> None:
+        """`coordinates(group_id)`: whether this broker is the group's coordinator now."""
+        self._coordinates = coordinates
+        self._new_member_id = new_member_id
+        self._initial_delay_ms = initial_delay_ms
+        self._groups: dict[str, Group] = {}
+
+    def join(self, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
+        error = self._misplaced(request.group_id)
+        if error is ErrorCode.NONE:
+            error = _refuse_limits(request)
+        group = self._groups.get(request.group_id)
+        if error is ErrorCode.NONE and group is None:
+            if request.member_id:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            elif len(self._groups) >= GROUPS_MAX:
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error is not ErrorCode.NONE:
+            reply(JoinReply(error=error, member_id=request.member_id))
+            return
+        if group is None:
+            group = Group(
+                request.group_id, new_member_id=self._new_member_id, initial_delay_ms=self._initial_delay_ms
+            )
+            self._groups[request.group_id] = group
+        group.join(request, now_ms, reply)
+        self._forget_if_idle(group)
+
+    def sync(self, request: Sync, now_ms: int, reply: ReplyToSync) -> None:
+        error, group = self._find(request.group_id)
+        if group is None:
+            reply(SyncReply(error=error))
+        else:
+            group.sync(request, now_ms, reply)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
+        error, group = self._find(group_id)
+        return error if group is None else group.heartbeat(member_id, instance_id, generation_id, now_ms)
+
+    def leave(self, group_id: str, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
+        error, group = self._find(group_id)
+        if group is None:
+            return error
+        error = group.leave(member_id, instance_id, now_ms)
+        self._forget_if_idle(group)
+        return error
+
+    def refuse_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation_id: int
+    ) -> ErrorCode:
+        """NONE when this member may commit offsets; a client that only stores offsets (no generation) may
+        when the group is empty.
+        """
+        error = self._misplaced(group_id)
+        if error is not ErrorCode.NONE:
+            return error
+        group = self._groups.get(group_id)
+        if group is not None:
+            return group.refuse_commit(member_id, instance_id, generation_id)
+        return ErrorCode.NONE if generation_id < 0 and not member_id else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def refuse_offset_read(self, group_id: str) -> ErrorCode:
+        """NONE when this broker is the one to ask for the group's offsets."""
+        return self._misplaced(group_id)
+
+    def refuse_delete(self, group_id: str) -> ErrorCode:
+        """NONE when the group's offsets may be deleted: nobody is in it."""
+        error = self._misplaced(group_id)
+        if error is ErrorCode.NONE and group_id in self._groups:
+            return ErrorCode.NON_EMPTY_GROUP
+        return error
+
+    def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
+        """The group's state; (NONE, None) when nobody is in it (whether it has offsets is the registry's
+        to say).
+        """
+        error = self._misplaced(group_id)
+        group = self._groups.get(group_id)
+        return error, None if group is None or error is not ErrorCode.NONE else group.describe()
+
+    def groups(self) -> list[GroupDescription]:
+        return [group.describe() for group in self._groups.values()]
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` must run next; None when no group waits for time."""
+        deadlines = [d for g in self._groups.values() if (d := g.next_deadline_ms()) is not None]
+        return min(deadlines, default=None)
+
+    def tick(self, now_ms: int) -> None:
+        for group in list(self._groups.values()):
+            deadline_ms = group.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                group.tick(now_ms)
+                self._forget_if_idle(group)
+
+    def brokers_changed(self) -> None:
+        """Let go of groups that another broker coordinates now."""
+        for group_id in [g for g in self._groups if not self._coordinates(g)]:
+            self._groups.pop(group_id).disband(ErrorCode.NOT_COORDINATOR)
+
+    def _misplaced(self, group_id: str) -> ErrorCode:
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        return ErrorCode.NONE if self._coordinates(group_id) else ErrorCode.NOT_COORDINATOR
+
+    def _find(self, group_id: str) -> tuple[ErrorCode, Group | None]:
+        error = self._misplaced(group_id)
+        if error is not ErrorCode.NONE:
+            return error, None
+        return ErrorCode.UNKNOWN_MEMBER_ID, self._groups.get(group_id)
+
+    def _forget_if_idle(self, group: Group) -> None:
+        if group.state is GroupState.EMPTY and group.next_deadline_ms() is None:
+            self._groups.pop(group.group_id, None)
+
+
+def _refuse_limits(request: Join) -> ErrorCode:
+    if not SESSION_TIMEOUT_MS_MIN <= request.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    if sum(len(p.metadata) for p in request.protocols) > MEMBER_METADATA_BYTES_MAX:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    return ErrorCode.NONE

@@ -1,0 +1,452 @@
+"""One consumer group: who is in it, which generation it is, who waits for what. Owns nothing outside itself.
+
+The machine of Kafka's classic group protocol. Members join, the first of them leads; when all have joined
+(or the rebalance timeout is over) a new generation begins and the leader is given everybody's metadata; its
+SyncGroup carries the assignment, and everybody's SyncGroup is answered with its own part. Time comes in as
+`now_ms` with each call; a reply that has to wait is a callback that is called later, exactly once.
+
+Source: https://kafka.apache.org/protocol; KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.broker.groups.types import (
+    MEMBERS_MAX,
+    GroupDescription,
+    GroupState,
+    Join,
+    JoinedMember,
+    JoinReply,
+    MemberDescription,
+    MemberProtocol,
+    Sync,
+    SyncReply,
+)
+from headrace.wire.errors import ErrorCode
+
+ReplyToJoin = Callable[[JoinReply], None]
+ReplyToSync = Callable[[SyncReply], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[MemberProtocol, ...]
+    session_deadline_ms: int
+    assignment: bytes = b""
+    reply_to_join: ReplyToJoin | None = None
+    reply_to_sync: ReplyToSync | None = None
+
+    def metadata_for(self, protocol_name: str) -> bytes:
+        """The bytes this member gave for a protocol; every member of a generation knows the chosen one."""
+        return next(p.metadata for p in self.protocols if p.name == protocol_name)
+
+
+class Group:
+    """One group's state machine. All calls come from one thread."""
+
+    def __init__(self, group_id: str, *, new_member_id: Callable[[str], str], initial_delay_ms: int) -> None:
+        """`new_member_id` makes a unique id from a client id; `initial_delay_ms` is how long an empty
+        group waits for company.
+        """
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation_id = 0
+        self.protocol_type = ""
+        self.protocol_name = ""
+        self.leader_id = ""
+        self._members: dict[str, Member] = {}
+        self._promised: dict[str, int] = {}  # member ids handed out (KIP-394) → until when they may be used
+        self._phase_deadline_ms = 0  # end of the joining or the syncing phase
+        self._phase_earliest_ms = 0  # an empty group's first generation does not begin before
+        self._new_member_id = new_member_id
+        self._initial_delay_ms = initial_delay_ms
+
+    # --- what members ask
+
+    def join(self, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
+        """A member wants to be in the next generation.
+
+        The reply may come at once or when the generation begins.
+        """
+        error = self._refuse_join(request)
+        if error is not ErrorCode.NONE:
+            reply(JoinReply(error=error, member_id=request.member_id))
+            return
+        standing = self._static_member(request.group_instance_id)
+        if request.member_id:
+            self._rejoin(request, now_ms, reply, standing)
+        elif standing is not None:
+            self._replace_static(standing, request, now_ms, reply)
+        elif request.requires_known_member and request.group_instance_id is None:
+            member_id = self._new_member_id(request.client_id)
+            self._promised[member_id] = now_ms + request.session_timeout_ms
+            reply(JoinReply(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))
+        else:
+            self._admit(self._new_member_id(request.client_id), request, now_ms, reply)
+
+    def sync(self, request: Sync, now_ms: int, reply: ReplyToSync) -> None:
+        """The leader brings the assignment, the others ask for their part of it."""
+        error = self.check_member(request.member_id, request.group_instance_id, request.generation_id)
+        if error is ErrorCode.NONE and not self._same_protocol(request):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if error is ErrorCode.NONE and self.state is GroupState.PREPARING_REBALANCE:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+        if error is not ErrorCode.NONE:
+            reply(SyncReply(error=error))
+            return
+        member = self._members[request.member_id]
+        member.session_deadline_ms = now_ms + member.session_timeout_ms
+        if self.state is GroupState.STABLE:
+            reply(self._synced(member))
+            return
+        _answer_sync(
+            member, SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS)
+        )  # an older request of the same member
+        member.reply_to_sync = reply
+        if request.member_id == self.leader_id:
+            self._become_stable(request.assignments, now_ms)
+
+    def heartbeat(
+        self, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
+    ) -> ErrorCode:
+        """A member says it lives; the answer tells whether it must join again."""
+        error = self.check_member(member_id, instance_id, generation_id)
+        if error is not ErrorCode.NONE:
+            return error
+        member = self._members[member_id]
+        member.session_deadline_ms = now_ms + member.session_timeout_ms
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
+        """A member goes; the rest rebalances. A static member may be named by its instance id alone."""
+        standing = self._static_member(instance_id)
+        if instance_id is not None:
+            if standing is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if member_id and standing.member_id != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            member_id = standing.member_id
+        if self._promised.pop(member_id, None) is not None:
+            self._begin_if_all_joined(now_ms)
+            return ErrorCode.NONE
+        if member_id not in self._members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._after_loss(now_ms)
+        return ErrorCode.NONE
+
+    def check_member(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
+        """Whether a request of this member and generation is to be honoured (offset commits ask this too)."""
+        standing = self._static_member(instance_id)
+        if instance_id is not None and standing is not None and standing.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if member_id not in self._members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation_id != self.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE
+
+    def refuse_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
+        """NONE when offsets may be committed.
+
+        Clients outside the group (no generation) may while nobody is in it.
+        """
+        if generation_id < 0 and not member_id:
+            return ErrorCode.NONE if not self._members else ErrorCode.UNKNOWN_MEMBER_ID
+        error = self.check_member(member_id, instance_id, generation_id)
+        if error is ErrorCode.NONE and self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return error
+
+    def describe(self) -> GroupDescription:
+        known = self.state is GroupState.STABLE
+        members = tuple(
+            MemberDescription(
+                member_id=m.member_id,
+                group_instance_id=m.group_instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                metadata=m.metadata_for(self.protocol_name) if known else b"",
+                assignment=m.assignment if known else b"",
+            )
+            for m in self._members.values()
+        )
+        return GroupDescription(
+            group_id=self.group_id,
+            state=self.state,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name if known else "",
+            members=members,
+        )
+
+    # --- time
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do; None when time alone changes nothing."""
+        deadlines = [m.session_deadline_ms for m in self._members.values() if not _waits(m)]
+        deadlines.extend(self._promised.values())
+        if self.state is GroupState.PREPARING_REBALANCE:
+            deadlines.append(self._phase_deadline_ms)
+            if self._all_joined():
+                deadlines.append(self._phase_earliest_ms)
+        elif self.state is GroupState.COMPLETING_REBALANCE:
+            deadlines.append(self._phase_deadline_ms)
+        return min(deadlines, default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Let go of members whose time is over, and end phases whose time is over."""
+        for member_id in [i for i, until_ms in self._promised.items() if until_ms <= now_ms]:
+            del self._promised[member_id]
+        silent = [
+            m.member_id for m in self._members.values() if not _waits(m) and m.session_deadline_ms <= now_ms
+        ]
+        for member_id in silent:
+            self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        if silent:
+            self._after_loss(now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            if now_ms >= self._phase_deadline_ms:
+                self._begin_generation(now_ms)
+            else:
+                self._begin_if_all_joined(now_ms)
+        elif self.state is GroupState.COMPLETING_REBALANCE and now_ms >= self._phase_deadline_ms:
+            for member_id in [m.member_id for m in self._members.values() if m.reply_to_sync is None]:
+                self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+            self._after_loss(now_ms)
+
+    def disband(self, error: ErrorCode) -> None:
+        """Answer everybody who waits with `error` and forget them: this broker coordinates the group no
+        longer.
+        """
+        for member_id in list(self._members):
+            self._remove(member_id, error)
+        self._promised.clear()
+        self.state = GroupState.DEAD
+
+    # --- joining
+
+    def _refuse_join(self, request: Join) -> ErrorCode:
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not request.protocol_type or not request.protocols:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        others = [m for m in self._members.values() if m.member_id != request.member_id]
+        if others and request.protocol_type != self.protocol_type:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if others and not {p.name for p in request.protocols} & _known_to_all(others):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if len(self._members) + len(self._promised) >= MEMBERS_MAX and not request.member_id:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE
+
+    def _rejoin(self, request: Join, now_ms: int, reply: ReplyToJoin, standing: Member | None) -> None:
+        member_id = request.member_id
+        if standing is not None and standing.member_id != member_id:
+            reply(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=member_id))
+        elif self._promised.pop(member_id, None) is not None:
+            self._admit(member_id, request, now_ms, reply)
+        elif member_id not in self._members:
+            reply(JoinReply(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member_id))
+        else:
+            self._refresh(self._members[member_id], request, now_ms, reply)
+
+    def _admit(self, member_id: str, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
+        first = not self._members
+        self.protocol_type = request.protocol_type
+        self._members[member_id] = Member(
+            member_id=member_id,
+            group_instance_id=request.group_instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            session_deadline_ms=now_ms + request.session_timeout_ms,
+            reply_to_join=reply,
+        )
+        self._prepare(now_ms, earliest_ms=now_ms + self._initial_delay_ms if first else now_ms)
+
+    def _refresh(self, member: Member, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
+        """A member that is in the group joins again: a rebalance if it leads or brings news, else the
+        present generation.
+        """
+        news = member.protocols != request.protocols
+        member.protocols = request.protocols
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_deadline_ms = now_ms + member.session_timeout_ms
+        settled = self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
+        leads_stable = self.state is GroupState.STABLE and member.member_id == self.leader_id
+        if settled and not news and not leads_stable:
+            reply(self._joined(member))
+            return
+        _answer_join(member, JoinReply(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
+        member.reply_to_join = reply
+        self._prepare(now_ms, earliest_ms=now_ms)
+
+    def _replace_static(self, old: Member, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
+        """A static member came back under a new member id (KIP-345): it takes the place, and the
+        assignment, of the old one.
+        """
+        was_leader = old.member_id == self.leader_id
+        _answer_join(old, JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
+        _answer_sync(old, SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
+        unchanged = old.protocols == request.protocols and self.state is GroupState.STABLE
+        del self._members[old.member_id]
+        old.member_id = self._new_member_id(request.client_id)
+        self._members[old.member_id] = old
+        if was_leader:
+            self.leader_id = old.member_id
+        if unchanged and not was_leader:
+            old.session_deadline_ms = now_ms + old.session_timeout_ms
+            reply(self._joined(old))
+            return
+        old.protocols = request.protocols
+        old.session_deadline_ms = now_ms + request.session_timeout_ms
+        old.reply_to_join = reply
+        self._prepare(now_ms, earliest_ms=now_ms)
+
+    # --- phases
+
+    def _prepare(self, now_ms: int, *, earliest_ms: int) -> None:
+        """Begin (or go on with) gathering everybody for the next generation."""
+        if self.state is not GroupState.PREPARING_REBALANCE:
+            for member in self._members.values():
+                _answer_sync(member, SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
+            self.state = GroupState.PREPARING_REBALANCE
+            timeout_ms = max(m.rebalance_timeout_ms for m in self._members.values())
+            self._phase_deadline_ms = now_ms + timeout_ms
+            self._phase_earliest_ms = min(earliest_ms, self._phase_deadline_ms)
+        self._begin_if_all_joined(now_ms)
+
+    def _all_joined(self) -> bool:
+        return not self._promised and all(m.reply_to_join is not None for m in self._members.values())
+
+    def _begin_if_all_joined(self, now_ms: int) -> None:
+        if self.state is not GroupState.PREPARING_REBALANCE:
+            return
+        if self._all_joined() and now_ms >= self._phase_earliest_ms:
+            self._begin_generation(now_ms)
+
+    def _begin_generation(self, now_ms: int) -> None:
+        for member_id in [m.member_id for m in self._members.values() if m.reply_to_join is None]:
+            self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.generation_id += 1
+        if not self._members:
+            self._become_empty()
+            return
+        self.protocol_name = _choose_protocol(list(self._members.values()))
+        if self.leader_id not in self._members:
+            self.leader_id = next(iter(self._members))
+        self.state = GroupState.COMPLETING_REBALANCE
+        self._phase_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in self._members.values())
+        for member in self._members.values():
+            member.session_deadline_ms = now_ms + member.session_timeout_ms
+            _answer_join(member, self._joined(member))
+
+    def _become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
+        self.state = GroupState.STABLE
+        for member in self._members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.reply_to_sync is not None:
+                member.session_deadline_ms = now_ms + member.session_timeout_ms
+                _answer_sync(member, self._synced(member))
+
+    def _become_empty(self) -> None:
+        self.state = GroupState.EMPTY
+        self.leader_id = self.protocol_name = ""
+
+    def _after_loss(self, now_ms: int) -> None:
+        """Members have gone: those who remain rebalance."""
+        if self._members:
+            self._prepare(now_ms, earliest_ms=now_ms)
+        elif self.state is not GroupState.EMPTY:
+            self.generation_id += 1
+            self._become_empty()
+
+    def _remove(self, member_id: str, error: ErrorCode) -> None:
+        member = self._members.pop(member_id)
+        _answer_join(member, JoinReply(error=error, member_id=member_id))
+        _answer_sync(member, SyncReply(error=error))
+
+    # --- small answers
+
+    def _static_member(self, instance_id: str | None) -> Member | None:
+        if instance_id is None:
+            return None
+        return next((m for m in self._members.values() if m.group_instance_id == instance_id), None)
+
+    def _same_protocol(self, request: Sync) -> bool:
+        return request.protocol_type in (None, self.protocol_type) and request.protocol_name in (
+            None,
+            self.protocol_name,
+        )
+
+    def _joined(self, member: Member) -> JoinReply:
+        everybody: tuple[JoinedMember, ...] = ()
+        if member.member_id == self.leader_id:
+            everybody = tuple(
+                JoinedMember(m.member_id, m.group_instance_id, m.metadata_for(self.protocol_name))
+                for m in self._members.values()
+            )
+        return JoinReply(
+            error=ErrorCode.NONE,
+            member_id=member.member_id,
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=self.leader_id,
+            members=everybody,
+        )
+
+    def _synced(self, member: Member) -> SyncReply:
+        return SyncReply(
+            error=ErrorCode.NONE,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+
+def _waits(member: Member) -> bool:
+    """A member whose request is parked here cannot send heartbeats, so its session does not run out."""
+    return member.reply_to_join is not None or member.reply_to_sync is not None
+
+
+def _answer_join(member: Member, reply: JoinReply) -> None:
+    waiting, member.reply_to_join = member.reply_to_join, None
+    if waiting is not None:
+        waiting(reply)
+
+
+def _answer_sync(member: Member, reply: SyncReply) -> None:
+    waiting, member.reply_to_sync = member.reply_to_sync, None
+    if waiting is not None:
+        waiting(reply)
+
+
+def _known_to_all(members: list[Member]) -> set[str]:
+    return set.intersection(*({p.name for p in m.protocols} for m in members))
+
+
+def _choose_protocol(members: list[Member]) -> str:
+    """Everybody votes for the first protocol of its list that all know; most votes win, the first name in
+    a tie.
+    """
+    common = _known_to_all(members)
+    votes: dict[str, int] = {}
+    for member in members:
+        choice = next(p.name for p in member.protocols if p.name in common)
+        votes[choice] = votes.get(choice, 0) + 1
+    return min(votes, key=lambda name: (-votes[name], name))

@@ -1,0 +1,107 @@
+"""Committed offsets of Kafka's own groups, kept where the paper's consumers keep theirs:
+`/consumers/<group>/offsets` in ZooKeeper.
+
+Owns the order of a group's commits: one write is in flight a group, later ones wait and are merged, so that
+an older offset can never overtake a newer one. Metadata that clients may send along is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headrace.broker.promise import Promise
+from headrace.broker.workers import Workers
+from headrace.coordination.consumers import ConsumerRegistry, groups
+from headrace.coordination.session import ZooKeeperSession
+
+T = TypeVar("T")
+
+TopicPartition = tuple[str, int]
+Offsets = dict[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """A group's commits that wait for the one in flight."""
+
+    pending: Offsets = field(default_factory=dict)
+    askers: list[Promise[Exception | None]] = field(default_factory=list)
+    writing: bool = False
+
+
+class OffsetStore:
+    """Called on the loop's thread; ZooKeeper is spoken to on control threads."""
+
+    def __init__(self, session: ZooKeeperSession, control: Workers) -> None:
+        self._session = session
+        self._control = control
+        self._queues: dict[str, _Queue] = {}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> Promise[Exception | None]:
+        """Store them; resolves with what went wrong, or None."""
+        promise: Promise[Exception | None] = Promise()
+        queue = self._queues.setdefault(group, _Queue())
+        queue.pending.update(offsets)
+        queue.askers.append(promise)
+        if not queue.writing:
+            self._write(group, queue)
+        return promise
+
+    def _write(self, group: str, queue: _Queue) -> None:
+        queue.writing = True
+        offsets, queue.pending = queue.pending, {}
+        askers, queue.askers = queue.askers, []
+
+        def write() -> None:
+            registry = ConsumerRegistry(self._session, group)
+            for (topic, partition), offset in offsets.items():
+                registry.commit(topic, partition, offset)
+
+        def written(_: None, error: Exception | None) -> None:
+            queue.writing = False
+            for promise in askers:
+                promise.resolve(error)
+            if queue.askers:
+                self._write(group, queue)
+            else:
+                del self._queues[group]
+
+        self._control.submit(write, written)
+
+    def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
+        """The offsets stored for `wanted`, or all of the group's; what has none is left out."""
+
+        def read() -> Offsets:
+            registry = ConsumerRegistry(self._session, group)
+            if wanted is None:
+                return registry.all_offsets()
+            return {key: offset for key, offset in registry.offsets(wanted).items() if offset is not None}
+
+        return self._later(read)
+
+    def groups(self) -> Promise[list[str] | Exception]:
+        """Every group that stored something."""
+        return self._later(lambda: groups(self._session))
+
+    def delete(self, group: str) -> Promise[bool | Exception]:
+        """Forget a group; False if nothing is known of it. Paper-style members keep it alive."""
+
+        def delete() -> bool:
+            if group not in groups(self._session):
+                return False
+            ConsumerRegistry(self._session, group).delete()
+            return True
+
+        return self._later(delete)
+
+    def _later(self, job: Callable[[], T]) -> Promise[T | Exception]:
+        promise: Promise[T | Exception] = Promise()
+        self._control.submit(job, lambda result, error: promise.resolve(result if error is None else error))
+        return promise
+
+
+def is_group_name(group: str) -> bool:
+    """Whether a group of this name can have offsets: one element of a ZooKeeper path."""
+    return bool(group) and "/" not in group and group not in (".", "..") and all(ord(c) >= 32 for c in group)

@@ -1,0 +1,18 @@
+"""ApiVersions: what this broker speaks (KIP-35, KIP-511)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.wire.errors import ErrorCode
+
+Range = tuple[int, int, int]
+
+
+def answer(spoken: Iterable[Range]) -> dict[str, Any]:
+    """The response's tree; `spoken`: (api key, lowest, highest version)."""
+    return {
+        "error_code": ErrorCode.NONE,
+        "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in spoken],
+    }

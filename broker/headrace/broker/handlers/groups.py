@@ -1,0 +1,286 @@
+"""Kafka's own group protocol on the wire: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups,
+DescribeGroups, DeleteGroups.
+
+Translates between messages and the state machine in `broker.groups`; owns the timer
+that lets time pass there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
+from headrace.broker.groups.offsets import OffsetStore, is_group_name
+from headrace.broker.groups.types import (
+    GroupDescription,
+    Join,
+    JoinReply,
+    MemberProtocol,
+    Sync,
+    SyncReply,
+)
+from headrace.broker.loop import Timer
+from headrace.broker.promise import Promise
+from headrace.broker.state import BrokerState
+from headrace.wire.errors import ErrorCode
+from headrace.wire.messages import Request
+
+MEMBER_ID_REQUIRED_FROM: Final = 4  # JoinGroup versions that know KIP-394
+MEMBERS_FROM: Final = 3  # LeaveGroup versions that name several members
+GROUP_TYPE: Final = "classic"
+
+Tree = dict[str, Any]
+
+
+class GroupService:
+    """The groups this broker coordinates, and their clock."""
+
+    def __init__(self, state: BrokerState, offsets: OffsetStore) -> None:
+        self._state = state
+        self._offsets = offsets
+        self._timer: Timer | None = None
+        self._timer_due_ms = 0
+        self.coordinator = GroupCoordinator(
+            coordinates=self._coordinates,
+            new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
+            initial_delay_ms=state.config["group.initial.rebalance.delay.ms"],
+        )
+
+    def _coordinates(self, group_id: str) -> bool:
+        return coordinator_for(group_id, self._state.view.brokers) == self._state.broker_id
+
+    def brokers_changed(self) -> None:
+        """Other brokers may coordinate some of our groups now."""
+        self.coordinator.brokers_changed()
+
+    def join(self, _: BrokerState, request: Request) -> Promise[Tree]:
+        body = request.body
+        promise: Promise[Tree] = Promise()
+        session_ms = _ms(body.session_timeout)
+        rebalance_ms = _ms(getattr(body, "rebalance_timeout", body.session_timeout))
+        if not is_group_name(body.group_id):
+            promise.resolve(_joined(JoinReply(error=ErrorCode.INVALID_GROUP_ID, member_id=body.member_id)))
+            return promise
+        join = Join(
+            group_id=body.group_id,
+            member_id=body.member_id,
+            group_instance_id=getattr(body, "group_instance_id", None),
+            client_id=request.client_id or "",
+            client_host=self._state.peer.rpartition(":")[0],
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms if rebalance_ms > 0 else session_ms,
+            protocol_type=body.protocol_type,
+            protocols=tuple(MemberProtocol(each.name, bytes(each.metadata)) for each in body.protocols),
+            requires_known_member=request.version >= MEMBER_ID_REQUIRED_FROM,
+        )
+        self.coordinator.join(join, self._state.clock_ms(), lambda reply: promise.resolve(_joined(reply)))
+        self._set_timer()
+        return promise
+
+    def sync(self, _: BrokerState, request: Request) -> Promise[Tree]:
+        body = request.body
+        promise: Promise[Tree] = Promise()
+        sync = Sync(
+            group_id=body.group_id,
+            member_id=body.member_id,
+            group_instance_id=getattr(body, "group_instance_id", None),
+            generation_id=body.generation_id,
+            protocol_type=getattr(body, "protocol_type", None),
+            protocol_name=getattr(body, "protocol_name", None),
+            assignments={each.member_id: bytes(each.assignment) for each in body.assignments},
+        )
+        self.coordinator.sync(sync, self._state.clock_ms(), lambda reply: promise.resolve(_synced(reply)))
+        self._set_timer()
+        return promise
+
+    def heartbeat(self, _: BrokerState, request: Request) -> Tree:
+        body = request.body
+        code = self.coordinator.heartbeat(
+            body.group_id,
+            body.member_id,
+            getattr(body, "group_instance_id", None),
+            body.generation_id,
+            self._state.clock_ms(),
+        )
+        self._set_timer()
+        return {"error_code": code}
+
+    def leave(self, _: BrokerState, request: Request) -> Tree:
+        body = request.body
+        now_ms = self._state.clock_ms()
+        if request.version < MEMBERS_FROM:
+            code = self.coordinator.leave(body.group_id, body.member_id, None, now_ms)
+            self._set_timer()
+            return {"error_code": code}
+        answers = [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.group_instance_id,
+                "error_code": self.coordinator.leave(
+                    body.group_id, each.member_id, each.group_instance_id, now_ms
+                ),
+            }
+            for each in body.members
+        ]
+        self._set_timer()
+        misplaced = self.coordinator.refuse_offset_read(body.group_id)
+        return {"error_code": misplaced, "members": answers if misplaced is ErrorCode.NONE else []}
+
+    def describe(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
+        """Groups without members are "Empty" if they stored offsets, else "Dead"."""
+        wanted = list(request.body.groups)
+        promise: Promise[Tree | Exception] = Promise()
+
+        def answer(stored: list[str] | Exception) -> None:
+            known = stored if isinstance(stored, list) else []
+            promise.resolve({"groups": [self._describe(group, group in known) for group in wanted]})
+
+        self._offsets.groups().then(answer)
+        return promise
+
+    def _describe(self, group_id: str, stored: bool) -> Tree:
+        code, found = self.coordinator.describe(group_id)
+        if found is None:
+            dead = {"group_state": "Empty" if stored else "Dead", "protocol_type": "", "protocol_data": ""}
+            return {"error_code": code, "group_id": group_id, "members": [], **dead}
+        return {
+            "error_code": code,
+            "group_id": group_id,
+            "group_state": found.state.value,
+            "protocol_type": found.protocol_type,
+            "protocol_data": found.protocol_name,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "group_instance_id": member.group_instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "member_metadata": member.metadata,
+                    "member_assignment": member.assignment,
+                }
+                for member in found.members
+            ],
+        }
+
+    def list(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
+        """This broker's groups: those with members, and those that only stored offsets."""
+        # The Java client writes "Classic" and means "classic": names of states and types know no case.
+        states = {each.lower() for each in getattr(request.body, "states_filter", ())}
+        types = {each.lower() for each in getattr(request.body, "types_filter", ())}
+        promise: Promise[Tree | Exception] = Promise()
+
+        def answer(stored: list[str] | Exception) -> None:
+            found = {group.group_id: _listed(group) for group in self.coordinator.groups()}
+            for group_id in stored if isinstance(stored, list) else ():
+                if group_id not in found and self._coordinates(group_id):
+                    found[group_id] = _listed_empty(group_id)
+            promise.resolve(
+                {
+                    "error_code": ErrorCode.NONE,
+                    "groups": [
+                        each
+                        for each in found.values()
+                        if (not states or each["group_state"].lower() in states)
+                        and (not types or each["group_type"].lower() in types)
+                    ],
+                }
+            )
+
+        self._offsets.groups().then(answer)
+        return promise
+
+    def delete(self, _: BrokerState, request: Request) -> Promise[Tree]:
+        names = list(request.body.groups_names)
+        promise: Promise[Tree] = Promise()
+        results: dict[str, ErrorCode] = {}
+
+        def finish() -> None:
+            if len(results) == len(set(names)):
+                answers = [{"group_id": name, "error_code": results[name]} for name in names]
+                promise.resolve({"results": answers})
+
+        def deleted(name: str, outcome: bool | Exception) -> None:
+            if isinstance(outcome, Exception):
+                results[name] = ErrorCode.NON_EMPTY_GROUP
+            else:
+                results[name] = ErrorCode.NONE if outcome else ErrorCode.GROUP_ID_NOT_FOUND
+            finish()
+
+        for name in set(names):
+            code = self.coordinator.refuse_delete(name)
+            if code is ErrorCode.NONE and not is_group_name(name):
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            if code is not ErrorCode.NONE:
+                results[name] = code
+                continue
+            self._offsets.delete(name).then(partial(deleted, name))
+        finish()
+        return promise
+
+    # time
+
+    def _set_timer(self) -> None:
+        due_ms = self.coordinator.next_deadline_ms()
+        if due_ms is None or (self._timer is not None and self._timer_due_ms <= due_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        self._timer = self._state.loop.call_later(max(0, due_ms - self._state.clock_ms()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.coordinator.tick(self._state.clock_ms())
+        self._set_timer()
+
+
+def _ms(span: Any) -> int:
+    return int(span.total_seconds() * 1000)
+
+
+def _joined(reply: JoinReply) -> Tree:
+    return {
+        "error_code": reply.error,
+        "generation_id": reply.generation_id,
+        "protocol_type": reply.protocol_type,
+        "protocol_name": reply.protocol_name or "",
+        "leader": reply.leader_id,
+        "member_id": reply.member_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "metadata": member.metadata,
+            }
+            for member in reply.members
+        ],
+    }
+
+
+def _synced(reply: SyncReply) -> Tree:
+    return {
+        "error_code": reply.error,
+        "protocol_type": reply.protocol_type,
+        "protocol_name": reply.protocol_name,
+        "assignment": reply.assignment,
+    }
+
+
+def _listed(group: GroupDescription) -> Tree:
+    return {
+        "group_id": group.group_id,
+        "protocol_type": group.protocol_type,
+        "group_state": group.state.value,
+        "group_type": GROUP_TYPE,
+    }
+
+
+def _listed_empty(group_id: str) -> Tree:
+    return {
+        "group_id": group_id,
+        "protocol_type": "consumer",
+        "group_state": "Empty",
+        "group_type": GROUP_TYPE,
+    }

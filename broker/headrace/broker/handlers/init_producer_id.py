@@ -1,0 +1,80 @@
+"""InitProducerId (KIP-98): producer ids out of blocks that ZooKeeper hands to each broker."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from headrace.broker.promise import Promise
+from headrace.broker.workers import Workers
+from headrace.wire.errors import ErrorCode
+from headrace.wire.messages import Request
+
+logger = logging.getLogger(__name__)
+
+Tree = dict[str, Any]
+
+WAITING_MAX = 10_000
+
+
+class ProducerIds:
+    """This broker's stock. `allocate` blocks, on a control thread; one allocation is in flight at a time."""
+
+    def __init__(self, control: Workers, allocate: Callable[[], range]) -> None:
+        self._control = control
+        self._allocate = allocate
+        self._stock: deque[range] = deque()
+        self._next = 0
+        self._waiting: deque[Promise[Tree]] = deque()
+        self._asked = False
+
+    def handle(self, request: Request) -> Tree | Promise[Tree]:
+        """A fresh id with epoch 0, whatever id the client had before (as Kafka does without a transactional
+        id).
+        """
+        if request.body.transactional_id is not None:
+            return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if self._stock:
+            return self._give()
+        if len(self._waiting) >= WAITING_MAX:
+            return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        promise: Promise[Tree] = Promise()
+        self._waiting.append(promise)
+        self._restock()
+        return promise
+
+    def _give(self) -> Tree:
+        block = self._stock[0]
+        producer_id = block[self._next]
+        self._next += 1
+        if self._next == len(block):
+            self._stock.popleft()
+            self._next = 0
+        if not self._stock:
+            self._restock()
+        return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
+
+    def _restock(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._control.submit(self._allocate, self._restocked)
+
+    def _restocked(self, block: range | None, error: Exception | None) -> None:
+        self._asked = False
+        if block is not None:
+            self._stock.append(block)
+        else:
+            logger.warning("no producer ids from ZooKeeper: %s", error)
+        while self._waiting:
+            if not self._stock:
+                if block is not None:
+                    return
+                self._waiting.popleft().resolve(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                continue
+            self._waiting.popleft().resolve(self._give())
+
+
+def _failed(code: ErrorCode) -> Tree:
+    return {"error_code": code, "producer_id": -1, "producer_epoch": -1}

@@ -1,0 +1,221 @@
+"""Produce, the short way: one plain batch for one partition, in a request whose head was seen before.
+
+A client's Produce requests differ in their correlation id and their batch, hardly ever in anything else. The
+first one goes the long way (`handlers.produce`) and leaves a template: the bytes of its head, the partition
+they mean, and its response with holes. Whatever is not plain and right here goes the long way too, which also
+finds the words for what is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.broker.core import Connection, Part
+from headrace.broker.partitions import Partition
+from headrace.broker.state import BrokerState
+from headrace.log.errors import LogStorageError
+from headrace.log.producers import Verdict, check
+from headrace.log.staging import COPY_BELOW_BYTES
+from headrace.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE_BYTES, LENGTH_END_BYTES, MAGIC, BatchHeader
+from headrace.wire.compression import Codec
+from headrace.wire.errors import ErrorCode
+from headrace.wire.messages import Request
+from headrace.wire.primitives import bytes_length, read_bytes
+from headrace.wire.produce import (
+    FLEXIBLE_FROM,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResult,
+    encode_response,
+)
+
+CORRELATION_END: Final = 8  # api key, version, correlation id
+TEMPLATES_MAX: Final = 256  # partitions one connection may alternate between
+HEAD_ENDS_MAX: Final = 4  # lengths of heads looked for: names of topics differ in length
+TAIL_BYTES: Final = 3  # empty tagged fields of partition, topic and request in flexible versions
+
+CODEC_LARGEST: Final = max(Codec)
+ACKS_NONE: Final = 0
+ACKS_ALL: Final = -1
+
+_INT32 = struct.Struct(">i")
+_BASE_MARK: Final = 0x1122334455667788  # stands in the template response where the address goes
+
+
+class Template:
+    """What a request's head means, and how to answer it."""
+
+    __slots__ = ("acks_none", "body", "durable", "flexible", "partition", "request", "response", "version")
+
+    def __init__(self, partition: Partition, request: Request) -> None:
+        body: ProduceRequest = request.body
+        self.partition = partition
+        self.version = request.version
+        self.flexible = request.version >= FLEXIBLE_FROM
+        self.acks_none = body.acks == ACKS_NONE
+        self.durable = body.acks == ACKS_ALL
+        topic = body.topics[0]
+        # The request without its batch: what a refusal's response is made from.
+        self.request = (request.version, topic.name, topic.topic_id, topic.partitions[0].partition)
+        encoded = self.encode(0, ErrorCode.NONE, None, _BASE_MARK)
+        mark = struct.pack(">q", _BASE_MARK)
+        at = encoded.index(mark)
+        end = at + len(mark)
+        self.response = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
+        self.body = (encoded[:4], encoded[8:at], encoded[end:])
+
+    def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_address: int) -> bytes:
+        """The response, the long way."""
+        version, name, topic_id, partition = self.request
+        result = ProducePartitionResult(
+            partition, code, base_address, -1, self.partition.log.start_address, message
+        )
+        return encode_response(
+            ProduceResponse([ProduceTopicResult(name, topic_id, [result])]),
+            version=version,
+            correlation_id=correlation_id,
+        )
+
+
+class PlainProduce:
+    """A request on its way: its answer's place, and what the partition tells."""
+
+    __slots__ = (
+        "_base_address",
+        "_connection",
+        "_correlation_id",
+        "_template",
+        "durable",
+        "end_address",
+        "parts",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        template: Template,
+        correlation_id: int,
+        base_address: int,
+        end_address: int,
+    ) -> None:
+        self._connection = connection
+        self._template = template
+        self._correlation_id = correlation_id
+        self._base_address = base_address
+        self.end_address = end_address
+        self.durable = template.durable
+        self.parts: Sequence[Part] | None = None
+
+    def appended(self, code: ErrorCode, message: str | None) -> None:
+        template = self._template
+        if code is ErrorCode.NONE:
+            length, before, after = template.body
+            self.parts = (
+                template.response.pack(length, self._correlation_id, before, self._base_address, after),
+            )
+        else:
+            self.parts = (template.encode(self._correlation_id, code, message, -1),)
+        self._connection.on_output(self._connection)
+
+
+def learn(state: BrokerState, connection: Connection, frame: memoryview, request: Request) -> None:
+    """Keep a template of a request that was served, if its like can go the short way."""
+    body: ProduceRequest = request.body
+    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1 or body.acks == ACKS_NONE:
+        return
+    topic = body.topics[0]
+    part = topic.partitions[0]
+    name = topic.name or state.view.names_by_id.get(topic.topic_id, "")
+    partition = state.partitions.get(name, part.partition)
+    if partition is None or not partition.is_plain or part.records is None:
+        return
+    flexible = request.version >= FLEXIBLE_FROM
+    tail = TAIL_BYTES if flexible else 0
+    head_end = len(frame) - tail - len(part.records) - len(bytes_length(len(part.records), flexible))
+    templates = connection.templates
+    if len(templates.by_head) >= TEMPLATES_MAX or bytes(frame[len(frame) - tail :]) != bytes(tail):
+        return
+    if head_end not in templates.head_ends:
+        if len(templates.head_ends) >= HEAD_ENDS_MAX:
+            return
+        templates.head_ends = (head_end, *templates.head_ends)
+    templates.by_head[bytes(frame[CORRELATION_END:head_end])] = Template(partition, request)
+
+
+def serve(
+    state: BrokerState,
+    connection: Connection,
+    frame: memoryview,
+    version: int,
+    correlation_id: int,
+    *,
+    owned: bool,
+) -> bool:
+    """Serve the request if it is plain and right; False if it must go the long way (nothing was done)."""
+    by_head = connection.templates.by_head
+    for head_end in connection.templates.head_ends:
+        template = by_head.get(bytes(frame[CORRELATION_END:head_end]))
+        if template is not None:
+            break
+    else:
+        return False
+    partition = template.partition
+    if template.version != version or not partition.is_plain:
+        return False
+    if template.flexible:
+        try:
+            _, end = read_bytes(frame, head_end, True)
+        except (IndexError, ValueError):
+            return False
+        if end != len(frame) - TAIL_BYTES or frame[end] or frame[end + 1] or frame[end + 2]:
+            return False
+        at = head_end + 1
+        while frame[at - 1] & 0x80:
+            at += 1
+    else:
+        at = head_end + 4
+        end = len(frame)
+        if end - at < 0 or _INT32.unpack_from(frame, head_end)[0] != end - at:
+            return False
+    size_bytes = end - at
+    if not HEADER_SIZE_BYTES <= size_bytes <= partition.config.max_message_bytes:
+        return False
+    header = BatchHeader._make(HEADER.unpack_from(frame, at))
+    count = header.record_count
+    if (
+        header.batch_length + LENGTH_END_BYTES != size_bytes
+        or header.magic != MAGIC
+        or not 0 <= header.attributes <= CODEC_LARGEST
+        or header.last_offset_delta != count - 1
+        or not 1 <= count <= size_bytes
+        or crc32c(frame[at + ATTRIBUTES_AT : end]) != header.crc
+    ):
+        return False
+    log = partition.log
+    producer_id = header.producer_id
+    if producer_id >= 0 and (
+        header.producer_epoch < 0
+        or header.base_sequence < 0
+        or check(
+            log.producers.get(producer_id), header.producer_epoch, header.base_sequence, header.last_sequence
+        ).verdict
+        is not Verdict.ACCEPT
+    ):
+        return False
+    batch = frame[at:end]
+    if not owned and size_bytes >= COPY_BELOW_BYTES:
+        batch = memoryview(bytearray(batch))
+    try:
+        base_address = log.stage(batch, header)
+    except LogStorageError:
+        state.partitions.settle(partition)
+        return False
+    waiting = PlainProduce(connection, template, correlation_id, base_address, log.staged_end_address)
+    connection.slots.append(waiting)
+    state.partitions.staged(partition, waiting, count)
+    return True

@@ -1,0 +1,300 @@
+"""The partitions this broker leads: staged appends, who waits for what, flush scheduling.
+
+Owns the order of things: stage during a wakeup, one writev a partition at its end (`commit`), then the fsync
+on a worker, then whoever waited for durability or for visible bytes is told. Knows no protocol: those who
+wait are called back with error codes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+from uuid import UUID
+
+from headrace.broker.config import TopicConfig
+from headrace.broker.loop import Timer
+from headrace.broker.workers import Workers
+from headrace.log.config import flush_wait_ms
+from headrace.log.directory import PartitionName
+from headrace.log.errors import LogError, LogStorageError
+from headrace.log.flush import FlushJob
+from headrace.log.partition import PartitionLog
+from headrace.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+LAZY_FLUSH_MS: Final = 10  # adaptive flushing, while neither a producer nor a consumer waits for it
+
+
+class AppendWaiter(Protocol):
+    """Told once what became of its append, which ends at `end_address`.
+
+    `durable`: it waits for the flush (acks=all), not only for the write.
+    """
+
+    @property
+    def end_address(self) -> int: ...
+    @property
+    def durable(self) -> bool: ...
+
+    def appended(self, code: ErrorCode, message: str | None) -> None: ...
+
+
+class ReadWaiter(Protocol):
+    """Told when a partition has more visible bytes, or is gone."""
+
+    def more(self) -> None: ...
+
+
+class Partition:
+    """One partition led here. `failure` is set when the disk failed under it: appends are then refused."""
+
+    __slots__ = (
+        "config",
+        "durable_waiting",
+        "failure",
+        "flush_timer",
+        "flushing",
+        "index",
+        "is_plain",
+        "leader_epoch",
+        "log",
+        "name",
+        "oldest_unflushed_ms",
+        "readers",
+        "topic",
+        "topic_id",
+        "unflushed_records",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: UUID,
+        config: TopicConfig,
+        log: PartitionLog,
+        leader_epoch: int,
+    ) -> None:
+        self.topic = topic
+        self.index = index
+        self.name = PartitionName(topic, index)
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.failure: str | None = None
+        self.set_config(config)
+        self.waiting: list[AppendWaiter] = []
+        self.durable_waiting: deque[AppendWaiter] = deque()
+        self.readers: dict[ReadWaiter, None] = {}
+        self.flushing = False
+        self.flush_timer: Timer | None = None
+        self.unflushed_records = 0
+        self.oldest_unflushed_ms = 0
+
+    def set_config(self, config: TopicConfig) -> None:
+        self.config = config
+        self.log.config = config.log
+        # Whether batches may be stored just as they come: what the Produce handler's short way relies on.
+        self.is_plain = not (config.mirror or config.log_append_time or self.failure)
+
+    def fail(self, reason: str) -> None:
+        """Refuse appends from now on."""
+        self.failure = reason
+        self.is_plain = False
+
+    @property
+    def visible_address(self) -> int:
+        """Consumers see nothing beyond it."""
+        return self.log.flushed_address
+
+
+class Partitions:
+    """All of them. `call_later(delay_ms, fn)` is the loop's timer; `clock` gives ms."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        clock: Callable[[], int],
+    ) -> None:
+        self._workers = workers
+        self._call_later = call_later
+        self._clock = clock
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._dirty: dict[Partition, None] = {}
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self._by_name.get((topic, index))
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def add(self, partition: Partition) -> None:
+        self._by_name[partition.topic, partition.index] = partition
+
+    def remove(self, partition: Partition) -> None:
+        """Whoever waits for it is told that it is gone."""
+        self._by_name.pop((partition.topic, partition.index), None)
+        partition.fail("the topic was deleted")
+        self._dirty.pop(partition, None)
+        waiting = [*partition.waiting, *partition.durable_waiting]
+        partition.waiting.clear()
+        partition.durable_waiting.clear()
+        for each in waiting:
+            each.appended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+        self._wake_readers(partition)
+
+    def staged(self, partition: Partition, waiting: AppendWaiter | None, records: int) -> None:
+        """Something was staged in its log: it will be written at the end of this wakeup."""
+        if waiting is not None:
+            partition.waiting.append(waiting)
+        if not partition.unflushed_records:
+            partition.oldest_unflushed_ms = self._clock()
+        partition.unflushed_records += records
+        self._dirty[partition] = None
+
+    def commit(self) -> None:
+        """The end of a wakeup: write what is staged, answer who waits for the write, start the flushes."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        for partition in dirty:
+            try:
+                partition.log.commit()
+            except LogStorageError as error:
+                logger.error("%s: %s", partition.name, error)
+            self.settle(partition)
+            if partition.log.flushed_address < partition.log.end_address:
+                self._schedule_flush(partition)
+
+    def settle(self, partition: Partition) -> None:
+        """Nothing is staged any more: tell who waits whether their bytes are in the file."""
+        waiting, partition.waiting = partition.waiting, []
+        end = partition.log.end_address
+        flushed = partition.log.flushed_address
+        for each in waiting:
+            if each.end_address > end:
+                each.appended(ErrorCode.KAFKA_STORAGE_ERROR, "writing to the disk failed")
+            elif each.durable and each.end_address > flushed:
+                partition.durable_waiting.append(each)
+            else:
+                each.appended(ErrorCode.NONE, None)
+
+    # flush
+
+    def wanted(self, partition: Partition) -> None:
+        """Somebody waits for bytes that are not visible yet: flush now."""
+        if partition.log.flushed_address < partition.log.end_address:
+            self._schedule_flush(partition)
+
+    def _schedule_flush(self, partition: Partition) -> None:
+        if partition.flushing or partition.failure:
+            return
+        config = partition.log.config
+        if config.flush_messages is None and config.flush_ms is None:
+            somebody_waits = partition.durable_waiting or partition.readers
+            wait_ms = 0 if somebody_waits else LAZY_FLUSH_MS
+        else:
+            wait_ms = flush_wait_ms(config, partition.unflushed_records, self._age_ms(partition))
+        if wait_ms <= 0:
+            self._flush(partition)
+        elif partition.flush_timer is None:
+            partition.flush_timer = self._call_later(wait_ms, lambda: self._flush_due(partition))
+
+    def _flush_due(self, partition: Partition) -> None:
+        partition.flush_timer = None
+        if self.get(partition.topic, partition.index) is not partition or partition.flushing:
+            return
+        if flush_wait_ms(partition.log.config, partition.unflushed_records, self._age_ms(partition)) > 0:
+            self._schedule_flush(partition)
+        elif partition.log.flushed_address < partition.log.end_address and not partition.failure:
+            self._flush(partition)
+
+    def _age_ms(self, partition: Partition) -> int:
+        return self._clock() - partition.oldest_unflushed_ms
+
+    def _flush(self, partition: Partition) -> None:
+        if partition.flush_timer is not None:
+            partition.flush_timer.cancel()
+            partition.flush_timer = None
+        job = partition.log.begin_flush()
+        if job is None:
+            return
+        partition.flushing = True
+        partition.unflushed_records = 0
+        self._workers.submit(job.run, lambda _, error: self._flushed(partition, job, error))
+
+    def _flushed(self, partition: Partition, job: FlushJob, error: Exception | None) -> None:
+        partition.flushing = False
+        if self.get(partition.topic, partition.index) is not partition:
+            return
+        if error is not None:
+            self._fail(partition, f"fsync failed: {error}")
+            return
+        log = partition.log
+        log.end_flush(job)
+        flushed = log.flushed_address
+        durable = partition.durable_waiting
+        while durable and durable[0].end_address <= flushed:
+            each = durable.popleft()
+            each.appended(ErrorCode.NONE, None)
+        self._wake_readers(partition)
+        if flushed < log.end_address:
+            self._schedule_flush(partition)
+
+    def _fail(self, partition: Partition, reason: str) -> None:
+        partition.fail(reason)
+        logger.error("%s: %s; appends are refused until the broker is restarted", partition.name, reason)
+        while partition.durable_waiting:
+            each = partition.durable_waiting.popleft()
+            each.appended(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    def _wake_readers(self, partition: Partition) -> None:
+        for reader in list(partition.readers):
+            reader.more()
+
+    # upkeep
+
+    def retain(self, now_ms: int) -> None:
+        """Let every log drop what retention no longer covers."""
+        for partition in self:
+            try:
+                deleted = partition.log.retain(now_ms)
+            except (LogError, OSError) as error:
+                logger.error("%s: retention failed: %s", partition.name, error)
+                continue
+            if deleted:
+                logger.info(
+                    "%s: retention deleted %d segments up to %s", partition.name, len(deleted), deleted[-1]
+                )
+
+    def checkpoint(self) -> None:
+        """Let every log save its checkpoint with its next flush, at once where nothing waits for one."""
+        for partition in self:
+            if partition.log.request_checkpoint() and not partition.flushing and not partition.failure:
+                self._flush(partition)
+
+    def close(self) -> None:
+        """Flush and close every log."""
+        self.commit()
+        for partition in self:
+            try:
+                partition.log.close()
+            except (LogError, OSError) as error:
+                logger.error("%s: closing failed: %s", partition.name, error)
+            self._flushed_at_close(partition)
+
+    def _flushed_at_close(self, partition: Partition) -> None:
+        while (
+            partition.durable_waiting
+            and partition.durable_waiting[0].end_address <= partition.log.flushed_address
+        ):
+            each = partition.durable_waiting.popleft()
+            each.appended(ErrorCode.NONE, None)

@@ -1,0 +1,40 @@
+"""An answer that comes later, on the event loop's thread. Owns nothing else: no threads, no timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Promise(Generic[T]):
+    """`resolve` once; callbacks given to `then` run at once or as soon as it is resolved. A second `resolve`
+    is ignored, so that a timeout and an answer may race.
+    """
+
+    __slots__ = ("_callbacks", "_done", "_value")
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[T], None]] = []
+        self._done = False
+        self._value: T
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    def resolve(self, value: T) -> None:
+        if self._done:
+            return
+        self._done = True
+        self._value = value
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(value)
+
+    def then(self, callback: Callable[[T], None]) -> None:
+        if self._done:
+            callback(self._value)
+        else:
+            self._callbacks.append(callback)

@@ -1,0 +1,148 @@
+"""Every API in one table, and the way from a frame to its handler and from a handler's answer to the slot.
+
+Owns dispatch. Produce and Fetch answer for themselves; all others return a tree (or a promise of one) that
+becomes the response of the version asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from headrace.broker.bodies import build
+from headrace.broker.core import Connection, Slot
+from headrace.broker.handlers import (
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    list_offsets,
+    metadata,
+    produce,
+    produce_plain,
+    topics,
+)
+from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.promise import Promise
+from headrace.broker.state import BrokerState
+from headrace.wire import fetch as fetch_wire
+from headrace.wire import produce as produce_wire
+from headrace.wire.apis import ApiKey
+from headrace.wire.errors import UnsupportedVersionError
+from headrace.wire.messages import Request, decode_request, encode_response, unsupported_api_versions_response
+
+logger = logging.getLogger(__name__)
+
+_HEAD = struct.Struct(">hhi")
+_CORRELATION_ID = struct.Struct(">i")
+
+METADATA_CACHE_ENTRIES_MAX: Final = 256
+
+Tree = dict[str, Any]
+Handler = Callable[[BrokerState, Request], "Tree | Promise[Any]"]
+
+
+class Api(NamedTuple):
+    """A control API: the versions spoken and who answers."""
+
+    low: int
+    high: int
+    handle: Handler
+
+
+class BrokerService:
+    """What every connection hands its requests to."""
+
+    def __init__(self, state: BrokerState, producer_ids: ProducerIds) -> None:
+        self._state = state
+        self._apis: dict[int, Api] = {
+            ApiKey.LIST_OFFSETS: Api(1, 10, list_offsets.handle),
+            ApiKey.METADATA: Api(0, 13, metadata.handle),
+            ApiKey.FIND_COORDINATOR: Api(0, 6, cluster.find_coordinator),
+            ApiKey.API_VERSIONS: Api(0, 4, lambda _state, _request: api_versions.answer(self.spoken())),
+            ApiKey.CREATE_TOPICS: Api(2, 7, topics.create),
+            ApiKey.DELETE_TOPICS: Api(1, 6, topics.delete),
+            ApiKey.INIT_PRODUCER_ID: Api(0, 5, lambda _state, request: producer_ids.handle(request)),
+            ApiKey.DESCRIBE_CONFIGS: Api(1, 4, configs.describe),
+            ApiKey.ALTER_CONFIGS: Api(0, 2, configs.alter),
+            ApiKey.CREATE_PARTITIONS: Api(0, 3, topics.create_partitions),
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1, configs.alter_incrementally),
+            ApiKey.DESCRIBE_CLUSTER: Api(0, 2, cluster.describe),
+        }
+        self._metadata: dict[bytes, bytearray] = {}
+        self._metadata_view = -1
+
+    def add(self, key: int, api: Api) -> None:
+        """Serve one more API."""
+        self._apis[key] = api
+
+    def spoken(self) -> list[tuple[int, int, int]]:
+        """`(key, lowest, highest version)` of every API."""
+        hot = [
+            (int(ApiKey.PRODUCE), produce_wire.VERSION_MIN, produce_wire.VERSION_MAX),
+            (int(ApiKey.FETCH), fetch_wire.VERSION_MIN, fetch_wire.VERSION_MAX),
+        ]
+        return sorted(hot + [(int(key), api.low, api.high) for key, api in self._apis.items()])
+
+    def handle(self, connection: Connection, frame: memoryview, *, owned: bool) -> None:
+        """Serve one request. Raises `WireError` for what must end the connection."""
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        if api_key == ApiKey.PRODUCE:
+            state = self._state
+            if not produce_plain.serve(state, connection, frame, version, correlation_id, owned=owned):
+                request = decode_request(frame)
+                produce.handle(state, connection, request, owned=owned)
+                produce_plain.learn(state, connection, frame, request)
+        elif api_key == ApiKey.FETCH:
+            fetch.handle(self._state, connection, decode_request(frame))
+        else:
+            self._control(connection, frame, api_key, version, correlation_id)
+
+    def _control(
+        self, connection: Connection, frame: memoryview, api_key: int, version: int, correlation_id: int
+    ) -> None:
+        api = self._apis.get(api_key)
+        if api is None or not api.low <= version <= api.high:
+            if api_key == ApiKey.API_VERSIONS:
+                answer = unsupported_api_versions_response(correlation_id, self.spoken())
+                connection.open_slot().fill((answer,))
+                return
+            raise UnsupportedVersionError(api_key, version, correlation_id)
+        cached = self._cached_metadata(frame) if api_key == ApiKey.METADATA else None
+        slot = connection.open_slot()
+        if cached is not None:
+            _CORRELATION_ID.pack_into(cached, 4, correlation_id)
+            slot.fill((bytes(cached),))
+            return
+        request = decode_request(frame)
+        self._state.peer = connection.peer
+        answer_tree = api.handle(self._state, request)
+        if isinstance(answer_tree, Promise):
+            answer_tree.then(lambda tree: self._answer(slot, request, tree, None))
+        else:
+            self._answer(slot, request, answer_tree, bytes(frame) if api_key == ApiKey.METADATA else None)
+
+    def _answer(self, slot: Slot, request: Request, tree: Tree | Exception, cache_for: bytes | None) -> None:
+        if isinstance(tree, Exception):
+            logger.error("API %d failed", request.api_key, exc_info=tree)
+            slot.connection.abort(f"API {request.api_key} failed")
+            return
+        response = encode_response(
+            build(request.api_key, request.version, tree), correlation_id=request.correlation_id
+        )
+        if cache_for is not None and len(self._metadata) < METADATA_CACHE_ENTRIES_MAX:
+            self._metadata[_without_correlation(cache_for)] = bytearray(response)
+        slot.fill((response,))
+
+    def _cached_metadata(self, frame: memoryview) -> bytearray | None:
+        """The response to the same question about the same view, if it was given before."""
+        if self._metadata_view != self._state.view.version:
+            self._metadata_view = self._state.view.version
+            self._metadata.clear()
+        return self._metadata.get(_without_correlation(frame))
+
+
+def _without_correlation(frame: memoryview | bytes) -> bytes:
+    return bytes(frame[:4]) + bytes(frame[8:])

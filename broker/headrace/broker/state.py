@@ -1,0 +1,83 @@
+"""What handlers work with: one value that holds this broker's parts. Owns no logic but looking things up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.broker.cluster import ClusterView
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import Refused
+from headrace.broker.loop import EventLoop
+from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.promise import Promise
+from headrace.broker.workers import Workers
+from headrace.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.topics import TopicAdmin
+
+
+logger = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class BrokerState:
+    """Touched on the loop's thread only. `control`: threads for what must wait for ZooKeeper or other
+    brokers.
+    """
+
+    broker_id: int
+    datacenter: str
+    cluster_id: str
+    config: BrokerConfig
+    loop: EventLoop
+    partitions: Partitions
+    control: Workers
+    topics: TopicAdmin
+    clock_ms: Callable[[], int] = wall_clock_ms
+    peer: str = ""  # who is being served, while its handler runs
+    view: ClusterView = field(default_factory=ClusterView)
+    opening: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def led_partition(self, topic: str, index: int) -> Partition:
+        """The partition, if this broker leads it. Raises `Refused`."""
+        found = self.partitions.get(topic, index)
+        if found is not None:
+            return found
+        known = self.view.partition(topic, index)
+        if known is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        if known.leader == self.broker_id:
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the log of {topic}-{index} is not open yet")
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is led by broker {known.leader}")
+
+    def check_leader_epoch(self, partition: Partition, epoch: int) -> None:
+        """A client that knows another epoch must learn the new one first (KIP-320). Raises `Refused`."""
+        if 0 <= epoch < partition.leader_epoch:
+            raise Refused(
+                ErrorCode.FENCED_LEADER_EPOCH, f"{partition.name} has leader epoch {partition.leader_epoch}"
+            )
+        if epoch > partition.leader_epoch:
+            raise Refused(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has leader epoch {partition.leader_epoch}"
+            )
+
+    def storage_failed(self, partition: Partition, error: Exception) -> None:
+        """A log could not be read: say so once a partition and cause."""
+        if partition.failure != str(error):
+            partition.fail(str(error))
+            logger.error("%s: %s", partition.name, error)
+
+    def later(self, job: Callable[[], object]) -> Promise[object]:
+        """Run a blocking job on a control thread; the promise gets its result, or the exception it raised."""
+        promise: Promise[object] = Promise()
+        self.control.submit(job, lambda result, error: promise.resolve(result if error is None else error))
+        return promise

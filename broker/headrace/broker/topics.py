@@ -1,0 +1,332 @@
+"""Topics as administrators change them: checks, placement, and the wait until a change is usable everywhere.
+
+Runs on control threads: it talks to ZooKeeper and to other brokers, and blocks. It may not touch partitions
+or connections; what it knows of the cluster is the immutable view.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+from uuid import UUID, uuid4
+
+from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i64
+
+from headrace.broker.cluster import ClusterView
+from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, check_topic_config
+from headrace.broker.errors import Refused
+from headrace.broker.promise import Promise
+from headrace.broker.workers import Workers
+from headrace.coordination.errors import (
+    CoordinationError,
+    InvalidTopicError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from headrace.coordination.topics import (
+    PartitionState,
+    TopicRegistry,
+    TopicState,
+    check_topic_name,
+    place_partitions,
+)
+from headrace.wire.errors import ErrorCode, WireError
+from headrace.wire.messages import decode_response, encode_request
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+USABLE_WAIT_MAX_S: Final = 30.0
+USABLE_POLL_S: Final = 0.02
+LEADER_CALL_TIMEOUT_S: Final = 2.0
+PARTITIONS_MAX: Final = 2_000
+SOURCE_TOPIC: Final = 1
+SOURCE_BROKER: Final = 4
+SOURCE_DEFAULT: Final = 5
+
+_ONE_REPLICA: Final = (
+    "only one replica a partition is supported; use replication factor 1 (or -1, the default)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What CreateTopics asks for; -1 means the broker's default. `assignment`: brokers by partition, if
+    chosen.
+    """
+
+    name: str
+    partition_count: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+    assignment: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+class TopicAdmin:
+    """`view` gives the present view of the cluster, `served_here` whether this broker serves a partition.
+
+    Methods that change something raise `Refused`.
+    """
+
+    def __init__(
+        self,
+        registry: TopicRegistry,
+        config: BrokerConfig,
+        view: Callable[[], ClusterView],
+        control: Workers,
+        served_here: Callable[[str, int], bool],
+    ) -> None:
+        self._registry = registry
+        self._config = config
+        self._view = view
+        self._control = control
+        self._served_here = served_here
+        self._creating: dict[str, Promise[object]] = {}
+
+    @staticmethod
+    def check_name(name: str) -> None:
+        try:
+            check_topic_name(name)
+        except InvalidTopicError as error:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from None
+
+    @classmethod
+    def is_valid_name(cls, name: str) -> bool:
+        try:
+            cls.check_name(name)
+        except Refused:
+            return False
+        return True
+
+    def create_on_demand(self, name: str) -> Promise[object]:
+        """On the loop's thread: create a topic with all defaults, once however many ask at the same time."""
+        promise = self._creating.get(name)
+        if promise is None:
+            promise = self._creating[name] = Promise()
+
+            def done(_: object, error: Exception | None) -> None:
+                if error is not None and not (
+                    isinstance(error, Refused) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+                ):
+                    logger.warning("creating topic %s on demand failed: %s", name, error)
+                self._creating.pop(name).resolve(None)
+
+            self._control.submit(
+                lambda: self.create(NewTopic(name), validate_only=False, timeout_s=4.0), done
+            )
+        return promise
+
+    def create(self, new: NewTopic, *, validate_only: bool, timeout_s: float) -> TopicState:
+        """Create a topic and wait until it is usable; raises `Refused`."""
+        self.check_name(new.name)
+        self._check_config(new.config)
+        topic_id = uuid4()
+        replicas = dict(new.assignment) or self._place(new, topic_id)
+        for brokers in replicas.values():
+            self._check_replicas(brokers)
+        if validate_only:
+            if new.name in self._view().topics:
+                raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {new.name!r} exists already")
+            states = {index: PartitionState(ids[0], 0, ids, ids) for index, ids in replicas.items()}
+            return TopicState(new.name, UUID(int=0), states, dict(new.config))
+        state = self._change(lambda: self._registry.create(new.name, topic_id, replicas, new.config))
+        logger.info("topic %s created with %d partitions", new.name, len(state.partitions))
+        self._wait_usable(state, timeout_s)
+        return state
+
+    def delete(self, name: str, *, timeout_s: float) -> None:
+        """Delete a topic; returns when this broker has seen it vanish. Raises `Refused`."""
+        if not self._config["delete.topic.enable"]:
+            raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+        self._change(lambda: self._registry.delete(name))
+        logger.info("topic %s deleted", name)
+        self._wait(lambda: name not in self._view().topics, timeout_s)
+
+    def add_partitions(
+        self,
+        name: str,
+        count: int,
+        chosen: Sequence[tuple[int, ...]] | None,
+        *,
+        validate_only: bool,
+        timeout_s: float,
+    ) -> None:
+        """Raise the number of partitions to `count`. Raises `Refused`."""
+        present = self._change(lambda: self._registry.get(name))
+        before = len(present.partitions)
+        if not before < count <= PARTITIONS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{name} has {before} partitions: the new count must be more, at most {PARTITIONS_MAX}",
+            )
+        if chosen is not None and len(chosen) != count - before:
+            raise Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{count - before} partitions to add, {len(chosen)} assigned",
+            )
+        if chosen is not None:
+            replicas = {before + at: brokers for at, brokers in enumerate(chosen)}
+        else:
+            replicas = self._change(
+                lambda: place_partitions(
+                    sorted(self._view().brokers),
+                    count - before,
+                    1,
+                    seed=_seed(present.topic_id),
+                    first=before,
+                )
+            )
+        for brokers in replicas.values():
+            self._check_replicas(brokers)
+        if not validate_only:
+            self._wait_usable(self._change(lambda: self._registry.add_partitions(name, replicas)), timeout_s)
+
+    def set_config(
+        self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
+    ) -> None:
+        """Replace a topic's configuration by what `change` makes of it. Raises `Refused`."""
+        present = self._change(lambda: self._registry.get(name))
+        wanted = change(dict(present.config))
+        self._check_config(wanted)
+        if not validate_only:
+            self._change(lambda: self._registry.set_config(name, wanted))
+            logger.info("topic %s configured: %s", name, wanted)
+
+    def explain(self, overrides: Mapping[str, str]) -> Iterable[tuple[str, str, int]]:
+        """`(name, value, source)` of every setting of a topic with these overrides."""
+        for name, setting in TOPIC_SETTINGS.items():
+            if name in overrides:
+                yield name, overrides[name], SOURCE_TOPIC
+            elif setting.broker_name in self._config.overrides:
+                yield name, self._config.topic_text(name), SOURCE_BROKER
+            else:
+                yield name, self._config.topic_text(name), SOURCE_DEFAULT
+
+    # inside
+
+    def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
+        count = self._config["num.partitions"] if new.partition_count == -1 else new.partition_count
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be from 1 to {PARTITIONS_MAX}"
+            )
+        if new.replication_factor not in (-1, 1):
+            raise Refused(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {new.replication_factor}: {_ONE_REPLICA}",
+            )
+        brokers = sorted(self._view().brokers)
+        if not brokers:
+            raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is registered in ZooKeeper")
+        return place_partitions(brokers, count, 1, seed=_seed(topic_id))
+
+    def _check_replicas(self, brokers: tuple[int, ...]) -> None:
+        if len(brokers) != 1:
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(brokers)}: {_ONE_REPLICA}")
+        if brokers[0] not in self._view().brokers:
+            raise Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"broker {brokers[0]} is not alive; alive: {sorted(self._view().brokers)}",
+            )
+
+    def _check_config(self, config: Mapping[str, str]) -> None:
+        try:
+            check_topic_config(config)
+        except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    def _change(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except TopicExistsError as error:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, str(error)) from None
+        except UnknownTopicError as error:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from None
+        except InvalidTopicError as error:
+            raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from None
+        except CoordinationError as error:
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
+
+    def _wait_usable(self, state: TopicState, timeout_s: float) -> None:
+        """Until this broker knows the topic and every leader serves its partitions."""
+        left = dict(state.partitions)
+
+        def usable() -> bool:
+            known = self._view().topics.get(state.name)
+            if known is None or len(known.partitions) < len(state.partitions):
+                return False
+            for leader in {partition.leader for partition in left.values()}:
+                asked = [index for index, partition in left.items() if partition.leader == leader]
+                for index in self._served(leader, state.name, asked):
+                    del left[index]
+            return not left
+
+        if not self._wait(usable, timeout_s):
+            raise Refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"topic {state.name} is created, but partitions {sorted(left)} are not served yet",
+            )
+
+    @staticmethod
+    def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.monotonic() + min(max(timeout_s, 0.0), USABLE_WAIT_MAX_S)
+        while not reached():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(USABLE_POLL_S)
+        return True
+
+    def _served(self, leader: int, topic: str, indexes: list[int]) -> list[int]:
+        """Which of these partitions their leader serves, asked by ListOffsets."""
+        here = [index for index in indexes if self._served_here(topic, index)]
+        broker = self._view().brokers.get(leader)
+        if broker is None or here:
+            return here
+        try:
+            return _ask_served(broker.host, broker.port, topic, indexes)
+        except (OSError, WireError):
+            return []
+
+
+def _ask_served(host: str, port: int, topic: str, indexes: list[int]) -> list[int]:
+    request = ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(0),
+        topics=(
+            ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    ListOffsetsPartition(partition_index=i32(index), timestamp=i64(-1)) for index in indexes
+                ),
+            ),
+        ),
+    )
+    with socket.create_connection((host, port), timeout=LEADER_CALL_TIMEOUT_S) as connection:
+        connection.sendall(encode_request(request, correlation_id=1, client_id="headrace-broker"))
+        stream = connection.makefile("rb")
+        head = stream.read(4)
+        if len(head) < 4:
+            raise ConnectionResetError(f"{host}:{port} closed the connection")
+        (length,) = struct.unpack(">i", head)
+        _, response = decode_response(
+            stream.read(length), api_key=request.__api_key__, version=request.__version__
+        )
+    return [
+        each.partition_index
+        for found in response.topics
+        for each in found.partitions
+        if each.error_code == ErrorCode.NONE
+    ]
+
+
+def _seed(topic_id: UUID) -> int:
+    """Partitions added later go on round the brokers; only the topic decides where it began."""
+    return topic_id.int & 0xFFFFFFFF

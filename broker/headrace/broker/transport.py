@@ -1,0 +1,372 @@
+"""Sockets: accepts clients, moves their bytes to the sans-IO core and its answers back, by sendfile where
+they are file slices.
+
+Owns listening, connection bounds, idle connections. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import time
+from typing import Final
+
+from headrace.broker.core import Connection, Part, Service
+from headrace.broker.loop import READABLE, WRITABLE, EventLoop
+from headrace.log.files import FileSlice
+from headrace.wire.errors import WireError
+
+logger = logging.getLogger(__name__)
+
+SCRATCH_BYTES: Final = 64 * 1024
+BACKLOG: Final = 1024
+READ_BYTES_PER_WAKEUP: Final = 4 * 1024 * 1024  # of one connection, so that others get their turn
+SEND_BYTES_PER_WAKEUP: Final = 8 * 1024 * 1024
+GATHER_PARTS_MAX: Final = 256
+COPY_SLICE_BELOW_BYTES: Final = 16 * 1024  # cheaper to read and send with the rest than a sendfile of its own
+ACCEPT_PAUSE_MS: Final = 100
+
+_GONE: Final = frozenset(
+    {
+        errno.ECONNRESET,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ECONNABORTED,
+    }
+)
+
+
+class Server:
+    """All connections of a broker. `service_for` makes the service of a new client."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        *,
+        connections_max: int,
+        frame_limit_bytes: int,
+        receiving_bytes_max: int,
+        idle_ms: int,
+    ) -> None:
+        self.loop = loop
+        self.connections_max = connections_max
+        self.frame_limit_bytes = frame_limit_bytes
+        self.receiving_bytes_max = receiving_bytes_max
+        self.receiving_bytes = 0
+        self.connections: dict[int, Transport] = {}
+        self.with_output: dict[Transport, None] = {}
+        self.starved: dict[Transport, None] = {}  # wait for others' large requests to end
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._idle_s = idle_ms / 1000
+        self._listeners: list[Listener] = []
+        loop.at_wakeup_end(self.send_all)
+        loop.every(min(10_000, idle_ms), self._close_idle)
+
+    def bind(self, host: str, port: int, service: Service) -> Listener:
+        """Take the address; its clients are served once the listener is `start`ed. Raises `OSError`."""
+        listener = Listener(self, host, port, service)
+        self._listeners.append(listener)
+        return listener
+
+    def stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    def send_all(self) -> None:
+        """Send what every connection has to send."""
+        if not self.with_output:
+            return
+        ready, self.with_output = self.with_output, {}
+        for transport in ready:
+            transport.send()
+
+    def feed_starved(self) -> None:
+        starved, self.starved = self.starved, {}
+        for transport in starved:
+            transport.update_interest()
+
+    def _close_idle(self) -> None:
+        before_s = time.monotonic() - self._idle_s
+        for transport in list(self.connections.values()):
+            if transport.active_s < before_s and not transport.core.slots:
+                transport.close("idle")
+
+    def close(self) -> None:
+        self.stop_accepting()
+        for transport in list(self.connections.values()):
+            transport.close("the broker stops")
+
+
+class Listener:
+    """One listening socket."""
+
+    def __init__(self, server: Server, host: str, port: int, service: Service) -> None:
+        self._server = server
+        self._service = service
+        try:
+            self._socket = socket.create_server((host, port), backlog=BACKLOG, reuse_port=False)
+        except OSError as error:
+            reason = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
+            raise OSError(error.errno, f"{reason}; is another process there?") from None
+        self._socket.setblocking(False)
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self._started = False
+
+    def start(self) -> None:
+        """Serve clients from now on; those who came earlier wait in the backlog."""
+        self._started = True
+        self._server.loop.register(self._socket.fileno(), self)
+
+    def on_ready(self, events: int) -> None:
+        while True:
+            try:
+                client, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # Out of descriptors or memory: the backlog stays readable, so look again a little later.
+                logger.error("accepting a connection failed: %s", error)
+                self._server.loop.modify(self._socket.fileno(), 0)
+                self._server.loop.call_later(ACCEPT_PAUSE_MS, self._resume)
+                return
+            peer = f"{address[0]}:{address[1]}"
+            if len(self._server.connections) >= self._server.connections_max:
+                logger.warning("%s: refused, max.connections=%d are open", peer, self._server.connections_max)
+                client.close()
+                continue
+            Transport(self._server, client, peer, self._service)
+
+    def _resume(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._server.loop.modify(self._socket.fileno(), READABLE)
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            if self._started:
+                self._server.loop.unregister(self._socket.fileno())
+            self._socket.close()
+
+
+class Transport:
+    """One client's socket around its sans-IO core."""
+
+    __slots__ = ("_events", "_fd", "_reserved_bytes", "_server", "_socket", "active_s", "core")
+
+    def __init__(self, server: Server, client: socket.socket, peer: str, service: Service) -> None:
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._server = server
+        self._socket = client
+        self._fd = client.fileno()
+        self._events = READABLE
+        self._reserved_bytes = 0
+        self.active_s = time.monotonic()
+        self.core = Connection(
+            service,
+            peer=peer,
+            frame_limit_bytes=server.frame_limit_bytes,
+            on_output=self._on_output,
+            on_abort=self.close,
+        )
+        server.connections[self._fd] = self
+        server.loop.register(self._fd, self)
+
+    def _on_output(self, _: Connection) -> None:
+        self._server.with_output[self] = None
+
+    def on_ready(self, events: int) -> None:
+        if events & (select.EPOLLERR | select.EPOLLHUP) and not events & READABLE:
+            self.close("")
+            return
+        if events & WRITABLE:
+            self._server.with_output[self] = None
+        if events & READABLE:
+            self._read()
+
+    def _read(self) -> None:
+        core = self.core
+        client = self._socket
+        scratch = self._server.scratch
+        budget = READ_BYTES_PER_WAKEUP
+        self.active_s = time.monotonic()
+        try:
+            while budget > 0 and not core.closed:
+                target = core.wanted()
+                buffer = scratch if target is None else target
+                count = client.recv_into(buffer)
+                if not count:
+                    self.close("")
+                    return
+                budget -= count
+                if target is None:
+                    core.receive(buffer[:count])
+                else:
+                    core.filled(count)
+                self._account()
+                if core.must_pause or self._starves:
+                    break
+                if count < len(buffer):
+                    return
+        except BlockingIOError:
+            return
+        except WireError as error:
+            self.close(f"{type(error).__name__}: {error}")
+            return
+        except OSError as error:
+            self.close("" if error.errno in _GONE else str(error))
+            return
+        except Exception:
+            logger.exception("%s: serving a request failed", core.peer)
+            self.close("internal error")
+            return
+        self.update_interest()
+
+    def _account(self) -> None:
+        """What is being received counts against the bound that all connections share."""
+        server = self._server
+        now = self.core.partial_bytes
+        if now == self._reserved_bytes:
+            return
+        before = server.receiving_bytes
+        server.receiving_bytes += now - self._reserved_bytes
+        self._reserved_bytes = now
+        if server.starved and server.receiving_bytes < before:
+            server.feed_starved()
+
+    @property
+    def _starves(self) -> bool:
+        """Too much is being received already, and not only by this connection."""
+        server = self._server
+        return (
+            self._reserved_bytes > SCRATCH_BYTES
+            and server.receiving_bytes > server.receiving_bytes_max
+            and server.receiving_bytes > self._reserved_bytes
+        )
+
+    def send(self) -> None:
+        """Send as much as the socket takes, then wait for it to take more."""
+        core = self.core
+        if core.closed:
+            return
+        core.release_answers()
+        budget = SEND_BYTES_PER_WAKEUP
+        try:
+            while core.outgoing and budget > 0:
+                sent = self._send_some()
+                core.outgoing_bytes -= sent
+                budget -= sent
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close("" if error.errno in _GONE else str(error))
+            return
+        if not core.closed:
+            self.active_s = time.monotonic()
+            self.update_interest()
+
+    def _send_some(self) -> int:
+        outgoing = self.core.outgoing
+        head = outgoing[0]
+        if isinstance(head, FileSlice):
+            if head.length_bytes >= COPY_SLICE_BELOW_BYTES:
+                return self._send_slice(head)
+            self._inline()
+            return 0
+        if len(outgoing) == 1:
+            sent = self._socket.send(head)
+        else:
+            parts = self._gather()
+            more = len(parts) < len(outgoing)
+            sent = self._socket.sendmsg(parts, [], socket.MSG_MORE if more else 0)
+        self._drop(sent)
+        return sent
+
+    def _send_slice(self, head: FileSlice) -> int:
+        sent = os.sendfile(self._fd, head.file.fd, head.position_bytes, head.length_bytes)
+        if not sent:
+            raise OSError(
+                errno.EIO, f"{head.file.path} ended before byte {head.position_bytes + head.length_bytes}"
+            )
+        outgoing = self.core.outgoing
+        if sent == head.length_bytes:
+            outgoing.popleft()
+        else:
+            outgoing[0] = FileSlice(head.file, head.position_bytes + sent, head.length_bytes - sent)
+        return sent
+
+    def _inline(self) -> None:
+        """Read small slices at the head of the queue into memory."""
+        outgoing = self.core.outgoing
+        for index, part in enumerate(outgoing):
+            if index >= GATHER_PARTS_MAX or (
+                isinstance(part, FileSlice) and part.length_bytes >= COPY_SLICE_BELOW_BYTES
+            ):
+                return
+            if isinstance(part, FileSlice):
+                content = part.read()
+                if len(content) != part.length_bytes:
+                    raise OSError(
+                        errno.EIO,
+                        f"{part.file.path} ended before byte {part.position_bytes + part.length_bytes}",
+                    )
+                outgoing[index] = content
+
+    def _gather(self) -> list[bytes | bytearray | memoryview]:
+        if any(isinstance(part, FileSlice) for part in list(self.core.outgoing)[:GATHER_PARTS_MAX]):
+            self._inline()
+        parts: list[bytes | bytearray | memoryview] = []
+        for part in self.core.outgoing:
+            if isinstance(part, FileSlice) or len(parts) >= GATHER_PARTS_MAX:
+                break
+            parts.append(part)
+        return parts
+
+    def _drop(self, sent: int) -> None:
+        outgoing = self.core.outgoing
+        while sent:
+            part: Part = outgoing[0]
+            assert not isinstance(part, FileSlice)
+            size = len(part)
+            if sent < size:
+                outgoing[0] = memoryview(part)[sent:]
+                return
+            sent -= size
+            outgoing.popleft()
+
+    def update_interest(self) -> None:
+        """Read unless the peer is owed too much; write if something waits."""
+        core = self.core
+        if core.closed:
+            return
+        events = 0
+        if self._starves:
+            self._server.starved[self] = None
+        elif not core.must_pause:
+            events |= READABLE
+        if core.outgoing:
+            events |= WRITABLE
+        if events != self._events:
+            self._events = events
+            self._server.loop.modify(self._fd, events)
+
+    def close(self, reason: str) -> None:
+        """End the connection; a reason is logged."""
+        core = self.core
+        if core.closed:
+            return
+        if reason:
+            logger.info("%s: connection closed: %s", core.peer, reason)
+        core.close()
+        server = self._server
+        server.loop.unregister(self._fd)
+        del server.connections[self._fd]
+        server.with_output.pop(self, None)
+        server.starved.pop(self, None)
+        self._account()
+        self._socket.close()

@@ -1,0 +1,120 @@
+"""What a produced batch must be before it is stored. Pure: bytes and settings in, bytes or a refusal out.
+
+Looks at headers and checksums; opens a batch only to store it uncompressed when it holds more records than
+bytes (each record needs an address of its own).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.broker.config import TopicConfig
+from headrace.broker.errors import Refused
+from headrace.wire.batch import (
+    CODEC_MASK,
+    HEADER_SIZE_BYTES,
+    LOG_APPEND_TIME_BIT,
+    BatchHeader,
+    hop,
+    read_header,
+    seal,
+    verify,
+)
+from headrace.wire.compression import Codec, decompress
+from headrace.wire.errors import CorruptBatchError, ErrorCode, UnsupportedMagicError
+
+DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+
+Buffer = bytes | bytearray | memoryview
+
+
+def split(records: memoryview | None) -> list[tuple[memoryview, BatchHeader]]:
+    """The batches of a partition's records, checksums verified. Raises `Refused`."""
+    if records is None or not len(records):
+        raise Refused(
+            ErrorCode.INVALID_RECORD, "a Produce request must hold a record batch for each partition"
+        )
+    batches = []
+    end = 0
+    try:
+        for at, header in hop(records):
+            verify(records, at, header)
+            end = at + header.size_bytes
+            batches.append((records[at:end], header))
+        if end != len(records):
+            read_header(records, end)
+            raise CorruptBatchError(f"{len(records) - end} bytes after the last whole batch")
+    except UnsupportedMagicError as error:
+        raise Refused(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from None
+    except CorruptBatchError as error:
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    return batches
+
+
+def check(header: BatchHeader, config: TopicConfig) -> None:
+    """Raises `Refused` for a batch that may not be stored."""
+    if header.size_bytes > config.max_message_bytes:
+        raise Refused(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {header.size_bytes} bytes; max.message.bytes is {config.max_message_bytes}",
+        )
+    if header.is_transactional or header.is_control:
+        raise Refused(
+            ErrorCode.INVALID_TXN_STATE, "headrace has no transactions: send without a transactional id"
+        )
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        raise Refused(
+            ErrorCode.INVALID_RECORD,
+            f"a batch of {header.record_count} records with last offset delta {header.last_offset_delta}",
+        )
+    if header.attributes & CODEC_MASK > max(Codec):
+        raise Refused(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {header.attributes & CODEC_MASK} is unknown"
+        )
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise Refused(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} with epoch {header.producer_epoch}, "
+            f"sequence {header.base_sequence}",
+        )
+
+
+def to_store(
+    batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
+) -> tuple[Buffer, BatchHeader]:
+    """The batch as it is to be stored: usually itself; rewritten for LogAppendTime or to give each record an
+    address.
+
+    Raises `Refused` if it cannot be unpacked.
+    """
+    unpack = header.record_count > header.size_bytes
+    if not unpack and not config.log_append_time and not header.is_log_append_time:
+        return batch, header
+    payload: Buffer = batch[HEADER_SIZE_BYTES:]
+    attributes = header.attributes
+    if unpack:
+        try:
+            payload = decompress(header.codec, bytes(payload), limit_bytes=DECOMPRESSED_BYTES_MAX)
+        except CorruptBatchError as error:
+            raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        attributes &= ~CODEC_MASK
+    max_timestamp_ms = header.max_timestamp_ms
+    attributes &= ~LOG_APPEND_TIME_BIT
+    if config.log_append_time:
+        attributes |= LOG_APPEND_TIME_BIT
+        max_timestamp_ms = now_ms
+    stored = bytearray(
+        seal(
+            payload,
+            record_count=header.record_count,
+            base_timestamp_ms=header.base_timestamp_ms,
+            max_timestamp_ms=max_timestamp_ms,
+            attributes=attributes,
+            last_offset_delta=header.last_offset_delta,
+            partition_leader_epoch=header.partition_leader_epoch,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+        )
+    )
+    return memoryview(stored), read_header(stored)

@@ -1,0 +1,55 @@
+"""The threads that run fsync and other blocking file work, so that the event loop never waits for a disk.
+
+Owns threads and their queue. What a job does, and what follows on the loop's thread, is the caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+THREADS: Final = 4  # concurrent fsyncs share one journal commit
+STOP_WAIT_MAX_S: Final = 30.0
+
+Outcome = Callable[[Any, Exception | None], None]
+
+
+class Workers:
+    """Runs `job()` on some thread, then `done(result, error)` on the loop's thread by `post`.
+
+    The queue is bounded by its users: a partition has one flush in flight, a connection one control request.
+    """
+
+    def __init__(self, name: str, post: Callable[[Callable[[], None]], None], threads: int = THREADS) -> None:
+        self._post = post
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Outcome] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Callable[[], Any], done: Outcome) -> None:
+        self._queue.put((job, done))
+
+    def stop(self) -> None:
+        """Finish what is queued, then end the threads."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(STOP_WAIT_MAX_S)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            job, done = item
+            try:
+                result, error = job(), None
+            except Exception as caught:
+                result, error = None, caught
+            self._post(lambda done=done, result=result, error=error: done(result, error))  # type: ignore[misc]

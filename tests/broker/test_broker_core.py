@@ -1,0 +1,139 @@
+"""The sans-IO core: however bytes arrive and whenever answers come, requests and answers keep their order."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.core import IN_FLIGHT_MAX, Connection, Slot
+from headrace.log.files import FileSlice
+from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
+
+LIMIT_BYTES = 100_000
+
+
+class Echo:
+    """Answers each frame with itself, at once or when told."""
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        self.at_once = at_once
+        self.frames: list[bytes] = []
+        self.slots: list[Slot] = []
+
+    def handle(self, connection: Connection, frame: memoryview, *, owned: bool) -> None:
+        self.frames.append(bytes(frame))
+        slot = connection.open_slot()
+        self.slots.append(slot)
+        if self.at_once:
+            slot.fill((bytes(frame),))
+
+
+def connect(service: Echo) -> Connection:
+    return Connection(
+        service,
+        peer="test",
+        frame_limit_bytes=LIMIT_BYTES,
+        on_output=lambda _: None,
+        on_abort=lambda reason: pytest.fail(reason),
+    )
+
+
+def framed(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def feed(connection: Connection, data: bytes, cuts: list[int]) -> None:
+    """Give the bytes in pieces, as a transport does: into the frame that has begun, if there is one."""
+    at = 0
+    for end in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
+        while at < end:
+            target = connection.wanted()
+            if target is None:
+                scratch = bytearray(data[at:end])
+                connection.receive(memoryview(scratch))
+                scratch[:] = bytes(len(scratch))  # the transport's buffer is reused at once
+                at = end
+            else:
+                count = min(len(target), end - at)
+                target[:count] = data[at : at + count]
+                connection.filled(count)
+                at += count
+
+
+def sent(connection: Connection) -> bytes:
+    connection.release_answers()
+    parts = [part.read() if isinstance(part, FileSlice) else bytes(part) for part in connection.outgoing]
+    connection.outgoing.clear()
+    return b"".join(parts)
+
+
+payloads = st.lists(st.integers(8, 9_000).map(lambda size: random.Random(size).randbytes(size)), max_size=6)
+
+
+@settings(max_examples=80)
+@given(payloads=payloads, cuts=st.lists(st.integers(0, 50_000), max_size=8))
+def test_frames_are_the_same_however_bytes_arrive(payloads: list[bytes], cuts: list[int]) -> None:
+    service = Echo()
+    connection = connect(service)
+    feed(connection, b"".join(map(framed, payloads)), cuts)
+    assert service.frames == payloads
+    assert sent(connection) == b"".join(payloads)
+
+
+def test_byte_by_byte() -> None:
+    service = Echo()
+    connection = connect(service)
+    data = framed(b"12345678") + framed(b"another request") * 2
+    feed(connection, data, list(range(len(data))))
+    assert service.frames == [b"12345678", b"another request", b"another request"]
+
+
+@settings(max_examples=60)
+@given(order=st.permutations(range(8)))
+def test_answers_leave_in_the_order_of_the_requests(order: list[int]) -> None:
+    service = Echo(at_once=False)
+    connection = connect(service)
+    feed(connection, b"".join(framed(b"request%d" % number) for number in range(8)), [])
+    out = b""
+    answered: set[int] = set()
+    for number in order:
+        service.slots[number].fill((b"<%d>" % number,))
+        answered.add(number)
+        out += sent(connection)
+        ready = next((n for n in range(8) if n not in answered), 8)
+        assert out == b"".join(b"<%d>" % n for n in range(ready))
+
+
+@pytest.mark.parametrize("length", [-1, LIMIT_BYTES + 1, 0x47455420])  # the last one is "GET "
+def test_impossible_lengths_end_the_connection(length: int) -> None:
+    connection = connect(Echo())
+    with pytest.raises(FrameTooLargeError, match=r"socket\.request\.max\.bytes"):
+        feed(connection, length.to_bytes(4, "big", signed=True) + b"and more", [])
+
+
+@pytest.mark.parametrize("payload", [b"", b"1234567"])
+@pytest.mark.parametrize("cuts", [[], [1], [4], [5]])
+def test_a_frame_without_a_request_ends_the_connection(payload: bytes, cuts: list[int]) -> None:
+    connection = connect(Echo())
+    with pytest.raises(MalformedMessageError, match="holds no request"):
+        feed(connection, framed(payload), cuts)
+
+
+def test_a_client_that_is_owed_too_much_is_not_read_from() -> None:
+    service = Echo(at_once=False)
+    connection = connect(service)
+    feed(connection, framed(b"12345678") * IN_FLIGHT_MAX, [])
+    assert connection.must_pause
+    service.slots[0].fill((b"answer",))
+    connection.release_answers()
+    assert not connection.must_pause
+
+
+def test_answers_after_the_end_are_dropped() -> None:
+    service = Echo(at_once=False)
+    connection = connect(service)
+    feed(connection, framed(b"12345678"), [])
+    connection.close()
+    service.slots[0].fill((b"too late",))
+    assert connection.closed

@@ -1,0 +1,201 @@
+"""The front listener behind a plain TCP balancer: producers see one node, every record reaches its leader."""
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
+
+from fix_broker import BrokerCluster, RawClient, StartCluster
+from fix_zookeeper import ZooKeeperRoom, free_port
+from headrace.broker.front import VIRTUAL_NODE_ID
+from headrace.wire.batch import hop
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, decode_records, encode_batch
+
+
+class Balancer:
+    """Gives each connection to the next backend that takes it, as HAProxy in TCP mode does."""
+
+    def __init__(self, backends: list[int]) -> None:
+        self.backends = itertools.cycle(backends)
+        self.count = len(backends)
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.socket.getsockname()[1]
+        self.open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.socket.accept()
+                for _ in range(self.count):
+                    with contextlib.suppress(OSError):
+                        backend = socket.create_connection(("127.0.0.1", next(self.backends)))
+                        break
+                else:
+                    client.close()
+                    continue
+                self.open += [client, backend]
+                for source, sink in ((client, backend), (backend, client)):
+                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for each in (source, sink):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        # Closing alone does not wake a thread that waits in accept.
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        for each in self.open:
+            each.close()
+
+
+@contextlib.contextmanager
+def balanced(
+    start: StartCluster, room: ZooKeeperRoom, count: int
+) -> Iterator[tuple[BrokerCluster, Balancer]]:
+    fronts = [free_port() for _ in range(count)]
+    balancer = Balancer(fronts)
+    try:
+        cluster = start(
+            count,
+            zookeeper=room,
+            arguments=lambda broker_id: [
+                "--front-listen",
+                f"127.0.0.1:{fronts[broker_id - 1]}",
+                "--front-advertise",
+                f"127.0.0.1:{balancer.port}",
+            ],
+        )
+        yield cluster, balancer
+    finally:
+        balancer.close()
+
+
+@pytest.fixture
+def front(broker_cluster: StartCluster, zookeeper: ZooKeeperRoom) -> Iterator[tuple[BrokerCluster, Balancer]]:
+    with balanced(broker_cluster, zookeeper, 2) as made:
+        yield made
+
+
+def leaders(cluster: BrokerCluster, topic: str) -> dict[int, int]:
+    with RawClient(cluster[1].address) as client:
+        request = MetadataRequest(
+            topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        (found,) = client.ask(request).topics
+        return {each.partition_index: each.leader_id for each in found.partitions}
+
+
+def stored(cluster: BrokerCluster, topic: str) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    records = {}
+    for partition, leader in leaders(cluster, topic).items():
+        with RawClient(cluster[leader].address) as client:
+            data = client.read_all(topic, partition)
+        records[partition] = [(r.key, r.value) for at, _ in hop(data) for r in decode_records(data, at)]
+    return records
+
+
+def test_the_cluster_looks_like_one_node(front: tuple[BrokerCluster, Balancer]) -> None:
+    cluster, balancer = front
+    with RawClient(cluster[1].address) as client:
+        client.create_topic("t", partitions=4)
+    for _ in range(2):
+        with RawClient(f"127.0.0.1:{balancer.port}") as client:
+            request = MetadataRequest(
+                topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            )
+            answer = client.ask(request)
+            (node,) = answer.brokers
+            assert (node.node_id, node.host, node.port) == (VIRTUAL_NODE_ID, "127.0.0.1", balancer.port)
+            assert {p.leader_id for t in answer.topics for p in t.partitions} == {VIRTUAL_NODE_ID}
+            assert client.fetch("t", 0, 0).error_code == ErrorCode.INVALID_REQUEST
+    assert set(leaders(cluster, "t").values()) == {1, 2}
+
+
+def test_batches_reach_their_leaders_and_errors_come_back(front: tuple[BrokerCluster, Balancer]) -> None:
+    cluster, balancer = front
+    with RawClient(cluster[1].address) as client:
+        client.create_topic("t", partitions=2)
+    raw = encode_batch([Record(0, 1_000, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=0)
+    with RawClient(f"127.0.0.1:{balancer.port}") as client:
+        for partition in (0, 1):
+            result = client.produce("t", partition, raw)
+            assert (result.error_code, result.partition, result.base_offset) == (0, partition, 0)
+            assert client.produce("t", partition, raw).base_offset == 0, "a duplicate, at its first address"
+            bad = bytearray(raw)
+            bad[-1] ^= 1
+            assert client.produce("t", partition, bytes(bad)).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert client.produce("t", 9, raw).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {p: len(records) for p, records in stored(cluster, "t").items()} == {0: 1, 1: 1}
+
+
+@pytest.mark.real_client
+def test_keys_keep_their_order_through_the_balancer(front: tuple[BrokerCluster, Balancer]) -> None:
+    from confluent_kafka import Producer
+
+    cluster, balancer = front
+    with RawClient(cluster[1].address) as client:
+        client.create_topic("t", partitions=4)
+    producers = [
+        Producer(
+            {
+                "bootstrap.servers": f"127.0.0.1:{balancer.port}",
+                "enable.idempotence": True,
+                "compression.type": codec,
+                "linger.ms": 2,
+            }
+        )
+        for codec in ("lz4", "zstd")
+    ]
+    for number in range(5_000):
+        for name, producer in enumerate(producers):
+            producer.produce("t", key=b"%d-%d" % (name, number % 20), value=b"%d" % number)
+            producer.poll(0)
+    assert [producer.flush(20) for producer in producers] == [0, 0]
+    by_key = defaultdict(list)
+    for records in stored(cluster, "t").values():
+        for key, value in records:
+            by_key[key].append(int(value or b""))
+    assert len(by_key) == 40
+    for key, values in by_key.items():
+        assert key is not None
+        assert values == list(range(int(key.split(b"-")[1]), 5_000, 20))
+
+
+def test_a_dead_leader_is_told_and_found_again(front: tuple[BrokerCluster, Balancer]) -> None:
+    cluster, _ = front
+    with RawClient(cluster[1].address) as client:
+        client.create_topic("t", partitions=2)
+    led = {leader: partition for partition, leader in leaders(cluster, "t").items()}
+    raw = encode_batch([Record(0, 1_000, None, b"v")])
+    with RawClient(f"127.0.0.1:{_front_port(cluster, 1)}") as client:
+        assert client.produce("t", led[2], raw).error_code == 0
+        cluster[2].kill()
+        code = ErrorCode(client.produce("t", led[2], raw).error_code)
+        assert code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.LEADER_NOT_AVAILABLE) and code.retriable
+        assert client.produce("t", led[1], raw).error_code == 0, "others are not disturbed"
+        cluster[2].start()
+        deadline = time.monotonic() + 15
+        while client.produce("t", led[2], raw).error_code:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def _front_port(cluster: BrokerCluster, broker_id: int) -> int:
+    arguments = cluster[broker_id].extra_arguments
+    return int(arguments[arguments.index("--front-listen") + 1].rpartition(":")[2])

@@ -1,0 +1,272 @@
+"""The broker's pure decisions: settings, validation, responses of every version, what to open or drop."""
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from headrace.broker.bodies import build
+from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError
+from headrace.broker.controller import plan
+from headrace.broker.errors import Refused
+from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.promise import Promise
+from headrace.broker.validation import check, split, to_store
+from headrace.coordination.topics import PartitionState, TopicState
+from headrace.log.directory import PartitionName
+from headrace.wire.batch import hop, read_header, seal, verify
+from headrace.wire.compression import Codec
+from headrace.wire.errors import ErrorCode
+from headrace.wire.messages import Request, decode_response, encode_response
+from headrace.wire.records import Record, decode_records, encode_batch
+
+# settings
+
+
+def test_every_default_is_allowed() -> None:
+    config = BrokerConfig()
+    for name in BROKER_SETTINGS:
+        assert config[name] is not None
+    assert config.topic({}).log.retention_ms == 7 * 24 * 3600 * 1000
+    assert config.topic({}).log.flush_ms is None
+
+
+def test_topics_inherit_from_the_broker_and_override_it() -> None:
+    config = BrokerConfig({"log.retention.ms": "5000", "log.flush.interval.ms": "7"})
+    assert config.topic({}).log.retention_ms == 5000
+    assert config.topic({}).log.flush_ms == 7
+    assert config.topic({"retention.ms": "-1"}).log.retention_ms == -1
+    assert config.topic({"headrace.mirror": "true"}).mirror
+    for name, setting in TOPIC_SETTINGS.items():
+        assert setting.broker_name is None or setting.broker_name in BROKER_SETTINGS, name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("retention.ms", "soon", "not a number"),
+        ("retention.ms", "-2", "must be from -1"),
+        ("headrace.mirror", "perhaps", "not a boolean"),
+        ("message.timestamp.type", "Never", "CreateTime or LogAppendTime"),
+        ("cleanup.policy", "compact", "use delete"),
+        ("no.such.setting", "1", "no topic setting"),
+    ],
+)
+def test_wrong_topic_settings_say_what_is_allowed(name: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        BrokerConfig().topic({name: value})
+
+
+def test_wrong_broker_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no broker setting"):
+        BrokerConfig({"log.retention": "1"})
+    with pytest.raises(ConfigError, match="must be from"):
+        BrokerConfig({"num.partitions": "0"})
+
+
+# validation
+
+PLAIN = BrokerConfig().topic({})
+
+
+def code_of(batch: bytes) -> ErrorCode:
+    with pytest.raises(Refused) as caught:
+        for _, header in split(memoryview(batch)):
+            check(header, PLAIN)
+    return caught.value.code
+
+
+def test_a_good_batch_passes_as_it_is() -> None:
+    raw = memoryview(bytearray(encode_batch([Record(0, 1, None, b"v")])))
+    ((batch, header),) = split(raw)
+    check(header, PLAIN)
+    assert to_store(batch, header, PLAIN, 5) == (batch, header)
+
+
+def test_what_is_refused_and_how() -> None:
+    good = bytearray(encode_batch([Record(0, 1, None, b"v"), Record(1, 1, None, b"w")]))
+    flipped = bytearray(good)
+    flipped[-1] ^= 1
+    old = bytearray(good)
+    old[16] = 1
+    assert code_of(b"") is ErrorCode.INVALID_RECORD
+    assert code_of(flipped) is ErrorCode.CORRUPT_MESSAGE
+    assert code_of(good[:-1]) is ErrorCode.CORRUPT_MESSAGE
+    assert code_of(good + b"more") is ErrorCode.CORRUPT_MESSAGE
+    assert code_of(old) is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert code_of(encode_batch([Record(0, 1, None, bytes(1_100_000))])) is ErrorCode.MESSAGE_TOO_LARGE
+
+    def sealed(**fields: int) -> bytes:
+        defaults = {"record_count": 1, "base_timestamp_ms": 1, "max_timestamp_ms": 1}
+        return seal(b"records", **{**defaults, **fields})
+
+    assert code_of(sealed(record_count=0, last_offset_delta=0)) is ErrorCode.INVALID_RECORD
+    assert code_of(sealed(record_count=3, last_offset_delta=7)) is ErrorCode.INVALID_RECORD
+    assert code_of(sealed(attributes=0x10)) is ErrorCode.INVALID_TXN_STATE
+    assert code_of(sealed(attributes=0x20)) is ErrorCode.INVALID_TXN_STATE
+    assert code_of(sealed(attributes=6)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert code_of(sealed(producer_id=4, producer_epoch=0, base_sequence=-1)) is ErrorCode.INVALID_RECORD
+
+
+def test_more_records_than_bytes_are_stored_uncompressed() -> None:
+    records = [Record(at, 1_000, None, b"") for at in range(10_000)]
+    raw = memoryview(
+        bytearray(encode_batch(records, codec=Codec.GZIP, producer_id=3, producer_epoch=1, base_sequence=5))
+    )
+    ((batch, header),) = split(raw)
+    if header.record_count <= header.size_bytes:  # the wire may have seen to it already
+        batch = memoryview(bytearray(_squeezed(records)))
+        header = read_header(batch)
+    assert header.record_count > header.size_bytes
+    stored, stored_header = to_store(batch, header, PLAIN, 5)
+    assert stored_header.codec is Codec.NONE and stored_header.record_count <= stored_header.size_bytes
+    verify(stored, 0, stored_header)
+    assert len(decode_records(stored)) == 10_000
+    assert stored_header[8:] == header[8:]
+
+
+def _squeezed(records: list[Record]) -> bytes:
+    from headrace.wire.compression import compress
+
+    plain = encode_batch(records)
+    header = read_header(plain)
+    return seal(
+        compress(Codec.ZSTD, plain[61:]),
+        attributes=int(Codec.ZSTD),
+        record_count=header.record_count,
+        base_timestamp_ms=header.base_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+    )
+
+
+def test_log_append_time_stamps_the_batch() -> None:
+    config = BrokerConfig().topic({"message.timestamp.type": "LogAppendTime"})
+    raw = memoryview(bytearray(encode_batch([Record(0, 1, None, b"v")])))
+    ((batch, header),) = split(raw)
+    stored, stored_header = to_store(batch, header, config, 777)
+    verify(stored, 0, stored_header)
+    assert stored_header.is_log_append_time and stored_header.max_timestamp_ms == 777
+    assert decode_records(stored)[0].timestamp_ms == 777
+    # A client may not claim the log's time where the topic does not give it.
+    claimed, claimed_header = to_store(memoryview(stored), stored_header, PLAIN, 5)
+    assert not claimed_header.is_log_append_time
+    assert [h.size_bytes for _, h in hop(claimed)] == [len(stored)]
+
+
+# responses
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_one_tree_makes_every_version_of_a_response(version: int) -> None:
+    topic_id = uuid4()
+    tree = {
+        "brokers": [{"node_id": 1, "host": "a", "port": 9, "rack": "east"}],
+        "cluster_id": "c",
+        "controller_id": 1,
+        "topics": [
+            {
+                "error_code": ErrorCode.NONE,
+                "name": "t",
+                "topic_id": topic_id,
+                "partitions": [
+                    {
+                        "error_code": ErrorCode.LEADER_NOT_AVAILABLE,
+                        "partition_index": 0,
+                        "leader_id": 1,
+                        "leader_epoch": 3,
+                        "replica_nodes": (1,),
+                        "isr_nodes": (1,),
+                    }
+                ],
+            }
+        ],
+    }
+    frame = encode_response(build(3, version, tree), correlation_id=5)
+    correlation_id, body = decode_response(frame[4:], api_key=3, version=version)
+    assert correlation_id == 5
+    assert body.topics[0].partitions[0].error_code.name == "leader_not_available"
+    assert version < 7 or body.topics[0].partitions[0].leader_epoch == 3
+    assert version < 10 or body.topics[0].topic_id == topic_id
+
+
+# the controller's plan
+
+
+def topic(name: str, topic_id: UUID, leaders: list[int]) -> TopicState:
+    return TopicState(name, topic_id, {i: PartitionState(b, 0, (b,), (b,)) for i, b in enumerate(leaders)})
+
+
+def test_plan_opens_closes_and_deletes() -> None:
+    same, gone, again, moved = uuid4(), uuid4(), uuid4(), uuid4()
+    present = {
+        PartitionName("same", 0): same,
+        PartitionName("gone", 0): gone,
+        PartitionName("again", 0): uuid4(),
+        PartitionName("moved", 0): moved,
+    }
+    topics = {
+        "same": topic("same", same, [1, 2, 1]),
+        "again": topic("again", again, [1]),
+        "moved": topic("moved", moved, [2]),
+    }
+    made = plan(1, present, topics)
+    assert sorted(made.open) == sorted([(PartitionName("same", 2), same), (PartitionName("again", 0), again)])
+    assert made.close == [PartitionName("moved", 0)]
+    assert sorted(made.delete) == [PartitionName("again", 0), PartitionName("gone", 0)]
+    after = {PartitionName("same", 0): same, PartitionName("same", 2): same, PartitionName("again", 0): again}
+    assert plan(1, after, topics) == plan(1, {}, {}), "nothing more to do"
+
+
+# producer ids
+
+
+class Held:
+    """Workers that run when told."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple] = []  # type: ignore[type-arg]
+
+    def submit(self, job: object, done: object) -> None:
+        self.jobs.append((job, done))
+
+    def run(self) -> None:
+        job, done = self.jobs.pop(0)
+        try:
+            result, error = job(), None
+        except OSError as caught:
+            result, error = None, caught
+        done(result, error)
+
+
+class Asking:
+    transactional_id = None
+
+
+def test_producer_ids_come_from_blocks_and_askers_wait_for_the_next() -> None:
+    control = Held()
+    blocks = iter([range(10, 12), OSError("no ZooKeeper"), range(50, 52)])
+
+    def allocate() -> range:
+        block = next(blocks)
+        if isinstance(block, OSError):
+            raise block
+        return block
+
+    ids = ProducerIds(control, allocate)  # type: ignore[arg-type]
+    got: list[tuple[int, int]] = []
+
+    def ask() -> None:
+        answer = ids.handle(Request(22, 4, 1, None, Asking()))
+        note = lambda tree: got.append((tree["producer_id"], int(tree["error_code"])))  # noqa: E731
+        answer.then(note) if isinstance(answer, Promise) else note(answer)
+
+    ask()
+    ask()
+    ask()
+    assert got == []
+    control.run()
+    assert got == [(10, 0), (11, 0)], "the third waits for another block"
+    control.run()
+    assert got[2:] == [(-1, int(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
+    ask()
+    control.run()
+    assert got[3:] == [(50, 0)]

@@ -1,0 +1,80 @@
+"""A partition's log in memory, for fake brokers and models: it checks producers' sequences as Kafka does."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from headrace.wire.batch import BatchHeader, hop, read_header, readdress, verify
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, decode_records
+
+
+@dataclass
+class ProducerState:
+    epoch: int
+    last_sequence: int = -1
+    recent: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
+
+
+class FakeLog:
+    """One partition. `by_address`: offsets are byte addresses as in headrace; else they count records as in
+    Kafka.
+    """
+
+    def __init__(self, by_address: bool) -> None:
+        self.by_address = by_address
+        self.batches: list[bytes] = []
+        self.end = 0
+        self.start = 0
+        self.producers: dict[int, ProducerState] = {}
+
+    def append(self, batch: bytes) -> tuple[ErrorCode, int]:
+        header = read_header(batch)
+        verify(batch, 0, header)
+        if header.producer_id >= 0:
+            code, known = self._check_sequence(header)
+            if code is not ErrorCode.NONE or known is not None:
+                return code, -1 if known is None else known
+        base = self.end
+        stored = bytearray(batch)
+        if self.by_address:
+            self.end += readdress(stored, 0, base)
+        else:
+            stored[:8] = base.to_bytes(8, "big")
+            self.end += header.record_count
+        self.batches.append(bytes(stored))
+        if header.producer_id >= 0:
+            state = self.producers[header.producer_id]
+            state.last_sequence = header.last_sequence
+            state.recent.append((header.base_sequence, header.last_sequence, base))
+        return ErrorCode.NONE, base
+
+    def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int | None]:
+        state = self.producers.get(header.producer_id)
+        if state is None or header.producer_epoch > state.epoch:
+            if state is not None and header.base_sequence != 0:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None
+            self.producers[header.producer_id] = ProducerState(header.producer_epoch)
+            return ErrorCode.NONE, None
+        if header.producer_epoch < state.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, None
+        for first, last, base in state.recent:
+            if (first, last) == (header.base_sequence, header.last_sequence):
+                return ErrorCode.NONE, base
+        if header.base_sequence != (state.last_sequence + 1) % 2**31:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, None
+        return ErrorCode.NONE, None
+
+    def read(self, offset: int, max_bytes: int) -> bytes:
+        data = b""
+        for batch in self.batches:
+            if read_header(batch).next_offset > offset:
+                if data and len(data) + len(batch) > max_bytes:
+                    break
+                data += batch
+        return data
+
+    def records(self) -> list[Record]:
+        return [record for batch in self.batches for record in decode_records(batch)]
+
+    def headers(self) -> list[BatchHeader]:
+        return [header for batch in self.batches for _, header in hop(batch)]

@@ -1,0 +1,202 @@
+"""A real ZooKeeper for tests: one JVM a test run (a worker), a chroot a test; it can be stopped, killed,
+restarted, and made to forget a session.
+
+Fixtures: `zookeeper_server` (the process, session-scoped) and `zookeeper` (a `ZooKeeperRoom`: connect
+strings with a chroot of its own). A test that stops or kills the server must start it again: use
+`private_zookeeper`, a server of the test's own.
+"""
+
+import contextlib
+import ctypes
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from headrace.coordination.session import ZooKeeperSession
+
+START_WAIT_MAX_S = 60.0
+TICK_MS = 200
+"""ZooKeeper allows session timeouts from 2 to 20 ticks (here up to 60 s): sessions of dead tests expire in
+0.4 s if they ask so."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """For `preexec_fn`: the child is killed by the kernel when its parent thread ends, whatever way it ends.
+
+    Start such processes from a thread that lives as long as they should.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def zookeeper_jars() -> str:
+    """The class path: PySpark ships ZooKeeper's server and all it needs. (Asking find_spec does not import
+    pyspark.)"""
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None, (
+        "pyspark is not installed: its jars hold the ZooKeeper server"
+    )
+    return str(Path(spec.origin).parent / "jars" / "*")
+
+
+class ZooKeeperServer:
+    """One ZooKeeper process on a port of 127.0.0.1, with its data in a scratch folder."""
+
+    def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
+        self.directory = directory
+        self.host = host
+        self.port = free_port(host)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / "zoo.cfg"
+        config.write_text(
+            f"tickTime={TICK_MS}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
+            f"clientPortAddress={self.host}\nadmin.enableServer=false\nmaxClientCnxns=0\nmaxSessionTimeout=60000\n"
+        )
+        command = [
+            "java",
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dzookeeper.forceSync=no",
+        ]
+        command += ["-cp", zookeeper_jars(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
+        with (self.directory / "out.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """The server hangs: connections stay open, nothing is answered, no session expires."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(how)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_WAIT_MAX_S
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            assert self._process.poll() is None, (
+                f"ZooKeeper ended: {(self.directory / 'out.log').read_text()[-2000:]}"
+            )
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection((self.host, self.port), timeout=1) as probe,
+            ):
+                probe.sendall(b"srvr")
+                if b"Zookeeper version" in probe.recv(4096):
+                    return
+            time.sleep(0.05)
+        raise TimeoutError(f"ZooKeeper on {self.address} was not ready within {START_WAIT_MAX_S:g} s")
+
+
+@dataclass(frozen=True)
+class ZooKeeperRoom:
+    """A chroot on a server. `hosts` is the connect string for `--zookeeper` and for sessions."""
+
+    server: ZooKeeperServer
+    chroot: str
+
+    @property
+    def hosts(self) -> str:
+        return f"{self.server.address}{self.chroot}"
+
+    def session(
+        self, *, timeout_s: float = 4.0, call_timeout_s: float = 20.0, name: str = "test"
+    ) -> ZooKeeperSession:
+        """A started session; the caller closes it (it is a context manager)."""
+        return ZooKeeperSession(
+            self.hosts, timeout_s=timeout_s, call_timeout_s=call_timeout_s, name=name
+        ).start()
+
+    def expire(self, session: ZooKeeperSession) -> None:
+        """Makes the server forget the session, as after a long silence: a second connection with its id
+        closes it."""
+        thief = KazooClient(
+            self.server.address, client_id=session._client.client_id, timeout=session.timeout_s
+        )
+        thief.start(timeout=10)
+        thief.stop()
+        thief.close()
+
+
+@contextlib.contextmanager
+def running_zookeeper() -> Iterator[ZooKeeperServer]:
+    directory = Path(tempfile.mkdtemp(prefix="headrace-zookeeper-"))
+    server = ZooKeeperServer(directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def room_on(server: ZooKeeperServer) -> ZooKeeperRoom:
+    chroot = f"/test-{uuid.uuid4().hex[:12]}"
+    client = KazooClient(server.address)
+    client.start(timeout=20)
+    client.ensure_path(chroot)
+    client.stop()
+    client.close()
+    return ZooKeeperRoom(server, chroot)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    with running_zookeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: ZooKeeperServer) -> ZooKeeperRoom:
+    return room_on(zookeeper_server)
+
+
+@pytest.fixture
+def private_zookeeper() -> Iterator[ZooKeeperRoom]:
+    with running_zookeeper() as server:
+        yield room_on(server)
