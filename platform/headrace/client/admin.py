@@ -1,0 +1,446 @@
+"""Administration: topics, configurations, the cluster, offsets. Blocking calls, one connection at a time.
+
+What must be done by the controller is asked of it; a broker that says it is no longer the controller, or
+that a leader is being found, is asked again until the time is up.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from headrace.client import forks
+from headrace.client.backoff import Backoff
+from headrace.client.calls import Call, Schema, control_call, list_offsets_call, metadata_call, milliseconds
+from headrace.client.cluster import Address, Cluster, TopicInfo, from_metadata
+from headrace.client.errors import (
+    BrokerError,
+    ClientError,
+    ClosedError,
+    ForkedError,
+    NetworkError,
+    UnknownTopicError,
+)
+from headrace.client.network import Network
+from headrace.wire.apis import ApiKey
+from headrace.wire.errors import ErrorCode
+from headrace.wire.primitives import NO_UUID
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+RETRY: Final = Backoff(first_ms=50, max_ms=1000)
+
+_TOPIC_RESOURCE: Final = 2
+_BROKER_RESOURCE: Final = 4
+_SET: Final = 0
+_DELETE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting. `source`: Kafka's number of where the value comes from (1 its own, 5 a default)."""
+
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+    is_sensitive: bool
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it was set on the resource itself."""
+        return self.source == 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers by id, which one is the controller (-1: unknown), and the cluster's id."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: Mapping[int, Address]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """`offset` -1: no record is that young. `timestamp_ms` -1 for the start and the end."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class Admin:
+    """Use it as a context manager. Safe to share: calls wait for each other, each at most `timeout_ms`.
+
+    Raises `BrokerError` with the broker's reason, `NetworkError` when nobody answers, `UnsupportedApiError`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        client_id: str = "headrace-admin",
+        timeout_ms: float = 30_000,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._timeout_s = timeout_ms / 1000
+        self._clock = clock
+        self._draw = draw
+        self._sleep = sleep
+        self._forked = False
+        self._lock = threading.Lock()
+        self._network = Network(
+            bootstrap, client_id=client_id, request_timeout_ms=timeout_ms, clock=clock, draw=draw
+        )
+        forks.watch(self)
+
+    # topics
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics, by name."""
+        return dict(self._metadata(None).topics)
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises `UnknownTopicError`."""
+        info = self._metadata([name]).topics.get(name)
+        if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise UnknownTopicError(f"there is no topic {name!r}")
+        if info.error is not ErrorCode.NONE:
+            raise BrokerError(info.error, f"topic {name!r}")
+        return info
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        wait_for_leaders: bool = True,
+    ) -> UUID:
+        """Create a topic; returns its id.
+
+        Every partition has a leader on return, unless told not to wait for that.
+        """
+
+        def build(schema: Schema) -> Any:
+            entries = (config or {}).items()
+            topic = schema.make(
+                "CreatableTopic",
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=(),
+                configs=tuple(schema.make("CreatableTopicConfig", name=k, value=v) for k, v in entries),
+            )
+            return schema.make(
+                "CreateTopicsRequest", topics=(topic,), timeout=milliseconds(self._timeout_s * 1000)
+            )
+
+        def result(body: Any) -> list[_Result]:
+            return [_Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.topics]
+
+        body = self._change(ApiKey.CREATE_TOPICS, build, result)
+        if wait_for_leaders:
+            self._wait_for_leaders(name, partitions)
+        return getattr(body.topics[0], "topic_id", None) or NO_UUID
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records."""
+
+        def build(schema: Schema) -> Any:
+            if schema.version >= 6:
+                states = (schema.make("DeleteTopicState", name=name, topic_id=None),)
+                return schema.make(
+                    "DeleteTopicsRequest", topics=states, timeout=milliseconds(self._timeout_s * 1000)
+                )
+            return schema.make(
+                "DeleteTopicsRequest", topic_names=(name,), timeout=milliseconds(self._timeout_s * 1000)
+            )
+
+        def result(body: Any) -> list[_Result]:
+            return [
+                _Result(t.error_code, f"topic {t.name!r}", getattr(t, "error_message", None))
+                for t in body.responses
+            ]
+
+        self._change(ApiKey.DELETE_TOPICS, build, result)
+
+    def create_partitions(self, name: str, total: int) -> None:
+        """Let the topic have `total` partitions. Keys may land elsewhere from then on."""
+
+        def build(schema: Schema) -> Any:
+            topic = schema.make("CreatePartitionsTopic", name=name, count=total, assignments=None)
+            return schema.make(
+                "CreatePartitionsRequest",
+                topics=(topic,),
+                timeout=milliseconds(self._timeout_s * 1000),
+                validate_only=False,
+            )
+
+        def result(body: Any) -> list[_Result]:
+            return [_Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.results]
+
+        self._change(ApiKey.CREATE_PARTITIONS, build, result)
+        self._wait_for_leaders(name, total)
+
+    # configuration
+
+    def describe_configs(self, topic: str) -> dict[str, ConfigEntry]:
+        """A topic's settings, defaults too, by name."""
+        return self._describe(_TOPIC_RESOURCE, topic, None)
+
+    def describe_broker_configs(self, broker_id: int) -> dict[str, ConfigEntry]:
+        """A broker's settings, as it tells them itself."""
+        return self._describe(_BROKER_RESOURCE, str(broker_id), broker_id)
+
+    def _describe(self, kind: int, name: str, node_id: int | None) -> dict[str, ConfigEntry]:
+        def build(schema: Schema) -> Any:
+            resource = schema.make(
+                "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=None
+            )
+            return schema.make("DescribeConfigsRequest", resources=(resource,))
+
+        def result(body: Any) -> list[_Result]:
+            return [_Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.results]
+
+        body = self._call(
+            control_call(ApiKey.DESCRIBE_CONFIGS, build), result, lambda: node_id, repeatable=True
+        )
+        return {
+            entry.name: ConfigEntry(
+                entry.name, entry.value, entry.config_source, entry.read_only, entry.is_sensitive
+            )
+            for entry in body.results[0].configs
+        }
+
+    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Set some of a topic's settings, and leave the others; None puts one back to its default."""
+
+        def build(schema: Schema) -> Any:
+            configs = tuple(
+                schema.make(
+                    "AlterableConfig",
+                    name=name,
+                    config_operation=_DELETE if value is None else _SET,
+                    value=value,
+                )
+                for name, value in changes.items()
+            )
+            resource = schema.make(
+                "AlterConfigsResource", resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=configs
+            )
+            return schema.make("IncrementalAlterConfigsRequest", resources=(resource,), validate_only=False)
+
+        def result(body: Any) -> list[_Result]:
+            return [_Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.responses]
+
+        self._change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, result)
+
+    # cluster and offsets
+
+    def describe_cluster(self) -> ClusterDescription:
+        def build(schema: Schema) -> Any:
+            return schema.make("DescribeClusterRequest", include_cluster_authorized_operations=False)
+
+        def result(body: Any) -> list[_Result]:
+            return [_Result(body.error_code, "the cluster", body.error_message)]
+
+        body = self._call(control_call(ApiKey.DESCRIBE_CLUSTER, build), result, lambda: None, repeatable=True)
+        brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in body.brokers}
+        return ClusterDescription(body.cluster_id, body.controller_id, brokers)
+
+    def list_offsets(
+        self, topic: str, timestamp_ms: int = LATEST, *, partitions: Iterable[int] | None = None
+    ) -> dict[int, OffsetAndTimestamp]:
+        """Per partition (by default all) the offset at EARLIEST, LATEST, or of the first record not older
+        than a time.
+        """
+        deadline_s = self._deadline_s()
+        wanted = set(partitions) if partitions is not None else None
+        found: dict[int, OffsetAndTimestamp] = {}
+        failures = 0
+        with self._lock:
+            while True:
+                info = self._topic_now(topic, deadline_s)
+                missing = (set(info.partitions) if wanted is None else wanted) - found.keys()
+                if not missing:
+                    return dict(sorted(found.items()))
+                error = self._offsets_round(topic, missing, timestamp_ms, found, deadline_s)
+                if error is not None:
+                    failures += 1
+                    self._pause(error, failures, deadline_s)
+
+    def _offsets_round(
+        self,
+        topic: str,
+        missing: set[int],
+        timestamp_ms: int,
+        found: dict[int, OffsetAndTimestamp],
+        deadline_s: float,
+    ) -> ClientError | None:
+        """Ask each leader once; what came goes into `found`. Returns an error worth trying again after."""
+        by_leader: dict[int, list[int]] = {}
+        error: ClientError | None = None
+        for partition in sorted(missing):
+            if partition not in self._network.cluster.topics[topic].partitions:
+                raise UnknownTopicError(f"{topic} has no partition {partition}")
+            leader = self._network.cluster.leader(topic, partition)
+            if leader is None:
+                error = NetworkError(f"{topic}-{partition} has no leader")
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        for leader, partitions in by_leader.items():
+            call = list_offsets_call({topic: dict.fromkeys(partitions, timestamp_ms)})
+            try:
+                body = self._network.ask(call, node_id=leader, deadline_s=deadline_s)
+            except NetworkError as failure:
+                error = failure
+                continue
+            for part in body.topics[0].partitions:
+                if part.error_code == ErrorCode.NONE:
+                    found[part.partition_index] = OffsetAndTimestamp(part.offset, part.timestamp)
+                    continue
+                refusal = BrokerError(part.error_code, f"{topic}-{part.partition_index}")
+                if not refusal.retriable:
+                    raise refusal
+                error = refusal
+        return error
+
+    # calling
+
+    def _change(
+        self, api_key: ApiKey, build: Callable[[Schema], Any], result: Callable[[Any], list[_Result]]
+    ) -> Any:
+        return self._call(control_call(api_key, build), result, self._controller, repeatable=False)
+
+    def _controller(self) -> int | None:
+        cluster = self._network.cluster
+        return cluster.controller_id if cluster.controller_id in cluster.brokers else None
+
+    def _call(
+        self,
+        call: Call,
+        result: Callable[[Any], list[_Result]],
+        target: Callable[[], int | None],
+        *,
+        repeatable: bool,
+    ) -> Any:
+        """Ask until the answer holds no error worth asking again after; raises the others.
+
+        What is not `repeatable` is not sent again once it may have taken effect: a topic created twice
+        would be reported as existing.
+        """
+        deadline_s = self._deadline_s()
+        failures = 0
+        with self._lock:
+            if not self._network.cluster.brokers:
+                self._refresh([], deadline_s)
+            while True:
+                try:
+                    body = self._network.ask(call, node_id=target(), deadline_s=deadline_s)
+                    self._raise_worst(result(body))
+                    return body
+                except ClientError as error:
+                    again = isinstance(error, BrokerError) and error.code in _ASK_AGAIN
+                    if not again and not (repeatable and isinstance(error, NetworkError)):
+                        raise
+                    failures += 1
+                    self._pause(error, failures, deadline_s)
+                    self._refresh([], deadline_s)
+
+    @staticmethod
+    def _raise_worst(results: list[_Result]) -> None:
+        for result in results:
+            if result.code != ErrorCode.NONE:
+                raise BrokerError(result.code, result.what, result.message)
+
+    def _pause(self, error: ClientError, failures: int, deadline_s: float) -> None:
+        wait_s = RETRY.delay_s(failures, self._draw)
+        if self._clock() + wait_s >= deadline_s:
+            raise error
+        self._sleep(wait_s)
+
+    def _deadline_s(self) -> float:
+        if self._forked:
+            raise ForkedError("this admin was made before os.fork; make a new one in the child")
+        if self._network.closed:
+            raise ClosedError("the admin is closed")
+        return self._clock() + self._timeout_s
+
+    # metadata
+
+    def _metadata(self, topics: list[str] | None) -> Cluster:
+        with self._lock:
+            return self._refresh(topics, self._deadline_s())
+
+    def _refresh(self, topics: list[str] | None, deadline_s: float) -> Cluster:
+        """Fresh metadata of those topics (None: all), which is the network's picture from now on."""
+        failures = 0
+        while True:
+            try:
+                body = self._network.ask(metadata_call(topics, create=False), deadline_s=deadline_s)
+            except NetworkError as error:
+                failures += 1
+                self._pause(error, failures, deadline_s)
+            else:
+                newer = from_metadata(body)
+                self._network.cluster = self._network.cluster.updated(newer)
+                return newer
+
+    def _topic_now(self, name: str, deadline_s: float) -> TopicInfo:
+        info = self._refresh([name], deadline_s).topics.get(name)
+        if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise UnknownTopicError(f"there is no topic {name!r}")
+        return info
+
+    def _wait_for_leaders(self, name: str, partitions: int) -> None:
+        deadline_s = self._deadline_s()
+        failures = 0
+        with self._lock:
+            while True:
+                info = self._refresh([name], deadline_s).topics.get(name)
+                known = 0 if info is None else len(info.partitions)
+                led = len(self._network.cluster.led_partitions(name))
+                if known >= partitions and led == known:
+                    return
+                failures += 1
+                self._pause(
+                    NetworkError(f"{name}: {known - led} partitions have no leader"), failures, deadline_s
+                )
+
+    # end
+
+    def close(self) -> None:
+        """May be called again."""
+        if not self._forked:
+            self._network.close()
+
+    def after_fork_in_child(self) -> None:
+        self._forked = True
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Result(NamedTuple):
+    code: int
+    what: str
+    message: str | None
+
+
+_ASK_AGAIN: Final = (
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)

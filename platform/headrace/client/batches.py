@@ -1,0 +1,109 @@
+"""A producer's batch on its way: open, closed, numbered, in flight, done. Data and its few transitions; no
+I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.client.delivery import Outcome
+from headrace.client.errors import ClientError
+from headrace.client.observer import BatchIdentity
+from headrace.wire.batch import renumber
+from headrace.wire.compression import Codec
+from headrace.wire.records import BatchBuilder
+
+NO_SEQUENCE: Final = -1
+_EMPTY: Final = BatchBuilder(0)  # in place of a builder that has done its work
+
+
+class ProducerBatch(Outcome):
+    """Records of one partition that travel together. The accumulator's lock guards it until it is closed."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "bucket",
+        "builder",
+        "created_s",
+        "data",
+        "error",
+        "identity",
+        "in_flight",
+        "is_numbered",
+        "log_append_time_ms",
+        "maybe_appended",
+        "partition",
+        "record_limit",
+        "retry_at_s",
+        "size_bytes",
+        "surely_appended",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        limit_bytes: int,
+        created_s: float,
+        bucket: int | None,
+        record_limit: int | None,
+    ) -> None:
+        super().__init__()
+        self.topic = topic
+        self.partition = partition
+        self.builder = BatchBuilder(limit_bytes)
+        self.created_s = created_s
+        self.bucket = bucket
+        """The multiple of `batch_boundary_ms` its timestamps are in."""
+        self.record_limit = record_limit
+        self.size_bytes = 0
+        """What it takes of the producer's memory."""
+        self.identity = BatchIdentity(topic, partition, -1, -1, NO_SEQUENCE, 0, -1, -1)
+        self.is_numbered = False
+        self.data: bytearray = bytearray()
+        """The encoded batch, once it has a number."""
+        self.attempts = 0
+        self.retry_at_s = 0.0
+        self.in_flight = False
+        self.maybe_appended = False
+        """Some attempt's fate is unknown: it must not get another number before that is known."""
+        self.surely_appended = False
+        """A younger batch of the same epoch was acknowledged."""
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.error: ClientError | None = None
+
+    def number(self, producer_id: int, producer_epoch: int, base_sequence: int, codec: Codec) -> None:
+        """Give it its identity, and encode it. Once; `renumber` after that."""
+        assert not self.is_numbered
+        self.is_numbered = True
+        self.identity = BatchIdentity(
+            topic=self.topic,
+            partition=self.partition,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=self.builder.record_count,
+            base_timestamp_ms=self.builder.base_timestamp_ms,
+            max_timestamp_ms=self.builder.max_timestamp_ms,
+        )
+        self.data = bytearray(
+            self.builder.build(
+                codec=codec,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+            )
+        )
+        self.builder = _EMPTY
+
+    def renumber(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Another identity for the same records. Not while it is in flight, or may have been appended."""
+        assert not self.in_flight and not self.maybe_appended
+        self.identity = self.identity._replace(
+            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+        )
+        renumber(self.data, 0, producer_id, producer_epoch, base_sequence)

@@ -1,0 +1,172 @@
+"""One request as a value: how to encode it for whatever version the broker speaks, how to decode the answer.
+
+Owns which versions this client speaks, and the building of kio payloads across versions: fields that a
+version does not have are left out.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from headrace.wire import fetch, messages, produce
+from headrace.wire.apis import ApiKey
+
+SPOKEN: Final[dict[int, tuple[int, int]]] = {
+    # Topics are named by name, so Produce and Fetch stop before the versions that name them by id.
+    ApiKey.PRODUCE: (3, 12),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.LIST_OFFSETS: (1, 7),
+    ApiKey.METADATA: (4, 12),
+    ApiKey.API_VERSIONS: (0, 3),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.DESCRIBE_CLUSTER: (0, 1),
+}
+"""The lowest and highest version of each API that this client writes and reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`encode(version, correlation_id, client_id)` gives the framed request, `decode(frame, version)` the
+    answer.
+    """
+
+    api_key: int
+    encode: Callable[[int, int, str], bytes]
+    decode: Callable[[memoryview, int], Any]
+    expects_answer: bool = True
+
+
+def produce_call(request: produce.ProduceRequest) -> Call:
+    def encode(version: int, correlation_id: int, client_id: str) -> bytes:
+        return produce.encode_request(
+            request, version=version, correlation_id=correlation_id, client_id=client_id
+        )
+
+    def decode(frame: memoryview, version: int) -> produce.ProduceResponse:
+        return produce.decode_response(frame, version=version)[1]
+
+    return Call(ApiKey.PRODUCE, encode, decode, expects_answer=request.acks != 0)
+
+
+def fetch_call(request: fetch.FetchRequest) -> Call:
+    def encode(version: int, correlation_id: int, client_id: str) -> bytes:
+        return fetch.encode_request(
+            request, version=version, correlation_id=correlation_id, client_id=client_id
+        )
+
+    def decode(frame: memoryview, version: int) -> fetch.FetchResponse:
+        return fetch.decode_response(frame, version=version)[1]
+
+    return Call(ApiKey.FETCH, encode, decode)
+
+
+def control_call(api_key: ApiKey, build: Callable[[Schema], Any]) -> Call:
+    """A call of any other API.
+
+    `build` is given the version's `Schema` and returns the payload made from it.
+    """
+
+    def encode(version: int, correlation_id: int, client_id: str) -> bytes:
+        body = build(Schema(api_key, version))
+        return messages.encode_request(body, correlation_id=correlation_id, client_id=client_id)
+
+    def decode(frame: memoryview, version: int) -> Any:
+        return messages.decode_response(frame, api_key=api_key, version=version)[1]
+
+    return Call(api_key, encode, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The request structures of one API version: `schema.make("MetadataRequestTopic", name=…)`."""
+
+    api_key: int
+    version: int
+
+    def make(self, structure: str, **values: Any) -> Any:
+        """kio's `structure` with those of `values` that this version has."""
+        kind, names = _structure(self.api_key, self.version, structure)
+        return kind(**{name: value for name, value in values.items() if name in names})
+
+
+@cache
+def _structure(api_key: int, version: int, structure: str) -> tuple[Any, frozenset[str]]:
+    kind = getattr(load_payload_module(api_key, version, EntityType.request), structure)
+    return kind, frozenset(field.name for field in fields(kind))
+
+
+def milliseconds(value: float) -> datetime.timedelta:
+    """A duration as kio wants it."""
+    return datetime.timedelta(milliseconds=value)
+
+
+def api_versions_call(software_version: str) -> Call:
+    def build(schema: Schema) -> Any:
+        return schema.make(
+            "ApiVersionsRequest", client_software_name="headrace", client_software_version=software_version
+        )
+
+    return control_call(ApiKey.API_VERSIONS, build)
+
+
+def metadata_call(topics: list[str] | None, *, create: bool) -> Call:
+    """`topics` None asks for all; `create` lets the broker create missing ones if it is so configured."""
+
+    def build(schema: Schema) -> Any:
+        wanted = None
+        if topics is not None:
+            wanted = tuple(schema.make("MetadataRequestTopic", name=name, topic_id=None) for name in topics)
+        return schema.make(
+            "MetadataRequest",
+            topics=wanted,
+            allow_auto_topic_creation=create,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+
+    return control_call(ApiKey.METADATA, build)
+
+
+def init_producer_id_call() -> Call:
+    def build(schema: Schema) -> Any:
+        return schema.make(
+            "InitProducerIdRequest",
+            transactional_id=None,
+            transaction_timeout=milliseconds(60_000),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+
+    return control_call(ApiKey.INIT_PRODUCER_ID, build)
+
+
+def list_offsets_call(wanted: dict[str, dict[int, int]]) -> Call:
+    """`wanted`: topic → partition → timestamp in ms, or -1 for the end, -2 for the start."""
+
+    def build(schema: Schema) -> Any:
+        topics = tuple(
+            schema.make(
+                "ListOffsetsTopic",
+                name=topic,
+                partitions=tuple(
+                    schema.make("ListOffsetsPartition", partition_index=partition, timestamp=timestamp_ms)
+                    for partition, timestamp_ms in partitions.items()
+                ),
+            )
+            for topic, partitions in wanted.items()
+        )
+        return schema.make("ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
+
+    return control_call(ApiKey.LIST_OFFSETS, build)

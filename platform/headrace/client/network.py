@@ -1,0 +1,359 @@
+"""All connections of one client, and the cluster they told us of: one selector, no thread of its own.
+
+Owns connecting and reconnecting (with backoff), refreshing metadata, and the blocking `ask` that simple
+callers use. One thread calls it; only `wake` may be called from others. Time and randomness come in.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from headrace.client.backoff import Backoff
+from headrace.client.calls import Call, metadata_call
+from headrace.client.cluster import Address, Cluster, from_metadata, parse_bootstrap
+from headrace.client.connection import Connection, Done, State
+from headrace.client.errors import ClientError, NetworkError, RequestTimedOutError
+from headrace.wire.errors import ErrorCode
+from headrace.wire.frames import FRAME_LIMIT_BYTES
+
+logger = logging.getLogger(__name__)
+
+RECONNECT: Final = Backoff(first_ms=50, max_ms=1000)
+METADATA_RETRY: Final = Backoff(first_ms=50, max_ms=1000)
+METADATA_MAX_AGE_MS: Final = 300_000
+NEVER: Final = float("inf")
+
+_WORTH_ASKING_AGAIN: Final = frozenset(
+    {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+)
+
+
+class Network:
+    """Brokers have the ids the cluster gives them; bootstrap addresses are -1, -2 and so on."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str],
+        *,
+        client_id: str,
+        request_timeout_ms: float,
+        create_topics: bool = False,
+        metadata_max_age_ms: float = METADATA_MAX_AGE_MS,
+        frame_limit_bytes: int = FRAME_LIMIT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.cluster = Cluster()
+        self.cluster_version = 0
+        """Counts the snapshots: `cluster` changed if this did."""
+        self.last_error: ClientError | None = None
+        """Why the latest connection or metadata request failed; None once one succeeded."""
+        self.request_timeout_s = request_timeout_ms / 1000
+        self._bootstrap = {-1 - i: address for i, address in enumerate(parse_bootstrap(bootstrap))}
+        self._client_id = client_id
+        self._create_topics = create_topics
+        self._metadata_max_age_s = metadata_max_age_ms / 1000
+        self._frame_limit_bytes = frame_limit_bytes
+        self._clock = clock
+        self._draw = draw
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._woken = socket.socketpair()
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._connections: dict[int, Connection] = {}
+        self._unflushed: dict[int, None] = {}
+        self._failures: dict[int, int] = {}
+        self._not_before_s: dict[int, float] = {}
+        self._topics: set[str] = set()
+        self._all_topics = False
+        self._update_wanted = True
+        self._update_in_flight = False
+        self._update_failures = 0
+        self._update_not_before_s = 0.0
+        self._updated_s = -NEVER
+        self.closed = False
+
+    @property
+    def bootstrap(self) -> list[Address]:
+        return list(self._bootstrap.values())
+
+    # metadata
+
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """Keep track of these too."""
+        fresh = set(topics) - self._topics
+        if fresh:
+            self._topics |= fresh
+            self._update_failures = 0
+            self._update_not_before_s = 0.0  # the wait was for other topics
+            self.request_update()
+
+    def forget_topic(self, topic: str) -> None:
+        """Ask for this one no more."""
+        self._topics.discard(topic)
+
+    def want_all_topics(self) -> None:
+        """Keep track of every topic the cluster has."""
+        self._all_topics = True
+        self.request_update()
+
+    def request_update(self) -> None:
+        """Ask for fresh metadata at the next `poll`, or as soon as the backoff allows."""
+        self._update_wanted = True
+
+    def _maybe_update(self, now_s: float) -> None:
+        if self._update_in_flight or now_s < self._update_due_s():
+            return
+        node_id = self.any_ready()
+        if node_id is None:
+            return
+        self._update_in_flight = True
+        self._update_wanted = False
+        topics = None if self._all_topics else sorted(self._topics)
+        self.send(node_id, metadata_call(topics, create=self._create_topics), self._on_metadata)
+
+    def _update_due_s(self) -> float:
+        if self._update_wanted:
+            return self._update_not_before_s
+        return max(self._update_not_before_s, self._updated_s + self._metadata_max_age_s)
+
+    def _on_metadata(self, body: Any, error: ClientError | None) -> None:
+        self._update_in_flight = False
+        now_s = self._clock()
+        again = error is not None
+        if error is not None:
+            self.last_error = error
+        else:
+            newer = from_metadata(body)
+            self.cluster = newer if self._all_topics else self.cluster.updated(newer)
+            self.cluster_version += 1
+            self._updated_s = now_s
+            self.last_error = None
+            self._forget_moved_brokers()
+            again = any(
+                topic.error in _WORTH_ASKING_AGAIN or any(p.leader < 0 for p in topic.partitions.values())
+                for topic in newer.topics.values()
+            )
+        self._update_failures = self._update_failures + 1 if again else 0
+        self._update_wanted = self._update_wanted or again
+        # Even good news are not asked for more often than this: many partitions may want them at once.
+        self._update_not_before_s = now_s + METADATA_RETRY.delay_s(max(1, self._update_failures), self._draw)
+
+    def _forget_moved_brokers(self) -> None:
+        for node_id, connection in list(self._connections.items()):
+            if node_id >= 0 and self._address(node_id) != connection.address:
+                self._drop(node_id, NetworkError(f"broker {node_id} moved from {connection.address}"))
+
+    # connections
+
+    def _address(self, node_id: int) -> Address | None:
+        return self._bootstrap.get(node_id) if node_id < 0 else self.cluster.brokers.get(node_id)
+
+    def ready(self, node_id: int) -> bool:
+        """Whether requests can be sent to it now; if not, a connection is begun as soon as the backoff
+        allows.
+        """
+        connection = self._connections.get(node_id)
+        if connection is not None:
+            return connection.state is State.READY
+        address = self._address(node_id)
+        if address is None or self._clock() < self._not_before_s.get(node_id, 0.0):
+            return False
+        connection = Connection(
+            address,
+            client_id=self._client_id,
+            clock=self._clock,
+            request_timeout_s=self.request_timeout_s,
+            frame_limit_bytes=self._frame_limit_bytes,
+        )
+        try:
+            connection.start(attempt=self._failures.get(node_id, 0))
+        except NetworkError as error:
+            self._note_failure(node_id, error)
+            return False
+        assert connection.socket is not None
+        self._connections[node_id] = connection
+        self._selector.register(connection.socket, connection.events, node_id)
+        return False
+
+    def any_ready(self) -> int | None:
+        """A broker that requests can be sent to now, the least busy; if there is none, one begins to be
+        connected.
+        """
+        best: tuple[int, int] | None = None
+        connecting = False
+        for node_id, connection in self._connections.items():
+            if connection.state is State.READY:
+                best = min(best or (1 << 30, 0), (connection.in_flight_count, node_id))
+            else:
+                connecting = True
+        if best is not None:
+            return best[1]
+        if not connecting:
+            candidates = [*self.cluster.brokers, *self._bootstrap]
+            start = int(self._draw() * len(candidates))
+            for i in range(len(candidates)):
+                node_id = candidates[(start + i) % len(candidates)]
+                self.ready(node_id)
+                if node_id in self._connections:
+                    break
+        return None
+
+    def in_flight_count(self, node_id: int) -> int:
+        connection = self._connections.get(node_id)
+        return 0 if connection is None else connection.in_flight_count
+
+    def version_of(self, node_id: int, api_key: int) -> int | None:
+        """The version of an API spoken with a broker that is `ready`."""
+        connection = self._connections.get(node_id)
+        return None if connection is None else connection.versions.get(api_key)
+
+    def send(self, node_id: int, call: Call, done: Done, *, timeout_s: float | None = None) -> None:
+        """Send to a broker that is `ready`; `done` is called later, from `poll` or `close`."""
+        self._connections[node_id].send(call, done, timeout_s=timeout_s)
+        self._unflushed[node_id] = None
+
+    def _watch(self, node_id: int, connection: Connection) -> None:
+        assert connection.socket is not None
+        if self._selector.get_key(connection.socket).events != connection.events:
+            self._selector.modify(connection.socket, connection.events, node_id)
+
+    def _drop(self, node_id: int, error: ClientError) -> None:
+        connection = self._connections.pop(node_id)
+        if connection.socket is not None:
+            self._selector.unregister(connection.socket)
+        self._note_failure(node_id, error)
+        connection.close(error)
+
+    def _note_failure(self, node_id: int, error: ClientError) -> None:
+        self.last_error = error
+        failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
+        self._not_before_s[node_id] = self._clock() + RECONNECT.delay_s(failures, self._draw)
+        self.request_update()
+        logger.debug("broker %s: %s", node_id, error)
+
+    # the loop
+
+    def wake(self) -> None:
+        """End a `poll` that waits, or the next one. Any thread may call it."""
+        try:
+            self._waker.send(b"\x00")
+        except (BlockingIOError, OSError):
+            return  # the pipe is full, so the other end is awake; or it is closed
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait at most `timeout_s` for something to happen, and deal with it. Runs `done` callbacks."""
+        now_s = self._clock()
+        self._maybe_update(now_s)
+        self._flush()
+        wait_s = max(0.0, min(timeout_s, self._next_deadline_s(now_s) - now_s))
+        for key, mask in self._selector.select(wait_s):
+            if key.data is None:
+                self._drain_wakes()
+            else:
+                self._on_event(key.data, mask)
+        now_s = self._clock()
+        for node_id, connection in list(self._connections.items()):
+            deadline_s = connection.deadline_s
+            if deadline_s is not None and now_s >= deadline_s:
+                try:
+                    connection.check_deadline(now_s)
+                except NetworkError as error:
+                    self._drop(node_id, error)
+
+    def _flush(self) -> None:
+        """Requests sent since the last `poll` go to the kernel together."""
+        unflushed, self._unflushed = self._unflushed, {}
+        for node_id in unflushed:
+            self._on_event(node_id, 0)
+
+    def _on_event(self, node_id: int, mask: int) -> None:
+        connection = self._connections.get(node_id)
+        if connection is None:
+            return
+        try:
+            connection.on_event(mask)
+        except NetworkError as error:
+            if self._connections.get(node_id) is connection:
+                self._drop(node_id, error)
+            return
+        if self._connections.get(node_id) is connection:
+            self._watch(node_id, connection)
+            if connection.state is State.READY:
+                self._failures.pop(node_id, None)
+
+    def _next_deadline_s(self, now_s: float) -> float:
+        """When `poll` has something to do even if nothing arrives."""
+        deadlines = [c.deadline_s for c in self._connections.values() if c.deadline_s is not None]
+        deadlines += [at_s for at_s in self._not_before_s.values() if at_s > now_s]
+        if not self._update_in_flight and self._update_due_s() > now_s:
+            deadlines.append(self._update_due_s())
+        return min(deadlines, default=NEVER)
+
+    def _drain_wakes(self) -> None:
+        try:
+            while len(self._woken.recv(4096)) == 4096:
+                pass
+        except BlockingIOError:
+            return
+
+    # blocking
+
+    def ask(self, call: Call, *, node_id: int | None = None, deadline_s: float) -> Any:
+        """Send to `node_id` (or whichever broker is ready first) and wait for the answer, until
+        `deadline_s` on our clock.
+
+        Raises `NetworkError`, `RequestTimedOutError`, `UnsupportedApiError`.
+        """
+        self.poll(0.0)  # notices connections that broke while nobody looked
+        answers: list[tuple[Any, ClientError | None]] = []
+        sent = False
+        while not answers:
+            left_s = deadline_s - self._clock()
+            if left_s <= 0:
+                raise self._no_answer(node_id, sent)
+            if not sent:
+                target = node_id
+                if target is None:
+                    target = self.any_ready()
+                if target is not None and self.ready(target):
+                    self.send(
+                        target, call, lambda body, error: answers.append((body, error)), timeout_s=left_s
+                    )
+                    sent = True
+                    continue
+            self.poll(min(left_s, _RETRY_S) if not sent else left_s)
+        body, error = answers[0]
+        if error is not None:
+            raise error
+        return body
+
+    def _no_answer(self, node_id: int | None, sent: bool) -> ClientError:
+        if sent:
+            return RequestTimedOutError("no answer within the time allowed")
+        where = ", ".join(map(str, self.bootstrap)) if node_id is None else f"broker {node_id}"
+        return NetworkError(
+            f"{where} could not be reached" + (f": {self.last_error}" if self.last_error else "")
+        )
+
+    def close(self) -> None:
+        """Close everything; what is in flight ends with a `NetworkError`. May be called again."""
+        if self.closed:
+            return
+        self.closed = True
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._connections.clear()
+        self._selector.close()
+        self._waker.close()
+        self._woken.close()
+
+
+_RETRY_S: Final = 0.05

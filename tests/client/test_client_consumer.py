@@ -1,0 +1,451 @@
+"""The consumer against scripted brokers: positions, both kinds of offsets, damage, leaders that move,
+bounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+
+import pytest
+
+from fix_client import LOSE_ANSWER, Fault, refuse
+from headrace.client import Consumer
+from headrace.client.errors import (
+    BrokerError,
+    ClosedError,
+    CorruptRecordsError,
+    ForkedError,
+    MetadataTimeoutError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from headrace.wire.apis import ApiKey
+from headrace.wire.batch import CONTROL_BIT, hop, read_header
+from headrace.wire.compression import Codec
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, encode_batch
+
+WAIT_S = 10
+
+
+def fill(cluster, batches=5, records=4, partition=0, codec=Codec.NONE, size_bytes=20):
+    """Batches of records "batch.record", their times 1000 a batch and 1 a record apart."""
+    with cluster.lock:
+        for i in range(batches):
+            batch = encode_batch(
+                [
+                    Record(
+                        0,
+                        1_000_000 + 1000 * i + j,
+                        b"k",
+                        b"%d.%d" % (i, j) + b"x" * size_bytes,
+                        (("h", None),),
+                    )
+                    for j in range(records)
+                ],
+                codec=codec,
+            )
+            cluster.log(partition).append(batch)
+
+
+def read(consumer, count, **options):
+    got = []
+    deadline = time.monotonic() + WAIT_S
+    while len(got) < count and time.monotonic() < deadline:
+        got += consumer.poll(0.2, **options)
+    return got
+
+
+def as_stored(cluster, partition=0):
+    return [("t", partition, *record) for record in cluster.log(partition).records()]
+
+
+@pytest.fixture
+def consumer():
+    made = []
+
+    def make(cluster, partitions=(0,), **options):
+        options = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5, "fetch_max_wait_ms": 50, **options}
+        made.append(Consumer(cluster.bootstrap, **options))
+        made[-1].assign([("t", partition) for partition in partitions])
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=[True, False], ids=["addresses", "offsets"])
+def cluster(request, fake_cluster):
+    return fake_cluster(by_address=request.param)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_every_record_once_and_in_order(cluster, consumer, codec):
+    fill(cluster, codec=codec)
+    reader = consumer(cluster)
+    assert read(reader, 20) == as_stored(cluster)
+    assert reader.poll(0.1) == []
+    assert reader.position("t", 0) == cluster.log().end
+    assert reader.high_watermark("t", 0) == cluster.log().end
+    fill(cluster, batches=1)
+    assert read(reader, 4) == as_stored(cluster)[20:]
+
+
+def test_reading_on_from_any_offset(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster)
+    stored = as_stored(cluster)
+    for i, record in enumerate(stored):
+        reader.seek("t", 0, record[2])
+        assert read(reader, len(stored) - i) == stored[i:]
+    reader.seek("t", 0, cluster.log().end)
+    assert reader.poll(0.1) == []
+
+
+def test_an_offset_between_two_records_gives_the_next_one(fake_cluster, consumer):
+    """With byte addresses most offsets are no record's."""
+    cluster = fake_cluster()
+    fill(cluster, batches=2)
+    reader = consumer(cluster)
+    reader.seek("t", 0, 10)
+    assert read(reader, 4) == as_stored(cluster)[4:]
+
+
+def test_polls_are_bounded_and_positions_follow_the_records(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster, max_poll_records=3)
+    seen = []
+    while len(seen) < 20:
+        got = reader.poll(1.0)
+        assert 1 <= len(got) <= 3
+        seen += got
+        assert reader.position("t", 0) > seen[-1].offset
+    assert seen == as_stored(cluster)
+    assert len(reader.poll(0.0, max_records=1)) == 0
+
+
+def test_polling_one_record_at_a_time_does_not_fetch_each_time(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster)
+    for expected in as_stored(cluster):
+        assert reader.poll(1.0, max_records=1) == [expected]
+    assert len(cluster.asked(ApiKey.FETCH)) < 10
+
+
+def test_starting_points(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster, auto_offset_reset="latest")
+    assert reader.position("t", 0) == cluster.log().end
+    reader.seek_to_beginning("t", 0)
+    assert reader.position("t", 0) == 0
+    reader.seek_to_timestamp("t", 0, 1_002_000)
+    assert read(reader, 12) == as_stored(cluster)[8:]
+    reader.seek_to_timestamp("t", 0, 1_002_002)
+    assert read(reader, 10)[0].timestamp_ms == 1_002_002
+    reader.seek_to_timestamp("t", 0, 9_999_999)
+    assert reader.position("t", 0) == cluster.log().end
+    reader.seek_to_end("t", 0)
+    assert reader.position("t", 0) == cluster.log().end
+
+
+def test_out_of_range_begins_anew_as_told(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster)
+    reader.seek("t", 0, 10**9)
+    assert read(reader, 20) == as_stored(cluster)
+    reader = consumer(cluster, auto_offset_reset="latest")
+    reader.seek("t", 0, 10**9)
+    assert reader.poll(0.3) == []
+    assert reader.position("t", 0) == cluster.log().end
+
+
+def test_out_of_range_is_an_error_if_told_so(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster, auto_offset_reset="error")
+    with pytest.raises(OffsetOutOfRangeError, match="no position was given"):
+        read(reader, 1)
+    reader.seek("t", 0, 10**9)
+    with pytest.raises(OffsetOutOfRangeError, match="1000000000") as caught:
+        read(reader, 1)
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 10**9)
+    reader.seek("t", 0, 0)
+    assert len(read(reader, 20)) == 20
+
+
+def test_what_was_cut_off_at_the_start_is_skipped_to_the_earliest(cluster, consumer):
+    fill(cluster)
+    with cluster.lock:
+        cluster.log().start = read_header(cluster.log().batches[2]).base_offset
+    reader = consumer(cluster)
+    reader.seek("t", 0, 1)
+    assert read(reader, 12) == as_stored(cluster)[8:]
+
+
+def test_raw_batches_are_verbatim(cluster, consumer):
+    fill(cluster, codec=Codec.ZSTD)
+    reader = consumer(cluster)
+    taken = []
+    while sum(len(each.buffer) for each in taken) < sum(map(len, cluster.log().batches)):
+        taken += reader.poll_batches(1.0)
+    assert b"".join(bytes(each.buffer) for each in taken) == b"".join(cluster.log().batches)
+    assert taken[0].base_address == 0
+    assert taken[-1].end_address == reader.position("t", 0) == cluster.log().end
+    assert all(a.end_address == b.base_address for a, b in itertools.pairwise(taken))
+    assert taken[-1].high_watermark == cluster.log().end
+
+
+def test_raw_batches_after_some_records_begin_with_the_batch_they_were_in(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster)
+    assert len(reader.poll(WAIT_S, max_records=6)) == 6
+    first = reader.poll_batches(1.0)[0]
+    assert first.base_address == read_header(cluster.log().batches[1]).base_offset
+    assert next(at for at, _ in hop(first.buffer)) == 0
+    fill(cluster, batches=1)
+    assert len(read(reader, 4)) == 4
+
+
+def test_control_batches_are_stepped_over(cluster, consumer):
+    fill(cluster, batches=1)
+    with cluster.lock:
+        marker = Record(0, 1, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00")
+        cluster.log().append(encode_batch([marker], attributes=CONTROL_BIT))
+    fill(cluster, batches=1)
+    reader = consumer(cluster)
+    assert [record.key for record in read(reader, 8)] == [b"k"] * 8
+    assert reader.position("t", 0) == cluster.log().end
+
+
+def test_several_partitions_of_several_brokers_are_read_fairly(fake_cluster, consumer):
+    cluster = fake_cluster(brokers=2, partitions=5)
+    for partition in range(5):
+        fill(cluster, batches=20, partition=partition)
+    reader = consumer(cluster, range(5), max_poll_records=40)
+    assert reader.assignment == [("t", partition) for partition in range(5)]
+    got = read(reader, 400)
+    for partition in range(5):
+        assert [record for record in got if record.partition == partition] == as_stored(cluster, partition)
+    assert len({record.partition for record in got[:200]}) >= 3
+
+
+def test_assigning_anew_keeps_what_stays_where_it_is(fake_cluster, consumer):
+    cluster = fake_cluster(partitions=2)
+    fill(cluster)
+    fill(cluster, partition=1)
+    reader = consumer(cluster, [0])
+    head = reader.poll(WAIT_S, max_records=3)
+    reader.assign([("t", 0), ("t", 1)])
+    got = head + read(reader, 37)
+    assert [record for record in got if record.partition == 0] == as_stored(cluster, 0)
+    assert [record for record in got if record.partition == 1] == as_stored(cluster, 1)
+    reader.assign([("t", 1)])
+    with pytest.raises(ValueError, match="t-0 is not assigned"):
+        reader.position("t", 0)
+
+
+def test_paused_partitions_give_nothing(fake_cluster, consumer):
+    cluster = fake_cluster(partitions=2)
+    fill(cluster)
+    fill(cluster, partition=1)
+    reader = consumer(cluster, [0, 1])
+    reader.pause("t", 0)
+    assert {record.partition for record in read(reader, 20)} == {1}
+    assert reader.poll(0.1) == []
+    reader.resume("t", 0)
+    assert {record.partition for record in read(reader, 20)} == {0}
+
+
+def test_a_leader_that_moves_is_followed(fake_cluster, consumer):
+    cluster = fake_cluster(brokers=2)
+    fill(cluster, batches=2)
+    reader = consumer(cluster)
+    read(reader, 8)
+    with cluster.lock:
+        cluster.leaders["t", 0] = 2
+    fill(cluster, batches=1)
+    assert read(reader, 4) == as_stored(cluster)[8:]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        LOSE_ANSWER,
+        refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        refuse(ErrorCode.KAFKA_STORAGE_ERROR),
+        refuse(ErrorCode.CORRUPT_MESSAGE),
+        Fault(raw=b"\x00\x00\x00\x04\x00\x00\x00\x00"),
+        Fault(raw=b"\x7f\xff\xff\xff"),
+    ],
+)
+def test_fetches_that_fail_are_repeated(cluster, consumer, fault):
+    fill(cluster)
+    cluster.next(ApiKey.FETCH, fault, Fault(), fault)
+    assert read(consumer(cluster), 20) == as_stored(cluster)
+
+
+@pytest.mark.parametrize("fault", [LOSE_ANSWER, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+def test_lookups_that_fail_are_repeated(cluster, consumer, fault):
+    fill(cluster)
+    cluster.next(ApiKey.LIST_OFFSETS, fault)
+    assert len(read(consumer(cluster), 20)) == 20
+
+
+def test_a_broker_that_restarts_is_found_again(cluster, consumer):
+    fill(cluster, batches=2)
+    reader = consumer(cluster)
+    read(reader, 8)
+    cluster.brokers[0].stop()
+    assert reader.poll(0.1) == []
+    cluster.brokers[0].start()
+    fill(cluster, batches=1)
+    assert len(read(reader, 4)) == 4
+
+
+def test_refusals_for_good_are_raised(cluster, consumer):
+    fill(cluster)
+    cluster.next(ApiKey.FETCH, refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    reader = consumer(cluster)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        read(reader, 20)
+    assert len(read(reader, 20)) == 20
+
+
+def test_damage_is_named_and_can_be_passed(cluster, consumer):
+    fill(cluster)
+    log = cluster.log()
+    with cluster.lock:
+        damaged = bytearray(log.batches[2])
+        damaged[-1] ^= 1
+        log.batches[2] = bytes(damaged)
+    reader = consumer(cluster)
+    assert len(read(reader, 8)) == 8
+    where = read_header(log.batches[2]).base_offset
+    for take in (reader.poll, reader.poll_batches):
+        with pytest.raises(CorruptRecordsError, match="CRC") as caught:
+            take(1.0)
+        assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, where)
+    assert reader.position("t", 0) == where
+    reader.seek("t", 0, read_header(log.batches[2]).next_offset)
+    assert len(read(reader, 8)) == 8
+    trusting = consumer(cluster, check_crcs=False)
+    assert len(read(trusting, 20)) == 20
+
+
+def test_a_bomb_is_not_unpacked(fake_cluster, consumer):
+    cluster = fake_cluster()
+    fill(cluster, batches=1, records=1, codec=Codec.ZSTD, size_bytes=3_000_000)
+    reader = consumer(cluster, decode_limit_bytes=1_000_000)
+    with pytest.raises(CorruptRecordsError, match="unpacks to more than 1000000 bytes"):
+        read(reader, 1)
+
+
+def test_batches_larger_than_a_fetch_come_through(cluster, consumer):
+    fill(cluster, batches=3, size_bytes=5000)
+    reader = consumer(cluster, max_partition_fetch_bytes=1000, fetch_max_bytes=1000)
+    assert len(read(reader, 12)) == 12
+
+
+def test_prefetching_is_bounded(cluster, consumer):
+    fill(cluster, batches=200, size_bytes=1000)
+    reader = consumer(
+        cluster, max_partition_fetch_bytes=20_000, buffer_memory_bytes=50_000, max_poll_records=1
+    )
+    most_bytes = 0
+    for _ in range(100):
+        reader.poll(1.0)
+        most_bytes = max(most_bytes, reader._fetcher.buffered_bytes)
+    assert 20_000 < most_bytes <= 50_000
+
+
+def test_the_next_fetch_is_on_its_way_while_records_are_given_out(cluster, consumer):
+    fill(cluster, batches=10)
+    reader = consumer(cluster, max_partition_fetch_bytes=300)
+    reader.poll(WAIT_S, max_records=1)
+    before = len(cluster.asked(ApiKey.FETCH))
+    deadline = time.monotonic() + WAIT_S
+    while len(cluster.asked(ApiKey.FETCH)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(cluster.asked(ApiKey.FETCH)) >= max(2, before)
+
+
+def test_unknown_topics(fake_cluster, consumer):
+    cluster = fake_cluster(partitions=3)
+    reader = consumer(cluster)
+    assert reader.partitions_for("t") == [0, 1, 2]
+    with pytest.raises(UnknownTopicError, match="nope"):
+        reader.partitions_for("nope")
+    assert ("nope", 0) not in cluster.logs
+
+
+def test_nobody_answers(fake_cluster):
+    cluster = fake_cluster()
+    cluster.brokers[0].stop()
+    with Consumer(cluster.bootstrap) as reader:
+        reader.assign([("t", 0)])
+        assert reader.poll(0.05) == []
+        with pytest.raises(MetadataTimeoutError, match="refused"):
+            reader.partitions_for("t", timeout_s=0.1)
+        with pytest.raises(MetadataTimeoutError, match="refused"):
+            reader.position("t", 0, timeout_s=0.1)
+
+
+def test_wakeup_ends_a_poll(cluster, consumer):
+    reader = consumer(cluster)
+    threading.Timer(0.1, reader.wakeup).start()
+    began = time.monotonic()
+    assert reader.poll(WAIT_S) == []
+    assert time.monotonic() - began < 5
+
+
+def test_one_thread_at_a_time(cluster, consumer):
+    reader = consumer(cluster)
+    thread = threading.Thread(target=reader.poll, args=(WAIT_S,))
+    thread.start()
+    time.sleep(0.1)
+    for call in (lambda: reader.poll(0), reader.close):
+        with pytest.raises(RuntimeError, match="thread"):
+            call()
+    reader.wakeup()
+    thread.join(WAIT_S)
+    reader.close()
+
+
+def test_closing(cluster):
+    with Consumer(cluster.bootstrap) as reader:
+        pass
+    reader.close()
+    for call in (lambda: reader.poll(0), lambda: reader.assign([]), lambda: reader.partitions_for("t")):
+        with pytest.raises(ClosedError):
+            call()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told_to_make_its_own(cluster, consumer):
+    fill(cluster)
+    reader = consumer(cluster)
+    read(reader, 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            reader.poll(0)
+        except ForkedError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.parametrize(
+    "options", [{"auto_offset_reset": "newest"}, {"max_poll_records": 0}, {"buffer_memory_bytes": 0}]
+)
+def test_settings_that_cannot_be(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Consumer("127.0.0.1:1", **options)
+
+
+def test_negative_offsets_are_no_positions(cluster, consumer):
+    with pytest.raises(ValueError, match="seek_to_end"):
+        consumer(cluster).seek("t", 0, -1)

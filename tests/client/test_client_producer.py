@@ -1,0 +1,361 @@
+"""The producer against scripted brokers: batching, partitions, bounds, settings, its life."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+
+import pytest
+
+from fix_client import Recorder, refuse, values
+from headrace.client import Producer
+from headrace.client.errors import (
+    BrokerError,
+    BufferFullError,
+    ClosedError,
+    FlushTimeoutError,
+    ForkedError,
+    MetadataTimeoutError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from headrace.wire.apis import ApiKey
+from headrace.wire.batch import read_header
+from headrace.wire.compression import Codec
+from headrace.wire.errors import ErrorCode
+from headrace.wire.partitioning import partition_for_key
+
+WAIT_S = 10
+
+
+@pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
+def test_records_arrive_as_they_were_sent(fake_cluster, fast_producer, codec):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, compression=codec)
+    futures = [
+        sender.send("t", b"v%d" % i, key=b"k", timestamp_ms=1000 + i, headers=(("h", b"x"), ("n", None)))
+        for i in range(100)
+    ]
+    metadata = [future.result(WAIT_S) for future in futures]
+    records = cluster.log().records()
+    assert [(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in records] == [
+        (m.offset, 1000 + i, b"k", b"v%d" % i, (("h", b"x"), ("n", None))) for i, m in enumerate(metadata)
+    ]
+    assert all(m.topic == "t" and m.partition == 0 for m in metadata)
+    assert {header.codec for header in cluster.log().headers()} == {Codec.parse(codec)}
+
+
+def test_null_values_and_buffers_are_taken_text_is_not(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster)
+    sender.send("t", None, key=bytearray(b"k"))
+    sender.send("t", memoryview(b"v"))
+    with pytest.raises(TypeError, match="encode it first"):
+        sender.send("t", "text")
+    sender.flush(WAIT_S)
+    assert sorted((r.key, r.value) for r in cluster.log().records() if r.key) == [(b"k", None)]
+    assert b"v" in values(cluster.log())
+
+
+def test_delivery_reports_and_callbacks(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster)
+    reports, called = [], []
+    future = sender.send("t", b"v", on_delivery=lambda metadata, error: reports.append((metadata, error)))
+    future.add_done_callback(called.append)
+    sender.flush(WAIT_S)
+    assert future.done()
+    assert future.exception() is None
+    assert reports == [(future.result(), None)]
+    future.add_done_callback(called.append)
+    assert called == [future, future]
+
+
+def test_a_callback_that_raises_harms_nothing(fake_cluster, fast_producer, caplog):
+    sender = fast_producer(fake_cluster())
+
+    def fail(metadata, error):
+        raise RuntimeError("in the application")
+
+    sender.send("t", b"1", on_delivery=fail)
+    sender.flush(WAIT_S)
+    assert sender.send("t", b"2").result(WAIT_S).offset > 0
+    assert "a delivery callback failed" in caplog.text
+
+
+def test_batches_close_by_size_and_by_linger(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, linger_ms=30, batch_size_bytes=1000)
+    for _ in range(20):
+        sender.send("t", b"x" * 100)
+    time.sleep(0.2)
+    headers = cluster.log().headers()
+    assert sum(header.record_count for header in headers) == 20
+    assert [header.record_count for header in headers] == [8, 8, 4]
+    assert all(header.size_bytes <= 1000 for header in headers)
+
+
+def test_batches_never_straddle_a_boundary_of_time(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, batch_boundary_ms=1000, linger_ms=500)
+    for time_ms in (10_100, 10_999, 11_000, 11_500, 10_500, 12_000):
+        sender.send("t", b"x", timestamp_ms=time_ms, partition=0)
+    sender.flush(WAIT_S)
+    spans = [(h.base_timestamp_ms // 1000, h.max_timestamp_ms // 1000) for h in cluster.log().headers()]
+    assert spans == [(10, 10), (11, 11), (10, 10), (12, 12)]
+
+
+def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_batch_by_batch(fake_cluster, fast_producer):
+    cluster = fake_cluster(brokers=2, partitions=4)
+    sender = fast_producer(cluster, linger_ms=1000, batch_size_bytes=1000)
+    for i in range(50):
+        key = b"key-%d" % i
+        assert sender.send("t", b"", key=key)._batch.partition == partition_for_key(key, 4)
+    chosen = [sender.send("t", b"x" * 300)._batch for _ in range(60)]
+    sender.flush(WAIT_S)
+    switches = sum(a.partition != b.partition for a, b in itertools.pairwise(chosen))
+    assert len({batch.partition for batch in chosen}) > 1
+    assert switches < len(set(chosen))
+
+
+def test_many_partitions_of_several_brokers(fake_cluster, fast_producer):
+    cluster = fake_cluster(brokers=3, partitions=7)
+    sender = fast_producer(cluster)
+    for i in range(700):
+        sender.send("t", b"%d" % i, partition=i % 7)
+    sender.flush(WAIT_S)
+    for partition in range(7):
+        assert values(cluster.log(partition)) == [b"%d" % i for i in range(partition, 700, 7)]
+
+
+def test_acks_0_awaits_nothing(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, acks=0)
+    assert sender.send("t", b"1").result(WAIT_S).offset == -1
+    sender.close()
+    deadline = time.monotonic() + WAIT_S
+    while not cluster.log().batches and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert values(cluster.log()) == [b"1"]
+
+
+def test_full_memory_raises_if_told_so(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, on_full="raise", buffer_memory_bytes=5000, batch_size_bytes=1000)
+    sender.send("t", b"1").result(WAIT_S)
+    cluster.brokers[0].stop()
+    with pytest.raises(BufferFullError, match="buffer_memory_bytes"):
+        for _ in range(100):
+            sender.send("t", b"x" * 500)
+    cluster.brokers[0].start()
+    sender.flush(WAIT_S)
+    sender.send("t", b"2").result(WAIT_S)
+
+
+def test_full_memory_blocks_until_there_is_room_or_time_is_up(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, buffer_memory_bytes=5000, batch_size_bytes=1000, max_block_ms=200)
+    sender.send("t", b"1").result(WAIT_S)
+    for _ in range(100):
+        sender.send("t", b"x" * 500)
+    assert sender._accumulator.used_bytes <= 5000
+    sender.flush(WAIT_S)
+    assert sender._accumulator.used_bytes == 0
+    cluster.brokers[0].stop()
+    began = time.monotonic()
+    with pytest.raises(BufferFullError):
+        for _ in range(100):
+            sender.send("t", b"x" * 500)
+    assert time.monotonic() - began >= 0.15
+    cluster.brokers[0].start()
+
+
+def test_records_too_large_are_refused_at_once(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster, max_request_size_bytes=10_000, batch_size_bytes=1000)
+    with pytest.raises(RecordTooLargeError, match="max_request_size_bytes"):
+        sender.send("t", b"x" * 10_000)
+    sender.send("t", b"x" * 5000).result(WAIT_S)
+    assert len(values(cluster.log())) == 1
+
+
+def test_topics_that_are_not_there(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    cluster.creates_topics = False
+    sender = fast_producer(cluster, max_block_ms=150)
+    with pytest.raises(UnknownTopicError, match="nope"):
+        sender.send("nope", b"x")
+    with pytest.raises(UnknownTopicError, match="there is no 5"):
+        sender.send("t", b"x", partition=5)
+    with pytest.raises(UnknownTopicError, match="-1"):
+        sender.send("t", b"x", partition=-1)
+    cluster.next(ApiKey.METADATA, refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        sender.send("secret", b"x")
+    cluster.creates_topics = True
+    assert sender.send("made", b"x").result(WAIT_S).topic == "made"
+    assert sender.partition_count("made") == 1
+
+
+def test_no_broker_at_all(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    cluster.brokers[0].stop()
+    sender = fast_producer(cluster, max_block_ms=200)
+    with pytest.raises(MetadataTimeoutError, match="refused"):
+        sender.send("t", b"x")
+    cluster.brokers[0].start()
+    sender.send("t", b"x").result(WAIT_S)
+
+
+def test_older_brokers_are_spoken_to_in_their_versions(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    cluster.versions.update({ApiKey.PRODUCE: (0, 3), ApiKey.METADATA: (0, 4), ApiKey.API_VERSIONS: (0, 2)})
+    sender = fast_producer(cluster)
+    sender.send("t", b"x").result(WAIT_S)
+    assert cluster.asked(ApiKey.PRODUCE)[0].version == 3
+    assert cluster.asked(ApiKey.METADATA)[0].version == 4
+    assert [request.version for request in cluster.asked(ApiKey.API_VERSIONS)][-1] == 2
+
+
+def test_a_broker_that_lacks_an_api_is_named(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    del cluster.versions[ApiKey.INIT_PRODUCER_ID]
+    sender = fast_producer(cluster)
+    with pytest.raises(Exception, match="INIT_PRODUCER_ID"):
+        sender.send("t", b"x").result(WAIT_S)
+
+
+def test_flush_has_a_bound(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster)
+    sender.send("t", b"1").result(WAIT_S)
+    cluster.brokers[0].stop()
+    sender.send("t", b"2")
+    with pytest.raises(FlushTimeoutError, match="1 batches"):
+        sender.flush(0.1)
+
+
+def test_close_delivers_and_ends(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    with fast_producer(cluster, linger_ms=10_000, delivery_timeout_ms=20_000) as sender:
+        future = sender.send("t", b"1")
+    assert future.result(0).offset == 0
+    sender.close()
+    with pytest.raises(ClosedError):
+        sender.send("t", b"2")
+    with pytest.raises(ClosedError):
+        sender.flush()
+
+
+def test_close_gives_up_in_time(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    watcher = Recorder()
+    sender = fast_producer(cluster, observer=watcher)
+    sender.send("t", b"1").result(WAIT_S)
+    cluster.brokers[0].stop()
+    futures = [sender.send("t", b"2") for _ in range(5)]
+    began = time.monotonic()
+    sender.close(timeout_s=0.2)
+    assert time.monotonic() - began < 3
+    for future in futures:
+        with pytest.raises(ClosedError):
+            future.result(0)
+    assert sum(identity.record_count for identity, _ in watcher.of("failed")) == 5
+
+
+def test_close_in_a_callback_does_not_wait_for_itself(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster)
+    closed = threading.Event()
+
+    def close(metadata, error):
+        sender.close()
+        closed.set()
+
+    sender.send("t", b"1", on_delivery=close)
+    assert closed.wait(WAIT_S)
+    sender._sender._thread.join(WAIT_S)
+    assert not sender._sender._thread.is_alive()
+
+
+def test_a_forgotten_producer_warns_and_leaves_no_thread(fake_cluster):
+    sender = Producer(fake_cluster().bootstrap, client_id="forgotten")
+    thread = sender._sender._thread
+    with pytest.warns(ResourceWarning, match="not closed"):
+        del sender
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told_to_make_its_own(fake_cluster, fast_producer):
+    cluster = fake_cluster()
+    sender = fast_producer(cluster)
+    sender.send("t", b"parent").result(WAIT_S)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        answer = b"it was taken"
+        try:
+            sender.send("t", b"child")
+        except ForkedError:
+            answer = b"refused"
+        os.write(writer, answer)
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"refused"
+    os.close(reader)
+    sender.send("t", b"parent again").result(WAIT_S)
+    assert values(cluster.log()) == [b"parent", b"parent again"]
+
+
+def test_many_threads_share_one(fake_cluster, fast_producer):
+    cluster = fake_cluster(partitions=2)
+    sender = fast_producer(cluster, batch_size_bytes=2000, buffer_memory_bytes=10_000)
+
+    def work(number):
+        for i in range(200):
+            sender.send("t", b"%d %d" % (number, i), key=b"%d" % number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    sender.flush(WAIT_S)
+    stored = [tuple(map(int, v.split())) for p in range(2) for v in values(cluster.log(p))]
+    for number in range(6):
+        assert [i for n, i in stored if n == number] == list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"acks": 2}, "acks"),
+        ({"acks": 1, "idempotent": True}, "idempotent"),
+        ({"max_in_flight": 6}, "max_in_flight"),
+        ({"compression": "rar"}, "no compression called 'rar'"),
+        ({"on_full": "wait"}, "on_full"),
+        ({"delivery_timeout_ms": 10}, "delivery_timeout_ms"),
+        ({"buffer_memory_bytes": 10}, "buffer_memory_bytes"),
+        ({"batch_size_bytes": 0}, "batch_size_bytes"),
+        ({"linger_ms": -1}, "linger_ms"),
+        ({"batch_boundary_ms": 0}, "batch_boundary_ms"),
+        ({"bootstrap": "host:port"}, "host:port"),
+        ({"bootstrap": ""}, "no broker address"),
+    ],
+)
+def test_settings_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        Producer(**{"bootstrap": "127.0.0.1:1", **options})
+
+
+def test_batches_of_a_log_are_what_kafka_would_store(fake_cluster, fast_producer):
+    """Against a broker that counts records: the same producer, ordinary offsets."""
+    cluster = fake_cluster(by_address=False)
+    sender = fast_producer(cluster)
+    assert [sender.send("t", b"%d" % i).result(WAIT_S).offset for i in range(3)] == [0, 1, 2]
+    assert [read_header(batch).base_offset for batch in cluster.log().batches] == [0, 1, 2]

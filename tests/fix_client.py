@@ -1,0 +1,498 @@
+"""A scripted Kafka broker in memory, on real sockets: it appends, refuses, hangs, loses requests and
+answers as told.
+
+Fixture: `fake_cluster`, a factory: `fake_cluster(brokers=2, partitions=3)` gives a `FakeCluster`. Its
+brokers share one log a partition, check producers' sequences as Kafka does, and follow a script:
+`cluster.next(ApiKey.PRODUCE, LOSE_ANSWER)` does that to the next Produce request.
+"""
+
+import datetime
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from fix_fake_log import FakeLog
+from headrace.client import BatchObserver, Producer
+from headrace.wire import fetch, messages, produce
+from headrace.wire.apis import ApiKey
+from headrace.wire.errors import ErrorCode, UnsupportedVersionError
+from headrace.wire.frames import FrameReader
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one request. The default does nothing to it."""
+
+    code: ErrorCode | None = None
+    """Every partition is answered with this error."""
+    appends: bool = True
+    """Whether a Produce still appends although it is answered with an error, or not at all."""
+    answers: bool = True
+    """False: the connection is closed in place of an answer."""
+    delay_s: float = 0.0
+    raw: bytes | None = None
+    """Sent in place of the answer."""
+
+
+LOSE_REQUEST = Fault(appends=False, answers=False)
+LOSE_ANSWER = Fault(appends=True, answers=False)
+
+
+def refuse(code: ErrorCode) -> Fault:
+    return Fault(code=code, appends=False)
+
+
+class FakeBroker:
+    """One listening address; `stop` closes it and its connections, `start` opens the same port again."""
+
+    def __init__(self, cluster: "FakeCluster", broker_id: int) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.host = "127.0.0.1"
+        self.port = 0
+        self._selector = selectors.DefaultSelector()
+        self._commands, self._wake = socket.socketpair()
+        self._selector.register(self._commands, selectors.EVENT_READ, None)
+        self._listener: socket.socket | None = None
+        self._connections: dict[socket.socket, FrameReader] = {}
+        self._later: list[tuple[float, socket.socket, bytes]] = []
+        self._wanted = "stop"
+        self._settled = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=f"fake-broker-{broker_id}", daemon=True)
+        self._thread.start()
+        self.start()
+
+    def start(self) -> None:
+        self._command("start")
+
+    def stop(self) -> None:
+        self._command("stop")
+
+    def end(self) -> None:
+        self._command("end")
+        self._thread.join(5)
+        self._commands.close()
+        self._wake.close()
+
+    def drop_connections(self) -> None:
+        self._command("drop")
+
+    def _command(self, what: str) -> None:
+        with self._settled:
+            self._wanted = what
+            self._wake.send(b"x")
+            assert self._settled.wait_for(lambda: self._wanted == "", 5)
+
+    def _run(self) -> None:
+        while True:
+            timeout = max(0.0, min((at for at, _, _ in self._later), default=1e9) - time.monotonic())
+            for key, _ in self._selector.select(min(timeout, 60)):
+                if key.fileobj is self._commands:
+                    if self._obey():
+                        return
+                elif key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj in self._connections:
+                    self._receive(key.fileobj)  # type: ignore[arg-type]
+            now = time.monotonic()
+            due = [entry for entry in self._later if entry[0] <= now]
+            self._later = [entry for entry in self._later if entry[0] > now]
+            for _, connection, data in due:
+                self._send(connection, data)
+
+    def _obey(self) -> bool:
+        self._commands.recv(1)
+        with self._settled:
+            wanted, self._wanted = self._wanted, ""
+            if wanted == "start" and self._listener is None:
+                self._listener = socket.create_server((self.host, self.port))
+                self.port = self._listener.getsockname()[1]
+                self._selector.register(self._listener, selectors.EVENT_READ)
+            if wanted in ("stop", "end", "drop"):
+                for connection in list(self._connections):
+                    self._close(connection)
+            if wanted in ("stop", "end") and self._listener is not None:
+                self._selector.unregister(self._listener)
+                self._listener.close()
+                self._listener = None
+            if wanted == "end":
+                self._selector.close()
+            self._settled.notify_all()
+            return wanted == "end"
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
+        self._connections[connection] = FrameReader()
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _close(self, connection: socket.socket) -> None:
+        if connection in self._connections:
+            del self._connections[connection]
+            self._selector.unregister(connection)
+            self._later = [entry for entry in self._later if entry[1] is not connection]
+            connection.close()
+
+    def _receive(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            self._close(connection)
+            return
+        reader = self._connections[connection]
+        reader.feed(data)
+        for frame in reader:
+            if connection not in self._connections:
+                return
+            self._answer(connection, frame)
+
+    def _answer(self, connection: socket.socket, frame: memoryview) -> None:
+        try:
+            request = messages.decode_request(frame)
+        except UnsupportedVersionError as error:
+            ranges = [(key, low, high) for key, (low, high) in self.cluster.versions.items()]
+            self._send(connection, messages.unsupported_api_versions_response(error.correlation_id, ranges))
+            return
+        with self.cluster.lock:
+            self.cluster.requests.append((self.broker_id, request))
+            script = self.cluster.script[request.api_key]
+            fault = script.popleft() if script else Fault()
+            answer = self.cluster.handle(self, request, fault)
+        if not fault.answers:
+            self._close(connection)
+        elif fault.raw is not None:
+            self._send(connection, fault.raw)
+        elif answer is not None:
+            held = any(entry[1] is connection for entry in self._later)
+            delay_s = fault.delay_s + self.cluster.delays_s.pop(id(request), 0.0)
+            if delay_s or held:
+                last_s = max((at for at, c, _ in self._later if c is connection), default=0.0)
+                self._later.append((max(last_s, time.monotonic() + delay_s), connection, answer))
+            else:
+                self._send(connection, answer)
+
+    def _send(self, connection: socket.socket, data: bytes) -> None:
+        if connection in self._connections:
+            try:
+                connection.sendall(data)
+            except OSError:
+                self._close(connection)
+
+
+class FakeCluster:
+    """Brokers 1 to n, topic "t" with the partitions asked for, led round robin; other topics are made on
+    demand.
+    """
+
+    def __init__(self, brokers: int = 1, partitions: int = 1, *, by_address: bool = True) -> None:
+        self.lock = threading.RLock()
+        self.by_address = by_address
+        self.versions: dict[int, tuple[int, int]] = {
+            ApiKey.PRODUCE: (3, 13),
+            ApiKey.FETCH: (4, 17),
+            ApiKey.LIST_OFFSETS: (1, 7),
+            ApiKey.METADATA: (4, 12),
+            ApiKey.API_VERSIONS: (0, 3),
+            ApiKey.INIT_PRODUCER_ID: (0, 4),
+        }
+        self.script: dict[int, deque[Fault]] = defaultdict(deque)
+        self.requests: list[tuple[int, messages.Request]] = []
+        self.delays_s: dict[int, float] = {}
+        self.logs: dict[tuple[str, int], FakeLog] = {}
+        self.leaders: dict[tuple[str, int], int] = {}
+        self.creates_topics = True
+        self.default_partitions = partitions
+        self.next_producer_id = 1000
+        self.first_epoch = 0
+        self.brokers = [FakeBroker(self, i + 1) for i in range(brokers)]
+        self.create("t", partitions)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers)
+
+    def create(self, topic: str, partitions: int) -> None:
+        for partition in range(partitions):
+            self.logs[topic, partition] = FakeLog(self.by_address)
+            self.leaders[topic, partition] = partition % len(self.brokers) + 1
+
+    def log(self, partition: int = 0, topic: str = "t") -> FakeLog:
+        return self.logs[topic, partition]
+
+    def next(self, api_key: ApiKey, *faults: Fault) -> None:
+        """The next requests of that API suffer these, one each."""
+        with self.lock:
+            self.script[api_key].extend(faults)
+
+    def asked(self, api_key: ApiKey) -> list[messages.Request]:
+        with self.lock:
+            return [request for _, request in self.requests if request.api_key == api_key]
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            broker.end()
+
+    # requests
+
+    def handle(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes | None:
+        handler: Callable[..., bytes | None] = {
+            ApiKey.API_VERSIONS: self._api_versions,
+            ApiKey.METADATA: self._metadata,
+            ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.FETCH: self._fetch,
+            ApiKey.LIST_OFFSETS: self._list_offsets,
+        }[ApiKey(request.api_key)]
+        return handler(broker, request, fault)
+
+    def _reply(self, request: messages.Request, structure: str, /, **values: Any) -> bytes:
+        body = self._make(request, structure, **values)
+        return messages.encode_response(body, correlation_id=request.correlation_id)
+
+    @staticmethod
+    def _make(request: messages.Request, structure: str, /, **values: Any) -> Any:
+        schema = load_response_schema(request.api_key, request.version)
+        kind = getattr(sys.modules[schema.__module__], structure)
+        return kind(**{key: value for key, value in values.items() if key in kind.__dataclass_fields__})
+
+    def _api_versions(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
+        if request.version > self.versions[ApiKey.API_VERSIONS][1]:
+            # As Apache Kafka: only the range of ApiVersions itself.
+            low, high = self.versions[ApiKey.API_VERSIONS]
+            return messages.unsupported_api_versions_response(request.correlation_id, [(18, low, high)])
+        keys = tuple(
+            self._make(request, "ApiVersion", api_key=int(key), min_version=low, max_version=high)
+            for key, (low, high) in self.versions.items()
+        )
+        return self._reply(
+            request,
+            "ApiVersionsResponse",
+            error_code=KioErrorCode(fault.code or 0),
+            api_keys=keys,
+            throttle_time=datetime.timedelta(),
+        )
+
+    def _metadata(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
+        wanted = request.body.topics
+        names = {topic for topic, _ in self.logs} if wanted is None else {topic.name for topic in wanted}
+        known = {topic for topic, _ in self.logs}
+        for name in names - known:
+            if self.creates_topics and request.body.allow_auto_topic_creation:
+                self.create(name, self.default_partitions)
+        topics = []
+        for name in sorted(names):
+            partitions = tuple(
+                self._make(
+                    request,
+                    "MetadataResponsePartition",
+                    error_code=KioErrorCode.none if leader > 0 else KioErrorCode.leader_not_available,
+                    partition_index=partition,
+                    leader_id=leader,
+                    leader_epoch=0,
+                    replica_nodes=(leader,),
+                    isr_nodes=(leader,),
+                    offline_replicas=(),
+                )
+                for (topic, partition), leader in sorted(self.leaders.items())
+                if topic == name
+            )
+            code = fault.code or (ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            topics.append(
+                self._make(
+                    request,
+                    "MetadataResponseTopic",
+                    error_code=KioErrorCode(code),
+                    name=name,
+                    topic_id=None,
+                    is_internal=False,
+                    partitions=partitions,
+                )
+            )
+        brokers = tuple(
+            self._make(
+                request, "MetadataResponseBroker", node_id=b.broker_id, host=b.host, port=b.port, rack=None
+            )
+            for b in self.brokers
+        )
+        return self._reply(
+            request,
+            "MetadataResponse",
+            throttle_time=datetime.timedelta(),
+            brokers=brokers,
+            cluster_id="fake",
+            controller_id=1,
+            topics=tuple(topics),
+        )
+
+    def _init_producer_id(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
+        self.next_producer_id += 1
+        return self._reply(
+            request,
+            "InitProducerIdResponse",
+            throttle_time=datetime.timedelta(),
+            error_code=KioErrorCode(fault.code or 0),
+            producer_id=self.next_producer_id if fault.code is None else -1,
+            producer_epoch=self.first_epoch if fault.code is None else -1,
+        )
+
+    def _produce(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes | None:
+        topics = []
+        for topic in request.body.topics:
+            results = []
+            for part in topic.partitions:
+                code, base = self._append(broker, topic.name, part, fault)
+                results.append(produce.ProducePartitionResult(part.partition, code, base))
+            topics.append(produce.ProduceTopicResult(topic.name, topic.topic_id, results))
+        if request.body.acks == 0:
+            return None
+        return produce.encode_response(
+            produce.ProduceResponse(topics), version=request.version, correlation_id=request.correlation_id
+        )
+
+    def _append(
+        self, broker: FakeBroker, topic: str, part: produce.ProducePartition, fault: Fault
+    ) -> tuple[ErrorCode, int]:
+        if self.leaders.get((topic, part.partition)) != broker.broker_id:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        code, base = ErrorCode.NONE, -1
+        if fault.appends:
+            assert part.records is not None
+            code, base = self.logs[topic, part.partition].append(bytes(part.records))
+        return (code, base) if fault.code is None else (fault.code, -1)
+
+    def _fetch(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
+        topics = []
+        found_bytes = 0
+        for topic in request.body.topics:
+            results = []
+            for part in topic.partitions:
+                result = self._read(broker, topic.name, part, fault)
+                found_bytes += len(result.records) + result.error_code
+                results.append(result)
+            topics.append(fetch.FetchTopicResult(topic.name, topic.topic_id, results))
+        if not found_bytes:
+            self.delays_s[id(request)] = min(request.body.max_wait_ms / 1000, 0.02)
+        pieces = fetch.encode_response(
+            fetch.FetchResponse(topics), version=request.version, correlation_id=request.correlation_id
+        )
+        return b"".join(pieces)
+
+    def _read(
+        self, broker: FakeBroker, topic: str, part: fetch.FetchPartition, fault: Fault
+    ) -> fetch.FetchPartitionResult:
+        log = self.logs.get((topic, part.partition))
+        code = fault.code or ErrorCode.NONE
+        if log is None:
+            return fetch.FetchPartitionResult(part.partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        if self.leaders[topic, part.partition] != broker.broker_id:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif not log.start <= part.fetch_offset <= log.end:
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+        if code is not ErrorCode.NONE:
+            return fetch.FetchPartitionResult(part.partition, code, -1)
+        data = log.read(part.fetch_offset, part.max_bytes)
+        return fetch.FetchPartitionResult(part.partition, 0, log.end, data, log.end, log.start)
+
+    def _list_offsets(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
+        topics = []
+        for topic in request.body.topics:
+            parts = []
+            for part in topic.partitions:
+                offset, time_ms = self._offset_at(self.logs[topic.name, part.partition_index], part.timestamp)
+                parts.append(
+                    self._make(
+                        request,
+                        "ListOffsetsPartitionResponse",
+                        partition_index=part.partition_index,
+                        error_code=KioErrorCode(fault.code or 0),
+                        timestamp=time_ms,
+                        offset=offset,
+                        leader_epoch=0,
+                    )
+                )
+            topics.append(
+                self._make(request, "ListOffsetsTopicResponse", name=topic.name, partitions=tuple(parts))
+            )
+        return self._reply(
+            request, "ListOffsetsResponse", throttle_time=datetime.timedelta(), topics=tuple(topics)
+        )
+
+    @staticmethod
+    def _offset_at(log: FakeLog, timestamp_ms: int) -> tuple[int, int]:
+        if timestamp_ms == -1:
+            return log.end, -1
+        if timestamp_ms == -2:
+            return log.start, -1
+        for record in log.records():
+            if record.timestamp_ms >= timestamp_ms:
+                return record.offset, record.timestamp_ms
+        return -1, -1
+
+
+@pytest.fixture
+def fake_cluster() -> Iterator[Callable[..., FakeCluster]]:
+    started: list[FakeCluster] = []
+
+    def start(brokers: int = 1, partitions: int = 1, *, by_address: bool = True) -> FakeCluster:
+        started.append(FakeCluster(brokers, partitions, by_address=by_address))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.close()
+
+
+FAST = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "request_timeout_ms": 5000, "linger_ms": 1}
+
+
+class Recorder(BatchObserver):
+    """All that a producer's observer hears, in order."""
+
+    def __init__(self):
+        self.events = []
+
+    def batch_closed(self, identity):
+        self.events.append(("closed", identity))
+
+    def batch_renumbered(self, old, new):
+        self.events.append(("renumbered", old, new))
+
+    def batch_delivered(self, identity, base_offset):
+        self.events.append(("delivered", identity, base_offset))
+
+    def batch_failed(self, identity, error):
+        self.events.append(("failed", identity, error))
+
+    def of(self, kind):
+        return [event[1:] for event in self.events if event[0] == kind]
+
+
+def values(log: FakeLog) -> list[bytes | None]:
+    return [record.value for record in log.records()]
+
+
+@pytest.fixture
+def fast_producer() -> Iterator[Callable[..., Producer]]:
+    """Makes producers of a fake cluster that retry soon; checks that none leaves a thread."""
+    made: list[Producer] = []
+
+    def make(cluster: FakeCluster, **options: Any) -> Producer:
+        made.append(Producer(cluster.bootstrap, **{**FAST, **options}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close(timeout_s=1)
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("-sender")]
