@@ -1,0 +1,99 @@
+"""`python -m headrace.registry --listen HOST:PORT --zookeeper HOST:PORT`: one schema registry process.
+
+Ends with 0 on SIGTERM or SIGINT, with 1 and one line when it cannot start. Port 0 takes a free one; the line
+"schema registry listening on http://HOST:PORT" says which.
+"""
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+from typing import Final
+
+import uvicorn
+
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.session import ZooKeeperSession
+from headrace.registry.server import create_app
+
+SESSION_TIMEOUT_S: Final = 10.0
+CALL_TIMEOUT_S: Final = 10.0
+"""Below the patience of usual HTTP clients, so they get an answer with a reason instead of silence."""
+CONNECT_TIMEOUT_S: Final = 60.0
+SHUTDOWN_WAIT_MAX_S: Final = 5
+REQUESTS_WAITING_MAX: Final = 128
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.registry", description="The schema registry.")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where to serve HTTP")
+    parser.add_argument(
+        "--zookeeper", required=True, metavar="HOST:PORT", help="the ZooKeeper that keeps everything"
+    )
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    # uvicorn raises the signal once more after its own orderly end; without a handler that would be a death
+    # by signal.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    try:
+        serving = listen(options.listen)
+    except (OSError, ValueError) as error:
+        print(f"cannot listen on {options.listen}: {error}", file=sys.stderr)
+        return 1
+    with serving:
+        return serve(serving, options.zookeeper)
+
+
+def serve(serving: socket.socket, zookeeper: str) -> int:
+    """Serves until a signal; the exit code."""
+    session = ZooKeeperSession(
+        zookeeper, timeout_s=SESSION_TIMEOUT_S, call_timeout_s=CALL_TIMEOUT_S, name="registry"
+    )
+    try:
+        session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
+        app = create_app(session)
+    except CoordinationError as error:
+        session.close()
+        print(f"the schema registry cannot start: {error}", file=sys.stderr)
+        return 1
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
+        lifespan="off",
+    )
+    host, port = serving.getsockname()[:2]
+    print(f"schema registry listening on http://{host}:{port}", flush=True)
+    uvicorn.Server(config).run(sockets=[serving])
+    session.close()
+    return 0
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket on "host:port".
+
+    Raises `OSError` (the port is taken), `ValueError` (not an address).
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("expected HOST:PORT")
+    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, small answers wait 40 ms
+    # for an ACK.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    serving = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    serving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        serving.bind((host.strip("[]"), int(port)))
+        serving.listen(REQUESTS_WAITING_MAX)
+    except OSError:
+        serving.close()
+        raise
+    return serving
+
+
+if __name__ == "__main__":
+    sys.exit(main())

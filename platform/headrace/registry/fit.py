@@ -1,0 +1,126 @@
+"""Does a record fit a schema, and if not, where? Pure. What fastavro's writer leaves open: ranges, and
+messages that name the field.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import fastavro.validation
+
+INT_MIN: Final = -(2**31)
+INT_MAX: Final = 2**31 - 1
+VALUE_SHOWN_MAX: Final = 80
+"""Characters of a value that an error message shows."""
+
+Guard = Callable[[Any], None]
+
+
+class SerializationError(ValueError):
+    """The caller's fault: the record does not fit the schema. The message names the field and its value."""
+
+
+def explain(schema: Any, record: Any) -> str | None:
+    """Which fields of `record` do not fit the parsed `schema`, in words; None if each one fits by itself."""
+    try:
+        fastavro.validation.validate(record, schema, raise_errors=True)
+    except fastavro.validation.ValidationError as error:
+        wanted: dict[str, list[str]] = {}
+        values: dict[str, Any] = {}
+        for problem in error.errors:
+            wanted.setdefault(problem.field, []).append(_type_name(problem.schema))
+            values[problem.field] = problem.datum
+        return "; ".join(_told(field, values[field], types) for field, types in wanted.items())
+    except Exception as error:
+        # Nonsense in a record makes fastavro raise whatever the nonsense leads to.
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def int_guard(schema: Any) -> Guard | None:
+    """A check that every Avro `int` of a record, already written once, is within 32 bits; None if the schema
+    has no int.
+
+    fastavro writes any Python integer as an int (in a union it looks at the range when it takes a branch);
+    other readers (Java's, Spark's) then reject the record, or worse, do not. Raises `SerializationError`
+    through the returned function.
+    """
+    named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
+    return _guard(schema, "", named, {})
+
+
+def _guard(
+    schema: Any, path: str, named: Mapping[str, Any], open_records: dict[str, list[Guard]]
+) -> Guard | None:
+    if isinstance(schema, str):
+        schema = named.get(schema, schema)
+    kind = schema.get("type") if isinstance(schema, dict) else schema
+    if kind == "int":
+        return _range_guard(path) if not (isinstance(schema, dict) and "logicalType" in schema) else None
+    if kind == "record":
+        return _record_guard(schema, named, open_records)
+    if kind in ("array", "map"):
+        inner = _guard(schema["items" if kind == "array" else "values"], path, named, open_records)
+        return None if inner is None else _each_guard(inner)
+    return None
+
+
+def _range_guard(path: str) -> Guard:
+    def guard(value: Any) -> None:
+        if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
+            raise SerializationError(_told(path, value, ["int of 32 bits"]))
+
+    return guard
+
+
+def _each_guard(inner: Guard) -> Guard:
+    def guard(value: Any) -> None:
+        if isinstance(value, Mapping):
+            value = value.values()
+        elif not isinstance(value, list | tuple):
+            return
+        for each in value:
+            inner(each)
+
+    return guard
+
+
+def _record_guard(
+    schema: Mapping[str, Any], named: Mapping[str, Any], open_records: dict[str, list[Guard]]
+) -> Guard | None:
+    name = schema["name"]
+    if name in open_records:  # a type within itself: look its guard up when it is there
+        waiting = open_records[name]
+        return lambda value: waiting[0](value) if waiting else None
+    open_records[name] = []
+    guards: list[tuple[str, Guard]] = []
+    for field in schema["fields"]:
+        guard = _guard(field["type"], f"{name}.{field['name']}", named, open_records)
+        if guard is not None:
+            guards.append((field["name"], guard))
+    if not guards:
+        return None
+
+    def guard_fields(value: Any) -> None:
+        if isinstance(value, Mapping):
+            for field_name, guard in guards:
+                if field_name in value:
+                    guard(value[field_name])
+
+    open_records[name].append(guard_fields)
+    return guard_fields
+
+
+def _told(field: str, value: Any, types: list[str]) -> str:
+    what = f"field {field}" if field else "the record"
+    expected = " or ".join(types)
+    if value is None:
+        return f"{what} is missing (expected {expected})"
+    text = repr(value)
+    shown = text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
+    return f"{what} is {shown} (expected {expected})"
+
+
+def _type_name(schema: Any) -> str:
+    if isinstance(schema, dict):
+        return str(schema.get("logicalType") or schema.get("name") or schema["type"])
+    return str(schema)

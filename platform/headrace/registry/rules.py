@@ -1,0 +1,101 @@
+"""May this schema follow those? The compatibility levels over the Apache `avro` package's checker, told in
+words. Pure.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from avro.compatibility import (
+    ReaderWriterCompatibilityChecker,
+    SchemaCompatibilityResult,
+    SchemaCompatibilityType,
+    SchemaIncompatibilityType,
+)
+
+from headrace.registry.schemas import parse_for_rules
+
+
+class Level(enum.StrEnum):
+    """BACKWARD: the new schema reads what the old one wrote. FORWARD: the old reads what the new writes.
+    FULL: both.
+    TRANSITIVE: with all earlier versions, not only the last."""
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def transitive(self) -> bool:
+        return self.value.endswith("_TRANSITIVE")
+
+
+DEFAULT_LEVEL: Final = Level.BACKWARD
+
+_BACKWARD: Final = {Level.BACKWARD, Level.BACKWARD_TRANSITIVE, Level.FULL, Level.FULL_TRANSITIVE}
+_FORWARD: Final = {Level.FORWARD, Level.FORWARD_TRANSITIVE, Level.FULL, Level.FULL_TRANSITIVE}
+
+_MEANING: Final = {
+    SchemaIncompatibilityType.name_mismatch: (
+        "NAME_MISMATCH",
+        "the type's name is another one, and no alias of the reader's says so",
+    ),
+    SchemaIncompatibilityType.fixed_size_mismatch: (
+        "FIXED_SIZE_MISMATCH",
+        "the size of a fixed type differs",
+    ),
+    SchemaIncompatibilityType.missing_enum_symbols: (
+        "MISSING_ENUM_SYMBOLS",
+        "the reader's enum lacks symbols that the writer may write, and has no default",
+    ),
+    SchemaIncompatibilityType.reader_field_missing_default_value: (
+        "READER_FIELD_MISSING_DEFAULT_VALUE",
+        "the reader has a field that the writer does not write, and no default for it",
+    ),
+    SchemaIncompatibilityType.type_mismatch: ("TYPE_MISMATCH", "the reader's type cannot read the writer's"),
+    SchemaIncompatibilityType.missing_union_branch: (
+        "MISSING_UNION_BRANCH",
+        "the reader's union lacks a branch that the writer may write",
+    ),
+}
+
+
+def incompatibilities(level: Level, new: str, earlier: Sequence[tuple[int, str]]) -> list[str]:
+    """Why schema text `new` may not follow `earlier` ((version, text), oldest first) at this level; empty
+    if it may.
+    """
+    if level is Level.NONE or not earlier:
+        return []
+    found: list[str] = []
+    for version, old in reversed(earlier if level.transitive else earlier[-1:]):
+        against = f"version {version}"
+        if level in _BACKWARD:
+            found += _problems(f"the new schema (reader) and {against} (writer)", reader=new, writer=old)
+        if level in _FORWARD:
+            found += _problems(f"{against} (reader) and the new schema (writer)", reader=old, writer=new)
+    return [*found, f"compatibility: {level.value}"] if found else []
+
+
+def _problems(who: str, *, reader: str, writer: str) -> list[str]:
+    checker = ReaderWriterCompatibilityChecker()
+    result = checker.get_compatibility(parse_for_rules(reader), parse_for_rules(writer))
+    if result.compatibility is not SchemaCompatibilityType.incompatible:
+        return []
+    return [f"{who}: {_told(result)}"]
+
+
+def _told(result: SchemaCompatibilityResult) -> str:
+    # The library does not keep which message belongs to which place: with several problems they are listed
+    # side by side.
+    kinds = Counter(_MEANING[kind] for kind in result.incompatibilities)
+    causes = "; ".join(
+        f"{name}{f' ({count} times)' if count > 1 else ''}: {meaning}"
+        for (name, meaning), count in sorted(kinds.items())
+    )
+    places = sorted(result.locations - {"/"}) or ["/"]
+    return f"{causes}: {', '.join(sorted(result.messages))} at {', '.join(places)}"

@@ -1,0 +1,149 @@
+"""Records to framed Avro and back, by fastavro. Schemas come from and go to the registry, once each. May be
+shared by threads."""
+
+import io
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fastavro
+import fastavro.schema
+
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.fit import SerializationError, explain, int_guard
+from headrace.registry.framing import FramingError, prefix, split
+from headrace.registry.schemas import record_name
+
+__all__ = [
+    "AvroDeserializer",
+    "AvroSerializer",
+    "DeserializationError",
+    "FramingError",
+    "SerializationError",
+    "record_name_subject",
+    "topic_name",
+]
+
+SubjectStrategy = Callable[[str, str], str]
+"""(topic, schema text) → subject."""
+
+
+class DeserializationError(ValueError):
+    """The value is framed, but its payload does not fit the schema that its id names."""
+
+
+def topic_name(topic: str, schema: str) -> str:
+    """One schema a topic: "<topic>-value", Confluent's default."""
+    return f"{topic}-value"
+
+
+def record_name_subject(topic: str, schema: str) -> str:
+    """The record's full name: for topics that carry several types of records."""
+    return record_name(schema)
+
+
+class AvroSerializer:
+    """Serializes the records of one schema. Registers it when first needed, under the subject that
+    `strategy` names.
+
+    With `register=False` the schema must be registered already (`RegistryError` 40403 otherwise).
+    """
+
+    def __init__(
+        self,
+        client: SchemaRegistryClient,
+        schema: str | Mapping[str, Any],
+        *,
+        strategy: SubjectStrategy = topic_name,
+        register: bool = True,
+    ) -> None:
+        self.schema_text = schema if isinstance(schema, str) else json.dumps(schema)
+        self._client = client
+        self._strategy = strategy
+        self._register = register
+        self._parsed = fastavro.schema.parse_schema(json.loads(self.schema_text))
+        self._guard = int_guard(self._parsed)
+        self._prefixes: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def schema_id(self, topic: str) -> int:
+        """The id under which this topic's values go; asks the registry the first time."""
+        return split(self._prefix(topic))[0]
+
+    def serialize(self, topic: str, record: Any) -> bytes:
+        """The framed value. Raises `SerializationError`, or what the registry's client raises."""
+        payload = self.encode(record)
+        return self._prefix(topic) + payload
+
+    def encode(self, record: Any) -> bytes:
+        """The bare Avro binary of a record. Raises `SerializationError`."""
+        buffer = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(buffer, self._parsed, record, strict_allow_default=True)
+            if self._guard is not None:
+                self._guard(record)
+        except SerializationError:
+            raise
+        except Exception as error:
+            # fastavro raises whatever Python's arithmetic and indexing raised; only a second look says which
+            # field it was.
+            raise SerializationError(explain(self._parsed, record) or f"{error}") from None
+        return buffer.getvalue()
+
+    def _prefix(self, topic: str) -> bytes:
+        known = self._prefixes.get(topic)
+        if known is not None:
+            return known
+        with self._lock:
+            subject = self._strategy(topic, self.schema_text)
+            if self._register:
+                schema_id = self._client.register(subject, self.schema_text)
+            else:
+                schema_id = self._client.lookup(subject, self.schema_text).schema_id
+            self._prefixes[topic] = prefix(schema_id)
+        return self._prefixes[topic]
+
+
+class AvroDeserializer:
+    """Reads framed values, each by the schema it was written with; with `reader_schema`, resolved into that
+    one."""
+
+    def __init__(
+        self, client: SchemaRegistryClient, *, reader_schema: str | Mapping[str, Any] | None = None
+    ) -> None:
+        self._client = client
+        if isinstance(reader_schema, str):
+            reader_schema = json.loads(reader_schema)
+        self._reader: Any = None if reader_schema is None else fastavro.schema.parse_schema(reader_schema)
+        self._writers: dict[int, Any] = {}
+
+    def deserialize(self, value: bytes) -> Any:
+        """The record. Raises `FramingError`, `DeserializationError`, or what the registry's client raises."""
+        return self.read(value)[1]
+
+    def read(self, value: bytes) -> tuple[str, Any]:
+        """(the written record's full name, the record): for topics that carry several types."""
+        schema_id, payload = split(value)
+        writer = self._writer(schema_id)
+        buffer = io.BytesIO(payload)
+        try:
+            record = fastavro.schemaless_reader(buffer, writer, self._reader)
+        except Exception as error:
+            # fastavro raises whatever reading garbage leads to.
+            reason = f"{type(error).__name__}: {error}"
+            raise DeserializationError(
+                f"the value does not fit its schema (id {schema_id}): {reason}"
+            ) from None
+        left = len(payload) - buffer.tell()
+        if left:
+            raise DeserializationError(f"{left} bytes left after the record of schema {schema_id}")
+        name = writer.get("name", writer.get("type")) if isinstance(writer, dict) else str(writer)
+        return str(name), record
+
+    def _writer(self, schema_id: int) -> Any:
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            writer = fastavro.schema.parse_schema(json.loads(self._client.get_by_id(schema_id)))
+            self._writers[schema_id] = writer
+        return writer

@@ -1,0 +1,188 @@
+"""Schema identity and compatibility levels, as pure functions."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.registry.rules import Level, incompatibilities
+from headrace.registry.schemas import SCHEMA_ID_MAX, InvalidSchemaError, parse, record_name
+
+V1: dict[str, Any] = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
+
+
+def with_field(default: bool = True, kind: Any = "string", schema: dict[str, Any] = V1) -> str:
+    field: dict[str, Any] = {"name": "y", "type": kind}
+    if default:
+        field["default"] = "" if kind == "string" else None
+    return json.dumps({**schema, "fields": [*schema["fields"], field]})
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        json.dumps(V1, indent=4),
+        '{"name":"R","namespace":"a","type":"record","fields":[{"type":"int","name":"x"}]}',
+        '{"name":"a.R","type":"record","fields":[{"type":{"type":"int"},"name":"x"}]}',
+    ],
+)
+def test_spelling_does_not_change_the_id(same: str) -> None:
+    assert parse(same).schema_id == parse(json.dumps(V1)).schema_id
+    assert parse(same).is_same_as(parse(json.dumps(V1)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**V1, "doc": "words"},
+        {**V1, "name": "b.R"},
+        {**V1, "aliases": ["Q"]},
+        {**V1, "fields": [{"name": "x", "type": "int", "default": 0}]},
+        {**V1, "fields": [{"name": "x", "type": {"type": "int", "logicalType": "date"}}]},
+        {**V1, "fields": [{"name": "x", "type": "int", "team": "web"}]},
+    ],
+)
+def test_everything_that_says_something_changes_the_id(other: dict[str, Any]) -> None:
+    assert parse(json.dumps(other)).schema_id != parse(json.dumps(V1)).schema_id
+
+
+def test_ids_are_the_same_on_every_machine() -> None:
+    # Written down: a change would make every value framed so far unreadable.
+    assert parse('"string"').schema_id == 1_776_665_033
+    assert parse(json.dumps(V1)).schema_id == 446_091_024
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_an_id_is_a_positive_int32_and_the_normal_form_is_stable(doc: str) -> None:
+    parsed = parse(json.dumps({**V1, "doc": doc}))
+    assert 1 <= parsed.schema_id <= SCHEMA_ID_MAX
+    again = parse(parsed.normal_text)
+    assert (again.schema_id, again.normal_text) == (parsed.schema_id, parsed.normal_text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "Expecting value"),
+        ("{", "Expecting property name"),
+        ("5", "int"),
+        ("null", "NoneType"),
+        ("{}", "type"),
+        ('{"type":"nope"}', "nope"),
+        ('{"type":"array"}', "lacks its attribute 'items'"),
+        ('{"type":"record","name":"1x","fields":[{"name":"a","type":"int"}]}', "1x"),
+        ('{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":"x"}]}', "Default value"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}',
+            "already in use",
+        ),
+        ('["int","int"]', "already in Union"),
+        ('{"type":"enum","name":"E","symbols":["a","a"]}', "unique"),
+        ("[" * 100_000, "nested too deeply"),
+        ('"' + "x" * 1_000_000 + '"', "longer than 900000 bytes"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_a_reason(text: str, says: str) -> None:
+    with pytest.raises(InvalidSchemaError, match=says):
+        parse(text)
+
+
+@settings(max_examples=200)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text(max_size=6) | st.integers(-3, 3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["type", "name", "fields", "items", "symbols", "size", "values", "x"]), inner
+            )
+        ),
+    )
+)
+def test_any_json_is_a_schema_or_refused(tree: Any) -> None:
+    try:
+        parsed = parse(json.dumps(tree))
+    except InvalidSchemaError as error:
+        assert str(error)
+    else:
+        assert parse(parsed.text).schema_id == parsed.schema_id
+
+
+def test_record_names() -> None:
+    assert record_name(json.dumps(V1)) == "a.R"
+    assert record_name('"string"') == record_name('{"type":"string"}') == "string"
+    with pytest.raises(InvalidSchemaError, match="union has no name"):
+        record_name('["null","int"]')
+
+
+OLD = json.dumps(V1)
+ADDED_WITHOUT_DEFAULT = with_field(default=False)
+ADDED_WITH_DEFAULT = with_field()
+
+
+@pytest.mark.parametrize(
+    ("level", "old", "new", "may"),
+    [
+        (Level.BACKWARD, OLD, ADDED_WITH_DEFAULT, True),
+        (Level.BACKWARD, OLD, ADDED_WITHOUT_DEFAULT, False),
+        (Level.BACKWARD, ADDED_WITHOUT_DEFAULT, OLD, True),
+        (Level.FORWARD, OLD, ADDED_WITHOUT_DEFAULT, True),
+        (Level.FORWARD, ADDED_WITHOUT_DEFAULT, OLD, False),
+        (Level.FORWARD, ADDED_WITH_DEFAULT, OLD, True),
+        (Level.FULL, OLD, ADDED_WITH_DEFAULT, True),
+        (Level.FULL, OLD, ADDED_WITHOUT_DEFAULT, False),
+        (Level.FULL, ADDED_WITHOUT_DEFAULT, OLD, False),
+        (Level.NONE, OLD, '"string"', True),
+        (Level.BACKWARD, '"int"', '"long"', True),
+        (Level.FORWARD, '"int"', '"long"', False),
+    ],
+)
+def test_levels(level: Level, old: str, new: str, may: bool) -> None:
+    assert (incompatibilities(level, new, [(1, old)]) == []) is may
+
+
+def test_only_transitive_levels_look_behind_the_last_version() -> None:
+    history = [(1, OLD), (2, ADDED_WITH_DEFAULT)]
+    new = ADDED_WITHOUT_DEFAULT  # follows version 2, but cannot read version 1
+    assert incompatibilities(Level.BACKWARD, new, history) == []
+    reasons = incompatibilities(Level.BACKWARD_TRANSITIVE, new, history)
+    assert len(reasons) == 2 and "version 1 (writer)" in reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (OLD, ADDED_WITHOUT_DEFAULT, "READER_FIELD_MISSING_DEFAULT_VALUE: .*: y at /fields/1"),
+        (OLD, json.dumps({**V1, "name": "a.Q"}), r"NAME_MISMATCH: .*: expected: a\.R at /name"),
+        (
+            '"string"',
+            '"int"',
+            "TYPE_MISMATCH: .*: reader type: int not compatible with writer type: string at /",
+        ),
+        ('["null","int"]', '["null","string"]', "MISSING_UNION_BRANCH: .*INT at /1"),
+        (
+            '{"type":"enum","name":"E","symbols":["A","B"]}',
+            '{"type":"enum","name":"E","symbols":["A"]}',
+            "MISSING_ENUM_SYMBOLS: .*'B'.* at /symbols",
+        ),
+        (
+            '{"type":"fixed","name":"F","size":4}',
+            '{"type":"fixed","name":"F","size":8}',
+            "FIXED_SIZE_MISMATCH: .*: expected: 4, found: 8 at /size",
+        ),
+    ],
+)
+def test_reasons_name_the_kind_the_thing_and_the_place(old: str, new: str, says: str) -> None:
+    (reason, level) = incompatibilities(Level.BACKWARD, new, [(3, old)])
+    assert reason.startswith("the new schema (reader) and version 3 (writer): ")
+    assert re.search(says, reason), reason
+    assert level == "compatibility: BACKWARD"
+
+
+def test_several_problems_are_all_told() -> None:
+    new = json.dumps({**V1, "fields": [{"name": n, "type": "int"} for n in ("x", "p", "q")]})
+    (reason, _) = incompatibilities(Level.BACKWARD, new, [(1, OLD)])
+    assert "(2 times)" in reason and "p, q at /fields/1, /fields/2" in reason

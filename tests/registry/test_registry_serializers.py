@@ -1,0 +1,220 @@
+"""Framing, the client's retries and caches, serializers: against a registry that is a function."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.errors import RegistryError, RegistryUnavailableError
+from headrace.registry.framing import FramingError, join, split
+from headrace.registry.schemas import parse
+from headrace.registry.serializers import (
+    AvroDeserializer,
+    AvroSerializer,
+    DeserializationError,
+    SerializationError,
+    record_name_subject,
+)
+
+V1 = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
+V2 = {
+    "type": "record",
+    "name": "a.R",
+    "fields": [*V1["fields"], {"name": "y", "type": "string", "default": "?"}],
+}  # type: ignore[misc]
+
+
+class FakeRegistry:
+    """Registers anything; keeps the requests it saw."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[int, str] = {}
+        self.requests: list[tuple[str, str]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append((request.method, request.url.raw_path.decode()))
+        if request.method == "POST":
+            text = json.loads(request.content)["schema"]
+            self.schemas[parse(text).schema_id] = text
+            return httpx.Response(200, json={"id": parse(text).schema_id})
+        text = self.schemas.get(int(request.url.path.rsplit("/", 1)[1]), "")
+        if not text:
+            return httpx.Response(404, json={"error_code": 40403, "message": "Schema not found"})
+        return httpx.Response(200, json={"schema": text})
+
+
+def client_of(
+    *hosts: Callable[[httpx.Request], httpx.Response], pauses: list[float] | None = None
+) -> SchemaRegistryClient:
+    def route(request: httpx.Request) -> httpx.Response:
+        return hosts[int(request.url.host.removeprefix("r"))](request)
+
+    sleep = (lambda _: None) if pauses is None else pauses.append
+    urls = [f"http://r{i}:8081/" for i in range(len(hosts))]
+    return SchemaRegistryClient(urls, transport=httpx.MockTransport(route), sleep=sleep)
+
+
+def down(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("Connection refused", request=request)
+
+
+def failing(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(500, json={"error_code": 50001, "message": "Error in the backend data store"})
+
+
+@given(st.integers(0, 2**31 - 1), st.binary(max_size=30))
+def test_framing_round_trip(schema_id: int, payload: bytes) -> None:
+    assert split(join(schema_id, payload)) == (schema_id, payload)
+
+
+def test_framing_golden_and_garbage() -> None:
+    assert join(258, b"\x02a") == bytes.fromhex("00000001020261")
+    with pytest.raises(FramingError, match="at least 5 bytes, this one 3"):
+        split(b"\0ab")
+    with pytest.raises(FramingError, match="begins with byte 0, this one with 123"):
+        split(b'{"json": 1}')
+
+
+def test_round_trip_and_one_question_each() -> None:
+    registry = FakeRegistry()
+    client = client_of(registry)
+    serializer, deserializer = AvroSerializer(client, V1), AvroDeserializer(client)
+    for x in range(5):
+        assert deserializer.deserialize(serializer.serialize("t", {"x": x})) == {"x": x}
+    assert [method for method, _ in registry.requests] == ["POST", "GET"]
+    assert registry.requests[0][1] == "/subjects/t-value/versions"
+    assert deserializer.read(serializer.serialize("t", {"x": 1})) == ("a.R", {"x": 1})
+
+
+def test_a_reader_schema_resolves_older_and_newer_writers() -> None:
+    client = client_of(FakeRegistry())
+    old, new = AvroSerializer(client, json.dumps(V1)), AvroSerializer(client, V2)
+    reader = AvroDeserializer(client, reader_schema=json.dumps(V2))
+    assert reader.deserialize(old.serialize("t", {"x": 1})) == {"x": 1, "y": "?"}
+    assert AvroDeserializer(client, reader_schema=V1).deserialize(new.serialize("t", {"x": 1, "y": "b"})) == {
+        "x": 1
+    }
+
+
+def test_subject_by_record_name() -> None:
+    registry = FakeRegistry()
+    AvroSerializer(client_of(registry), V1, strategy=record_name_subject).serialize("_audit", {"x": 1})
+    assert registry.requests == [("POST", "/subjects/a.R/versions")]
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({"x": "one"}, r"field a\.R\.x is 'one' \(expected int\)"),
+        ({"x": 2**40}, r"field a\.R\.x is 1099511627776 \(expected int of 32 bits\)"),
+        ({}, r"field a\.R\.x is missing \(expected int\)"),
+        ({"x": 1, "z": 2}, "z"),
+        ({"x": 1, "y": 5}, r"field a\.R\.y is 5 \(expected string\)"),
+        ({"x": "v" * 500}, r"is 'vvv.*…"),
+        ("no record", r"the record is 'no record' \(expected a\.R\)"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_explained(record: Any, says: str) -> None:
+    serializer = AvroSerializer(client_of(down), V2)
+    with pytest.raises(SerializationError, match=says):
+        serializer.encode(record)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+@pytest.mark.parametrize(
+    ("kind", "wrap"),
+    [
+        (["null", "int"], lambda v: v),
+        ({"type": "array", "items": "int"}, lambda v: [1, v]),
+        ({"type": "map", "values": ["string", "int"]}, lambda v: {"a": "b", "c": v}),
+        ({"type": "array", "items": "a.R"}, lambda v: [{"x": 1, "w": []}, {"x": v, "w": []}]),
+        ({"type": "record", "name": "In", "fields": [{"name": "i", "type": "int"}]}, lambda v: {"i": v}),
+        (["null", "a.R"], lambda v: {"x": v, "w": None}),
+    ],
+)
+def test_an_int_has_32_bits_wherever_it_stands(kind: Any, wrap: Callable[[int], Any], value: int) -> None:
+    schema = {"type": "record", "name": "a.R", "fields": [*V1["fields"], {"name": "w", "type": kind}]}  # type: ignore[misc]
+    serializer = AvroSerializer(client_of(down), schema)
+    with pytest.raises(SerializationError, match=rf"is {value} \(expected .*int"):
+        serializer.encode({"x": 1, "w": wrap(value)})
+    serializer.encode({"x": 1, "w": wrap(2**31 - 1)})
+    longs = AvroSerializer(
+        client_of(down), {"type": "record", "name": "L", "fields": [{"name": "x", "type": "long"}]}
+    )
+    assert longs.encode({"x": value})
+
+
+def test_defaults_may_be_left_out_and_datetimes_given() -> None:
+    time = {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}}
+    serializer = AvroSerializer(client_of(FakeRegistry()), {"type": "record", "name": "T", "fields": [time]})
+    at = datetime(2011, 6, 12, 1, 2, 3, 456_000, UTC)
+    assert serializer.encode({"t": at}) == serializer.encode({"t": 1_307_840_523_456})
+    assert AvroSerializer(client_of(down), V2).encode({"x": 1}) == b"\x02\x02?"
+
+
+def test_a_payload_that_does_not_fit_its_schema() -> None:
+    client = client_of(FakeRegistry())
+    schema_id = client.register("t-value", V2)
+    for payload in (b"", b"\x02\xff\xff\xff\xff", b"\x02\x02?left over"):
+        with pytest.raises(DeserializationError, match=str(schema_id)):
+            AvroDeserializer(client).deserialize(join(schema_id, payload))
+    with pytest.raises(RegistryError, match="40403"):
+        AvroDeserializer(client).deserialize(join(5, b""))
+
+
+def test_the_next_registry_is_asked_and_then_stays_first() -> None:
+    registry = FakeRegistry()
+    client = client_of(down, failing, registry)
+    client.register("s", V1)
+    assert client.urls[0] == "http://r2:8081"
+    client.register("s2", V1)
+    assert len(registry.requests) == 2
+
+
+def test_when_nobody_answers_all_are_named_after_bounded_rounds() -> None:
+    pauses: list[float] = []
+    client = client_of(down, failing, pauses=pauses)
+    with pytest.raises(
+        RegistryUnavailableError, match=r"r0:8081: Connection refused; http://r1:8081: Error in the backend"
+    ):
+        client.register("s", V1)
+    assert pauses == [0.2, 0.4]
+
+
+def test_a_refusal_is_not_asked_again() -> None:
+    seen: list[str] = []
+
+    def refusing(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.host)
+        return httpx.Response(409, json={"error_code": 409, "message": "incompatible"})
+
+    with pytest.raises(RegistryError, match=r"incompatible \(error 409\)"):
+        client_of(refusing, refusing).register("s", V1)
+    assert seen == ["r0"]
+
+
+def test_an_id_is_asked_of_all_registries() -> None:
+    east, west = FakeRegistry(), FakeRegistry()
+    schema_id = client_of(west).register("s", V1)
+    assert client_of(east, west).get_by_id(schema_id) == json.dumps(V1)
+    with pytest.raises(RegistryError, match="40403"):
+        client_of(east, west).get_by_id(17)
+    # One that is silent may be the one that knows: the answer is "unknown" only after trying again.
+    pauses: list[float] = []
+    with pytest.raises(RegistryError, match="40403"):
+        client_of(east, down, pauses=pauses).get_by_id(schema_id)
+    assert len(pauses) == 2
+
+
+def test_answers_that_are_no_registrys() -> None:
+    client = client_of(lambda _: httpx.Response(200, text="<html>"))
+    with pytest.raises(RegistryError, match="unexpected answer from http://r0:8081/subjects: '<html>'"):
+        client.subjects()
+    with pytest.raises(ValueError, match="at least one URL"):
+        SchemaRegistryClient(" , ")
