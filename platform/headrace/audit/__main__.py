@@ -1,0 +1,211 @@
+"""`python -m headrace.audit`: the auditor of one datacenter; with `--store` also the keeper of the audit
+store.
+
+Ends with 0 on SIGTERM or SIGINT, with 1 and one line when it cannot start or cannot go on. The line
+"auditor of EAST runs, status on http://HOST:PORT/status" says that it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import signal
+import sys
+import threading
+from typing import Any, Final
+
+from headrace.audit.auditor import EVERY_SECONDS_DEFAULT, Auditor, Settings
+from headrace.audit.folder import Folder
+from headrace.audit.reader import AuditReader
+from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
+from headrace.audit.status import StatusServer
+from headrace.audit.store import AuditStore, StoreError
+from headrace.audit.tally import BUCKET_MS_DEFAULT, check_bucket_ms
+from headrace.audit.upkeep import KEEP_MS_DEFAULT
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.mirrors import MirrorMap
+from headrace.coordination.session import ZooKeeperSession
+
+logger = logging.getLogger(__name__)
+
+ZOOKEEPER_TIMEOUT_SECONDS: Final = 10.0
+ZOOKEEPER_CONNECT_SECONDS: Final = 60.0
+JOIN_SECONDS: Final = 30.0
+DAY_MS: Final = 24 * 3_600_000
+
+
+class Service:
+    """Everything one auditor process runs: the counting, the folding if it has a store, the status page."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._name: str = options.datacenter
+        self._store = AuditStore(options.store) if options.store else None
+        self._session: ZooKeeperSession | None = None
+        mirrors = None
+        if options.mirrors_zookeeper:
+            self._session = ZooKeeperSession(
+                options.mirrors_zookeeper, timeout_s=ZOOKEEPER_TIMEOUT_SECONDS, name=f"auditor-{self._name}"
+            )
+            self._session.start(connect_timeout_s=ZOOKEEPER_CONNECT_SECONDS)
+            mirrors = MirrorMap(self._session)
+
+        def make_reader(start_at: dict[tuple[str, int], int]) -> AuditReader:
+            return AuditReader(
+                bootstrap=options.bootstrap,
+                registry_url=options.registry,
+                topics=(AUDIT_TOPIC, ANALYSIS_AUDIT_TOPIC),
+                start_at=start_at,
+                client_id=f"auditor-{self._name}-store",
+            )
+
+        self._folder = (
+            Folder(self._store, make_reader, keep_ms=int(options.keep_days * DAY_MS)) if self._store else None
+        )
+        self._auditor = Auditor(
+            Settings(
+                datacenter=self._name,
+                bootstrap=options.bootstrap,
+                registry_url=options.registry,
+                audit_topic=AUDIT_TOPIC if mirrors is None else ANALYSIS_AUDIT_TOPIC,
+                topics=options.topics,
+                every_s=options.every,
+                bucket_ms=options.bucket_ms,
+            ),
+            mirrors=mirrors,
+            trusted=self._folder.trusts if self._folder else None,
+        )
+        self._failures: list[BaseException] = []
+        self._over = threading.Event()
+
+    def status(self) -> dict[str, Any]:
+        """Plain data, for `GET /status`."""
+        found = self._auditor.status()
+        if self._folder is not None:
+            found["store"] = self._folder.status()
+        return found
+
+    def stop(self) -> None:
+        """End `run` soon. Any thread, also a signal handler."""
+        self._over.set()
+
+    def run(self) -> BaseException | None:
+        """Run until `stop`, or until a part breaks; returns what broke it."""
+        parts: list[Auditor | Folder] = [self._auditor] + ([self._folder] if self._folder else [])
+        threads = [
+            threading.Thread(target=self._guard, args=(part,), name=type(part).__name__) for part in parts
+        ]
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        self._over.wait()
+        for part in parts:
+            part.stop()
+        for thread in threads:
+            thread.join(JOIN_SECONDS)
+        if self._session is not None:
+            self._session.close()
+        if self._store is not None:
+            self._store.close()
+        return self._failures[0] if self._failures else None
+
+    def _guard(self, part: Auditor | Folder) -> None:
+        try:
+            part.run()
+        except BaseException as error:
+            logger.exception("%s broke; the process ends and begins anew", type(part).__name__)
+            self._failures.append(error)
+        finally:
+            self._over.set()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    try:
+        service = Service(options)
+    except (StoreError, CoordinationError, ValueError) as error:
+        print(f"the auditor of {options.datacenter} cannot start: {error}", file=sys.stderr)
+        return 1
+    try:
+        server = StatusServer(options.status, service.status)
+    except (OSError, ValueError) as error:
+        print(f"the auditor cannot serve its status on {options.status}: {error}", file=sys.stderr)
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop())
+    print(f"auditor of {options.datacenter} runs, status on http://{server.address}/status", flush=True)
+    failure = service.run()
+    server.close()
+    if failure is not None:
+        print(f"the auditor of {options.datacenter} ended: {failure!r}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.audit", description="Counts a datacenter's logs and says what it counted."
+    )
+    add = parser.add_argument
+    add("--datacenter", required=True, metavar="NAME", help="whose logs these are, such as east")
+    add("--bootstrap", required=True, metavar="HOST:PORT,…", help="its brokers")
+    add("--registry", required=True, metavar="URL,…", help="schema registries; the first is its own")
+    add(
+        "--mirrors-zookeeper",
+        metavar="HOST:PORT",
+        help="analysis cluster only: the ZooKeeper of the mirrors' map",
+    )
+    add(
+        "--store",
+        metavar="URL",
+        help="fold everything said into this store, such as sqlite:////data/audit.db",
+    )
+    add(
+        "--keep-days",
+        type=float,
+        default=KEEP_MS_DEFAULT / DAY_MS,
+        help="how long the store keeps an hour (30)",
+    )
+    add(
+        "--every", type=_seconds, default=EVERY_SECONDS_DEFAULT, metavar="SECONDS", help="between reports (5)"
+    )
+    add("--topics", type=_pattern, default=re.compile(".*"), metavar="REGEX", help="topics to count (all)")
+    add(
+        "--bucket-ms",
+        type=_bucket,
+        default=BUCKET_MS_DEFAULT,
+        metavar="MS",
+        help="span of event time (600000)",
+    )
+    add("--status", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve GET /status")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r}: give seconds between 0.05 and 3600")
+    return value
+
+
+def _bucket(text: str) -> int:
+    try:
+        return check_bucket_ms(int(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

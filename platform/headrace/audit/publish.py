@@ -1,0 +1,144 @@
+"""Publishing monitoring events: header, Avro, an acknowledgement of every replica.
+
+Owns the producer's side of the audit topics, and their making.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from headrace.audit.records import AUDIT_TOPIC, AuditRecord, LoadReport, to_datetime
+from headrace.client import Admin, DeliveryFuture, Producer
+from headrace.client.errors import BrokerError, ClientError
+from headrace.events.schemas import read_schema
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.errors import RegistryError, RegistryUnavailableError
+from headrace.registry.serializers import AvroSerializer, record_name_subject
+from headrace.wire.errors import ErrorCode
+
+FLUSH_TIMEOUT_SECONDS: Final = 60.0
+
+
+class AuditPublishError(Exception):
+    """Something said could not be published: say it again.
+
+    The records since the last `flush` may or may not be in the log.
+    """
+
+
+class AuditPublisher:
+    """Publishes audit records to one topic, which it creates if it is not there. One thread uses it at a
+    time.
+
+    `topic` is `AUDIT_TOPIC` in a datacenter whose own cluster takes it, `ANALYSIS_AUDIT_TOPIC` in the
+    analysis cluster. Schemas are registered under the record's full name, since one topic carries several
+    kinds.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap: str,
+        registry_url: str,
+        datacenter: str,
+        service: str,
+        server: str | None = None,
+        topic: str = AUDIT_TOPIC,
+        schemas_dir: Path | None = None,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._datacenter = datacenter
+        self._service = service
+        self._server = server or socket.gethostname()
+        self._schemas_dir = schemas_dir
+        self._wall_ms = wall_ms
+        self._registry = SchemaRegistryClient(registry_url)
+        self._producer = Producer(bootstrap, client_id=f"audit-{service}", compression="zstd")
+        self._serializers: dict[str, AvroSerializer] = {}
+        self._unacknowledged: list[DeliveryFuture] = []
+        self._has_topic = False
+
+    def publish(self, record: AuditRecord) -> None:
+        """Hand over one record; `flush` says whether it arrived. Raises `AuditPublishError`."""
+        now_ms = self._wall_ms()
+        header = {
+            "time": to_datetime(now_ms),
+            "datacenter": self._datacenter,
+            "server": self._server,
+            "service": self._service,
+            "guid": str(uuid.uuid4()),
+        }
+        try:
+            self._make_topic()
+            serializer = self._serializer(record.schema_file)
+            value = serializer.serialize(self._topic, {"header": header, **record.to_avro()})
+            key = record.key().encode()
+            self._unacknowledged.append(self._producer.send(self._topic, value, key=key, timestamp_ms=now_ms))
+        except (ClientError, RegistryError, RegistryUnavailableError) as error:
+            raise AuditPublishError(f"could not publish to {self._topic}: {error}") from error
+
+    def flush(self, timeout_s: float = FLUSH_TIMEOUT_SECONDS) -> None:
+        """Return once everything published is acknowledged by all in-sync replicas, or raise
+        `AuditPublishError`.
+        """
+        waiting, self._unacknowledged = self._unacknowledged, []
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._producer.flush(timeout_s)
+            for future in waiting:
+                future.result(timeout=max(0.0, deadline - time.monotonic()))
+        except (ClientError, TimeoutError) as error:
+            raise AuditPublishError(f"could not publish to {self._topic}: {error}") from error
+
+    def close(self) -> None:
+        """End; what was not flushed is given up."""
+        self._producer.close(0.0)
+        self._registry.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make_topic(self) -> None:
+        if self._has_topic:
+            return
+        with Admin(self._bootstrap) as admin:
+            try:
+                if self._topic not in admin.topics():
+                    admin.create_topic(self._topic, 1)
+            except BrokerError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+        self._has_topic = True
+
+    def _serializer(self, schema_file: str) -> AvroSerializer:
+        known = self._serializers.get(schema_file)
+        if known is None:
+            text = read_schema(schema_file, self._schemas_dir)
+            known = AvroSerializer(self._registry, text, strategy=record_name_subject)
+            self._serializers[schema_file] = known
+        return known
+
+
+def publish_load(
+    publisher: AuditPublisher, load: LoadReport, timeout_s: float = FLUSH_TIMEOUT_SECONDS
+) -> None:
+    """Say one committed load, in as many records as its size takes, and wait until all are safe.
+
+    Raises `AuditPublishError`; the whole call may be repeated, now or by a later run, without harm.
+    """
+    for piece in load.split():
+        publisher.publish(piece)
+    publisher.flush(timeout_s)

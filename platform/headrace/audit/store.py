@@ -1,0 +1,107 @@
+"""The audit store: what all tiers said, kept in tables (SQLite, or PostgreSQL by URL). Owns connections and
+positions; `audit.fold` knows how each kind of record is folded.
+
+The position in the audit topics is stored in the same transaction as what was read up to there, so a crash
+at any moment repeats work and changes nothing. One process folds; any number may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, create_engine, event, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from headrace.audit import tables
+from headrace.audit.fold import Said, fold_one, insert_new, upsert
+
+BUSY_TIMEOUT_MS: Final = 30_000
+
+
+class StoreError(Exception):
+    """The store cannot be opened or is not ours; the message says which and what to do."""
+
+
+class AuditStore:
+    """`AuditStore("sqlite:////path/audit.db")` or `AuditStore("postgresql+psycopg://…")`.
+
+    Creates its tables if there are none. Raises `StoreError`.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self.url = parsed.render_as_string(hide_password=True)
+        if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
+            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+        self._engine = create_engine(url)
+        if self._engine.dialect.name == "sqlite":
+            event.listen(self._engine, "connect", _set_up_sqlite)
+        try:
+            self._open()
+        except SQLAlchemyError as error:
+            self._engine.dispose()
+            reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise StoreError(f"cannot open the audit store {self.url}: {reason}") from error
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One consistent view of the store."""
+        with self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction: all of it or nothing."""
+        with self._engine.begin() as connection:
+            yield connection
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """(audit topic, partition) → the address up to which it is folded."""
+        with self.reading() as connection:
+            rows = connection.execute(select(tables.folded))
+            return {(row.topic, row.partition): row.address for row in rows}
+
+    def producers(self) -> set[tuple[str, int]]:
+        """(datacenter, producer id) of every producer that has reported."""
+        ids = tables.producer_ids
+        with self.reading() as connection:
+            rows = connection.execute(select(ids.c.datacenter, ids.c.producer_id))
+            return {(row.datacenter, row.producer_id) for row in rows}
+
+    def fold(self, said: Iterable[Said], positions: Mapping[tuple[str, int], int] | None = None) -> None:
+        """Fold records, and note `positions` as the place to go on from, in one transaction."""
+        with self.writing() as connection:
+            for each in said:
+                fold_one(connection, each)
+            rows = [
+                {"topic": topic, "partition": partition, "address": address}
+                for (topic, partition), address in (positions or {}).items()
+            ]
+            upsert(connection, tables.folded, rows)
+
+    def _open(self) -> None:
+        with self.writing() as connection:
+            tables.metadata.create_all(connection)
+            version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
+            if insert_new(connection, tables.meta, version):
+                return
+            found = connection.execute(
+                select(tables.meta.c.value).where(tables.meta.c.name == version["name"])
+            ).scalar_one()
+        if found != version["value"]:
+            raise StoreError(
+                f"the audit store {self.url} has schema version {found}, this program knows "
+                f"{tables.SCHEMA_VERSION}: give it another URL; the store is rebuilt from _audit"
+            )
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}"):
+        connection.execute(f"PRAGMA {pragma}")

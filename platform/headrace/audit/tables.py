@@ -1,0 +1,204 @@
+"""The audit store's tables, for SQLite and PostgreSQL: names, keys, indexes.
+
+`audit.store` and `audit.upkeep` write them, `audit.gather` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
+
+SCHEMA_VERSION: Final = 1
+
+metadata = MetaData()
+
+
+def _key(name: str, kind: type[BigInteger] | type[Integer] | type[String]) -> Column[int | str]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, String, nullable=False)
+
+
+def _number(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+def _flag(name: str) -> Column[bool]:
+    return Column(name, Boolean, nullable=False)
+
+
+# SQLite numbers rows by itself only in a column of exactly INTEGER.
+_RowId = BigInteger().with_variant(Integer, "sqlite")
+
+meta = Table("meta", metadata, _key("name", String), _text("value"))
+
+# How far each partition of the audit topics is folded; written in the transaction that folds.
+folded = Table("folded", metadata, _key("topic", String), _key("partition", Integer), _number("address"))
+
+# Tallies of log ranges, as said. Where ranges overlap, `chosen` are those that count (`audit.cover`).
+tallies = Table(
+    "tallies",
+    metadata,
+    Column("id", _RowId, primary_key=True, autoincrement=True),
+    _text("tier"),
+    _text("datacenter"),
+    _text("topic"),
+    _number("partition"),
+    _number("from_address"),
+    _number("to_address"),
+    _text("digest"),
+    _number("counted_ms"),
+    _flag("chosen"),
+)
+Index(
+    "tallies_range",
+    tallies.c.topic,
+    tallies.c.datacenter,
+    tallies.c.tier,
+    tallies.c.partition,
+    tallies.c.from_address,
+    tallies.c.to_address,
+    tallies.c.digest,
+    unique=True,
+)
+
+spans = Table(
+    "spans",
+    metadata,
+    _number("tally_id"),
+    _number("bucket_start_ms"),
+    _number("producer_id"),
+    _number("producer_epoch"),
+    _number("first_sequence"),
+    _number("last_sequence"),
+    _number("record_count"),
+    _number("first_address"),
+    _number("end_address"),
+)
+Index("spans_tally", spans.c.tally_id)
+Index("spans_bucket", spans.c.bucket_start_ms)
+
+publishers = Table(
+    "publishers",
+    metadata,
+    _key("datacenter", String),
+    _key("publisher", String),
+    _text("service"),
+    _text("server"),
+    _number("started_ms"),
+    _number("last_ms"),
+    _number("report_number"),
+    _flag("closed"),
+)
+
+# The newest tally of each (publisher, part). `ranges` are its claims, `ever` all that any version claimed:
+# JSON lists of [partition, producer id, epoch, first sequence, last sequence].
+handovers = Table(
+    "handovers",
+    metadata,
+    _key("datacenter", String),
+    _key("publisher", String),
+    _key("part", BigInteger),
+    _number("report_number"),
+    _text("topic"),
+    _number("bucket_start_ms"),
+    _number("handed_over_count"),
+    _flag("final"),
+    _number("reported_ms"),
+    Column("ranges", Text, nullable=False),
+    Column("ever", Text, nullable=False),
+)
+Index("handovers_bucket", handovers.c.topic, handovers.c.bucket_start_ms)
+
+producer_ids = Table(
+    "producer_ids", metadata, _key("datacenter", String), _key("producer_id", BigInteger), _text("publisher")
+)
+
+beats = Table(
+    "beats",
+    metadata,
+    _key("tier", String),
+    _key("datacenter", String),
+    _key("topic", String),
+    _key("partition", Integer),
+    _number("log_partition"),
+    _number("beat"),
+    _number("at_ms"),
+    _number("counted_to_address"),
+    _number("end_address"),
+)
+
+gaps = Table(
+    "gaps",
+    metadata,
+    _key("tier", String),
+    _key("datacenter", String),
+    _key("topic", String),
+    _key("partition", Integer),
+    _key("from_address", BigInteger),
+    _key("to_address", BigInteger),
+    _key("reason", String),
+    _flag("accepted"),
+)
+
+# Loads speak of the analysis cluster's partitions.
+load_ranges = Table(
+    "load_ranges",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("load_sequence", BigInteger),
+    _key("log_partition", Integer),
+    _number("from_address"),
+    _number("to_address"),
+    _number("committed_ms"),
+)
+
+load_rows = Table(
+    "load_rows",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("load_sequence", BigInteger),
+    _key("log_partition", Integer),
+    _key("hour_ms", BigInteger),
+    _number("rows"),
+    _number("distinct_offsets"),
+    _number("dead_lettered"),
+)
+Index("load_rows_hour", load_rows.c.topic, load_rows.c.hour_ms)
+
+load_gaps = Table(
+    "load_gaps",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("log_partition", Integer),
+    _key("from_address", BigInteger),
+    _key("to_address", BigInteger),
+    _text("reason"),
+)
+
+# Which (datacenter, source partition) an analysis partition belongs to, as the newest word has it.
+attributions = Table(
+    "attributions",
+    metadata,
+    _key("topic", String),
+    _key("log_partition", Integer),
+    _text("datacenter"),
+    _number("partition"),
+    _number("said_ms"),
+)
+
+# Every hour that anything is known about, and when the last word on it was said.
+hours = Table(
+    "hours",
+    metadata,
+    _key("topic", String),
+    _key("datacenter", String),
+    _key("hour_ms", BigInteger),
+    _number("touched_ms"),
+)

@@ -1,0 +1,183 @@
+"""Keeping the store small: merging old tallies end to end, forgetting old hours. Changes no verdict on what
+is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from headrace.audit import tables
+from headrace.audit.fold import digest_of
+from headrace.audit.store import AuditStore
+from headrace.audit.tally import BUCKET_MS_DEFAULT, HOUR_MS, Span, Tally
+
+MERGED_SPANS_MAX: Final = 5_000
+MERGED_TALLIES_MAX: Final = 1_000
+MERGE_AGE_MS_DEFAULT: Final = HOUR_MS
+KEEP_MS_DEFAULT: Final = 30 * 24 * HOUR_MS
+
+
+class _Tally(NamedTuple):
+    row: int
+    source: tuple[str, str, str, int]  # tier, datacenter, topic, partition
+    start: int
+    end: int
+    counted_ms: int
+    alone: bool
+
+
+def merge(store: AuditStore, before_ms: int) -> int:
+    """Merge neighbouring tallies that were said before `before_ms` into longer ones; returns how many rows
+    went away.
+
+    A tally that overlaps another stays as it is: which of them counts may still change.
+    """
+    gone = 0
+    with store.writing() as connection:
+        for run in list(_runs(_old_tallies(connection, before_ms))):
+            gone += _merge_run(connection, run)
+    return gone
+
+
+def forget(store: AuditStore, before_ms: int) -> int:
+    """Forget every hour of which nothing was said since `before_ms`; returns how many hours.
+
+    The ranges stay known as counted, so that a late repetition of an old tally is not taken for news.
+    """
+    hours = tables.hours
+    with store.writing() as connection:
+        old = connection.execute(select(hours).where(hours.c.touched_ms < before_ms)).all()
+        for row in old:
+            _forget_hour(connection, row.topic, row.datacenter, row.hour_ms)
+        connection.execute(delete(hours).where(hours.c.touched_ms < before_ms))
+        _forget_publishers(connection, before_ms)
+    return len(old)
+
+
+def _old_tallies(connection: Connection, before_ms: int) -> Iterator[_Tally]:
+    table = tables.tallies
+    other = table.alias()
+    same = [table.c[name] == other.c[name] for name in ("topic", "datacenter", "tier", "partition")]
+    overlapping = select(other.c.id).where(
+        *same,
+        other.c.id != table.c.id,
+        other.c.from_address < table.c.to_address,
+        other.c.to_address > table.c.from_address,
+    )
+    query = (
+        select(table, overlapping.exists().label("overlapped"))
+        .where(table.c.counted_ms < before_ms)
+        .order_by(table.c.tier, table.c.datacenter, table.c.topic, table.c.partition, table.c.from_address)
+    )
+    for row in connection.execute(query):
+        source = (row.tier, row.datacenter, row.topic, row.partition)
+        yield _Tally(
+            row.id,
+            source,
+            row.from_address,
+            row.to_address,
+            row.counted_ms,
+            row.chosen and not row.overlapped,
+        )
+
+
+def _runs(old: Iterable[_Tally]) -> Iterator[list[_Tally]]:
+    """Groups of tallies that lie end to end, each of at least two and at most `MERGED_TALLIES_MAX`."""
+    for _source, members in groupby(old, key=lambda tally: tally.source):
+        run: list[_Tally] = []
+        for tally in members:
+            if run and (not tally.alone or run[-1].end != tally.start or len(run) == MERGED_TALLIES_MAX):
+                if len(run) > 1:
+                    yield run
+                run = []
+            if tally.alone:
+                run.append(tally)
+        if len(run) > 1:
+            yield run
+
+
+def _merge_run(connection: Connection, run: list[_Tally]) -> int:
+    """Merge a run into as few tallies as keep within `MERGED_SPANS_MAX` spans; returns how many rows went
+    away.
+    """
+    gone = 0
+    together = Tally(BUCKET_MS_DEFAULT)
+    merged: list[_Tally] = []
+    for tally in run:
+        spans = _spans_of(connection, tally.row)
+        if merged and len(together) + len(spans) > MERGED_SPANS_MAX:
+            gone += _write_merged(connection, merged, together)
+            together, merged = Tally(BUCKET_MS_DEFAULT), []
+        together.add_spans(spans)
+        merged.append(tally)
+    return gone + _write_merged(connection, merged, together)
+
+
+def _write_merged(connection: Connection, merged: list[_Tally], together: Tally) -> int:
+    if len(merged) < 2:
+        return 0
+    spans, kept = together.spans, merged[0]
+    rows = [tally.row for tally in merged]
+    connection.execute(delete(tables.spans).where(tables.spans.c.tally_id.in_(rows)))
+    connection.execute(delete(tables.tallies).where(tables.tallies.c.id.in_(rows[1:])))
+    connection.execute(
+        update(tables.tallies)
+        .where(tables.tallies.c.id == kept.row)
+        .values(
+            to_address=merged[-1].end,
+            digest=digest_of(spans),
+            counted_ms=max(tally.counted_ms for tally in merged),
+        )
+    )
+    if spans:
+        values: list[dict[str, Any]] = [{"tally_id": kept.row, **span._asdict()} for span in spans]
+        connection.execute(insert(tables.spans), values)
+    return len(rows) - 1
+
+
+def _spans_of(connection: Connection, row: int) -> tuple[Span, ...]:
+    table = tables.spans
+    query = select(*(table.c[name] for name in Span._fields)).where(table.c.tally_id == row)
+    return tuple(Span(*values) for values in connection.execute(query.order_by(table.c.first_address)))
+
+
+def _forget_hour(connection: Connection, topic: str, datacenter: str, hour_ms: int) -> None:
+    tally, span, handover, rows = tables.tallies, tables.spans, tables.handovers, tables.load_rows
+    of_topic = select(tally.c.id).where(tally.c.topic == topic, tally.c.datacenter == datacenter)
+    connection.execute(
+        delete(span).where(
+            span.c.bucket_start_ms >= hour_ms,
+            span.c.bucket_start_ms < hour_ms + HOUR_MS,
+            span.c.tally_id.in_(of_topic),
+        )
+    )
+    connection.execute(
+        delete(handover).where(
+            handover.c.topic == topic,
+            handover.c.datacenter == datacenter,
+            handover.c.bucket_start_ms >= hour_ms,
+            handover.c.bucket_start_ms < hour_ms + HOUR_MS,
+        )
+    )
+    place = tables.attributions
+    partitions = select(place.c.log_partition).where(place.c.topic == topic, place.c.datacenter == datacenter)
+    connection.execute(
+        delete(rows).where(
+            rows.c.topic == topic, rows.c.hour_ms == hour_ms, rows.c.log_partition.in_(partitions)
+        )
+    )
+
+
+def _forget_publishers(connection: Connection, before_ms: int) -> None:
+    """Publishers that ended long ago and of whom no hour speaks any more."""
+    table, handover, ids = tables.publishers, tables.handovers, tables.producer_ids
+    spoken_of = select(func.count()).where(
+        handover.c.datacenter == table.c.datacenter, handover.c.publisher == table.c.publisher
+    )
+    connection.execute(delete(table).where(table.c.last_ms < before_ms, spoken_of.scalar_subquery() == 0))
+    known = select(table.c.publisher).where(table.c.datacenter == ids.c.datacenter)
+    connection.execute(delete(ids).where(ids.c.publisher.not_in(known)))

@@ -1,0 +1,62 @@
+"""The verdict on an hour: evidence and policy in, status and findings out. Pure: the time of judgement is an
+argument.
+
+A tier that says nothing never passes for one that has nothing to say, and a loss and a duplicate never
+cancel: the tiers are compared by sequence numbers, by addresses and by distinct offsets, not by totals.
+"""
+
+from __future__ import annotations
+
+from headrace.audit.evidence import (
+    HOPS,
+    LOAD_HOP,
+    MIRROR_HOP,
+    PRODUCER_HOP,
+    Counts,
+    Evidence,
+    Finding,
+    Policy,
+    Verdict,
+    worst,
+)
+from headrace.audit.hop_load import judge_load_hop
+from headrace.audit.hop_mirror import judge_mirror_hop
+from headrace.audit.hop_producer import judge_producer_hop
+
+_JUDGES = {PRODUCER_HOP: judge_producer_hop, MIRROR_HOP: judge_mirror_hop, LOAD_HOP: judge_load_hop}
+
+
+def judge(evidence: Evidence, policy: Policy, now_ms: int) -> Verdict:
+    """The verdict at `now_ms` (wall clock, ms): how things stand. What is pending now may be complete
+    later.
+    """
+    findings: list[Finding] = []
+    for hop in HOPS:
+        if hop in policy.hops:
+            findings += _JUDGES[hop](evidence, policy, now_ms)
+    findings.sort(key=lambda finding: (-finding.status.severity, HOPS.index(finding.hop)))
+    return Verdict(
+        topic=evidence.topic,
+        datacenter=evidence.datacenter,
+        hour_ms=evidence.hour_ms,
+        status=worst(finding.status for finding in findings),
+        counts=count(evidence),
+        hops={
+            hop: worst(finding.status for finding in findings if finding.hop == hop)
+            for hop in HOPS
+            if hop in policy.hops
+        },
+        findings=tuple(findings),
+    )
+
+
+def count(evidence: Evidence) -> Counts:
+    """What each tier counted of this hour."""
+    rows = evidence.rows.values()
+    return Counts(
+        producer=sum(each.handed_over_count for each in evidence.handovers),
+        datacenter=sum(each.span.record_count for each in evidence.datacenter_spans),
+        analysis=sum(each.span.record_count for each in evidence.analysis_spans),
+        warehouse=sum(each.rows for each in rows),
+        dead_lettered=sum(each.dead_lettered for each in rows),
+    )

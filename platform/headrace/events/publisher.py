@@ -1,0 +1,224 @@
+"""`EventPublisher`: what a service calls. Header, schema, hand-over count, Kafka.
+
+Owns the two producers (events; reports) and the order in which they end.
+"""
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from headrace.client import DeliveryFuture, Producer
+from headrace.events.handovers import BUCKET_MS_DEFAULT
+from headrace.events.reporter import CountingObserver, Origin, Reporter, ReportError
+from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.fit import SerializationError
+from headrace.registry.serializers import AvroSerializer, record_name_subject
+
+AUDIT_TOPIC: Final = "_audit"
+PUBLISHED_HEADER: Final = "published-ms"
+REPORT_INTERVAL_S_DEFAULT: Final = 10.0
+DELIVERY_TIMEOUT_MS_DEFAULT: Final = 120_000
+IDLE_FINAL_FACTOR: Final = 4
+"""A tally is final after so many delivery time-outs without a change."""
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: later is a mistake of units."""
+
+_MILLISECONDS: Final = struct.Struct(">q")
+
+
+class InvalidEventError(ValueError):
+    """The caller's fault: an event that does not fit its topic's schema. Names topic, field and value;
+    nothing was counted or sent.
+    """
+
+
+class PublisherClosedError(RuntimeError):
+    """The caller's fault: the publisher was closed."""
+
+
+class EventPublisher:
+    """Publishes a service's events, and accounts for them. Any number of threads may share one; it is a
+    context manager.
+
+    `publish` returns at once with a future. Every event gets the `header` record and is counted when it is
+    handed over; the counts, and the sequence numbers that the events got, are reported to `_audit` of this
+    datacenter every `report_interval_s`, on `flush` and on `close`. A publisher that dies leaves its last
+    report open, which the audit shows as unknown.
+
+    The schema of topic `t` is the file `t.avsc` in `schemas_dir` (default: headrace's own schemas), or
+    `schemas["t"]`. `producer_options` go to `client.Producer` (compression, linger_ms, …).
+    """
+
+    def __init__(
+        self,
+        *,
+        datacenter: str,
+        service: str,
+        bootstrap: str,
+        registry_url: str | Sequence[str],
+        server: str | None = None,
+        schemas_dir: str | Path | None = None,
+        schemas: Mapping[str, str] | None = None,
+        bucket_ms: int = BUCKET_MS_DEFAULT,
+        report_interval_s: float = REPORT_INTERVAL_S_DEFAULT,
+        audit_topic: str = AUDIT_TOPIC,
+        producer_options: Mapping[str, Any] | None = None,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Raises `ValueError` for settings that make no sense. Connects in the background."""
+        options = {
+            "compression": "zstd",
+            "delivery_timeout_ms": DELIVERY_TIMEOUT_MS_DEFAULT,
+            **(producer_options or {}),
+        }
+        for name in ("batch_boundary_ms", "observer", "idempotent", "acks"):
+            if name in (producer_options or {}):
+                raise ValueError(f"producer_options: {name} is the publisher's own business")
+        self._origin = Origin(datacenter, server or socket.gethostname(), service)
+        self._schemas_dir = None if schemas_dir is None else Path(schemas_dir)
+        self._schemas = dict(schemas or {})
+        self._wall_ms = wall_ms
+        self._serializers: dict[str, AvroSerializer] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._registry = SchemaRegistryClient(registry_url)
+        audit_schema = read_schema(AUDIT_PRODUCER_SCHEMA, self._schemas_dir)
+        reports = Producer(bootstrap, client_id=f"{service}-reports", compression="zstd", linger_ms=0)
+        try:
+            self._reporter = Reporter(
+                reports,
+                AvroSerializer(self._registry, audit_schema, strategy=record_name_subject),
+                self._origin,
+                topic=audit_topic,
+                bucket_ms=bucket_ms,
+                interval_s=report_interval_s,
+                idle_final_s=IDLE_FINAL_FACTOR * options["delivery_timeout_ms"] / 1000,
+                wall_ms=wall_ms,
+            )
+            self._producer = Producer(
+                bootstrap,
+                client_id=service,
+                acks="all",
+                idempotent=True,
+                batch_boundary_ms=bucket_ms,
+                observer=CountingObserver(self._reporter),
+                **options,
+            )
+        except BaseException:
+            reports.close(0)
+            self._registry.close()
+            raise
+        self._reports = reports
+        self._reporter.start()
+
+    @property
+    def publisher_id(self) -> str:
+        """The UUID by which the audit knows this publisher."""
+        return self._reporter.publisher
+
+    def publish(
+        self,
+        topic: str,
+        record: Mapping[str, Any],
+        *,
+        key: str | bytes | None = None,
+        time_ms: int | None = None,
+        partition: int | None = None,
+    ) -> DeliveryFuture:
+        """Hands over one event; its `header` is filled here. `time_ms` is the event's time (default: now).
+
+        Raises `InvalidEventError` (does not fit the schema), `MissingSchemaError`, `PublisherClosedError`,
+        what the registry's client raises, and what `Producer.send` raises; in all these cases the event was
+        neither counted nor sent. What becomes of an accepted event is in the future, and in the audit.
+        """
+        if self._closed:
+            raise PublisherClosedError(f"the publisher of {self._origin.service} is closed")
+        published_ms = self._wall_ms()
+        event_ms = published_ms if time_ms is None else _checked_time(topic, time_ms)
+        if not isinstance(record, Mapping):
+            raise InvalidEventError(f"{topic}: an event is a mapping of fields, not {record!r:.80}")
+        if "header" in record:
+            raise InvalidEventError(
+                f"{topic}: field header is {record['header']!r}, but the publisher fills the header"
+            )
+        serializer = self._serializers.get(topic) or self._serializer(topic)
+        try:
+            value = serializer.serialize(topic, {"header": self._origin.header(event_ms), **record})
+        except SerializationError as error:
+            raise InvalidEventError(f"{topic}: {error}") from None
+        self._reporter.hand_over(topic, event_ms)
+        try:
+            return self._producer.send(
+                topic,
+                value,
+                key=key.encode() if isinstance(key, str) else key,
+                partition=partition,
+                timestamp_ms=event_ms,
+                headers=((PUBLISHED_HEADER, _MILLISECONDS.pack(published_ms)),),
+            )
+        except BaseException:
+            self._reporter.take_back(topic, event_ms)
+            raise
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Returns when every event handed over is delivered or has failed, and a report of it has arrived.
+
+        Raises `FlushTimeoutError`, `ReportError`.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._producer.flush(timeout_s)
+        self._reporter.report(timeout_s=max(0.1, deadline - time.monotonic()))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Delivers what was handed over (as long as delivery may take, or `timeout_s`), and says the last
+        word to the audit.
+
+        Raises `ReportError` if that word did not arrive: then the audit shows this publisher's events as
+        unknown.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self._producer.close(timeout_s)
+            self._reporter.close()
+        finally:
+            self._reports.close(1.0)
+            self._registry.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _serializer(self, topic: str) -> AvroSerializer:
+        with self._lock:
+            text = self._schemas.get(topic) or read_schema(f"{topic}.avsc", self._schemas_dir)
+            self._serializers[topic] = AvroSerializer(self._registry, text)
+            return self._serializers[topic]
+
+
+def _checked_time(topic: str, time_ms: int) -> int:
+    if not isinstance(time_ms, int) or not 0 <= time_ms <= TIME_MS_MAX:
+        raise InvalidEventError(f"{topic}: time_ms is {time_ms!r}, expected milliseconds since 1970")
+    return time_ms
+
+
+def published_ms(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
+    """When an event was published, by the clock of its publisher, from its Kafka headers; None if they do not
+    say.
+    """
+    for name, value in headers:
+        if name == PUBLISHED_HEADER and value is not None and len(value) == _MILLISECONDS.size:
+            return int(_MILLISECONDS.unpack(value)[0])
+    return None
+
+
+__all__ = ["EventPublisher", "InvalidEventError", "PublisherClosedError", "ReportError", "published_ms"]

@@ -1,0 +1,249 @@
+"""Real brokers, mirrors, auditors and publishers: what is planted is found, and nothing else."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from fix_audit import AuditorProcess, MirrorProcess, ServiceProcess
+from fix_audit_world import BUCKET_MS, HOUR_A
+from fix_broker import BrokerCluster
+from fix_registry import RegistryProcess, launch
+from fix_zookeeper import ZooKeeperServer, room_on
+from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
+from headrace.audit.publish import AuditPublisher, publish_load
+from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, LoadedHour, LoadedPartition, LoadReport
+from headrace.audit.report import Report, is_complete, report, wait_until_settled
+from headrace.audit.store import AuditStore
+from headrace.audit.tally import HOUR_MS
+from headrace.client import Admin, Consumer, Producer
+from headrace.client.faults import DropPlan
+from headrace.events.publisher import EventPublisher
+from headrace.events.schemas import read_schema
+
+SETTLE_MAX_S = 60.0
+# Long enough that nothing is overdue while the machine is busy, short enough to see a loss within the test.
+POLICY = Policy(delay_ms=30_000, report_grace_ms=3_000)
+UP_TO_ANALYSIS = Policy(delay_ms=30_000, report_grace_ms=3_000, hops=(PRODUCER_HOP, MIRROR_HOP))
+
+
+@dataclass
+class Site:
+    """East, west and analysis, with registries, mirrors, auditors and the store."""
+
+    clusters: dict[str, BrokerCluster]
+    registry_of: dict[str, str]
+    auditors: dict[str, AuditorProcess]
+    store: AuditStore
+
+    @property
+    def analysis(self) -> BrokerCluster:
+        return self.clusters["analysis"]
+
+    def create_topic(self, name: str) -> None:
+        for datacenter in ("east", "west"):
+            with Admin(self.clusters[datacenter].bootstrap) as admin:
+                admin.create_topic(name, 2)
+
+    def publisher(self, datacenter: str, service: str, topic: str, **options: object) -> EventPublisher:
+        return EventPublisher(
+            datacenter=datacenter,
+            service=service,
+            bootstrap=self.clusters[datacenter].bootstrap,
+            registry_url=self.registry_of[datacenter],
+            schemas={topic: read_schema("page-view.avsc")},
+            report_interval_s=0.5,
+            producer_options=options,
+        )
+
+    def settled(self, topic: str, policy: Policy = POLICY) -> Report:
+        return wait_until_settled(lambda: report(self.store, topic, policy=policy), SETTLE_MAX_S)
+
+
+@pytest.fixture(scope="module")
+def site(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One site for all tests of this file; each takes topics of its own."""
+    directory = tmp_path_factory.mktemp("site")
+    clusters = {
+        name: BrokerCluster(room_on(zookeeper_server), directory / name, 1, name, {})
+        for name in ("east", "west", "analysis")
+    }
+    registries: dict[str, RegistryProcess] = {}
+    store_url = f"sqlite:///{directory}/audit.db"
+    services: list[ServiceProcess] = []
+    try:
+        for cluster in clusters.values():
+            cluster.directory.mkdir()
+            cluster[1].start(wait=False)
+        # Ids follow from content, so it does not matter that east and west share one.
+        for name in ("east", "analysis"):
+            registries[name] = launch(clusters[name].zookeeper.hosts)
+        urls = {name: registries.get(name, registries["east"]).url for name in clusters}
+        for cluster in clusters.values():
+            cluster[1].wait_until_ready()
+        keeps = ("--mirrors-zookeeper", clusters["analysis"].zookeeper.hosts, "--store", store_url)
+        known = f"{urls['analysis']},{urls['east']}"
+        auditors = {
+            "east": AuditorProcess(clusters["east"], urls["east"], directory),
+            "west": AuditorProcess(clusters["west"], urls["west"], directory),
+            "analysis": AuditorProcess(clusters["analysis"], known, directory, *keeps),
+        }
+        services += auditors.values()
+        services += (MirrorProcess(clusters[n], clusters["analysis"], directory) for n in ("east", "west"))
+        for service in services:
+            service.start(wait=False)
+        for service in services:
+            service.wait_until_ready()
+        store = AuditStore(store_url)
+        yield Site(clusters, urls, auditors, store)
+        store.close()
+    finally:
+        for service in services:
+            service.kill()
+        for registry in registries.values():
+            registry.kill()
+        for cluster in clusters.values():
+            cluster.close()
+
+
+def page_view(index: int) -> dict[str, object]:
+    return {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{index}", "status": 200}
+
+
+def publish(publisher: EventPublisher, topic: str, count: int, rng: random.Random) -> Counter[int]:
+    """Events of two hours, in order of time; how many of each hour."""
+    hours: Counter[int] = Counter()
+    for index in range(count):
+        time_ms = HOUR_A + index * (2 * HOUR_MS) // count
+        publisher.publish(topic, page_view(index), time_ms=time_ms, key=str(rng.randrange(50)))
+        hours[time_ms - time_ms % HOUR_MS] += 1
+    return hours
+
+
+def load(site: Site, topic: str, sequence: int = 1) -> None:
+    """What the warehouse would say after loading everything that is in the analysis cluster now."""
+    with Admin(site.analysis.bootstrap) as admin, Consumer(site.analysis.bootstrap) as consumer:
+        ends = {p: found.offset for p, found in admin.list_offsets(topic).items()}
+        consumer.assign([(topic, partition) for partition in ends])
+        rows: dict[int, Counter[int]] = {partition: Counter() for partition in ends}
+        for partition in ends:
+            consumer.seek_to_beginning(topic, partition)
+        while any(consumer.position(topic, partition) < end for partition, end in ends.items()):
+            for record in consumer.poll(1.0):
+                rows[record.partition][record.timestamp_ms - record.timestamp_ms % HOUR_MS] += 1
+    partitions = tuple(
+        LoadedPartition(p, 0, end, tuple(LoadedHour(h, n, n) for h, n in sorted(rows[p].items())))
+        for p, end in ends.items()
+        if end
+    )
+    with AuditPublisher(
+        bootstrap=site.analysis.bootstrap,
+        registry_url=site.registry_of["analysis"],
+        datacenter="analysis",
+        service="warehouse",
+        topic=ANALYSIS_AUDIT_TOPIC,
+    ) as publisher:
+        publish_load(publisher, LoadReport("hdfs://test/data", topic, sequence, HOUR_A, partitions))
+
+
+def test_everything_arrives_and_seven_events_do_not(site: Site) -> None:
+    topic, rng = "page-view", random.Random(7)
+    site.create_topic(topic)
+    plan = DropPlan(topic, 7, after=300)
+    hours: dict[str, Counter[int]] = {}
+    with (
+        site.publisher("east", "frontend-1", topic) as first,
+        site.publisher("west", "frontend-2", topic, interceptor=plan) as second,
+    ):
+        hours["east"] = publish(first, topic, 1_200, rng)
+        hours["west"] = publish(second, topic, 1_200, rng)
+    assert site.settled(topic, UP_TO_ANALYSIS).status is Status.LOST
+    load(site, topic)
+    found = site.settled(topic)
+    (identity,) = plan.dropped
+    lost_hour = identity.base_timestamp_ms - identity.base_timestamp_ms % HOUR_MS
+    for verdict in found.verdicts:
+        dc, hour_ms = verdict.datacenter, verdict.hour_ms
+        missing = 7 if (dc, hour_ms) == ("west", lost_hour) else 0
+        handed_over = hours[dc][hour_ms]
+        arrived = handed_over - missing
+        assert verdict.counts == (handed_over, arrived, arrived, arrived, 0), verdict.findings
+        assert verdict.status is (Status.LOST if missing else Status.COMPLETE), verdict.findings
+    assert {(v.datacenter, v.hour_ms) for v in found.verdicts} == {(dc, h) for dc in hours for h in hours[dc]}
+    (finding,) = [finding for verdict in found.verdicts for finding in verdict.findings]
+    whose = (finding.service, finding.partition, finding.producer_id, finding.producer_epoch)
+    assert whose == ("frontend-2", identity.partition, identity.producer_id, identity.producer_epoch)
+    last = identity.base_sequence + 6
+    assert (finding.record_count, finding.sequences) == (7, (identity.base_sequence, last))
+    assert (finding.hop, "never reached west's log" in finding.text) == (PRODUCER_HOP, True)
+    proofs = {
+        hour_ms: is_complete(site.store, topic, hour_ms, policy=POLICY, quiet_ms=0).complete
+        for hour_ms in (HOUR_A, HOUR_A + HOUR_MS)
+    }
+    assert proofs == {hour_ms: hour_ms != lost_hour for hour_ms in proofs}
+
+
+def test_foreign_producers_are_counted_and_named(site: Site) -> None:
+    """Somebody else's client: no report, batches over the edges of buckets."""
+    topic = "foreign"
+    site.create_topic(topic)
+    east = site.clusters["east"]
+    with Producer(east.bootstrap, linger_ms=50, idempotent=False, acks=1, compression="gzip") as producer:
+        for index in range(500):
+            time_ms = HOUR_A + (index * 37 % 13) * BUCKET_MS
+            producer.send(topic, b"x" * 50, partition=index % 2, timestamp_ms=time_ms)
+        producer.flush(SETTLE_MAX_S)
+    expected = Counter((index * 37 % 13) // 6 for index in range(500))
+    policy = Policy(delay_ms=1, hops=(PRODUCER_HOP, MIRROR_HOP))
+    deadline = time.monotonic() + SETTLE_MAX_S
+    while True:
+        verdicts = [v for v in report(site.store, topic, policy=policy).verdicts if v.datacenter == "east"]
+        counts = {v.hour_ms: v.counts[1:3] for v in verdicts}
+        if counts == {HOUR_A + hour * HOUR_MS: (count, count) for hour, count in expected.items()}:
+            break
+        assert time.monotonic() < deadline, counts
+        time.sleep(0.2)
+    assert {verdict.hops[PRODUCER_HOP] for verdict in verdicts} == {Status.UNKNOWN}
+    assert {verdict.hops[MIRROR_HOP] for verdict in verdicts} == {Status.COMPLETE}
+
+
+@pytest.mark.kill
+def test_auditors_killed_at_random_moments_end_in_the_same_counts(site: Site) -> None:
+    topic, rng = "killed", random.Random(11)
+    site.create_topic(topic)
+    hours: Counter[tuple[str, int]] = Counter()
+
+    def serve(datacenter: str) -> None:
+        with site.publisher(datacenter, f"service-{datacenter}", topic) as publisher:
+            for round_number in range(6):
+                for hour_ms, count in publish(publisher, topic, 150, random.Random(round_number)).items():
+                    hours[datacenter, hour_ms] += count
+                time.sleep(0.8)
+
+    services = [threading.Thread(target=serve, args=(datacenter,)) for datacenter in ("east", "west")]
+    for service in services:
+        service.start()
+    while any(service.is_alive() for service in services):
+        time.sleep(rng.uniform(0.3, 1.0))
+        victim = site.auditors[rng.choice(["east", "west", "analysis", "analysis"])]
+        victim.kill()
+        victim.start()
+    assert site.settled(topic, UP_TO_ANALYSIS).status is Status.COMPLETE
+    load(site, topic)
+    load(site, topic)
+    found = site.settled(topic)
+    assert found.status is Status.COMPLETE, found.to_json()
+    counts = {(v.datacenter, v.hour_ms): v.counts for v in found.verdicts}
+    assert counts == {key: (count,) * 4 + (0,) for key, count in hours.items()}
+
+
+def test_auditors_end_in_order(site: Site) -> None:
+    for auditor in site.auditors.values():
+        assert auditor.terminate() == 0
+        assert "Traceback" not in auditor.output()

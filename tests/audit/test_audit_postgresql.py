@@ -1,0 +1,96 @@
+"""The same store in a real PostgreSQL: same reports, same idempotence, one position with its rows."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from fix_audit_world import (
+    HOUR_A,
+    NOW_MS,
+    TOPIC,
+    Batch,
+    PartitionBytes,
+    everything_said,
+)
+from headrace.audit import upkeep
+from headrace.audit.fold import Said
+from headrace.audit.report import is_complete, report
+from headrace.audit.store import AuditStore, StoreError
+
+START_WAIT_MAX_S: Final = 60
+ACCOUNT: Final = "postgres"  # PostgreSQL refuses to run as root
+
+pytestmark = pytest.mark.skipif(shutil.which("pg_ctl") is None, reason="PostgreSQL is not installed here")
+
+
+def run(*command: str) -> None:
+    user = ACCOUNT if os.geteuid() == 0 else None
+    done = subprocess.run(
+        command, user=user, capture_output=True, text=True, timeout=START_WAIT_MAX_S, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.fixture(scope="module")
+def postgresql_url() -> Iterator[str]:
+    """An empty database of a server of its own, on a Unix socket only."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-postgresql-"))
+    if os.geteuid() == 0:
+        shutil.chown(directory, ACCOUNT)
+    data, log = str(directory / "data"), str(directory / "log")
+    try:
+        run("initdb", "-D", data, "-U", "audit", "--auth=trust", "--no-sync", "-E", "UTF8")
+        options = f"-c listen_addresses='' -c unix_socket_directories={directory} -c fsync=off"
+        run("pg_ctl", "-D", data, "-l", log, "-w", "-o", options, "start")
+        yield f"postgresql+psycopg://audit@/postgres?host={directory}"
+        run("pg_ctl", "-D", data, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def world() -> list[Said]:
+    batches = [Batch(index % 2, 5, 0, 3 * (index // 2), 3, HOUR_A) for index in range(10)]
+    logs = {0: PartitionBytes(), 1: PartitionBytes()}
+    for index, batch in enumerate(batches):
+        if index != 4:
+            logs[batch.partition].append(batch.encode())
+    return everything_said(batches, logs)
+
+
+def judged(url: str, said: list[Said]) -> Any:
+    store = AuditStore(url)
+    for each in said:
+        store.fold([each], {("_audit", 0): 7})
+    assert store.positions() == {("_audit", 0): 7}
+    found = report(store, now_ms=NOW_MS).to_json()
+    proof = is_complete(store, TOPIC, HOUR_A, now_ms=NOW_MS).to_json()
+    store.close()
+    return found, proof
+
+
+def test_postgresql_says_what_sqlite_says(postgresql_url: str) -> None:
+    said = world()
+    shuffled = [*said, *said]
+    random.Random(3).shuffle(shuffled)
+    assert judged(postgresql_url, shuffled) == judged("sqlite://", said)
+    store = AuditStore(postgresql_url)
+    before = report(store, now_ms=NOW_MS)
+    assert upkeep.merge(store, NOW_MS) == 0
+    assert report(store, now_ms=NOW_MS) == before
+    assert upkeep.forget(store, NOW_MS) == 1
+    assert report(store, now_ms=NOW_MS).verdicts == ()
+    store.close()
+
+
+def test_a_server_that_is_not_there_is_one_clear_line() -> None:
+    with pytest.raises(StoreError, match="cannot open the audit store postgresql"):
+        AuditStore("postgresql+psycopg://audit:secret@127.0.0.1:1/postgres?connect_timeout=2")

@@ -1,0 +1,259 @@
+"""Whatever mix of losses and duplicates is planted, the verdicts name exactly that, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fix_audit_world import (
+    BUCKET_MS,
+    HOUR_A,
+    NOW_MS,
+    SAID_MS,
+    TOPIC,
+    WAREHOUSE,
+    Batch,
+    PartitionBytes,
+    damaged,
+    everything_said,
+    load_of,
+)
+from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.fold import Said
+from headrace.audit.records import LoadedHour, LoadedPartition, LoadReport, Positions
+from headrace.audit.report import report
+from headrace.audit.store import AuditStore
+from headrace.audit.tally import HOUR_MS
+
+Numbers = Counter[tuple[int, int, int]]  # (partition, producer id, sequence) -> how often
+
+
+class Plan(NamedTuple):
+    """Batches in the order they were sent, and how often each is in the log."""
+
+    batches: list[Batch]
+    times: list[int]
+
+
+@st.composite
+def plans(draw: st.DrawFn, times: st.SearchStrategy[int] | None = None) -> Plan:
+    """Up to three publishers that write to two partitions over two hours."""
+    next_sequence: Counter[tuple[int, int]] = Counter()
+    batches = []
+    for _ in range(draw(st.integers(1, 14))):
+        producer_id, partition = draw(st.integers(10, 12)), draw(st.integers(0, 1))
+        count = draw(st.integers(1, 5))
+        first = next_sequence[producer_id, partition]
+        next_sequence[producer_id, partition] += count
+        bucket_ms = HOUR_A + draw(st.integers(0, 11)) * BUCKET_MS
+        batches.append(Batch(partition, producer_id, 0, first, count, bucket_ms))
+    how_often = times if times is not None else st.sampled_from([1, 1, 1, 0, 2, 3])
+    return Plan(batches, [draw(how_often) for _ in batches])
+
+
+def logs_of(plan: Plan) -> dict[int, PartitionBytes]:
+    logs: dict[int, PartitionBytes] = {}
+    for batch, times in zip(plan.batches, plan.times, strict=True):
+        for _ in range(times):
+            logs.setdefault(batch.partition, PartitionBytes()).append(batch.encode())
+    for batch in plan.batches:
+        logs.setdefault(batch.partition, PartitionBytes())
+    return logs
+
+
+def numbers(batches: list[tuple[Batch, int]]) -> Numbers:
+    out: Numbers = Counter()
+    for batch, times in batches:
+        for sequence in range(batch.first, batch.last + 1):
+            out[batch.partition, batch.producer_id, sequence] += times
+    return +out
+
+
+def named(verdicts: tuple[Verdict, ...], status: Status, hop: str) -> Numbers:
+    """The sequence numbers that findings of this status and hop name, as often as they say."""
+    out: Numbers = Counter()
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            if (finding.status, finding.hop) == (status, hop):
+                assert finding.sequences is not None and finding.record_count is not None
+                first, last = finding.sequences
+                times = finding.record_count // (last - first + 1)
+                assert times * (last - first + 1) == finding.record_count
+                for sequence in range(first, last + 1):
+                    out[finding.partition or 0, finding.producer_id or 0, sequence] += times
+    return out
+
+
+def judged(said: list[Said], policy: Policy | None = None, now_ms: int = NOW_MS) -> tuple[Verdict, ...]:
+    store = AuditStore("sqlite://")
+    try:
+        store.fold(said)
+        return report(store, TOPIC, policy=policy, now_ms=now_ms).verdicts
+    finally:
+        store.close()
+
+
+@given(plan=plans())
+@settings(max_examples=40, deadline=None)
+def test_losses_and_duplicates_before_the_log_are_named_exactly(plan: Plan) -> None:
+    verdicts = judged(everything_said(plan.batches, logs_of(plan)))
+    pairs = list(zip(plan.batches, plan.times, strict=True))
+    assert named(verdicts, Status.LOST, PRODUCER_HOP) == numbers([(b, int(n == 0)) for b, n in pairs])
+    assert named(verdicts, Status.DUPLICATED, PRODUCER_HOP) == numbers([(b, max(0, n - 1)) for b, n in pairs])
+    statuses = {finding.status for verdict in verdicts for finding in verdict.findings}
+    assert statuses <= {Status.LOST, Status.DUPLICATED}
+    for verdict in verdicts:
+        assert verdict.hops[MIRROR_HOP] is verdict.hops[LOAD_HOP] is Status.COMPLETE
+        wrong = [n for b, n in pairs if n != 1 and b.bucket_ms - b.bucket_ms % HOUR_MS == verdict.hour_ms]
+        assert (verdict.status is Status.COMPLETE) == (not wrong)
+
+
+@given(plan=plans(st.just(1)), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_damage_in_the_copy_is_named_even_when_totals_agree(plan: Plan, data: st.DataObject) -> None:
+    logs = logs_of(plan)
+    partition = plan.batches[0].partition
+    members = [batch for batch in plan.batches if batch.partition == partition]
+    victim = data.draw(st.integers(0, len(members) - 1))
+    lost = members[victim]
+    same_size = [i for i, b in enumerate(members) if b.count == lost.count and i != victim]
+    twin = data.draw(st.sampled_from([None, *same_size]))
+    copies = {**logs, partition: damaged(logs[partition], victim, twin)}
+    verdicts = judged(everything_said(plan.batches, logs, copies, load_of(copies)))
+    assert named(verdicts, Status.LOST, MIRROR_HOP) == numbers([(lost, 1)])
+    doubled = [] if twin is None else [(members[twin], 1)]
+    assert named(verdicts, Status.DUPLICATED, MIRROR_HOP) == numbers(doubled)
+    assert {v.hops[PRODUCER_HOP] for v in verdicts} == {Status.COMPLETE}
+
+
+@given(plan=plans(st.just(1)), missing=st.integers(0, 3), twice=st.integers(0, 3), dead=st.integers(0, 2))
+@settings(max_examples=30, deadline=None)
+def test_rows_missing_and_rows_twice_do_not_cancel(plan: Plan, missing: int, twice: int, dead: int) -> None:
+    logs = logs_of(plan)
+    partition = next(number for number, log in logs.items() if log.end)
+    hours = logs[partition].hours()
+    count = hours[0].rows
+    missing = min(missing, count)
+    dead = min(dead, count - missing)
+    twice = min(twice, count - missing - dead)
+    distinct = count - missing - dead
+    hours[0] = LoadedHour(hours[0].hour_ms, distinct + twice, distinct, dead)
+    honest = load_of({number: log for number, log in logs.items() if number != partition})
+    loaded = LoadedPartition(partition, 0, logs[partition].end, tuple(hours))
+    load = LoadReport(WAREHOUSE, TOPIC, 1, SAID_MS, (*honest.partitions, loaded))
+    verdicts = judged(everything_said(plan.batches, logs, load=load))
+    found = {
+        status: sum(f.record_count or 0 for v in verdicts for f in v.findings if f.status is status)
+        for status in (Status.LOST, Status.DUPLICATED)
+    }
+    assert found == {Status.LOST: missing, Status.DUPLICATED: twice}
+    assert {f.hop for v in verdicts for f in v.findings} <= {LOAD_HOP}
+    assert sum(v.counts.dead_lettered for v in verdicts) == dead
+
+
+@given(plan=plans())
+@settings(max_examples=12, deadline=None)
+def test_silence_is_never_success(plan: Plan) -> None:
+    """Take away all that any one tier says: no hour with events is complete."""
+    said = everything_said(plan.batches, logs_of(plan))
+    for kind in ("ProducerReport", "datacenter", "analysis", "LoadReport"):
+        left = [
+            each
+            for each in said
+            if type(each.record).__name__ != kind and getattr(each.record, "tier", None) != kind
+        ]
+        for verdict in judged(left):
+            if verdict.counts.producer or verdict.counts.datacenter:
+                assert verdict.status is not Status.COMPLETE, kind
+
+
+def test_the_words_say_who_what_when_and_where() -> None:
+    batches = [Batch(3, 12, 0, first, 50, HOUR_A) for first in (0, 50)]
+    lost = Batch(3, 12, 0, 100, 7, HOUR_A)
+    after = Batch(3, 12, 0, 107, 9, HOUR_A)
+    log = PartitionBytes()
+    for batch in (*batches, after):
+        log.append(batch.encode())
+    (verdict,) = judged(everything_said([*batches, lost, after], {3: log}))
+    (finding,) = verdict.findings
+    assert finding.text == (
+        "7 events of page-view, west, 2015-05-17 11:00, handed over by producer 12 (service frontend-2), "
+        "sequences "
+        "100 to 106 of partition 3, never reached west's log "
+        f"(at address {log.cuts[2]})"
+    )
+    assert verdict.counts == (116, 109, 109, 109, 0)
+    assert (finding.service, finding.sequences) == ("frontend-2", (100, 106))
+
+
+def test_what_is_missing_is_pending_within_the_delay() -> None:
+    batches = [Batch(0, 12, 0, 0, 5, HOUR_A)]
+    said = everything_said(batches, {0: PartitionBytes()})
+    silent = [each for each in said if not isinstance(each.record, Positions)]
+    (verdict,) = judged(silent, now_ms=SAID_MS + 60_000)
+    assert verdict.status is Status.PENDING
+    (verdict,) = judged(silent, now_ms=NOW_MS)
+    assert (verdict.status, "is it running" in verdict.findings[0].text) == (Status.UNKNOWN, True)
+    early = [each._replace(time_ms=SAID_MS + 1) for each in said]
+    (verdict,) = judged(early, now_ms=SAID_MS + 60_000)
+    assert verdict.status is Status.PENDING
+    (verdict,) = judged(early, now_ms=NOW_MS)
+    assert (verdict.status, "silent since" in verdict.findings[0].text) == (Status.UNKNOWN, True)
+    (verdict,) = judged(said, now_ms=NOW_MS)
+    assert verdict.status is Status.LOST
+
+
+def test_a_loss_at_the_end_is_known_once_the_publisher_ended_and_all_was_counted() -> None:
+    batches = [Batch(0, 12, 0, 0, 5, HOUR_A), Batch(0, 12, 0, 5, 2, HOUR_A)]
+    log = PartitionBytes()
+    log.append(batches[0].encode())
+    said = everything_said(batches, {0: log})
+    beaten = [
+        each._replace(time_ms=SAID_MS + 10_000) if isinstance(each.record, Positions) else each
+        for each in said
+    ]
+    (verdict,) = judged(beaten, now_ms=SAID_MS + 11_000)
+    assert (verdict.status, verdict.count(Status.LOST)) == (Status.LOST, 2)
+
+
+def test_rows_of_an_hour_that_nobody_counted_are_not_overlooked() -> None:
+    batch = Batch(0, 12, 0, 0, 5, HOUR_A)
+    log = PartitionBytes()
+    log.append(batch.encode())
+    rows = (LoadedHour(HOUR_A, 4, 4), LoadedHour(HOUR_A + 5 * HOUR_MS, 1, 1))
+    load = LoadReport(WAREHOUSE, TOPIC, 1, SAID_MS, (LoadedPartition(0, 0, log.end, rows),))
+    verdicts = judged(everything_said([batch], {0: log}, load=load))
+    assert [(v.hour_ms, v.status) for v in verdicts] == [
+        (HOUR_A, Status.LOST),
+        (HOUR_A + 5 * HOUR_MS, Status.DUPLICATED),
+    ]
+
+
+def test_a_loss_is_known_at_once_when_the_log_goes_on_behind_it() -> None:
+    lost, after = Batch(0, 12, 0, 0, 5, HOUR_A), Batch(0, 12, 0, 5, 1, HOUR_A)
+    log = PartitionBytes()
+    log.append(after.encode())
+    (verdict,) = judged(everything_said([lost, after], {0: log}), now_ms=SAID_MS + 1)
+    assert verdict.status is Status.LOST
+    assert verdict.count(Status.LOST) == 5
+
+
+def test_a_foreign_producer_is_unknown_unless_its_topic_is_accepted() -> None:
+    batch = Batch(0, 99, 0, 0, 5, HOUR_A)
+    log = PartitionBytes()
+    log.append(batch.encode())
+    said = [each for each in everything_said([batch], {0: log}) if hasattr(each.record, "tier")]
+    said.append(everything_said([batch], {0: log})[-1])
+    (verdict,) = judged(said)
+    assert verdict.hops == {
+        PRODUCER_HOP: Status.UNKNOWN,
+        MIRROR_HOP: Status.COMPLETE,
+        LOAD_HOP: Status.COMPLETE,
+    }
+    assert "without any producer report" in verdict.findings[0].text
+    (verdict,) = judged(said, Policy(accept_foreign=re.compile("page-.*")))
+    assert verdict.status is Status.COMPLETE

@@ -1,0 +1,312 @@
+"""`EventPublisher` on a real broker and a real registry, read back by clients nobody here wrote."""
+
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from fix_broker import BrokerCluster, StartCluster
+from fix_zookeeper import die_with_parent
+from headrace.client.errors import BufferFullError, ClosedError
+from headrace.client.faults import DropPlan
+from headrace.events import (
+    EventPublisher,
+    InvalidEventError,
+    MissingSchemaError,
+    PublisherClosedError,
+    ReportError,
+    published_ms,
+)
+from headrace.events.schemas import read_schema
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.serializers import AvroDeserializer
+
+HOUR_MS = 3_600_000
+NOON_MS = 1_431_864_000_000
+VIEW = {
+    "remote_host": "83.149.9.216",
+    "method": "GET",
+    "path": "/",
+    "protocol": "HTTP/1.1",
+    "status": 200,
+    "bytes": 203023,
+}
+
+
+class World:
+    """A topic of its own on the shared broker, with page views' schema."""
+
+    def __init__(self, bootstrap: str, registry_url: str) -> None:
+        self.bootstrap = bootstrap
+        self.registry_url = registry_url
+        self.topic = f"view-{uuid.uuid4().hex[:8]}"
+        self.audit_topic = f"_audit-{self.topic}"
+
+    def publisher(self, **changed: Any) -> EventPublisher:
+        settings: dict[str, Any] = {
+            "datacenter": "east",
+            "service": "web",
+            "server": "host-1",
+            "bootstrap": self.bootstrap,
+            "registry_url": self.registry_url,
+            "schemas": {self.topic: read_schema("page-view.avsc")},
+            "audit_topic": self.audit_topic,
+        }
+        return EventPublisher(**{**settings, **changed})
+
+    def read(self, topic: str) -> list[confluent_kafka.Message]:
+        """Everything in a topic, to the ends of its partitions."""
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "unused",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            }
+        )
+        partitions = consumer.list_topics(topic, 20).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
+        found, ended = [], set()
+        deadline = time.monotonic() + 40
+        while len(ended) < len(partitions):
+            assert time.monotonic() < deadline, f"could not read {topic} to its end"
+            for message in consumer.consume(1000, 0.5):
+                if message.error() is None:
+                    found.append(message)
+                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+        consumer.close()
+        return found
+
+    def reports(self) -> list[dict[str, Any]]:
+        with SchemaRegistryClient(self.registry_url) as client:
+            deserializer = AvroDeserializer(client)
+            return [deserializer.deserialize(message.value()) for message in self.read(self.audit_topic)]
+
+
+def fold(reports: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """As an auditor does: the newest word on each part."""
+    folded: dict[int, dict[str, Any]] = {}
+    for report in sorted(reports, key=lambda report: report["report_number"]):
+        folded.update({tally["part"]: tally for tally in report["tallies"]})
+    return folded
+
+
+@pytest.fixture
+def world(one_broker: BrokerCluster, registry_url: str) -> World:
+    return World(one_broker.bootstrap, registry_url)
+
+
+def ms(value: Any) -> int:
+    return round(value.timestamp() * 1000)
+
+
+def sequenced(tally: dict[str, Any]) -> int:
+    return sum(each["last_sequence"] - each["first_sequence"] + 1 for each in tally["ranges"])
+
+
+def test_events_carry_header_timestamp_and_clock(world: World) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    with world.publisher() as publisher:
+        publisher.publish(world.topic, VIEW, key="member-1", time_ms=NOON_MS)
+        publisher.publish(world.topic, VIEW).result(30)
+    messages = world.read(world.topic)
+    with SchemaRegistryClient(world.registry_url) as client:
+        records = {m.key(): AvroDeserializer(client).deserialize(m.value()) for m in messages}
+        assert client.subjects() == [f"{world.topic}-value", "headrace.audit.ProducerReport"][::-1]
+    assert len(messages) == 2
+    for message in messages:
+        kind, timestamp_ms = message.timestamp()
+        header = records[message.key()]["header"]
+        assert kind == confluent_kafka.TIMESTAMP_CREATE_TIME
+        assert timestamp_ms == ms(header["time"])
+        said_ms = published_ms(message.headers())
+        assert said_ms is not None and before_ms <= said_ms <= time.time_ns() // 1_000_000
+        assert (header["datacenter"], header["server"], header["service"]) == ("east", "host-1", "web")
+        assert uuid.UUID(header["guid"])
+    assert records[b"member-1"]["header"]["time"].timestamp() * 1000 == NOON_MS
+    assert {k: v for k, v in records[b"member-1"].items() if k in VIEW} == VIEW
+    assert published_ms([("published-ms", b"short"), ("other", b"12345678")]) is None
+
+
+def test_the_report_agrees_with_the_log(world: World) -> None:
+    with world.publisher(report_interval_s=0.2, producer_options={"batch_size_bytes": 4000}) as publisher:
+        for i in range(3000):
+            publisher.publish(world.topic, VIEW, time_ms=NOON_MS + i * 1200, key=str(i % 17))
+        publisher.flush()
+    reports = world.reports()
+    tallies = fold(reports).values()
+    in_log = Counter(m.timestamp()[1] // 600_000 * 600_000 for m in world.read(world.topic))
+    assert sum(in_log.values()) == 3000 and len(in_log) == 6
+    told: Counter[int] = Counter()
+    for tally in tallies:
+        assert tally["topic"] == world.topic and tally["handed_over_count"] == sequenced(tally)
+        told[ms(tally["bucket_start"])] += tally["handed_over_count"]
+    assert told == in_log
+    assert {report["publisher"] for report in reports} == {publisher.publisher_id}
+    assert [report["state"] for report in reports].count("CLOSED") == 1 and reports[-1]["state"] == "CLOSED"
+    assert reports[0]["tallies"] == [], "it announces itself before it has anything to tell"
+    heads = {(r["header"]["datacenter"], r["header"]["server"], r["header"]["service"]) for r in reports}
+    assert heads == {("east", "host-1", "web")}
+
+
+def test_events_dropped_in_the_client_are_claimed(world: World) -> None:
+    plan = DropPlan(world.topic, 7, after=50)
+    options = {"interceptor": plan, "batch_size_bytes": 3000}
+    with world.publisher(producer_options=options) as publisher:
+        for _ in range(300):
+            publisher.publish(world.topic, VIEW, time_ms=NOON_MS, partition=0)
+    assert plan.is_done
+    assert len(world.read(world.topic)) == 293
+    tallies = fold(world.reports()).values()
+    claimed = {
+        (each["producer_id"], each["producer_epoch"], sequence)
+        for tally in tallies
+        for each in tally["ranges"]
+        for sequence in range(each["first_sequence"], each["last_sequence"] + 1)
+    }
+    assert sum(tally["handed_over_count"] for tally in tallies) == 300 == len(claimed)
+    dropped = {
+        (each.producer_id, each.producer_epoch, each.base_sequence + i)
+        for each in plan.dropped
+        for i in range(each.record_count)
+    }
+    assert len(dropped) == 7 and dropped <= claimed
+
+
+@pytest.mark.parametrize(
+    ("record", "time_ms", "says"),
+    [
+        ({**VIEW, "status": "200"}, None, r"field headrace\.PageView\.status is '200' \(expected int\)"),
+        ({**VIEW, "status": 2**31}, None, r"headrace\.PageView\.status is 2147483648"),
+        ({**VIEW, "colour": "red"}, None, "colour"),
+        ({"method": "GET"}, None, r"field headrace\.PageView\.remote_host is missing"),
+        ({**VIEW, "header": {"time": 1}}, None, "the publisher fills the header"),
+        (VIEW, -1, "time_ms is -1, expected milliseconds since 1970"),
+        (VIEW, 10**18, "expected milliseconds"),
+        (VIEW, 1.5, "expected milliseconds"),
+        ("no mapping", None, "is 'no mapping'|mapping"),
+    ],
+)
+def test_an_event_that_does_not_fit_is_named_and_not_counted(
+    world: World, record: Any, time_ms: Any, says: str
+) -> None:
+    with world.publisher() as publisher:
+        with pytest.raises(InvalidEventError, match=f"^{world.topic}: .*({says})"):
+            publisher.publish(world.topic, record, time_ms=time_ms)
+        assert publisher._reporter._book.changed() == []
+
+
+def test_an_event_that_the_client_refuses_is_not_counted(world: World) -> None:
+    options = {
+        "buffer_memory_bytes": 20_000,
+        "on_full": "raise",
+        "linger_ms": 10_000,
+        "batch_size_bytes": 30_000,
+    }
+    with world.publisher(producer_options={**options, "batch_size_bytes": 15_000}) as publisher:
+        accepted = 0
+        try:
+            for _ in range(100_000):
+                publisher.publish(world.topic, VIEW)
+                accepted += 1
+        except BufferFullError:
+            pass
+        assert 0 < accepted < 100_000
+    assert sum(tally["handed_over_count"] for tally in fold(world.reports()).values()) == accepted
+    assert len(world.read(world.topic)) == accepted
+
+
+def test_misuse_is_told(world: World, tmp_path: Path) -> None:
+    with world.publisher(schemas_dir=tmp_path) as publisher:
+        with pytest.raises(
+            MissingSchemaError, match=f"no schema file nothing.avsc in {tmp_path} nor .*schemas"
+        ):
+            publisher.publish("nothing", VIEW)
+        (tmp_path / "mine.avsc").write_text(read_schema("page-view.avsc"))
+        assert publisher.publish("mine", VIEW).result(30).topic == "mine"
+    with pytest.raises(PublisherClosedError, match="publisher of web is closed"):
+        publisher.publish(world.topic, VIEW)
+    publisher.close()
+    with pytest.raises(ValueError, match="observer is the publisher's own business"):
+        world.publisher(producer_options={"observer": None})
+    with pytest.raises(ValueError, match="does not divide an hour"):
+        world.publisher(bucket_ms=7)
+
+
+def test_a_killed_publisher_leaves_its_last_report_open(world: World) -> None:
+    program = (
+        "import sys\n"
+        "from test_publisher import World, VIEW\n"
+        "world = World(sys.argv[1], sys.argv[2]); world.topic, world.audit_topic = sys.argv[3:5]\n"
+        "publisher = world.publisher(report_interval_s=0.1)\n"
+        "while True:\n"
+        "    publisher.publish(world.topic, VIEW).result(30)\n"
+        "    print('one', flush=True)\n"
+    )
+    here = str(Path(__file__).parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, world.bootstrap, world.registry_url, world.topic, world.audit_topic],
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": f"{here}:{Path(here).parent}", "PATH": "/usr/bin:/bin"},
+        preexec_fn=die_with_parent,
+    )
+    assert process.stdout is not None
+    for _ in range(50):
+        assert process.stdout.readline() == b"one\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    reports = world.reports()
+    assert reports and {report["state"] for report in reports} == {"OPEN"}
+    told = sum(tally["handed_over_count"] for tally in fold(reports).values())
+    in_log = len(world.read(world.topic))
+    assert 50 <= told <= in_log + 1, "what it told is true; the rest is not known, and nobody claims it is"
+
+
+def test_a_broker_that_was_away_gets_the_reports_later(
+    broker_cluster: StartCluster, registry_url: str
+) -> None:
+    cluster = broker_cluster(count=1)
+    world = World(cluster.bootstrap, registry_url)
+    with world.publisher(report_interval_s=0.3) as publisher:
+        publisher.publish(world.topic, VIEW, time_ms=NOON_MS).result(30)
+        cluster[1].kill()
+        for _ in range(20):
+            publisher.publish(world.topic, VIEW, time_ms=NOON_MS + HOUR_MS)
+        with pytest.raises(ReportError, match=r"did not arrive|another report"):
+            publisher._reporter.report(timeout_s=0.5)
+        cluster[1].start()
+        publisher.flush()
+    reports = world.reports()
+    counts = {ms(tally["bucket_start"]): tally["handed_over_count"] for tally in fold(reports).values()}
+    assert counts == {NOON_MS: 1, NOON_MS + HOUR_MS: 20}
+    assert reports[-1]["state"] == "CLOSED"
+
+
+def test_what_nobody_took_is_counted_and_the_end_is_told(
+    broker_cluster: StartCluster, registry_url: str
+) -> None:
+    cluster = broker_cluster(count=1)
+    world = World(cluster.bootstrap, registry_url)
+    publisher = world.publisher(report_interval_s=0.3)
+    publisher.publish(world.topic, VIEW, time_ms=NOON_MS).result(30)
+    cluster[1].kill()
+    futures = [publisher.publish(world.topic, VIEW, time_ms=NOON_MS) for _ in range(9)]
+    publisher._producer.close(0.1)
+    assert all(isinstance(future.exception(5), ClosedError) for future in futures)
+    cluster[1].start()
+    publisher.close()
+    reports = world.reports()
+    (tally,) = fold(reports).values()
+    assert tally["handed_over_count"] == 10
+    assert len(world.read(world.topic)) <= 10
+    assert reports[-1]["state"] == "CLOSED"

@@ -1,0 +1,195 @@
+"""Reports against a Kafka that is a list: numbering, failing, telling again, the last word, sizes."""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+import pytest
+
+from headrace.client import BatchIdentity
+from headrace.events import reporter as reporter_module
+from headrace.events.handovers import SequenceRange, Tally
+from headrace.events.reporter import Origin, Reporter, ReportError, split
+from headrace.events.schemas import read_schema
+from headrace.registry.serializers import AvroSerializer
+
+BUCKET_MS = 600_000
+SCHEMA = fastavro.parse_schema(json.loads(read_schema("audit-producer.avsc")))
+
+
+class FakeRegistry:
+    def register(self, subject: str, schema: str) -> int:
+        return 1
+
+
+class FakeSent:
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def result(self, timeout: float | None = None) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class FakeProducer:
+    """Takes reports into `records`; `broken(n)` says whether the n-th send fails."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.keys: set[bytes] = set()
+        self.sends = 0
+        self.broken: Callable[[int], bool] = lambda _: False
+
+    def send(self, topic: str, value: bytes, *, key: bytes, timestamp_ms: int) -> FakeSent:
+        assert topic == "_audit"
+        self.sends += 1
+        if self.broken(self.sends):
+            return FakeSent(TimeoutError("planted"))
+        record = fastavro.schemaless_reader(io.BytesIO(value[5:]), SCHEMA, None)
+        assert record["header"]["time"].timestamp() * 1000 == timestamp_ms
+        self.records.append(record)
+        self.keys.add(key)
+        return FakeSent(None)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.producer = FakeProducer()
+        self.now_ms = 1_000_000
+        self.now_s = 0.0
+        self.reporter = Reporter(
+            self.producer,  # type: ignore[arg-type]
+            AvroSerializer(FakeRegistry(), json.dumps(json.loads(read_schema("audit-producer.avsc")))),  # type: ignore[arg-type]
+            Origin("east", "host", "web"),
+            topic="_audit",
+            bucket_ms=BUCKET_MS,
+            interval_s=3600,
+            idle_final_s=100,
+            clock=lambda: self.now_s,
+            wall_ms=lambda: self.now_ms,
+        )
+
+    def publish(self, count: int, time_ms: int = 5, topic: str = "t") -> None:
+        for _ in range(count):
+            self.reporter.hand_over(topic, time_ms)
+
+
+def ms(value: Any) -> int:
+    return round(value.timestamp() * 1000)
+
+
+def test_cumulative_numbered_and_keyed_by_publisher() -> None:
+    bench = Bench()
+    bench.reporter.report()
+    bench.publish(3)
+    bench.now_ms += 10
+    bench.reporter.report()
+    bench.publish(2)
+    bench.reporter.batch_closed(BatchIdentity("t", 1, 7, 0, 100, 5, 5, 9))
+    bench.reporter.report()
+    bench.reporter.report()
+    records = bench.producer.records
+    assert [record["report_number"] for record in records] == [1, 2, 3, 4]
+    assert [len(record["tallies"]) for record in records] == [0, 1, 1, 0], "only what changed, and heartbeats"
+    assert [record["tallies"][0]["handed_over_count"] for record in records[1:3]] == [3, 5]
+    assert records[2]["tallies"][0]["ranges"] == [
+        {"partition": 1, "producer_id": 7, "producer_epoch": 0, "first_sequence": 100, "last_sequence": 104}
+    ]
+    assert [ms(record["reported_until"]) for record in records] == [
+        1_000_000,
+        1_000_010,
+        1_000_010,
+        1_000_010,
+    ]
+    assert {record["publisher"].encode() for record in records} == bench.producer.keys
+    assert len({record["header"]["guid"] for record in records}) == 4
+    assert {record["state"] for record in records} == {"OPEN"}
+
+
+def test_what_a_failed_report_told_is_told_again() -> None:
+    bench = Bench()
+    bench.publish(3)
+    bench.producer.broken = lambda _: True
+    with pytest.raises(ReportError, match="report 1 to _audit did not arrive: planted"):
+        bench.reporter.report()
+    bench.producer.broken = lambda _: False
+    bench.reporter.report()
+    (record,) = bench.producer.records
+    assert (record["report_number"], record["tallies"][0]["handed_over_count"]) == (2, 3)
+
+
+def test_reported_until_waits_for_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter_module, "TALLIES_PER_REPORT_MAX", 2)
+    bench = Bench()
+    for hour in range(5):
+        bench.publish(1, time_ms=hour * BUCKET_MS)
+    bench.now_ms = 2_000_000
+    bench.producer.broken = lambda n: n == 2
+    with pytest.raises(ReportError):
+        bench.reporter.report()
+    bench.reporter.report()
+    records = bench.producer.records
+    assert [len(record["tallies"]) for record in records] == [2, 2, 1], "what had arrived is not told again"
+    assert [ms(record["reported_until"]) for record in records] == [1_000_000, 1_000_000, 2_000_000]
+
+
+def test_a_clock_that_was_set_back_takes_nothing_back() -> None:
+    bench = Bench()
+    bench.now_ms = 2_000_000
+    bench.reporter.report()
+    bench.now_ms = 1_500_000
+    bench.reporter.report()
+    assert [ms(record["reported_until"]) for record in bench.producer.records] == [2_000_000, 2_000_000]
+
+
+def test_the_last_word() -> None:
+    bench = Bench()
+    bench.publish(2)
+    bench.reporter.close()
+    (record,) = bench.producer.records
+    assert record["state"] == "CLOSED" and record["tallies"][0]["final"] is True
+
+
+def test_idle_tallies_become_final_and_are_not_told_for_ever() -> None:
+    bench = Bench()
+    bench.publish(1)
+    bench.reporter.report()
+    bench.now_s = 101
+    bench.reporter.report()
+    bench.reporter.report()
+    assert [[tally["final"] for tally in record["tallies"]] for record in bench.producer.records] == [
+        [False],
+        [True],
+        [],
+    ]
+
+
+def test_the_thread_reports_at_once_and_survives_failures(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.producer.broken = lambda n: n <= 2
+    bench.reporter._interval_s = 0.01
+    bench.reporter.start()
+    while bench.producer.sends < 5:
+        bench.reporter._stopping.wait(0.01)
+    bench.reporter.close()
+    assert bench.producer.records[0]["report_number"] == 3
+    assert bench.producer.records[-1]["state"] == "CLOSED"
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1 and "it will be told again" in warnings[0].message
+
+
+def tally(part: int, ranges: int) -> Tally:
+    return Tally(part, "t", 0, 0, False, tuple(SequenceRange(0, 1, 0, i, i) for i in range(ranges)), 1)
+
+
+def test_pieces_are_bounded_and_complete() -> None:
+    tallies = [tally(part, 400) for part in range(100)]
+    pieces = list(split(tallies))
+    assert [each for piece in pieces for each in piece] == tallies
+    assert all(
+        sum(len(each.ranges) for each in piece) <= reporter_module.RANGES_PER_REPORT_MAX for piece in pieces
+    )
+    assert len(pieces) == 4
+    assert list(split([])) == [[]]

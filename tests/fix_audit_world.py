@@ -1,0 +1,195 @@
+"""A made-up datacenter for audit tests: publishers that report, logs made of real batches, tallies cut
+anywhere.
+
+No fixture of pytest's, only builders; the clock stands at `NOW_MS`, long after everything was said.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.audit.fold import Said
+from headrace.audit.records import (
+    ANALYSIS_TIER,
+    DATACENTER_TIER,
+    HandoverTally,
+    LoadedHour,
+    LoadedPartition,
+    LoadReport,
+    Position,
+    Positions,
+    ProducerReport,
+    RangeTally,
+)
+from headrace.audit.tally import HOUR_MS, tally
+from headrace.wire.batch import ATTRIBUTES_AT, CONTROL_BIT, hop, readdress
+from headrace.wire.records import Record, encode_batch
+
+TOPIC: Final = "page-view"
+DC: Final = "west"
+BUCKET_MS: Final = 600_000
+HOUR_A: Final = 1_431_860_400_000  # 2015-05-17 11:00
+SAID_MS: Final = 1_700_000_000_000
+BEAT_MS: Final = SAID_MS + HOUR_MS
+NOW_MS: Final = SAID_MS + 24 * HOUR_MS
+WAREHOUSE: Final = "hdfs://namenode:8020/data"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of one publisher: `count` records from `first` on, all within one bucket."""
+
+    partition: int
+    producer_id: int
+    epoch: int
+    first: int
+    count: int
+    bucket_ms: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1
+
+    def encode(self) -> bytes:
+        records = [
+            Record(0, self.bucket_ms + index, None, b"event %d" % index) for index in range(self.count)
+        ]
+        return encode_batch(
+            records, producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self.first
+        )
+
+
+@dataclass
+class PartitionBytes:
+    """A partition's log in memory: every batch readdressed as a broker does."""
+
+    data: bytearray = field(default_factory=bytearray)
+    cuts: list[int] = field(default_factory=lambda: [0])
+
+    def append(self, encoded: bytes) -> None:
+        batch = bytearray(encoded)
+        readdress(batch, 0, len(self.data))
+        self.data += batch
+        self.cuts.append(len(self.data))
+
+    @property
+    def end(self) -> int:
+        return len(self.data)
+
+    def tally(
+        self, tier: str, partition: int, low: int, high: int, *, log_partition: int | None = None
+    ) -> RangeTally:
+        """The tally of the batches from cut `low` to cut `high` (indexes into `cuts`)."""
+        start, end = self.cuts[low], self.cuts[high]
+        return RangeTally(
+            tier=tier,
+            datacenter=DC,
+            topic=TOPIC,
+            partition=partition,
+            log_partition=partition if log_partition is None else log_partition,
+            from_address=start,
+            to_address=end,
+            bucket_ms=BUCKET_MS,
+            spans=tally(memoryview(self.data)[start:end], BUCKET_MS),
+        )
+
+    def hours(self) -> list[LoadedHour]:
+        """What a faultless load of all of it writes."""
+        rows: dict[int, int] = {}
+        for _at, header in hop(self.data):
+            hour_ms = header.base_timestamp_ms - header.base_timestamp_ms % HOUR_MS
+            rows[hour_ms] = rows.get(hour_ms, 0) + header.record_count
+        return [LoadedHour(hour_ms, count, count, 0) for hour_ms, count in sorted(rows.items())]
+
+
+def said(
+    record: object, *, time_ms: int = SAID_MS, datacenter: str = DC, service: str = "frontend-2"
+) -> Said:
+    """A record with its header."""
+    return Said(record, datacenter, service, "host-1", time_ms)  # type: ignore[arg-type]
+
+
+def report_of(
+    publisher: str,
+    batches: Iterable[Batch],
+    *,
+    number: int = 1,
+    closed: bool = True,
+    extra: int = 0,
+) -> ProducerReport:
+    """A publisher's report of these batches; `extra` events of the first bucket never got a sequence
+    number.
+    """
+    by_bucket: dict[int, list[Batch]] = {}
+    for batch in batches:
+        by_bucket.setdefault(batch.bucket_ms, []).append(batch)
+    tallies = []
+    for part, (bucket_ms, members) in enumerate(sorted(by_bucket.items())):
+        count = sum(batch.count for batch in members) + (extra if part == 0 else 0)
+        ranges = tuple((b.partition, b.producer_id, b.epoch, b.first, b.last) for b in members)
+        tallies.append(HandoverTally(part, TOPIC, bucket_ms, count, closed, ranges))
+    return ProducerReport(publisher, SAID_MS - HOUR_MS, number, SAID_MS, closed, tuple(tallies))
+
+
+def heartbeat(tier: str, logs: dict[int, PartitionBytes]) -> Positions:
+    """An auditor that has counted everything."""
+    positions = tuple(
+        Position(DC, TOPIC, partition, partition, log.end, log.end) for partition, log in logs.items()
+    )
+    return Positions(tier, 1, 0, 1, positions)
+
+
+def load_of(logs: dict[int, PartitionBytes], sequence: int = 1) -> LoadReport:
+    """A faultless load of everything."""
+    return LoadReport(
+        WAREHOUSE,
+        TOPIC,
+        sequence,
+        SAID_MS,
+        tuple(
+            LoadedPartition(partition, 0, log.end, tuple(log.hours()))
+            for partition, log in logs.items()
+            if log.end
+        ),
+    )
+
+
+def counted(tier: str, logs: dict[int, PartitionBytes]) -> list[RangeTally]:
+    """One tally of each whole log."""
+    return [log.tally(tier, partition, 0, len(log.cuts) - 1) for partition, log in logs.items()]
+
+
+def damaged(log: PartitionBytes, victim: int, twin: int | None = None) -> PartitionBytes:
+    """A copy of `log` with the same addresses whose batch number `victim` holds no events; with `twin`, it
+    holds the events of that batch once more."""
+    copy = PartitionBytes(bytearray(log.data), list(log.cuts))
+    at = log.cuts[victim]
+    if twin is None:
+        struct.pack_into(">h", copy.data, at + ATTRIBUTES_AT, CONTROL_BIT)
+    else:
+        low, high = 43, 57  # producer id, epoch, base sequence
+        source = log.cuts[twin]
+        copy.data[at + low : at + high] = log.data[source + low : source + high]
+    return copy
+
+
+def everything_said(
+    batches: list[Batch],
+    logs: dict[int, PartitionBytes],
+    copies: dict[int, PartitionBytes] | None = None,
+    load: LoadReport | None = None,
+) -> list[Said]:
+    """What all tiers say when the publishers of `batches` closed in order and `logs` hold what arrived."""
+    copies = logs if copies is None else copies
+    publishers = sorted({batch.producer_id for batch in batches})
+    records: list[object] = [
+        report_of(f"publisher-{pid}", [batch for batch in batches if batch.producer_id == pid])
+        for pid in publishers
+    ]
+    records += [*counted(DATACENTER_TIER, logs), heartbeat(DATACENTER_TIER, logs)]
+    records += [*counted(ANALYSIS_TIER, copies), heartbeat(ANALYSIS_TIER, copies)]
+    records.append(load_of(copies) if load is None else load)
+    return [said(record, time_ms=BEAT_MS if isinstance(record, Positions) else SAID_MS) for record in records]
