@@ -1,0 +1,84 @@
+"""`python -m headrace.mirror`: one mirroring service, from one source datacenter into the analysis cluster.
+
+Ends with 0 on SIGTERM or SIGINT, with 1 and one line when it cannot start or cannot go on. The line "mirror
+of EAST runs, status on http://HOST:PORT/status" says that it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import signal
+import sys
+
+from headrace.audit.status import StatusServer
+from headrace.mirror.service import Mirror, Settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    try:
+        mirror = Mirror(
+            Settings(
+                source_datacenter=options.source_datacenter,
+                source_bootstrap=options.source_bootstrap,
+                target_bootstrap=options.target_bootstrap,
+                target_zookeeper=options.target_zookeeper,
+                include=options.topics,
+                exclude=options.exclude,
+                target_datacenter=options.target_datacenter,
+                registry_url=options.registry,
+            )
+        )
+    except ValueError as error:
+        print(f"the mirror cannot start: {error}", file=sys.stderr)
+        return 1
+    try:
+        server = StatusServer(options.status, mirror.status)
+    except (OSError, ValueError) as error:
+        print(f"the mirror cannot serve its status on {options.status}: {error}", file=sys.stderr)
+        mirror.close()
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: mirror.stop())
+    print(f"mirror of {options.source_datacenter} runs, status on http://{server.address}/status", flush=True)
+    try:
+        mirror.run()
+    except RuntimeError as error:
+        print(f"the mirror of {options.source_datacenter} ended: {error}", file=sys.stderr)
+        return 1
+    finally:
+        server.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace.mirror",
+        description="Copies every topic of a datacenter, byte for byte, into the analysis cluster.",
+    )
+    add = parser.add_argument
+    add("--source-datacenter", required=True, metavar="NAME", help="whose events these are, such as east")
+    add("--source-bootstrap", required=True, metavar="HOST:PORT,…", help="brokers to read from")
+    add("--target-bootstrap", required=True, metavar="HOST:PORT,…", help="brokers of the analysis cluster")
+    add("--target-zookeeper", required=True, metavar="HOST:PORT", help="its ZooKeeper, for the mirrors' map")
+    add("--target-datacenter", default="analysis", metavar="NAME", help="its name (default: analysis)")
+    add("--topics", "--include", default=".*", type=_pattern, metavar="REGEX", help="topics to mirror (all)")
+    add("--exclude", default=None, type=_pattern, metavar="REGEX", help="topics not to mirror")
+    add("--registry", default=None, metavar="URL,…", help="schema registries, to report gaps to the audit")
+    add("--status", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve GET /status")
+    return parser
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Finding out where copies end, and whether their sources still fit. Blocking calls; owns no state of copies.
+
+Before the first append after any trouble, the copy's last batch is compared with the source's batch at that
+address, by checksum: it sees a divergence that lengths hide.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+
+from headrace.client.admin import EARLIEST, LATEST, Admin
+from headrace.client.calls import fetch_call
+from headrace.client.errors import BrokerError, ClientError, NetworkError
+from headrace.client.network import Network
+from headrace.replication.pull import (
+    Fetched,
+    LastBatch,
+    ReplicationError,
+    SourceAheadError,
+    SourceBehindError,
+    check_tail,
+)
+from headrace.wire.batch import BatchHeader, hop
+from headrace.wire.errors import ErrorCode
+from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.wire.primitives import NO_UUID
+
+CALL_TIMEOUT_MS: Final = 10_000
+STEP_BACK_BYTES: Final = 64 * 1024
+READ_BYTES: Final = 1024 * 1024
+ONE_BATCH_BYTES: Final = 1  # the broker answers with at least one whole batch
+
+LocatingError = ReplicationError | ClientError
+
+
+class GapError(SourceAheadError):
+    """`SourceAheadError` in numbers: addresses [copy_end, source_start) can never be copied."""
+
+    def __init__(self, copy_end: int, source_start: int) -> None:
+        self.copy_end = copy_end
+        self.source_start = source_start
+        super().__init__(
+            f"the source begins at {source_start}; addresses {copy_end} to {source_start} were deleted by "
+            "its "
+            "retention before they were copied"
+        )
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: addresses [start, end)."""
+
+    start: int
+    end: int
+
+
+class Located(NamedTuple):
+    """Where to go on copying, and where the source ends."""
+
+    address: int
+    source_end: int
+
+
+class Cluster:
+    """One side of the mirror, asked with blocking calls by one thread."""
+
+    def __init__(self, bootstrap: str, *, client_id: str) -> None:
+        self.admin = Admin(bootstrap, client_id=client_id, timeout_ms=CALL_TIMEOUT_MS)
+        self._network = Network(bootstrap, client_id=client_id, request_timeout_ms=CALL_TIMEOUT_MS)
+
+    def close(self) -> None:
+        self.admin.close()
+        self._network.close()
+
+    def bounds(self, topic: str, partitions: list[int]) -> dict[int, Bounds]:
+        """Raises `ClientError`."""
+        start = self.admin.list_offsets(topic, EARLIEST, partitions=partitions)
+        end = self.admin.list_offsets(topic, LATEST, partitions=partitions)
+        return {partition: Bounds(start[partition].offset, end[partition].offset) for partition in partitions}
+
+    def fetch(self, topic: str, partition: int, address: int, max_bytes: int) -> Fetched:
+        """Batches from the one that holds `address` on, at least one if a record is there. Raises
+        `ClientError`.
+        """
+        deadline_s = time.monotonic() + CALL_TIMEOUT_MS / 1000
+        part = FetchPartition(partition, address, max_bytes)
+        request = FetchRequest(0, 0, max_bytes, [FetchTopic(topic, NO_UUID, [part])])
+        answer = self._network.ask(
+            fetch_call(request), node_id=self._leader(topic, partition, deadline_s), deadline_s=deadline_s
+        )
+        result = answer.topics[0].partitions[0]
+        code = ErrorCode(result.error_code)
+        if code is not ErrorCode.NONE:
+            self._network.request_update()
+            raise BrokerError(code, f"fetch of {topic}-{partition} at {address}")
+        return Fetched(result.records or b"", result.log_start_offset, result.high_watermark)
+
+    def _leader(self, topic: str, partition: int, deadline_s: float) -> int:
+        self._network.add_topics([topic])
+        while True:
+            leader = self._network.cluster.leader(topic, partition)
+            if leader is not None:
+                return leader
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise NetworkError(f"{topic}-{partition} has no leader")
+            self._network.request_update()
+            self._network.poll(min(left_s, 0.1))
+
+
+class _PartitionSource:
+    """`replication.pull.Source` for one partition, as `check_tail` wants it."""
+
+    def __init__(self, cluster: Cluster, topic: str, partition: int, bounds: Bounds) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partition = partition
+        self.bounds = bounds
+
+    def fetch(self, address: int) -> Fetched:
+        if not self.bounds.start <= address < self.bounds.end:
+            return Fetched(b"", *self.bounds)
+        return self._cluster.fetch(self._topic, self._partition, address, ONE_BATCH_BYTES)
+
+
+def locate(
+    source: Cluster, target: Cluster, topic: str, pairs: dict[int, int]
+) -> dict[int, Located | LocatingError]:
+    """For every source partition of `pairs` (→ target partition) where its copy goes on, or why it cannot.
+
+    `ReplicationError`: source and copy do not fit together. Raises `ClientError` if a side cannot be asked
+    at all.
+    """
+    sources = source.bounds(topic, sorted(pairs))
+    targets = target.bounds(topic, sorted(pairs.values()))
+    found: dict[int, Located | LocatingError] = {}
+    for partition, target_partition in pairs.items():
+        reader = _PartitionSource(source, topic, partition, sources[partition])
+        copy = targets[target_partition]
+        try:
+            found[partition] = _decide(reader.bounds, copy)
+            if copy.start < copy.end:
+                check_tail(reader, _last_batch(target, topic, target_partition, copy))
+        except (ReplicationError, ClientError) as error:
+            found[partition] = error
+    return found
+
+
+def _last_batch(target: Cluster, topic: str, partition: int, bounds: Bounds) -> LastBatch:
+    """The batch that a copy ends with: step back from the end, then hop forward to it. Raises `ClientError`.
+
+    Not every address of a batch is a record's (DESIGN 3.1): behind its last record a fetch may find nothing.
+    """
+    step_bytes = STEP_BACK_BYTES
+    while True:
+        address = max(bounds.start, bounds.end - step_bytes)
+        last: BatchHeader | None = None
+        while address < bounds.end:
+            headers = [
+                header for _, header in hop(target.fetch(topic, partition, address, READ_BYTES).batches)
+            ]
+            if not headers:
+                break
+            last, address = headers[-1], headers[-1].next_offset
+        if last is not None and last.next_offset == bounds.end:
+            return LastBatch(last.base_offset, last.crc)
+        if address > bounds.end or step_bytes >= bounds.end - bounds.start:
+            raise NetworkError(f"the copy of {topic} in partition {partition} changed while it was looked at")
+        step_bytes *= 4
+
+
+def _decide(source: Bounds, copy: Bounds) -> Located:
+    if copy.end == 0:
+        return Located(source.start, source.end)
+    if source.end < copy.end:
+        raise SourceBehindError(
+            f"the source ends at {source.end}, behind the copy's end {copy.end}: it lost what was copied "
+            "from it, or "
+            "the topic was deleted and made again; see which side is right, and delete the other's topic"
+        )
+    if source.start > copy.end:
+        raise GapError(copy.end, source.start)
+    return Located(copy.end, source.end)

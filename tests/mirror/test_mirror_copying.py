@@ -1,0 +1,228 @@
+"""A copy under every kind of trouble, in a simulation: late answers, lost answers, refusals, restarts.
+Never a skip, never a repeat.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fix_audit_world import HOUR_A, PartitionBytes
+from headrace.mirror.copying import (
+    AHEAD_BYTES_MAX,
+    APPENDS_IN_FLIGHT_MAX,
+    Chunk,
+    PartitionCopy,
+    State,
+)
+from headrace.mirror.discovery import wanted
+from headrace.replication.pull import Fetched
+from headrace.wire.records import Record, encode_batch
+
+
+def source_log(rng: random.Random, count: int) -> PartitionBytes:
+    log = PartitionBytes()
+    for _ in range(count):
+        log.append(encode_batch([Record(0, HOUR_A, None, rng.randbytes(rng.randint(1, 60)))]))
+    return log
+
+
+class Target:
+    """A mirror partition: takes only what carries its end address."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def append(self, chunk: Chunk) -> bool:
+        if chunk.address != len(self.data):
+            return False
+        self.data += chunk.data
+        return True
+
+
+class Simulation:
+    """The copy between a source that grows and a target, over a network that delays and forgets."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.source = source_log(self.rng, 40)
+        self.visible = 0
+        self.target = Target()
+        self.now_s = 0.0
+        self.on_the_way: list[Chunk] = []
+        self.ghosts: list[Chunk] = []
+        self.fetches: list[tuple[int, int]] = []
+        self.copy = self.new_copy()
+
+    def new_copy(self) -> PartitionCopy:
+        return PartitionCopy("t", 0, 0, draw=self.rng.random)
+
+    def step(self) -> None:
+        self.now_s += self.rng.uniform(0, 0.5)
+        act = self.rng.choice(
+            [
+                self.grow,
+                self.locate,
+                self.fetch,
+                self.answer_fetch,
+                self.send,
+                self.answer,
+                self.answer,
+                self.haunt,
+                self.fail,
+            ]
+        )
+        act()
+        assert self.copy.ahead_bytes <= AHEAD_BYTES_MAX + len(self.source.data)
+        assert bytes(self.target.data) == self.source.data[: len(self.target.data)]
+
+    def grow(self) -> None:
+        self.visible = min(len(self.source.cuts) - 1, self.visible + self.rng.randint(0, 6))
+
+    @property
+    def end(self) -> int:
+        return self.source.cuts[self.visible]
+
+    def locate(self) -> None:
+        if self.copy.is_to_be_located(self.now_s):
+            self.copy.located(len(self.target.data), self.end)
+
+    def fetch(self) -> None:
+        address = self.copy.wants_fetch()
+        if address is not None:
+            self.fetches.append((self.copy.generation, address))
+
+    def answer_fetch(self) -> None:
+        if self.fetches:
+            generation, address = self.fetches.pop(self.rng.randrange(len(self.fetches)))
+            upto = min(self.end, address + self.rng.randint(1, 400))
+            self.copy.fetched(
+                generation, address, Fetched(bytes(self.source.data[address:upto]), 0, self.end), self.now_s
+            )
+
+    def send(self) -> None:
+        if self.copy.wants_append():
+            self.on_the_way.append(self.copy.next_append())
+            assert len(self.on_the_way) <= APPENDS_IN_FLIGHT_MAX
+
+    def answer(self) -> None:
+        """The oldest request arrives; its answer may be lost."""
+        if self.on_the_way:
+            chunk = self.on_the_way.pop(0)
+            taken = self.target.append(chunk)
+            if taken and self.rng.random() < 0.8:
+                self.copy.appended(chunk)
+            else:
+                self.copy.refused(chunk, "refused or not answered", self.now_s)
+
+    def haunt(self) -> None:
+        """A request of a process that is dead arrives."""
+        if self.ghosts:
+            self.target.append(self.ghosts.pop(0))
+
+    def fail(self) -> None:
+        if self.rng.random() < 0.3:
+            self.restart() if self.rng.random() < 0.5 else self.break_connection()
+
+    def break_connection(self) -> None:
+        for chunk in self.on_the_way:
+            self.copy.refused(chunk, "the connection broke", self.now_s)
+        self.ghosts += self.on_the_way
+        self.on_the_way.clear()
+
+    def restart(self) -> None:
+        """SIGKILL: what is on the way may still arrive, at any time."""
+        self.ghosts += self.on_the_way
+        self.on_the_way.clear()
+        self.fetches.clear()
+        self.copy = self.new_copy()
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_whatever_happens_the_copy_is_a_prefix_and_gets_there(seed: int) -> None:
+    simulation = Simulation(seed)
+    for _ in range(300):
+        simulation.step()
+    simulation.visible = len(simulation.source.cuts) - 1
+    for _ in range(2_000):
+        if len(simulation.target.data) == simulation.end:
+            break
+        simulation.now_s += 10.0
+        for act in (
+            simulation.locate,
+            simulation.fetch,
+            simulation.answer_fetch,
+            simulation.send,
+            simulation.answer,
+        ):
+            act()
+    assert simulation.target.data == simulation.source.data
+    while simulation.on_the_way:
+        simulation.answer()
+    simulation.now_s += 10.0
+    simulation.locate()
+    assert (simulation.copy.state, simulation.copy.copied_to) == (State.COPYING, simulation.end)
+
+
+def test_bytes_that_are_not_the_sources_are_not_taken() -> None:
+    rng = random.Random(1)
+    log = source_log(rng, 3)
+    copy = PartitionCopy("t", 0, 0, draw=rng.random)
+    copy.located(0, log.end)
+    forged = bytearray(log.data)
+    forged[log.cuts[1] + 70] ^= 1
+    copy.fetched(copy.generation, 0, Fetched(bytes(forged), 0, log.end), 0.0)
+    assert copy.state is State.LOCATING
+    assert "CRC" in copy.reason
+    assert not copy.wants_append()
+
+
+def test_a_source_that_does_not_hold_the_address_is_looked_at_again() -> None:
+    copy = PartitionCopy("t", 0, 0, draw=random.Random(1).random)
+    copy.located(100, 100)
+    copy.fetched(copy.generation, 100, Fetched(b"", 0, 50), 1.0)
+    assert (copy.state, copy.reason) == (
+        State.LOCATING,
+        "address 100 is not in the source, which holds 0 to 50",
+    )
+    assert not copy.is_to_be_located(1.0)
+    assert copy.is_to_be_located(2.0)
+
+
+def test_a_halted_copy_is_looked_at_again_after_a_while() -> None:
+    copy = PartitionCopy("t", 0, 3, draw=random.Random(1).random)
+    copy.halt("the source ends behind", 10.0)
+    assert copy.status()["state"] == "halted"
+    assert not copy.is_to_be_located(60.0)
+    assert copy.is_to_be_located(71.0)
+    copy.located(5, 9)
+    assert copy.status() == {
+        "topic": "t",
+        "partition": 0,
+        "target_partition": 3,
+        "address": 5,
+        "source_end": 9,
+        "lag_bytes": 4,
+        "bytes_copied": 0,
+        "state": "copying",
+        "reason": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        (".*", None, ["_audit", "orders", "page-view"]),
+        ("page-.*|orders", None, ["orders", "page-view"]),
+        (".*", "_.*", ["orders", "page-view"]),
+        ("page", None, []),
+    ],
+)
+def test_which_topics_are_mirrored(include: str, exclude: str | None, expected: list[str]) -> None:
+    names = ["page-view", "orders", "_audit", "__consumer_offsets"]
+    assert wanted(names, re.compile(include), re.compile(exclude) if exclude else None) == expected

@@ -1,0 +1,265 @@
+"""The mirror as a process, between real clusters: byte-identical, whatever dies when."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fix_audit import WAIT_MAX_S, MirrorProcess, StartMirror, wait_for
+from fix_broker import BrokerCluster, StartCluster
+from fix_registry import StartRegistry
+from headrace.audit.reader import AuditReader
+from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, Gap
+from headrace.client import Admin, Producer
+from headrace.client.admin import EARLIEST
+from headrace.mirror.__main__ import main
+
+
+def files_of(cluster: BrokerCluster, topic: str, partition: int) -> bytes:
+    """The bytes of a partition's log, all segments end to end, from whichever broker has it."""
+    for broker in cluster.brokers:
+        paths = sorted((broker.data_dir / f"{topic}-{partition}").glob("*.log"))
+        if paths:
+            return b"".join(path.read_bytes() for path in paths)
+    return b""
+
+
+def assert_same(mirror: MirrorProcess, topic: str, *partitions: int) -> None:
+    """Waits until the copies are as long as the source's partitions, then compares the files byte by byte."""
+    for partition in partitions:
+        copy = mirror.partitions()[topic, partition]["target_partition"]
+        expected = files_of(mirror.source, topic, partition)
+        assert expected, f"{topic}-{partition} is empty"
+        deadline = time.monotonic() + WAIT_MAX_S
+        while len(files_of(mirror.target, topic, copy)) < len(expected):
+            assert time.monotonic() < deadline, (
+                f"{len(expected)} {json.dumps(mirror.status())} {mirror.output()[-3000:]}"
+            )
+            time.sleep(0.05)
+        assert files_of(mirror.target, topic, copy) == expected
+
+
+def send(cluster: BrokerCluster, topic: str, count: int, *, partitions: int, codec: str = "none") -> None:
+    with Producer(cluster.bootstrap, compression=codec) as producer:
+        for index in range(count):
+            producer.send(topic, b"event %d " % index * 20, partition=index % partitions)
+        producer.flush(WAIT_MAX_S)
+
+
+def test_two_datacenters_into_one_topic(broker_cluster: StartCluster, start_mirror: StartMirror) -> None:
+    east, west = broker_cluster(datacenter="east"), broker_cluster(datacenter="west")
+    analysis = broker_cluster(count=2, datacenter="analysis")
+    for cluster in (east, west):
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topic("page-view", 2)
+            admin.create_topic("__internal", 1)
+        send(cluster, "page-view", 3_000, partitions=2, codec="lz4")
+    first, second = start_mirror(east, analysis, "--exclude", "nothing"), start_mirror(west, analysis)
+    for mirror in (first, second):
+        wait_for(lambda m=mirror: len(m.partitions()) == 2, mirror.output)  # type: ignore[misc]
+        wait_for(
+            lambda m=mirror: all(p["state"] == "caught_up" for p in m.partitions().values()),  # type: ignore[misc]
+            mirror.output,
+        )
+    copies = [each["target_partition"] for m in (first, second) for each in m.partitions().values()]
+    assert sorted(copies) == [0, 1, 2, 3]
+    assert_same(first, "page-view", 0, 1)
+    assert_same(second, "page-view", 0, 1)
+
+    with Admin(east.bootstrap) as admin:
+        admin.create_partitions("page-view", 3)
+        admin.create_topic("later", 1)
+    send(east, "page-view", 300, partitions=3)
+    send(east, "later", 300, partitions=1, codec="zstd")
+    wait_for(lambda: len(first.partitions()) == 4, first.output)
+    assert_same(first, "page-view", 0, 1, 2)
+    assert_same(first, "later", 0)
+    assert first.status()["trouble"] == ""
+    with Admin(analysis.bootstrap) as admin:
+        assert "__internal" not in admin.topics()
+    assert first.terminate() == 0
+
+
+@pytest.mark.kill
+def test_killed_again_and_again_under_load_it_neither_skips_nor_repeats(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    rng = random.Random(4)
+    small = {"log.segment.bytes": "1048576"}
+    east = broker_cluster(datacenter="east", config=small)
+    analysis = broker_cluster(datacenter="analysis", config={"log.segment.bytes": "524288"})
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic("page-view", 3)
+    done = threading.Event()
+
+    def load() -> None:
+        with Producer(east.bootstrap, linger_ms=1, batch_size_bytes=4096) as producer:
+            index = 0
+            while not done.is_set():
+                producer.send("page-view", rng.randbytes(300), partition=index % 3)
+                index += 1
+                if index % 200 == 0:
+                    time.sleep(0.01)
+            producer.flush(WAIT_MAX_S)
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    mirror = start_mirror(east, analysis)
+    try:
+        for round_number in range(8):
+            time.sleep(rng.uniform(0.2, 1.2))
+            if round_number == 4:
+                analysis[1].kill()
+                analysis[1].start()
+            elif round_number == 6:
+                east[1].kill()
+                east[1].start()
+            else:
+                mirror.kill()
+                mirror.start()
+    finally:
+        done.set()
+        loader.join()
+    wait_for(lambda: len(mirror.partitions()) == 3, mirror.output)
+    assert sum(len(files_of(east, "page-view", partition)) for partition in range(3)) > 2_000_000
+    assert_same(mirror, "page-view", 0, 1, 2)
+    assert "halted" not in {each["state"] for each in mirror.partitions().values()}
+
+
+def test_a_source_that_lost_its_log_halts_that_partition_only(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
+    with Admin(east.bootstrap) as admin, Admin(analysis.bootstrap) as target:
+        for topic in ("made-again", "forged", "good", "own"):
+            admin.create_topic(topic, 1)
+        target.create_topic("own", 1)
+        for topic in ("made-again", "forged", "good"):
+            send(east, topic, 200, partitions=1)
+        mirror = start_mirror(east, analysis)
+        wait_for(lambda: len(mirror.partitions()) == 3, mirror.output)
+        wait_for(lambda: all(p["state"] == "caught_up" for p in mirror.partitions().values()), mirror.output)
+        assert "of its own" in mirror.status()["topic_troubles"]["own"]
+        mirror.kill()
+        before = {topic: files_of(analysis, topic, 0) for topic in ("made-again", "forged")}
+        for topic, count in (("made-again", 20), ("forged", 400)):
+            admin.delete_topic(topic)
+            wait_for(lambda t=topic: t not in admin.topics())  # type: ignore[misc]
+            admin.create_topic(topic, 1)
+            send(east, topic, count, partitions=1)
+    send(east, "good", 200, partitions=1)
+    mirror.start()
+    wait_for(
+        lambda: [p["state"] for p in mirror.partitions().values()] == ["halted", "caught_up", "halted"],
+        lambda: (mirror.status(), mirror.output()),
+    )
+    assert_same(mirror, "good", 0)
+    found = mirror.partitions()
+    assert "behind the copy's end" in found["made-again", 0]["reason"]
+    assert "CRC" in found["forged", 0]["reason"]
+    assert {topic: files_of(analysis, topic, 0) for topic in before} == before
+
+
+def test_a_gap_halts_its_partition_and_is_said_to_the_audit(
+    broker_cluster: StartCluster, start_registry: StartRegistry, start_mirror: StartMirror
+) -> None:
+    eager = {"log.retention.check.interval.ms": "100", "log.segment.bytes": "65536"}
+    east = broker_cluster(datacenter="east", config=eager)
+    analysis = broker_cluster(datacenter="analysis")
+    registry = start_registry(hosts=analysis.zookeeper.hosts)
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic("short", 1)
+        admin.create_topic("good", 1)
+        send(east, "short", 200, partitions=1)
+        mirror = start_mirror(east, analysis, "--registry", registry.url)
+        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
+        copied_to = mirror.partitions()["short", 0]["address"]
+        mirror.kill()
+        admin.alter_configs("short", {"retention.bytes": "100000"})
+        for _ in range(5):
+            send(east, "short", 2_000, partitions=1)
+        wait_for(lambda: admin.list_offsets("short", EARLIEST)[0].offset > copied_to)
+        send(east, "good", 100, partitions=1)
+        mirror.start()
+        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "halted", mirror.status)
+        assert_same(mirror, "good", 0)
+        found = mirror.partitions()["short", 0]
+        begins = admin.list_offsets("short", EARLIEST)[0].offset
+        assert f"addresses {copied_to} to {begins} were deleted" in found["reason"]
+        assert "delete the topic short in the analysis cluster" in found["reason"]
+        reader = AuditReader(
+            bootstrap=analysis.bootstrap, registry_url=registry.url, topics=[ANALYSIS_AUDIT_TOPIC]
+        )
+        said: list[object] = []
+
+        def is_said() -> bool:
+            reader.discover()
+            said.extend(each.record for each in reader.poll(0.2).said)
+            return bool(said)
+
+        wait_for(is_said, mirror.output)
+        reader.close()
+        (gap,) = said
+        assert isinstance(gap, Gap)
+        whose = (gap.tier, gap.datacenter, gap.topic, gap.partition, gap.from_address, gap.to_address)
+        assert whose == ("analysis", "east", "short", 0, copied_to, begins)
+
+        # The way out that the message names.
+        with Admin(analysis.bootstrap) as target:
+            target.delete_topic("short")
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
+    assert_same(mirror, "short", 0)
+
+
+def test_it_waits_for_what_is_not_there_yet(
+    broker_cluster: StartCluster, start_mirror: StartMirror, tmp_path: Path
+) -> None:
+    east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic("page-view", 1)
+    send(east, "page-view", 100, partitions=1)
+    east[1].stop()
+    analysis[1].stop()
+    mirror = start_mirror(east, analysis)
+    time.sleep(1.0)
+    assert mirror.status()["partitions"] == []
+    analysis[1].start()
+    east[1].start()
+    wait_for(lambda: mirror.partitions(), mirror.output)
+    assert_same(mirror, "page-view", 0)
+    assert mirror.terminate() == 0
+
+    lonely = MirrorProcess(east, analysis, tmp_path)
+    lonely.command[lonely.command.index("--target-zookeeper") + 1] = "127.0.0.1:1"
+    lonely.start()
+    try:
+        assert lonely.status()["trouble"] in ("not started", "")
+        assert lonely.terminate() == 0
+        assert "Traceback" not in lonely.output()
+    finally:
+        lonely.kill()
+
+
+def test_settings_that_make_no_sense_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    needed = [
+        "--source-datacenter",
+        "east",
+        "--target-bootstrap",
+        "127.0.0.1:1",
+        "--target-zookeeper",
+        "127.0.0.1:1",
+    ]
+    assert main([*needed, "--source-bootstrap", ","]) == 1
+    assert capsys.readouterr().err.startswith("the mirror cannot start: no broker address")
+    assert main([*needed, "--source-bootstrap", "127.0.0.1:1", "--status", "nowhere"]) == 1
+    assert "cannot serve its status on nowhere" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*needed, "--source-bootstrap", "127.0.0.1:1", "--topics", "("])
+    assert "is no regular expression" in capsys.readouterr().err
