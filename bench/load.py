@@ -1,0 +1,394 @@
+"""`make bench-load`: the load beside Spark's own Kafka connector, how it grows, and how old data is when
+it can be read.
+
+Owns the procedure, the bars and the exit code. `QUICK=1` takes under ten minutes, `JSON=path` writes every
+figure; the exit code is 1 if a bar is missed. The numbers of a quiet machine stand in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from load_site import BASE_TIME_MS, HOURS, SCHEMA, BenchSite, publish, running_site, spark_cpu
+from rich.console import Console
+
+from headrace.audit.report import is_complete
+from headrace.audit.store import AuditStore
+from headrace.events.publisher import EventPublisher
+from headrace.warehouse.api import load_topics, plan_loads
+from headrace.warehouse.decode import ADDRESS_COLUMNS, HOUR_COLUMN
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.jars import ensure_jars
+from headrace.warehouse.layout import HOUR_MS
+from headrace.warehouse.options import Warehouse
+from headrace.warehouse.plan import LoadPlan, split_count
+from headrace.warehouse.seal import seal_hour
+from headrace.warehouse.session import spark_session
+from headrace.warehouse.source.options import format_offsets
+from headrace.warehouse.tables import read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAPER_LATENCY_S: Final = 10.0
+"""Goodhope et al.
+
+2012, section 5: events reach the offline cluster about 10 s after they were published, on average.
+"""
+LOAD_EVERY_S: Final = 10.0
+EVENTS_PER_S: Final = 500
+SEALED_HOUR_BAR_S: Final = 120.0
+SEAL_WAIT_MAX_S: Final = 300.0
+TOPIC: Final = "bench"
+LIVE_TOPIC: Final = "page-view"
+
+out = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done."""
+
+    side_by_side: int
+    growth: tuple[int, ...]
+    repeats: int
+    live_s: float
+    sealed_hours: int
+
+
+FULL: Final = Scale(
+    5_000_000, (500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_000), 3, 180.0, 3
+)
+QUICK: Final = Scale(1_000_000, (250_000, 500_000, 1_000_000, 2_000_000), 2, 60.0, 1)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number; a bar says what it must reach, None that it is only shown."""
+
+    name: str
+    value: float
+    unit: str
+    bar: str | None = None
+    is_met: bool = True
+    note: str = ""
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.name}: {self.value:,.2f} {self.unit}"
+            if self.value < 100
+            else f"{self.name}: {self.value:,.0f} {self.unit}"
+        )
+        verdict = "" if self.bar is None else f"   (bar {self.bar}: {'met' if self.is_met else 'MISSED'})"
+        return text + verdict + (f"   {self.note}" if self.note else "")
+
+
+class Figures:
+    """What was measured so far, told as it comes."""
+
+    def __init__(self) -> None:
+        self.all: list[Figure] = []
+
+    def show(self, name: str, value: float, unit: str, note: str = "") -> None:
+        self._add(Figure(name, value, unit, note=note))
+
+    def at_least(self, name: str, value: float, unit: str, bar: float, note: str = "") -> None:
+        self._add(Figure(name, value, unit, f"≥ {bar:g}", value >= bar, note))
+
+    def at_most(self, name: str, value: float, unit: str, bar: float, note: str = "") -> None:
+        self._add(Figure(name, value, unit, f"≤ {bar:g}", value <= bar, note))
+
+    def _add(self, figure: Figure) -> None:
+        self.all.append(figure)
+        out.print(f"  {'[green]' if figure.is_met else '[red]'}{figure}[/]")
+
+
+def main() -> int:
+    scale = QUICK if os.environ.get("QUICK") else FULL
+    figures = Figures()
+    with running_site() as bench:
+        spark = _session()
+        try:
+            count = max(scale.growth)
+            out.print(f"publishing {count:,} events")
+            size_bytes = publish(bench, TOPIC, count, lambda _: None)
+            figures.show("one event", size_bytes, "bytes")
+            compare(spark, bench, scale, count, figures)
+            grow(spark, bench, scale, count, figures)
+            out.print("starting the source datacenter, the mirror and the auditors")
+            bench.start_rest()
+            live(spark, bench, scale, figures)
+            sealed(spark, bench, scale, figures)
+        finally:
+            spark.stop()
+    if path := os.environ.get("JSON"):
+        Path(path).write_text(json.dumps([asdict(each) for each in figures.all], indent=1))
+    missed = [each for each in figures.all if not each.is_met]
+    out.print(f"{len(missed)} of {sum(each.bar is not None for each in figures.all)} bars missed")
+    return 1 if missed else 0
+
+
+def _session() -> SparkSession:
+    jars = [
+        str(path)
+        for files in ensure_jars(("spark", "kafka")).values()
+        for path in sorted(files.glob("*.jar"))
+    ]
+    cores = os.cpu_count() or 2
+    conf = {"spark.jars": ",".join(jars), "spark.driver.memory": "3g"}
+    return spark_session("bench-load", master=f"local[{cores}]", conf=conf)
+
+
+def compare(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, figures: Figures) -> None:
+    """Both ways from the brokers to hourly Parquet, in turn, in one Spark session with one configuration."""
+    out.print(f"side by side: {scale.side_by_side:,} events, {scale.repeats} times each, in turn")
+    warm, whole = _prefix(count, min(scale.growth) // 2), _prefix(count, scale.side_by_side)
+    ours(spark, bench, "warm", warm)
+    theirs(spark, bench, "warm", warm)
+    rates: dict[str, list[float]] = {"ours": [], "theirs": []}
+    shares: dict[str, list[float]] = {"ours": [], "theirs": []}
+    cpu_per_million: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for turn in range(scale.repeats):
+        for name, run in (("ours", ours), ("theirs", theirs)):
+            before, began = spark_cpu(), time.monotonic()
+            rows = run(spark, bench, f"{name}-{turn}", whole)
+            seconds, cpu = time.monotonic() - began, spark_cpu() - before
+            rates[name].append(rows / seconds)
+            shares[name].append(cpu.python_share)
+            cpu_per_million[name].append((cpu.jvm + cpu.python) * 1e6 / rows)
+    mine, other = statistics.median(rates["ours"]), statistics.median(rates["theirs"])
+    figures.show("headrace load", mine, "rows/s", "from the brokers to committed hourly Parquet")
+    figures.show(
+        "Spark's Kafka connector + from_avro", other, "rows/s", "same brokers, same session, same partitions"
+    )
+    figures.at_least("headrace ÷ Spark's connector", mine / other, "times", 1.0)
+    for name, who in (("ours", "headrace load"), ("theirs", "Spark's connector")):
+        figures.show(f"{who}: CPU a million rows", statistics.median(cpu_per_million[name]), "s")
+        figures.show(f"{who}: Python's share of the CPU", 100 * statistics.median(shares[name]), "%")
+
+
+def ours(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None) -> int:
+    """One load into a warehouse of its own; its rows."""
+    warehouse = _root(bench, name)
+    [result] = load_topics(spark, warehouse, [TOPIC], until_ms=until_ms)
+    _delete(bench, warehouse.root)
+    return result.rows
+
+
+def theirs(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None) -> int:
+    """The same addresses by Spark's Kafka connector and `from_avro`, into the same partitions; its rows."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.avro.functions import from_avro
+
+    [plan] = plan_loads(_root(bench, f"plan-{name}"), [TOPIC], until_ms=until_ms)
+    source = spark.read.format("kafka").options(
+        **{
+            "kafka.bootstrap.servers": bench.warehouse.bootstrap,
+            "subscribe": TOPIC,
+            "startingOffsets": "earliest",
+            "endingOffsets": format_offsets(
+                {(TOPIC, each.partition): each.to_address for each in plan.ranges}
+            ),
+            "minPartitions": str(_parts(spark, plan)),
+            "kafka.max.partition.fetch.bytes": str(8 << 20),
+            "kafka.fetch.max.bytes": str(64 << 20),
+            # Offsets are addresses there: its consumer sees gaps between batches, and is right not to mind.
+            "failOnDataLoss": "false",
+        }
+    )
+    event = from_avro(f.expr("substring(value, 6)"), json.dumps(SCHEMA), {"mode": "FAILFAST"})
+    decoded = source.load().select(
+        event.alias("event"),
+        f.col("partition").alias(ADDRESS_COLUMNS[0]),
+        f.col("offset").alias(ADDRESS_COLUMNS[1]),
+        f.col("timestamp").alias(ADDRESS_COLUMNS[2]),
+        f.expr("int(conv(hex(substring(value, 2, 4)), 16, 10))").alias(ADDRESS_COLUMNS[3]),
+    )
+    hour = f.floor(f.unix_millis("event.header.time") / HOUR_MS).cast("int")
+    root = f"/bench-{name}"
+    target = bench.warehouse.url(root)
+    rows = decoded.select("event.*", *ADDRESS_COLUMNS, hour.alias(HOUR_COLUMN))
+    rows.write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(target)
+    written = spark.read.parquet(target).count()
+    _delete(bench, root)
+    return written
+
+
+def grow(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, figures: Figures) -> None:
+    """Loads of growing size."""
+    out.print("how it grows")
+    for size in scale.growth:
+        began = time.monotonic()
+        rows = ours(spark, bench, f"grow-{size}", _prefix(count, size))
+        figures.show(f"a load of {rows:,} events", rows / (time.monotonic() - began), "rows/s")
+
+
+def live(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) -> None:
+    """Events published in the source datacenter, mirrored, loaded every 10 s: their age when they can be
+    read.
+    """
+    out.print(f"live: {EVENTS_PER_S} events/s for {scale.live_s:.0f} s, a load every {LOAD_EVERY_S:.0f} s")
+    warehouse = _root(bench, "live")
+    stop = threading.Event()
+    publisher = threading.Thread(target=_publish_live, args=(bench, stop), name="publisher")
+    publisher.start()
+    readable_ms: dict[int, int] = {}
+    began = time.monotonic()
+    turn = 0
+    try:
+        while time.monotonic() - began < scale.live_s:
+            turn += 1
+            time.sleep(max(0.0, began + turn * LOAD_EVERY_S - time.monotonic()))
+            _load_live(spark, warehouse, readable_ms)
+    finally:
+        stop.set()
+        publisher.join()
+    time.sleep(1)
+    _load_live(spark, warehouse, readable_ms)
+    ages_s = sorted(_ages_s(spark, bench, warehouse, readable_ms))
+    figures.show("live events", len(ages_s), "events")
+    figures.at_most(
+        "event to readable in HDFS, mean",
+        statistics.fmean(ages_s),
+        "s",
+        PAPER_LATENCY_S,
+        "the paper: about 10 s",
+    )
+    figures.show("event to readable in HDFS, p50", _quantile(ages_s, 0.5), "s", "a load every 10 s")
+    figures.show("event to readable in HDFS, p99", _quantile(ages_s, 0.99), "s")
+
+
+def sealed(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) -> None:
+    """Events of an hour that is over: how long until a query reads them from a sealed hour."""
+    out.print("events of a closed hour, loaded, proven complete, sealed, queried")
+    warehouse = _root(bench, "live", audit=True)
+    waits_s: list[float] = []
+    for turn in range(scale.sealed_hours):
+        hour_ms = (int(time.time() * 1000) // HOUR_MS - 2 - turn) * HOUR_MS
+        count = EVENTS_PER_S
+        with _publisher(bench) as publisher:
+            published = [time.monotonic()] * count
+            for number in range(count):
+                published[number] = time.monotonic()
+                publisher.publish(LIVE_TOPIC, _page_view(number), time_ms=hour_ms + number * HOUR_MS // count)
+        _wait_until_sealed(spark, bench, warehouse, hour_ms, count)
+        rows = read(spark, LIVE_TOPIC, [hour_ms], warehouse=warehouse).count()
+        assert rows == count, f"{rows} rows in the sealed hour, {count} were published"
+        now = time.monotonic()
+        waits_s += [now - each for each in published]
+    figures.at_most(
+        "event to sealed-hour query, p50", _quantile(sorted(waits_s), 0.5), "s", SEALED_HOUR_BAR_S
+    )
+    figures.show(
+        "event to sealed-hour query, p99",
+        _quantile(sorted(waits_s), 0.99),
+        "s",
+        "the audit waits 30 s for silence",
+    )
+
+
+def _wait_until_sealed(
+    spark: SparkSession, bench: BenchSite, warehouse: Warehouse, hour_ms: int, count: int
+) -> None:
+    store = AuditStore(bench.site.audit_store_url)
+    deadline = time.monotonic() + SEAL_WAIT_MAX_S
+    try:
+        while True:
+            load_topics(spark, warehouse, [LIVE_TOPIC])
+            proof = is_complete(store, LIVE_TOPIC, hour_ms)
+            if proof.complete:
+                seal_hour(warehouse.webhdfs_url, LIVE_TOPIC, hour_ms, proof.to_json(), root=warehouse.root)
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the hour isn't proven complete: {'; '.join(proof.reasons[:3])}")
+            time.sleep(1)
+    finally:
+        store.close()
+
+
+def _publish_live(bench: BenchSite, stop: threading.Event) -> None:
+    with _publisher(bench) as publisher:
+        number = 0
+        began = time.monotonic()
+        while not stop.is_set():
+            due = int((time.monotonic() - began) * EVENTS_PER_S)
+            for _ in range(due - number):
+                publisher.publish(LIVE_TOPIC, _page_view(number))
+                number += 1
+            stop.wait(0.02)
+
+
+def _publisher(bench: BenchSite) -> EventPublisher:
+    east = bench.site.datacenter("east")
+    return EventPublisher(
+        datacenter="east", service="bench", bootstrap=east.bootstrap, registry_url=east.registry_url
+    )
+
+
+def _page_view(number: int) -> dict[str, Any]:
+    return {"remote_host": f"10.0.0.{number % 250}", "method": "GET", "path": f"/in/{number}", "status": 200}
+
+
+def _load_live(spark: SparkSession, warehouse: Warehouse, readable_ms: dict[int, int]) -> None:
+    from headrace.warehouse.source.errors import UnknownTopicError
+
+    try:
+        [result] = load_topics(spark, warehouse, [LIVE_TOPIC])
+    except UnknownTopicError:
+        # Nothing is mirrored yet.
+        return
+    if result.sequence is not None:
+        readable_ms[result.sequence] = int(time.time() * 1000)
+
+
+def _ages_s(
+    spark: SparkSession, bench: BenchSite, warehouse: Warehouse, readable_ms: dict[int, int]
+) -> list[float]:
+    from pyspark.sql import functions as f
+
+    files = f"{warehouse.url(warehouse.root)}/{LIVE_TOPIC}/hourly/*/*/*/*/*.parquet"
+    sequence = f.regexp_extract(f.input_file_name(), r"/(\d{20})-\d+\.parquet", 1).cast("int")
+    rows = spark.read.parquet(files).select(
+        f.unix_millis("header.time").alias("ms"), sequence.alias("sequence")
+    )
+    return [(readable_ms[row.sequence] - row.ms) / 1000 for row in rows.collect()]
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+def _prefix(count: int, size: int) -> int | None:
+    """The event time before which `size` of `count` events lie."""
+    return None if size >= count else BASE_TIME_MS + size * HOURS * HOUR_MS // count
+
+
+def _parts(spark: SparkSession, plan: LoadPlan) -> int:
+    return split_count(plan.size, spark.sparkContext.defaultParallelism)
+
+
+def _root(bench: BenchSite, name: str, *, audit: bool = False) -> Warehouse:
+    from dataclasses import replace
+
+    return replace(bench.warehouse, root=f"/{name}", audit=audit)
+
+
+def _delete(bench: BenchSite, root: str) -> None:
+    with Hdfs(bench.warehouse.webhdfs_url) as hdfs:
+        hdfs.delete(root)
+
+
+Run = Callable[["SparkSession", BenchSite, str, int | None], int]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

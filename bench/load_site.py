@@ -1,0 +1,254 @@
+"""What the load's benchmark runs on: a small site of its own, the events, the CPU clock of a process tree.
+
+Owns the site (one source datacenter, the analysis cluster, HDFS, on 127.105.0.0/16) and everything it
+leaves on disk.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import fastavro
+
+from headrace.client import Admin, Producer
+from headrace.fleet.operate import down, up
+from headrace.fleet.site import Datacenter, Mirror, Site
+from headrace.fleet.units import units_of
+from headrace.registry.client import SchemaRegistryClient
+from headrace.warehouse.jars import ensure_jars, headrace_home
+from headrace.warehouse.layout import HOUR_MS
+from headrace.warehouse.options import Warehouse
+
+PARTITIONS: Final = 4
+BASE_TIME_MS: Final = 1_700_000_000_000 - 1_700_000_000_000 % HOUR_MS
+HOURS: Final = 2
+VALUE_SIZE_BYTES: Final = 200
+DISTINCT_VALUES: Final = 20_000
+RUN_SIZE: Final = 2_000
+"""So many events in a row go to one partition, as a sticky partitioner sends them."""
+
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "Bench",
+    "namespace": "headrace.bench",
+    "fields": [
+        {
+            "name": "header",
+            "type": {
+                "type": "record",
+                "name": "Header",
+                "namespace": "headrace",
+                "fields": [
+                    {"name": "time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+                    {"name": "datacenter", "type": "string"},
+                    {"name": "server", "type": "string"},
+                    {"name": "service", "type": "string"},
+                    {"name": "guid", "type": "string"},
+                ],
+            },
+        },
+        {"name": "member_id", "type": "long"},
+        {"name": "status", "type": "int"},
+        {"name": "referrer", "type": ["null", "string"], "default": None},
+        {"name": "path", "type": "string"},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class BenchSite:
+    """The running site."""
+
+    site: Site
+    warehouse: Warehouse
+
+    def start_rest(self) -> None:
+        """Start what only the latency part needs: the source datacenter, the mirror, the auditors."""
+        up(self.site)
+
+
+@contextmanager
+def running_site() -> Iterator[BenchSite]:
+    """The analysis cluster and HDFS, ready; everything is stopped and deleted afterwards."""
+    jars_home = headrace_home()
+    ensure_jars(("hdfs", "spark", "kafka"), home=jars_home)
+    home = jars_home / "bench-load"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    (home / "jars").symlink_to(jars_home / "jars")
+    site = Site(
+        home=home,
+        datacenters=(
+            Datacenter(name="east", network="127.105.1", broker_count=1),
+            Datacenter(name="analysis", network="127.105.9", broker_count=2),
+        ),
+        mirrors=(Mirror(source="east", target="analysis"),),
+        warehouse="analysis",
+        airflow=False,
+    )
+    warehouse = Warehouse(
+        hdfs_url=site.hdfs_url,
+        webhdfs_url=site.webhdfs_url,
+        bootstrap=site.analysis.bootstrap,
+        registry_url=f"{site.analysis.registry_url},{site.datacenter('east').registry_url}",
+        audit=False,
+    )
+    needed = ("analysis-zookeeper", "analysis-broker", "analysis-registry", "analysis-hdfs")
+    try:
+        up(site, units=[unit for unit in units_of(site) if unit.name.startswith(needed)])
+        yield BenchSite(site, warehouse)
+    finally:
+        down(site)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def publish(bench: BenchSite, topic: str, count: int, progress: Callable[[int], None]) -> int:
+    """Produce `count` events of `VALUE_SIZE_BYTES`, times rising over `HOURS` hours; return the bytes of
+    one value.
+
+    Straight into the analysis cluster: what is measured begins there.
+    """
+    with SchemaRegistryClient(bench.site.analysis.registry_url) as registry:
+        schema_id = registry.register(f"{topic}-value", SCHEMA)
+    with Admin(bench.warehouse.bootstrap) as admin:
+        admin.create_topic(topic, PARTITIONS)
+    values = _values(schema_id)
+    producer = Producer(
+        bench.warehouse.bootstrap,
+        linger_ms=50,
+        batch_size_bytes=512 << 10,
+        buffer_memory_bytes=128 << 20,
+        client_id="bench",
+    )
+    span_ms = HOURS * HOUR_MS
+    try:
+        for index in range(count):
+            time_ms = BASE_TIME_MS + index * span_ms // count
+            value, at = values[index % len(values)]
+            # The header's time is the first field: its ten bytes are made long enough for any of these times.
+            stamped = b"".join((value[:at], _zigzag(time_ms), value[at + TIME_SIZE_BYTES :]))
+            producer.send(topic, stamped, partition=index // RUN_SIZE % PARTITIONS, timestamp_ms=time_ms)
+            if index % 100_000 == 0:
+                progress(index)
+        producer.flush(300)
+    finally:
+        producer.close(60)
+    return len(values[0][0])
+
+
+TIME_SIZE_BYTES: Final = 6
+
+
+def _zigzag(value: int) -> bytes:
+    coded = value << 1
+    out = bytearray()
+    while coded > 0x7F:
+        out.append(coded & 0x7F | 0x80)
+        coded >>= 7
+    out.append(coded)
+    return bytes(out)
+
+
+def _values(schema_id: int) -> list[tuple[bytes, int]]:
+    """Framed values, each with the position of its time."""
+    chance = random.Random(2011)
+    parsed = fastavro.parse_schema(SCHEMA)
+    prefix = b"\0" + schema_id.to_bytes(4, "big")
+    assert len(_zigzag(BASE_TIME_MS)) == len(_zigzag(BASE_TIME_MS + HOURS * HOUR_MS)) == TIME_SIZE_BYTES
+    made: list[tuple[bytes, int]] = []
+    for _ in range(DISTINCT_VALUES):
+        event = {
+            "header": {
+                "time": BASE_TIME_MS,
+                "datacenter": "analysis",
+                "server": f"web-{chance.randrange(40)}",
+                "service": "bench",
+                "guid": f"{chance.getrandbits(128):032x}",
+            },
+            "member_id": chance.randrange(1 << 34),
+            "status": chance.choice((200, 200, 200, 304, 404)),
+            "referrer": None if chance.random() < 0.4 else f"https://example.org/{chance.randrange(10_000)}",
+            "path": "",
+        }
+        size = len(_encoded(parsed, event))
+        event["path"] = f"/{chance.getrandbits(1024):0256x}"[
+            : max(1, VALUE_SIZE_BYTES - len(prefix) - size - 1)
+        ]
+        made.append((prefix + _encoded(parsed, event), len(prefix)))
+    return made
+
+
+def _encoded(schema: Any, event: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, event)
+    return out.getvalue()
+
+
+@dataclass(frozen=True)
+class CpuSeconds:
+    """CPU time of this process's descendants, dead ones included."""
+
+    jvm: float
+    python: float
+
+    def __sub__(self, before: CpuSeconds) -> CpuSeconds:
+        return CpuSeconds(self.jvm - before.jvm, self.python - before.python)
+
+    @property
+    def python_share(self) -> float:
+        """Of all the CPU time, what Python took."""
+        total = self.jvm + self.python
+        return self.python / total if total else 0.0
+
+
+def spark_cpu() -> CpuSeconds:
+    """CPU time so far of the Spark driver's JVM, and of the Python that works for it (this process's own
+    included).
+    """
+    ticks = os.sysconf("SC_CLK_TCK")
+    parents: dict[int, int] = {}
+    used: dict[int, tuple[str, float, float]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "stat").read_text()
+        except OSError:
+            continue
+        name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+        parents[int(entry.name)] = int(rest[1])
+        own = sum(map(int, rest[11:13])) / ticks
+        waited_for = sum(map(int, rest[13:15])) / ticks
+        used[int(entry.name)] = (name, own, waited_for)
+    mine = os.getpid()
+    jvm, python = 0.0, used[mine][1]
+    for pid in _descendants(mine, parents):
+        name, own, waited_for = used[pid]
+        if name == "java":
+            jvm += own
+            # Python workers that Spark's daemon has already waited for are in no other process's account.
+            python += waited_for
+        else:
+            python += own + waited_for
+    return CpuSeconds(jvm, python)
+
+
+def _descendants(root: int, parents: dict[int, int]) -> Sequence[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    waiting = list(children.get(root, []))
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += children.get(pid, [])
+    return found

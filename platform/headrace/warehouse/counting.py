@@ -1,0 +1,224 @@
+"""Counting what Parquet files hold, by reading back their address columns over WebHDFS.
+
+Owns the reading of footers and of the few columns that stand together at the end of each row group: one
+request a row group. No Spark job: a count in Spark costs a second and a hash of every row, this costs
+neither. Counts are of the files as they are, not of what was meant to be written.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN, SCHEMA_ID_COLUMN, TIMESTAMP_COLUMN
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.layout import HOUR_MS
+
+WHOLE_FILE_BYTES_MAX: Final = 4 << 20
+TAIL_SIZE_BYTES: Final = 128 << 10
+FILES_AT_ONCE: Final = 4
+_COLUMNS: Final = (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN)
+
+
+class NotParquetError(Exception):
+    """A file of the warehouse isn't a Parquet file with the warehouse's columns, or it is cut off."""
+
+
+@dataclass(frozen=True)
+class GroupCount:
+    """Rows of one file that share a partition and an hour of Kafka timestamps."""
+
+    path: str
+    partition: int
+    timestamp_hour_ms: int
+    rows: int
+    distinct_offsets: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True)
+class FileCount:
+    """What one file holds. `groups` are sorted."""
+
+    path: str
+    rows: int
+    groups: tuple[GroupCount, ...]
+    schema_ids: tuple[int, ...]
+
+
+def count_files(hdfs: Hdfs, sizes: Mapping[str, int]) -> list[FileCount]:
+    """Count each file (path → size in bytes), in order of path. Raises `NotParquetError`, `HdfsError`."""
+    paths = sorted(sizes)
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        return list(pool.map(lambda path: count_file(hdfs, path, sizes[path]), paths))
+
+
+def count_file(hdfs: Hdfs, path: str, size_bytes: int) -> FileCount:
+    """Count one file."""
+    addresses = _read_addresses(hdfs, path, size_bytes)
+    groups = group(path, addresses.partitions, addresses.offsets, addresses.hours_ms)
+    ids = tuple(int(each) for each in np.unique(addresses.schema_ids))
+    return FileCount(path, int(addresses.offsets.size), groups, ids)
+
+
+def distinct_offsets(hdfs: Hdfs, sizes: Mapping[str, int]) -> dict[tuple[int, int], int]:
+    """Distinct offsets over all these files together (path → size in bytes), by partition and hour of
+    Kafka timestamps.
+
+    Holds all their addresses at once: only for files of which `may_repeat` is true.
+    """
+    found: dict[tuple[int, int], list[Any]] = {}
+    for path in sorted(sizes):
+        addresses = _read_addresses(hdfs, path, sizes[path])
+        for partition in np.unique(addresses.partitions):
+            of_partition = addresses.partitions == partition
+            for hour_ms in np.unique(addresses.hours_ms[of_partition]):
+                key = (int(partition), int(hour_ms))
+                offsets = addresses.offsets[of_partition & (addresses.hours_ms == hour_ms)]
+                found.setdefault(key, []).append(offsets)
+    return {key: int(np.unique(np.concatenate(offsets)).size) for key, offsets in found.items()}
+
+
+def group(path: str, partitions: Any, offsets: Any, hours_ms: Any) -> tuple[GroupCount, ...]:
+    """Counts by partition and hour. Three int64 arrays of the same length, in any order of rows."""
+    groups: list[GroupCount] = []
+    for partition in np.unique(partitions):
+        of_partition = partitions == partition
+        for hour_ms in np.unique(hours_ms[of_partition]):
+            found = offsets[of_partition & (hours_ms == hour_ms)]
+            # A task writes its rows in the order of their offsets: only a broken one has to be sorted.
+            is_rising = bool((np.diff(found) > 0).all())
+            distinct = found.size if is_rising else np.unique(found).size
+            groups.append(
+                GroupCount(
+                    path,
+                    int(partition),
+                    int(hour_ms),
+                    int(found.size),
+                    int(distinct),
+                    int(found.min()),
+                    int(found.max()),
+                )
+            )
+    return tuple(groups)
+
+
+def may_repeat(groups: Iterable[GroupCount]) -> bool:
+    """Whether an offset may be in two files: only then must distinct offsets be counted across files."""
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for each in groups:
+        spans.setdefault((each.partition, each.timestamp_hour_ms), []).append(
+            (each.first_offset, each.last_offset)
+        )
+    for found in spans.values():
+        found.sort()
+        if any(first <= last for (_, last), (first, _) in itertools.pairwise(found)):
+            return True
+    return False
+
+
+class _Addresses(NamedTuple):
+    """Columns of one file, as int64 arrays."""
+
+    partitions: Any
+    offsets: Any
+    hours_ms: Any
+    schema_ids: Any
+
+
+def _read_addresses(hdfs: Hdfs, path: str, size_bytes: int) -> _Addresses:
+    remote = _Remote(hdfs, path, size_bytes)
+    try:
+        parquet = pq.ParquetFile(remote)
+        tables = [_read_group(parquet, remote, index) for index in range(parquet.metadata.num_row_groups)]
+        empty = parquet.schema_arrow.empty_table().select(_COLUMNS)
+        table = pa.concat_tables(tables) if tables else empty
+    except (pa.ArrowException, KeyError) as error:
+        raise NotParquetError(f"{path} can't be read as a file of the warehouse: {error}") from error
+    times_us = table.column(TIMESTAMP_COLUMN).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+    return _Addresses(
+        table.column(PARTITION_COLUMN).to_numpy().astype(np.int64),
+        table.column(OFFSET_COLUMN).to_numpy(),
+        times_us // (HOUR_MS * 1000) * HOUR_MS,
+        table.column(SCHEMA_ID_COLUMN).to_numpy(),
+    )
+
+
+def _read_group(parquet: pq.ParquetFile, remote: "_Remote", index: int) -> pa.Table:
+    row_group = parquet.metadata.row_group(index)
+    chunks = [row_group.column(number) for number in range(row_group.num_columns)]
+    wanted = [chunk for chunk in chunks if chunk.path_in_schema in _COLUMNS]
+    if len(wanted) != len(_COLUMNS):
+        raise KeyError(f"it has no columns {', '.join(_COLUMNS)}")
+    starts = [_start(chunk) for chunk in wanted]
+    ends = [_start(chunk) + chunk.total_compressed_size for chunk in wanted]
+    remote.fetch(min(starts), max(ends))
+    return parquet.read_row_group(index, columns=list(_COLUMNS))
+
+
+def _start(chunk: Any) -> int:
+    dictionary = chunk.dictionary_page_offset
+    return int(chunk.data_page_offset if dictionary is None else min(dictionary, chunk.data_page_offset))
+
+
+class _Remote:
+    """A file of HDFS for pyarrow, which asks for small pieces: answered from what was fetched in one go."""
+
+    def __init__(self, hdfs: Hdfs, path: str, size_bytes: int) -> None:
+        self._hdfs = hdfs
+        self._path = path
+        self._size_bytes = size_bytes
+        self._at = 0
+        self._held = BytesIO()
+        self._held_from = 0
+        self.closed = False
+        whole = size_bytes <= WHOLE_FILE_BYTES_MAX
+        self.fetch(0 if whole else size_bytes - TAIL_SIZE_BYTES, size_bytes)
+
+    def fetch(self, start: int, end: int) -> None:
+        """Hold the bytes `[start, end)`, unless they are held already."""
+        if self._holds(start, end):
+            return
+        data = self._hdfs.read(self._path, offset=start, length=end - start) if end > start else b""
+        self._held, self._held_from = BytesIO(data), start
+
+    def _holds(self, start: int, end: int) -> bool:
+        return self._held_from <= start and end <= self._held_from + len(self._held.getbuffer())
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size_bytes if size < 0 else min(self._at + size, self._size_bytes)
+        self.fetch(self._at, end)
+        self._held.seek(self._at - self._held_from)
+        data = self._held.read(end - self._at)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = {0: 0, 1: self._at, 2: self._size_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,172 @@
+"""Dead letters: records that couldn't be decoded, kept whole, with address, schema id and reason.
+
+Owns the dead-letter files. A second read writes them, only when the first one met such records, and only
+of the addresses between the first and the last of them.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.warehouse.counting import count_files
+from headrace.warehouse.decode import (
+    OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    SCHEMA_ID_COLUMN,
+    TIMESTAMP_COLUMN,
+    decoded_event,
+    event_hour,
+)
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.layout import DEAD_HOUR
+from headrace.warehouse.options import Warehouse
+from headrace.warehouse.plan import PlannedRange, split_count
+from headrace.warehouse.schemas import TopicSchemas
+from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_SCHEMA_ID
+from headrace.warehouse.stage import StagedFile, source_frame
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+RAW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp")
+DEAD_SCHEMA: Final = (
+    f"{PARTITION_COLUMN} int, {OFFSET_COLUMN} bigint, {TIMESTAMP_COLUMN} timestamp, {SCHEMA_ID_COLUMN} int, "
+    "reason string, key binary, value binary"
+)
+REASON_SIZE_MAX: Final = 500
+
+
+class DeadLettersError(Exception):
+    """Two reads of the same addresses disagree about what can be decoded; nothing was committed."""
+
+
+def stage_dead(
+    spark: "SparkSession",
+    warehouse: Warehouse,
+    topic: str,
+    hdfs: Hdfs,
+    staged: Sequence[StagedFile],
+    schemas: TopicSchemas,
+    staging: str,
+) -> list[StagedFile]:
+    """Write the records that couldn't be decoded below `staging`; return their files."""
+    dead = [each for each in staged if each.is_dead]
+    wanted = sum(each.count.rows for each in dead)
+    if wanted == 0:
+        return []
+    spans = _spans(dead)
+    parts = split_count(sum(each.size for each in spans), spark.sparkContext.defaultParallelism)
+    raw = source_frame(spark, warehouse.bootstrap, topic, spans, columns=RAW_COLUMNS, parts=parts)
+    target = warehouse.url(f"{staging}/dead")
+    write_dead(undecodable(raw, schemas), schemas, target)
+    return dead_files(hdfs, f"{staging}/dead", wanted, topic)
+
+
+def dead_files(hdfs: Hdfs, directory: str, wanted: int, topic: str) -> list[StagedFile]:
+    """The dead-letter files in `directory`, which must hold `wanted` rows together."""
+    sizes = {path: entry.size_bytes for path, entry in hdfs.walk(directory) if path.endswith(".parquet")}
+    found = [StagedFile(DEAD_HOUR, sizes[count.path], count) for count in count_files(hdfs, sizes)]
+    rows = sum(each.count.rows for each in found)
+    if rows != wanted:
+        raise DeadLettersError(
+            f"{topic}: {wanted} records couldn't be decoded, but a second read finds {rows}; "
+            "nothing was committed, repeat the load"
+        )
+    return [each for each in found if each.count.rows]
+
+
+def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
+    """Those of the raw records (`RAW_COLUMNS`) that the table's decoder refuses."""
+    from pyspark.sql import functions as f
+
+    framed = unframed(raw)
+    decoded = framed.withColumn("decoded", decoded_event(schemas)).withColumn(
+        TIMESTAMP_COLUMN, f.col("timestamp")
+    )
+    return decoded.where(event_hour(schemas) == DEAD_HOUR).select(*RAW_COLUMNS, "schemaId")
+
+
+def unframed(raw: "DataFrame") -> "DataFrame":
+    """`payload` and `schemaId` beside the raw value, as the source gives them in a load."""
+    from pyspark.sql import functions as f
+
+    value = f.col("value")
+    framed = (f.length(value) >= FRAMING_SIZE_BYTES) & (f.substring(value, 1, 1) == f.lit(bytearray(b"\0")))
+    schema_id = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10).cast("bigint").cast("int")
+    payload = f.concat(f.substring(value, FRAMING_SIZE_BYTES + 1, 1 << 30), f.lit(bytearray(END_MARK)))
+    return raw.withColumns(
+        {"schemaId": f.when(framed, schema_id).otherwise(NO_SCHEMA_ID), "payload": f.when(framed, payload)}
+    )
+
+
+def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
+    """Write undecodable records, each with the reason, below the URL `target`."""
+    texts = {each.schema_id: each.text for each in schemas.writers}
+
+    def with_reasons(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        return _with_reasons(batches, texts)
+
+    dead.repartition(1).mapInArrow(with_reasons, DEAD_SCHEMA).write.mode("overwrite").parquet(target)
+
+
+def reason(value: bytes | None, schema_id: int, texts: dict[int, str]) -> str:
+    """Why a value can't be a row, in words for whoever mends it."""
+    import fastavro
+
+    if value is None:
+        return "the value is null"
+    if len(value) < FRAMING_SIZE_BYTES or value[0] != 0:
+        start = value[:FRAMING_SIZE_BYTES].hex(" ") or "nothing"
+        return f"no schema id: the value begins with {start}, not with 00"
+    if schema_id not in texts:
+        return f"no registry knows schema id {schema_id}"
+    data = BytesIO(value[FRAMING_SIZE_BYTES:])
+    try:
+        fastavro.schemaless_reader(data, fastavro.parse_schema(json.loads(texts[schema_id])), None)
+    except Exception as error:
+        # The decoder meets any bytes at all, and raises any error at all.
+        return f"the bytes aren't what schema {schema_id} says: {type(error).__name__}: {error}"[
+            :REASON_SIZE_MAX
+        ]
+    left = len(data.getbuffer()) - data.tell()
+    if left:
+        return f"{left} bytes are left after the record of schema {schema_id}"
+    return "the event has no time, or one before 1970 or after 9999"
+
+
+def _with_reasons(batches: "Iterator[pa.RecordBatch]", texts: dict[int, str]) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
+    for batch in batches:
+        columns: dict[str, Any] = {name: batch.column(name) for name in (*RAW_COLUMNS, "schemaId")}
+        reasons = [
+            reason(value, schema_id, texts)
+            for value, schema_id in zip(
+                columns["value"].to_pylist(), columns["schemaId"].to_pylist(), strict=True
+            )
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [
+                columns["partition"],
+                columns["offset"],
+                columns["timestamp"],
+                columns["schemaId"],
+                pa.array(reasons, pa.string()),
+                columns["key"],
+                columns["value"],
+            ],
+            names=[
+                *(PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN),
+                *("reason", "key", "value"),
+            ],
+        )
+
+
+def _spans(dead: Sequence[StagedFile]) -> list[PlannedRange]:
+    spans: dict[int, tuple[int, int]] = {}
+    for each in (found for file in dead for found in file.count.groups):
+        first, end = spans.get(each.partition, (each.first_offset, each.last_offset + 1))
+        spans[each.partition] = (min(first, each.first_offset), max(end, each.last_offset + 1))
+    return [PlannedRange(partition, *span) for partition, span in sorted(spans.items())]

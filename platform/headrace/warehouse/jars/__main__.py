@@ -1,0 +1,21 @@
+"""`python -m headrace.warehouse.jars [SET …]`: fetch the Java artifacts that are missing (by default
+those that a site needs).
+"""
+
+import sys
+
+from headrace.warehouse.jars import DEFAULT_SETS, JarsError, ensure_jars
+
+
+def main(argv: list[str]) -> int:
+    """Fetch; return the exit code."""
+    try:
+        ensure_jars(tuple(argv) or DEFAULT_SETS)
+    except JarsError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""Where everything of a topic lies below the warehouse's root. Pure; the only place that knows these paths.
+
+    <root>/<topic>/hourly/YYYY/MM/DD/HH/<sequence>-<number>.parquet   the table, by hour of event time (UTC)
+    <root>/<topic>/_log/<sequence>.json                               the commit log: one manifest a change
+    <root>/<topic>/_log/<sequence>.state.json                         what the log up to there adds up to
+    <root>/<topic>/_sealed/YYYY-MM-DD-HH.v<version>.json              proofs that an hour is complete
+    <root>/<topic>/_dead/<sequence>-<number>.parquet                  records that couldn't be decoded
+    <root>/<topic>/_staging/<change id>/                              a change on its way; there while
+    unfinished <root>/<topic>/_trash/<change id>/                                files that a change took away
+
+Names beginning with `_` are invisible to Spark, Hive and their like.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+HOUR_MS: Final = 3_600_000
+HOUR_NUMBER_MAX: Final = 70_389_527
+"""The last hour of the year 9999, in hours since the epoch."""
+DEAD_HOUR: Final = -1
+"""The hour number that staged rows which couldn't be decoded have."""
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SEQUENCE_DIGITS: Final = 20
+
+
+class TopicNameError(ValueError):
+    """The topic can't be a table of the warehouse."""
+
+
+class TopicPaths:
+    """The paths of one topic in one warehouse. `root` is a path of the HDFS, such as `/data`."""
+
+    def __init__(self, root: str, topic: str) -> None:
+        if not _TOPIC.fullmatch(topic) or topic in (".", "..") or topic.startswith("_"):
+            raise TopicNameError(
+                f"{topic!r} can't be a table of the warehouse: a topic there has letters, digits, '.', "
+                "'_' or '-', "
+                "and doesn't begin with '_' (such names are hidden from readers)"
+            )
+        self.topic = topic
+        self.base = f"{root.rstrip('/')}/{topic}"
+        self.hourly = f"{self.base}/hourly"
+        self.log = f"{self.base}/_log"
+        self.sealed = f"{self.base}/_sealed"
+        self.dead = f"{self.base}/_dead"
+        self.staging = f"{self.base}/_staging"
+        self.trash = f"{self.base}/_trash"
+
+    def hour_dir(self, hour_ms: int) -> str:
+        """The directory of the hour that begins at `hour_ms`."""
+        return f"{self.hourly}/{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y/%m/%d/%H}"
+
+    def data_file(self, hour_ms: int, sequence: int, number: int) -> str:
+        return f"{self.hour_dir(hour_ms)}/{padded(sequence)}-{number:05d}.parquet"
+
+    def dead_file(self, sequence: int, number: int) -> str:
+        return f"{self.dead}/{padded(sequence)}-{number:05d}.parquet"
+
+    def manifest(self, sequence: int) -> str:
+        return f"{self.log}/{padded(sequence)}.json"
+
+    def state(self, sequence: int) -> str:
+        return f"{self.log}/{padded(sequence)}.state.json"
+
+    def seal(self, hour_ms: int, version: int) -> str:
+        return f"{self.sealed}/{hour_name(hour_ms).replace('T', '-')}.v{version:03d}.json"
+
+    def staged(self, change_id: str) -> str:
+        return f"{self.staging}/{change_id}"
+
+    def trashed(self, change_id: str) -> str:
+        return f"{self.trash}/{change_id}"
+
+
+def padded(sequence: int) -> str:
+    """The sequence number as file names have it."""
+    return f"{sequence:0{_SEQUENCE_DIGITS}d}"
+
+
+def hour_of(time_ms: int) -> int:
+    """The beginning of the hour that `time_ms` lies in."""
+    return time_ms - time_ms % HOUR_MS
+
+
+def hour_name(hour_ms: int) -> str:
+    """`2026-11-20T18`, in UTC."""
+    return f"{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y-%m-%dT%H}"
+
+
+def hdfs_path(url: str) -> str:
+    """The path in HDFS of a file that Spark names by URL."""
+    return unquote(urlsplit(url).path)
+
+
+def parse_hour(text: str) -> int:
+    """The beginning in ms of the hour `2026-11-20T18` (also with `:00`, `Z`, a space or `/` between the
+    parts).
+
+    Raises `ValueError`.
+    """
+    numbers = re.fullmatch(
+        r"(\d{4})[-/](\d{2})[-/](\d{2})[T /-](\d{2})(?::00){0,2}(?:Z|\+00:00)?", text.strip()
+    )
+    if numbers is None:
+        raise ValueError(f"{text!r} is no hour; write it as 2026-11-20T18 (UTC)")
+    return round(datetime(*map(int, numbers.groups()), tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]

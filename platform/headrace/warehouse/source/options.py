@@ -1,0 +1,297 @@
+"""The options of the source: names, defaults and errors as Spark's Kafka source has them.
+
+Owns the parsing of every option. Pure: asks no broker.
+
+https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from headrace.warehouse.source.errors import OptionError
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+FETCH_SIZE_BYTES: Final = 8 << 20
+FETCH_SIZE_BYTES_MAX: Final = 256 << 20
+REQUEST_TIMEOUT_MS: Final = 60_000
+RETRY_PAUSE_MS: Final = 200
+
+KAFKA_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+LOAD_COLUMNS: Final = ("payload", "schemaId", "partition", "offset", "timestamp")
+"""What the load reads: Confluent's framing taken off, an end mark put on (see `warehouse.decode`)."""
+
+_KINDS: Final = ("subscribe", "subscribepattern", "assign")
+_KNOWN: Final = frozenset(
+    [
+        *(
+            "bootstrap",
+            "topic",
+            *_KINDS,
+            "startingoffsets",
+            "endingoffsets",
+            "startingtimestamp",
+            "endingtimestamp",
+        ),
+        *("startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"),
+        *("failondataloss", "minpartitions", "includeheaders", "maxoffsetspertrigger", "columns", "path"),
+        *(
+            "fetchoffset.numretries",
+            "fetchoffset.retryintervalms",
+            "valueformat",
+            "schema.registry.url",
+            "mode",
+        ),
+        *("subject", "maxbytespertrigger"),
+    ]
+)
+
+Partition = tuple[str, int]
+Where = Literal["earliest", "latest"] | dict[Partition, int]
+"""A position in every partition: a name, or offsets by (topic, partition), in which -1 is latest and
+-2 earliest.
+"""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a read begins or ends. `timestamps_ms` (a value, or one a partition) wins over `offsets`."""
+
+    offsets: Where
+    timestamps_ms: int | dict[Partition, int] | None = None
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """One read, as the user wrote it."""
+
+    bootstrap: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    partitions: tuple[Partition, ...] = ()
+    start: Position = field(default_factory=lambda: Position("earliest"))
+    end: Position = field(default_factory=lambda: Position("latest"))
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    include_headers: bool = False
+    max_offsets_per_trigger: int | None = None
+    fetch_size_bytes: int = FETCH_SIZE_BYTES
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    columns: tuple[str, ...] = KAFKA_COLUMNS
+    value_format: Literal["binary", "avro"] = "binary"
+    registry_url: str | None = None
+    subject: str | None = None
+    fail_fast: bool = True
+    strict_timestamps: bool = True
+
+
+def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bool = False) -> SourceOptions:
+    """The options of a batch read or a stream. Raises `OptionError` in Spark's words, with the option's name.
+
+    `for_schema`: it isn't known yet which of the two it is; what only one of them may have is let through.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    bootstrap = given.get("kafka.bootstrap.servers", given.get("bootstrap"))
+    if not bootstrap:
+        raise OptionError("Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer")
+    _refuse_unknown(given)
+    if "topic" in given:
+        given.setdefault("subscribe", given["topic"])
+    kinds = [kind for kind in _KINDS if kind in given]
+    if not kinds:
+        raise OptionError(
+            "One of the following options must be specified for Kafka source: subscribe, "
+            "subscribePattern, assign. "
+            "See the docs for more details."
+        )
+    if len(kinds) > 1:
+        raise OptionError(
+            "Only one of the following options can be specified for Kafka source: subscribe, "
+            "subscribePattern, "
+            "assign. See the docs for more details."
+        )
+    start, end = _positions(given, streaming, for_schema)
+    include_headers = _boolean(given, "includeheaders", False)
+    value_format = given.get("valueformat", "binary").lower()
+    if value_format not in ("binary", "avro"):
+        raise OptionError(f"Option 'valueFormat' must be binary or avro, but is {value_format!r}")
+    registry_url = given.get("schema.registry.url")
+    if value_format == "avro" and not registry_url:
+        raise OptionError("Option 'schema.registry.url' must be specified when valueFormat is avro")
+    mode = given.get("mode", "FAILFAST").upper()
+    if mode not in ("FAILFAST", "PERMISSIVE"):
+        raise OptionError(f"Option 'mode' must be FAILFAST or PERMISSIVE, but is {mode!r}")
+    return SourceOptions(
+        bootstrap=tuple(server.strip() for server in bootstrap.split(",") if server.strip()),
+        topics=_topics(given["subscribe"]) if "subscribe" in given else (),
+        topic_pattern=_pattern(given.get("subscribepattern")),
+        partitions=_assignment(given["assign"]) if "assign" in given else (),
+        start=start,
+        end=end,
+        fail_on_data_loss=_boolean(given, "failondataloss", True),
+        min_partitions=_positive(given, "minpartitions"),
+        include_headers=include_headers,
+        max_offsets_per_trigger=_positive(given, "maxoffsetspertrigger")
+        or _positive(given, "maxbytespertrigger"),
+        fetch_size_bytes=_positive(given, "kafka.fetch.max.bytes", FETCH_SIZE_BYTES_MAX) or FETCH_SIZE_BYTES,
+        request_timeout_ms=_positive(given, "kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
+        columns=_columns(given, include_headers),
+        value_format="avro" if value_format == "avro" else "binary",
+        registry_url=registry_url,
+        subject=given.get("subject"),
+        fail_fast=mode == "FAILFAST",
+        strict_timestamps=given.get("startingoffsetsbytimestampstrategy", "error").lower() != "latest",
+    )
+
+
+def parse_offsets(text: str) -> dict[Partition, int]:
+    """Spark's JSON of offsets: `{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}`."""
+    wrong = OptionError(f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}')
+    try:
+        data = json.loads(text)
+        found = {
+            (str(topic), int(partition)): offset
+            for topic, partitions in data.items()
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, AttributeError) as error:
+        raise wrong from error
+    if any(
+        not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST
+        for offset in found.values()
+    ):
+        raise wrong
+    return found
+
+
+def format_offsets(offsets: Mapping[Partition, int]) -> str:
+    """The JSON that `parse_offsets` reads."""
+    data: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        data.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(data)
+
+
+def _positions(given: Mapping[str, str], streaming: bool, for_schema: bool) -> tuple[Position, Position]:
+    ends = [
+        name for name in ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp") if name in given
+    ]
+    if streaming and ends:
+        raise OptionError("ending offset not valid in streaming queries")
+    start = _position(given, "starting", "latest" if streaming else "earliest")
+    end = _position(given, "ending", "latest")
+    if not streaming and not for_schema:
+        if start.offsets == "latest" and start.timestamps_ms is None:
+            raise OptionError("starting offset can't be latest for batch queries on Kafka")
+        if isinstance(start.offsets, dict):
+            for (topic, partition), offset in start.offsets.items():
+                if offset == LATEST:
+                    raise OptionError(
+                        f"startingOffsets for {topic}-{partition} can't be latest for batch queries on Kafka"
+                    )
+        if end.offsets == "earliest" and end.timestamps_ms is None:
+            raise OptionError("ending offset can't be earliest for batch queries on Kafka")
+        if isinstance(end.offsets, dict):
+            for (topic, partition), offset in end.offsets.items():
+                if offset == EARLIEST:
+                    raise OptionError(
+                        f"ending offset for {topic}-{partition} can't be earliest for batch queries on Kafka"
+                    )
+    return start, end
+
+
+def _position(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"]) -> Position:
+    timestamps: int | dict[Partition, int] | None = None
+    if f"{which}timestamp" in given:
+        timestamps = _number(f"{which}Timestamp", given[f"{which}timestamp"])
+    elif f"{which}offsetsbytimestamp" in given:
+        timestamps = parse_offsets(given[f"{which}offsetsbytimestamp"])
+    text = given.get(f"{which}offsets", default).strip()
+    if text.lower() == "earliest":
+        return Position("earliest", timestamps)
+    if text.lower() == "latest":
+        return Position("latest", timestamps)
+    return Position(parse_offsets(text), timestamps)
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+    if not topics:
+        raise OptionError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
+    return topics
+
+
+def _pattern(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"Option 'subscribePattern' is no regular expression: {text!r}: {error}") from error
+    return text
+
+
+def _assignment(text: str) -> tuple[Partition, ...]:
+    try:
+        data = json.loads(text)
+        return tuple((str(topic), int(each)) for topic, partitions in data.items() for each in partitions)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise OptionError(f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}') from error
+
+
+def _columns(given: Mapping[str, str], include_headers: bool) -> tuple[str, ...]:
+    if "columns" not in given:
+        return (*KAFKA_COLUMNS, "headers") if include_headers else KAFKA_COLUMNS
+    known = {*KAFKA_COLUMNS, *LOAD_COLUMNS, "headers"}
+    columns = tuple(name.strip() for name in given["columns"].split(","))
+    unknown = [name for name in columns if name not in known]
+    if unknown:
+        raise OptionError(f"Option 'columns' names {unknown[0]!r}; there are: {', '.join(sorted(known))}")
+    if "value" in columns and "payload" in columns:
+        raise OptionError("Option 'columns' names value and payload; a read gives one of the two")
+    return columns
+
+
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    for name in given:
+        if not name.startswith("kafka.") and name not in _KNOWN:
+            raise OptionError(f"Option '{name}' is not supported by the source headrace")
+    protocol = given.get("kafka.security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise OptionError(f"Option 'kafka.security.protocol' is {protocol}; only PLAINTEXT is supported")
+    for name in (
+        "kafka.group.id",
+        "kafka.auto.offset.reset",
+        "kafka.key.deserializer",
+        "kafka.value.deserializer",
+    ):
+        if name in given and name != "kafka.group.id":
+            raise OptionError(f"Kafka option '{name[6:]}' is not supported as it is set by the source itself")
+
+
+def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"Option '{name}' must be true or false, but is {text!r}")
+    return text == "true"
+
+
+def _positive(given: Mapping[str, str], name: str, at_most: int | None = None) -> int | None:
+    if name not in given:
+        return None
+    number = _number(name, given[name])
+    if number < 1 or (at_most is not None and number > at_most):
+        bounds = "a positive integer" + (f" of at most {at_most}" if at_most is not None else "")
+        raise OptionError(f"Option '{name}' must be {bounds}, but is {given[name]}")
+    return number
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise OptionError(f"Option '{name}' must be an integer, but is {text!r}") from error

@@ -1,0 +1,141 @@
+"""The stream reader: micro-batches of a topic, and everything there is with the trigger availableNow.
+
+Owns the offsets of a stream. They are Spark's to keep, in the query's checkpoint, in the shape of Spark's
+Kafka source: `{"topic": {"0": 23}}`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.warehouse.source.errors import DataLossError
+from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, SourceOptions
+from headrace.warehouse.source.ranges import Range
+from headrace.warehouse.source.reader import RangePartition, plan_parts, read_range
+from headrace.warehouse.source.resolve import partitions_of, resolve
+
+if TYPE_CHECKING:
+    from headrace.warehouse.source.cluster import Cluster
+
+Offsets = dict[str, dict[str, int]]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """One stream over the partitions that its options mean; new partitions join from their earliest
+    offset.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self._available: dict[Partition, int] | None = None
+
+    def initialOffset(self) -> Offsets:
+        with self._cluster() as cluster:
+            partitions = partitions_of(cluster, self.options)
+            earliest = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
+            latest = cluster.offsets(dict.fromkeys(partitions, LATEST))
+            start = resolve(cluster, partitions, self.options.start, self.options, earliest, latest, "start")
+        return to_json(start)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available = self._latest()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        latest = self._latest() if self._available is None else self._available
+        begun = self._with_new_partitions(from_json(start), latest)
+        self._check_none_deleted(begun, latest)
+        if isinstance(limit, ReadMaxRows):
+            return to_json(limited(begun, latest, limit.max_rows))
+        return to_json({partition: max(end, begun[partition]) for partition, end in latest.items()})
+
+    def reportLatestOffset(self) -> Offsets | None:
+        return to_json(self._latest())
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        ends = from_json(end)
+        begun = self._with_new_partitions(from_json(start), ends)
+        ranges = [
+            Range(*partition, begun[partition], last)
+            for partition, last in sorted(ends.items())
+            if last > begun[partition]
+        ]
+        if not ranges:
+            return []
+        with self._cluster() as cluster:
+            return plan_parts(cluster, ranges, self.options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return read_range(partition, self.options, self.schema)
+
+    def _cluster(self) -> "Cluster":
+        from headrace.warehouse.source.cluster import Cluster
+
+        return Cluster(self.options.bootstrap, self.options.request_timeout_ms / 1000)
+
+    def _latest(self) -> dict[Partition, int]:
+        with self._cluster() as cluster:
+            return cluster.offsets(dict.fromkeys(partitions_of(cluster, self.options), LATEST))
+
+    def _with_new_partitions(
+        self, start: dict[Partition, int], end: Mapping[Partition, int]
+    ) -> dict[Partition, int]:
+        new = [partition for partition in end if partition not in start]
+        if not new:
+            return start
+        with self._cluster() as cluster:
+            return {**start, **cluster.offsets(dict.fromkeys(new, EARLIEST))}
+
+    def _check_none_deleted(self, start: Mapping[Partition, int], latest: Mapping[Partition, int]) -> None:
+        deleted = sorted(f"{topic}-{partition}" for topic, partition in start.keys() - latest.keys())
+        if deleted and self.options.fail_on_data_loss:
+            raise DataLossError("PARTITIONS_DELETED", f"Partitions {', '.join(deleted)} have been deleted.")
+
+
+def limited(
+    start: Mapping[Partition, int], latest: Mapping[Partition, int], limit: int
+) -> dict[Partition, int]:
+    """Ends that take about `limit` offsets (bytes, at headrace) altogether, from each partition its share.
+    Pure.
+
+    Every partition that has something gets on by one offset at least.
+    """
+    left = {partition: max(0, end - start[partition]) for partition, end in latest.items()}
+    total = sum(left.values())
+    if total <= limit:
+        return {partition: start[partition] + size for partition, size in left.items()}
+    return {
+        partition: start[partition] + min(size, max(1, size * limit // total) if size else 0)
+        for partition, size in left.items()
+    }
+
+
+def to_json(offsets: Mapping[Partition, int]) -> Offsets:
+    """Offsets as the checkpoint has them."""
+    found: Offsets = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def from_json(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Partition, int]:
+    """Offsets out of the checkpoint."""
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,123 @@
+"""A real HDFS (NameNode and DataNode) for the tests that need one: one a session, or one of a test's own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fix_zookeeper import die_with_parent
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.local import HdfsConfig, Role, command
+from headrace.warehouse.jars import ensure_jars
+
+READY_TIMEOUT_S = 60.0
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports nobody listens on just now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@dataclass
+class HdfsProcess:
+    """One HDFS that a test may kill and start again; what was written stays."""
+
+    config: HdfsConfig
+    log: Path
+    processes: dict[Role, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def hdfs_url(self) -> str:
+        return self.config.hdfs_url
+
+    @property
+    def webhdfs_url(self) -> str:
+        return self.config.webhdfs_url
+
+    def client(self, *, patience_s: float = 30.0, user: str | None = None) -> Hdfs:
+        return Hdfs(self.webhdfs_url, patience_s=patience_s, user=user)
+
+    def start(self, role: Role = "both") -> None:
+        with self.log.open("ab") as log:
+            self.processes[role] = subprocess.Popen(
+                command(self.config, role), stdout=log, stderr=log, preexec_fn=die_with_parent
+            )
+
+    def kill(self, role: Role = "both", with_signal: int = signal.SIGKILL) -> None:
+        process = self.processes.pop(role)
+        process.send_signal(with_signal)
+        process.wait(timeout=30)
+
+    def wait_ready(self) -> None:
+        with self.client() as client:
+            try:
+                client.wait_ready(READY_TIMEOUT_S)
+            except Exception as error:
+                error.add_note(self.log.read_text(errors="replace")[-4000:])
+                raise
+
+    def stop(self) -> None:
+        for role in list(self.processes):
+            self.kill(role)
+
+
+def hdfs_process(directory: Path, **settings: str) -> HdfsProcess:
+    """An HDFS on free ports, not yet started."""
+    rpc, http, data, ipc, data_http = free_ports(5)
+    config = HdfsConfig(
+        "127.0.0.1",
+        directory / "hdfs",
+        rpc_port=rpc,
+        http_port=http,
+        data_port=data,
+        data_ipc_port=ipc,
+        data_http_port=data_http,
+        extra=settings,
+    )
+    return HdfsProcess(config, directory / "hdfs.log")
+
+
+@pytest.fixture(scope="session")
+def java_jars() -> dict[str, Path]:
+    """The Java artifacts, in the checkout's own `.headrace/` unless `HEADRACE_HOME` says where."""
+    home = Path(os.environ.get("HEADRACE_HOME", Path(__file__).parents[1] / ".headrace")).resolve()
+    os.environ["HEADRACE_HOME"] = str(home)
+    return ensure_jars(say=lambda line: print(line, file=sys.stderr))
+
+
+@pytest.fixture(scope="session")
+def hdfs(java_jars: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsProcess]:
+    """The session's HDFS. Tests that kill or fill it use `own_hdfs`."""
+    process = hdfs_process(tmp_path_factory.mktemp("hdfs"))
+    process.start()
+    try:
+        process.wait_ready()
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def own_hdfs(java_jars: dict[str, Path], tmp_path: Path) -> Iterator[HdfsProcess]:
+    """An HDFS of this test alone: NameNode and DataNode are processes of their own, both started."""
+    process = hdfs_process(tmp_path)
+    process.start("namenode")
+    process.start("datanode")
+    try:
+        process.wait_ready()
+        yield process
+    finally:
+        process.stop()

@@ -1,0 +1,247 @@
+"""What the warehouse decides, by itself: plans, manifests, paths, schemas. No Spark, no HDFS."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.registry.client import RegisteredSchema
+from headrace.registry.errors import (
+    SCHEMA_NOT_FOUND,
+    SUBJECT_NOT_FOUND,
+    RegistryError,
+    RegistryUnavailableError,
+)
+from headrace.warehouse import schemas
+from headrace.warehouse.layout import TopicNameError, TopicPaths, hour_name, hour_of, parse_hour
+from headrace.warehouse.manifest import (
+    DataFile,
+    DeadFile,
+    Gap,
+    HourCount,
+    LoadedRange,
+    Manifest,
+    ManifestError,
+    State,
+    fold,
+)
+from headrace.warehouse.plan import GapError, LogWentBackError, plan_load, split_count
+from headrace.warehouse.schemas import Registries, SchemasError, in_field_names, topic_schemas
+from headrace.warehouse.seal import Seal, due
+from headrace.warehouse.tables import hours_between, renames
+
+HOUR = 3_600_000
+PATHS = TopicPaths("/data", "t")
+
+
+def load(sequence: int, ranges: dict[int, tuple[int, int]], hour_ms: int = 0, **more: object) -> Manifest:
+    files = (DataFile(PATHS.data_file(hour_ms, sequence, 0), f"/s/{sequence}", hour_ms, 5, 100, 7),)
+    loaded = tuple(
+        LoadedRange(partition, start, end, (HourCount(hour_ms, 5, 5),))
+        for partition, (start, end) in ranges.items()
+    )
+    return Manifest(sequence, "load", "t", f"c{sequence}", 1, "hdfs://h/data", loaded, files=files, **more)  # type: ignore[arg-type]
+
+
+addresses = st.dictionaries(
+    st.integers(0, 5), st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=6
+)
+
+
+@given(addresses, st.dictionaries(st.integers(0, 5), st.integers(0, 2000)))
+def test_a_plan_covers_exactly_what_is_not_loaded(
+    log: dict[int, tuple[int, int]], loaded: dict[int, int]
+) -> None:
+    earliest = {partition: start for partition, (start, _) in log.items()}
+    latest = {partition: start + size for partition, (start, size) in log.items()}
+    try:
+        plan = plan_load("t", loaded, earliest, latest, accept_gap=True)
+    except LogWentBackError:
+        assert any(latest[partition] < loaded.get(partition, 0) for partition in log)
+        return
+    ends = dict(loaded)
+    for gap in plan.gaps:
+        assert ends[gap.partition] == gap.from_address < gap.to_address == earliest[gap.partition]
+        ends[gap.partition] = gap.to_address
+    for each in plan.ranges:
+        assert each.from_address == ends.get(each.partition, earliest[each.partition]) < each.to_address
+        ends[each.partition] = each.to_address
+    for partition, end in latest.items():
+        assert ends.get(partition, end) == end
+
+
+def test_a_gap_stops_the_plan_and_names_the_addresses() -> None:
+    with pytest.raises(GapError, match=r"partition 1: addresses 100 to 150"):
+        plan_load("t", {0: 10, 1: 100}, {0: 0, 1: 150}, {0: 20, 1: 200})
+
+
+def test_until_shortens_a_plan_and_never_goes_back() -> None:
+    plan = plan_load("t", {0: 100}, {0: 0, 1: 0}, {0: 500, 1: 500}, until={0: 50, 1: 300})
+    assert [(each.partition, each.from_address, each.to_address) for each in plan.ranges] == [(1, 0, 300)]
+
+
+@given(st.integers(0, 10**12), st.integers(1, 64))
+def test_parts_are_neither_too_large_nor_too_small(size_bytes: int, cores: int) -> None:
+    parts = split_count(size_bytes, cores)
+    assert parts >= 1
+    assert size_bytes / parts <= 64 << 20
+    assert parts == 1 or size_bytes / parts >= 4 << 20
+
+
+def test_a_manifest_survives_its_json() -> None:
+    manifest = replace(
+        load(3, {0: (0, 10)}),
+        gaps=(Gap(1, 2, 3, "r"),),
+        dead_files=(DeadFile("/d", "/s", 1, 2),),
+        removed=("/gone",),
+        schema_id=7,
+        writer_ids=(5, 7),
+    )
+    assert Manifest.from_json(manifest.to_json(), "x") == manifest
+    state = State().after(load(0, {0: (0, 10)})).after(load(1, {0: (10, 30), 2: (5, 6)}, HOUR))
+    assert State.from_json(state.to_json(), "x") == state
+    for broken in (b"{}", b"nonsense", b'{"format": 99}', manifest.to_json().replace(b'"rows"', b'"cows"')):
+        with pytest.raises(ManifestError):
+            Manifest.from_json(broken, "x")
+
+
+def test_the_log_adds_up() -> None:
+    state = fold([load(0, {0: (0, 10), 1: (0, 5)}), load(1, {0: (10, 20)}, HOUR), load(2, {1: (5, 9)})])
+    assert state.ends == {0: 20, 1: 9}
+    assert [len(files) for files in state.hours().values()] == [2, 1]
+    assert state.changed == {0: 2, HOUR: 1}
+    path = PATHS.data_file(0, 3, 0)
+    merged = Manifest(
+        3,
+        "compact",
+        "t",
+        "c3",
+        1,
+        "w",
+        files=(DataFile(path, "/s", 0, 10, 1, 7),),
+        removed=tuple(each.path for each in state.hours()[0]),
+    )
+    compacted = state.after(merged)
+    assert [each.path for each in compacted.hours()[0]] == [path]
+    assert compacted.ends == state.ends
+    assert compacted.changed == state.changed
+
+
+def test_a_log_with_a_hole_or_an_overlap_is_refused() -> None:
+    with pytest.raises(ManifestError, match="can't follow"):
+        fold([load(0, {0: (0, 10)}), load(2, {0: (10, 20)})])
+    with pytest.raises(ManifestError, match="from 5, but the log's end is 10"):
+        fold([load(0, {0: (0, 10)}), load(1, {0: (5, 20)})])
+
+
+def test_hours_due_are_closed_and_changed_since_their_seal() -> None:
+    state = fold([load(0, {0: (0, 10)}), load(1, {0: (10, 20)}, HOUR)])
+    seal = Seal("t", 0, 1, 0, 0, 5, (), {})
+    assert Seal.from_json(seal.to_json(), "x") == seal
+    assert due(state, {}, 2 * HOUR, 0) == [0, HOUR]
+    assert due(state, {}, 2 * HOUR, 1) == [0]
+    assert due(state, {0: seal}, 2 * HOUR, 0) == [HOUR]
+    late = state.after(load(2, {0: (20, 30)}))
+    assert due(late, {0: seal}, 2 * HOUR, 0) == [0, HOUR]
+
+
+@given(st.integers(0, 200_000_000_000_000))
+def test_hours_have_one_name_and_one_directory(time_ms: int) -> None:
+    hour_ms = hour_of(time_ms)
+    assert hour_ms <= time_ms < hour_ms + HOUR
+    assert parse_hour(hour_name(hour_ms)) == hour_ms
+    assert parse_hour(PATHS.hour_dir(hour_ms).removeprefix(f"{PATHS.hourly}/")) == hour_ms
+    assert hours_between(time_ms, time_ms + HOUR)[0] == hour_ms
+
+
+@pytest.mark.parametrize("name", ["", "_hidden", "a/b", "..", "with space", "x" * 250])
+def test_names_that_cant_be_tables(name: str) -> None:
+    with pytest.raises(TopicNameError, match="can't be a table"):
+        TopicPaths("/data", name)
+
+
+def test_what_is_no_hour() -> None:
+    for text in ("2026-11-20", "yesterday", "2026-13-01T00", ""):
+        with pytest.raises(ValueError):
+            parse_hour(text)
+
+
+def test_renames_follow_aliases_only() -> None:
+    old = '{"type":"record","name":"E","fields":[{"name":"a","type":"int"},{"name":"b","type":"int"}]}'
+    new = (
+        '{"type":"record","name":"E","fields":[{"name":"c","type":"int","aliases":["a","z"]},'
+        '{"name":"b","type":"int","aliases":["a"]}]}'
+    )
+    assert renames(new, old) == {"a": "c"}
+
+
+def test_places_in_a_schema_have_names() -> None:
+    inner = {"type": "record", "name": "I", "fields": [{"name": "b", "type": "int"}]}
+    schema = json.dumps({"type": "record", "name": "E", "fields": [{"name": "a", "type": inner}]})
+    assert in_field_names("bad at /fields/0/type/fields/0/type", schema) == "bad at field a.b"
+    assert in_field_names("bad at /fields/9/type", schema) == "bad at /fields/9/type"
+
+
+V1 = '{"type":"record","name":"E","fields":[{"name":"a","type":"int"}]}'
+V2 = (
+    '{"type":"record","name":"E","fields":[{"name":"a","type":"int"},'
+    '{"name":"b","type":["null","int"],"default":null}]}'
+)
+KNOWN = {
+    "http://one": {"s": [(1, 11, V1)]},
+    "http://two": {"s": [(1, 11, V1), (2, 12, V2)]},
+    "http://none": {},
+}
+
+
+class FakeRegistry:
+    """A registry that has `KNOWN[url]`, or doesn't answer."""
+
+    def __init__(self, url: str, **_: object) -> None:
+        self.url = url
+
+    def versions(self, subject: str) -> list[int]:
+        if self.url not in KNOWN:
+            raise RegistryUnavailableError(f"{self.url} doesn't answer")
+        if subject not in KNOWN[self.url]:
+            raise RegistryError(SUBJECT_NOT_FOUND, "no subject")
+        return [version for version, _, _ in KNOWN[self.url][subject]]
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        [found] = [each for each in KNOWN[self.url][subject] if each[0] == version]
+        return RegisteredSchema(subject, *found)
+
+    def get_by_id(self, schema_id: int) -> str:
+        self.versions("s")
+        for _, known_id, text in KNOWN[self.url]["s"]:
+            if known_id == schema_id:
+                return text
+        raise RegistryError(SCHEMA_NOT_FOUND, "no schema")
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_newest_schema_is_that_of_the_registry_that_is_furthest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
+    for urls in ("http://one,http://none,http://two", "http://two,http://one"):
+        with Registries(urls) as registries:
+            found = topic_schemas("s", registries)
+            assert (found.reader.schema_id, [each.schema_id for each in found.writers]) == (12, [11, 12])
+            assert registries.text(12) == V2
+            assert registries.text(13) is None
+            registries.check_all_answered()
+            with pytest.raises(SchemasError, match="no registry has the subject other"):
+                topic_schemas("other", registries)
+
+
+def test_a_silent_registry_is_passed_over_while_another_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
+    with Registries("http://down,http://two") as registries:
+        assert topic_schemas("s", registries).reader.schema_id == 12
+        with pytest.raises(RegistryUnavailableError):
+            registries.check_all_answered()
+    with Registries("http://none,http://down") as registries, pytest.raises(RegistryUnavailableError):
+        topic_schemas("s", registries)

@@ -1,0 +1,120 @@
+"""The local HDFS and its client: data outlives SIGKILL, and every trouble has a name."""
+
+import pytest
+
+from fix_hdfs import HdfsProcess
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.errors import (
+    HdfsExistsError,
+    HdfsFullError,
+    HdfsMissingError,
+    HdfsPermissionError,
+    HdfsSafeModeError,
+    HdfsUnreachableError,
+    explain,
+)
+
+pytestmark = pytest.mark.hdfs
+
+
+def test_files_are_written_read_renamed_and_deleted(hdfs: HdfsProcess) -> None:
+    with hdfs.client() as client:
+        client.write("/t/a/one", b"0123456789")
+        assert client.read("/t/a/one") == b"0123456789"
+        assert client.read("/t/a/one", offset=3, length=4) == b"3456"
+        assert [entry.name for entry in client.entries("/t/a")] == ["one"]
+        assert client.entries("/t/none") == []
+        assert client.status("/t/none") is None
+        assert client.rename("/t/a/one", "/t/a/two")
+        assert [path for path, _ in client.walk("/t")] == ["/t/a/two"]
+        assert client.delete("/t")
+        assert not client.delete("/t")
+
+
+def test_a_rename_onto_a_taken_name_fails_and_changes_nothing(hdfs: HdfsProcess) -> None:
+    with hdfs.client() as client:
+        client.write("/r/one", b"1")
+        client.write("/r/two", b"2")
+        assert not client.rename("/r/one", "/r/two")
+        assert client.read("/r/two") == b"2"
+        assert client.read("/r/one") == b"1"
+        assert not client.rename("/r/absent", "/r/three")
+        with pytest.raises(HdfsExistsError):
+            client.write("/r/two", b"3")
+        with pytest.raises(HdfsMissingError):
+            client.read("/r/absent")
+
+
+def test_a_stranger_is_refused_by_name(hdfs: HdfsProcess) -> None:
+    with hdfs.client() as client:
+        client.write("/mine/file", b"x")
+    with (
+        hdfs.client(user="stranger") as stranger,
+        pytest.raises(HdfsPermissionError, match=r"stranger.*chown"),
+    ):
+        stranger.write("/mine/other", b"y")
+
+
+def test_data_outlives_sigkill_and_calls_wait_for_the_restart(own_hdfs: HdfsProcess) -> None:
+    with own_hdfs.client() as client, own_hdfs.client(patience_s=0) as hasty:
+        client.write("/kept", b"k" * 1000)
+        own_hdfs.kill("datanode")
+        own_hdfs.kill("namenode")
+        with pytest.raises(HdfsUnreachableError, match="start HDFS"):
+            hasty.status("/kept")
+        own_hdfs.start("namenode")
+        # The NameNode is in safe mode until its DataNode has reported: writes wait for that, reads of
+        # metadata don't.
+        assert client.status("/kept") is not None
+        with pytest.raises(HdfsSafeModeError, match="safe mode"):
+            hasty.delete("/kept")
+        assert "safe mode" in str(client.trouble())
+        own_hdfs.start("datanode")
+        client.write("/after", b"a")
+        assert client.read("/kept") == b"k" * 1000
+
+
+def test_nobody_at_the_address() -> None:
+    with Hdfs("http://127.0.0.1:9", patience_s=0) as client:
+        assert "doesn't answer" in str(client.trouble())
+        with pytest.raises(HdfsUnreachableError):
+            client.entries("/")
+
+
+def test_waiting_for_hdfs_ends_with_the_reason() -> None:
+    now = iter(range(100))
+    with (
+        Hdfs("http://127.0.0.1:9", clock=lambda: float(next(now)), sleep=lambda _: None) as client,
+        pytest.raises(HdfsUnreachableError, match="waited 5 s"),
+    ):
+        client.wait_ready(5)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "retriable"),
+    [
+        ("Cannot create file/x. Name node is in safe mode.", HdfsSafeModeError, True),
+        (
+            "/x could only be written to 0 of the 1 minReplication nodes. There are 1 datanode(s) running",
+            HdfsFullError,
+            False,
+        ),
+        (
+            "/x could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s) running",
+            HdfsUnreachableError,
+            True,
+        ),
+        ('Permission denied: user=eve, access=WRITE, inode="/"', HdfsPermissionError, False),
+        ("java.net.ConnectException: Connection refused", HdfsUnreachableError, True),
+    ],
+)
+def test_hadoops_messages_are_recognised(message: str, kind: type, retriable: bool) -> None:
+    error = explain(f"An error occurred\n\tat {message}\n\tat x.y(Z.java)", "load t")
+    assert type(error) is kind
+    assert error.retriable is retriable
+    assert str(error).startswith("load t: ")
+    assert "Z.java" not in str(error)
+
+
+def test_other_messages_are_not_hdfs_trouble() -> None:
+    assert explain("java.lang.NullPointerException", "load t") is None

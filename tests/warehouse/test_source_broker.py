@@ -1,0 +1,106 @@
+"""Reading ranges from real brokers, without Spark: any cut, a broker that goes away, offsets that are
+gone.
+"""
+
+import time
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+
+from fix_broker import BrokerCluster, StartCluster
+from fix_kafka import ApacheKafka
+from headrace.warehouse.source.cluster import Cluster
+from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, UnknownTopicError
+from headrace.warehouse.source.options import SourceOptions
+from headrace.warehouse.source.ranges import Range, split
+from headrace.warehouse.source.reading import read_batches
+from headrace.wire.records import decode_records
+
+
+def produce(bootstrap: str, topic: str, count: int, *, batch: int = 500) -> int:
+    """Make the topic with one partition and this many records; return its end."""
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([confluent_kafka.admin.NewTopic(topic, 1, 1)]).values():
+        created.result(timeout=30)
+    settings = {"bootstrap.servers": bootstrap, "batch.num.messages": batch, "linger.ms": 50}
+    producer = confluent_kafka.Producer({**settings, "compression.type": "lz4"})
+    for number in range(count):
+        producer.produce(topic, b"value-%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    return latest(bootstrap, topic)
+
+
+def latest(bootstrap: str, topic: str) -> int:
+    with Cluster([bootstrap], 10) as cluster:
+        return cluster.offsets({(topic, 0): -1})[topic, 0]
+
+
+def values(part: Range, options: SourceOptions) -> list[bytes | None]:
+    return [
+        record.value
+        for batch in read_batches(part, options)
+        for record in decode_records(batch.buffer, batch.at)
+        if part.from_offset <= record.offset < part.to_offset
+    ]
+
+
+def check_any_cut(bootstrap: str) -> None:
+    end = produce(bootstrap, "cut", 2500)
+    expected = [b"value-%d" % number for number in range(2500)]
+    for size_bytes in (1, 20_000, 8 << 20):
+        options = SourceOptions(bootstrap=(bootstrap,), fetch_size_bytes=size_bytes)
+        for parts in (1, 2, 7, 50):
+            found = [values(part, options) for part in split([Range("cut", 0, 0, end)], parts)]
+            assert [value for part in found for value in part] == expected, (size_bytes, parts)
+
+
+def test_any_cut_of_a_log_of_addresses_gives_every_record_once(broker_cluster: StartCluster) -> None:
+    check_any_cut(broker_cluster(1).bootstrap)
+
+
+@pytest.mark.real_client
+def test_any_cut_of_apache_kafkas_offsets_gives_every_record_once(apache_kafka: ApacheKafka) -> None:
+    check_any_cut(apache_kafka.bootstrap)
+
+
+def test_a_read_goes_on_where_it_was_when_the_broker_comes_back(broker_cluster: StartCluster) -> None:
+    cluster = broker_cluster(1)
+    end = produce(cluster.bootstrap, "restart", 5000, batch=100)
+    options = SourceOptions(bootstrap=(cluster.bootstrap,), fetch_size_bytes=10_000)
+    offsets: list[int] = []
+    for index, batch in enumerate(read_batches(Range("restart", 0, 0, end), options)):
+        offsets += [record.offset for record in decode_records(batch.buffer, batch.at)]
+        if index == 5:
+            cluster[1].kill()
+            cluster[1].start(wait=False)
+    assert len(offsets) == len(set(offsets)) == 5000
+
+
+def test_a_broker_that_stays_away_is_named(one_broker: BrokerCluster) -> None:
+    options = SourceOptions(bootstrap=("127.0.0.1:9",), request_timeout_ms=300)
+    began = time.monotonic()
+    with pytest.raises(BrokersUnreachableError, match=r"127.0.0.1:9 answered.*then repeat"):
+        list(read_batches(Range("t", 0, 0, 10), options))
+    assert time.monotonic() - began < 10
+    options = SourceOptions(bootstrap=(one_broker.bootstrap,))
+    with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
+        list(read_batches(Range("nowhere", 0, 0, 10), options))
+
+
+def test_records_that_are_gone_are_a_loss_unless_that_is_allowed(broker_cluster: StartCluster) -> None:
+    config = {"log.segment.bytes": "1024", "log.retention.check.interval.ms": "100", "log.retention.ms": "1"}
+    bootstrap = broker_cluster(1, config).bootstrap
+    end = produce(bootstrap, "gone", 1000, batch=10)
+    deadline = time.monotonic() + 20
+    earliest = 0
+    with Cluster([bootstrap], 10) as cluster:
+        while earliest == 0 and time.monotonic() < deadline:
+            earliest = cluster.offsets({("gone", 0): -2})["gone", 0]
+            time.sleep(0.1)
+    part = Range("gone", 0, 0, end)
+    with pytest.raises(DataLossError, match=r"KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE.*failOnDataLoss"):
+        values(part, SourceOptions(bootstrap=(bootstrap,)))
+    left = values(part, SourceOptions(bootstrap=(bootstrap,), fail_on_data_loss=False))
+    assert left == [b"value-%d" % number for number in range(1000 - len(left), 1000)]
+    assert len(left) < 1000

@@ -1,0 +1,104 @@
+"""The source beside Spark's own Kafka connector, reading the same topics of a real Apache Kafka."""
+
+import json
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fix_kafka import ApacheKafka
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.real_client]
+
+TOPIC = "peer"
+PARTITIONS = 3
+RECORDS = 9_000
+BASE_TIME_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def topic(apache_kafka: ApacheKafka) -> str:
+    """A topic with every codec, nulls, empty values, headers, many batches."""
+    admin = AdminClient({"bootstrap.servers": apache_kafka.bootstrap})
+    for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
+        future.result()
+    for turn, codec in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": apache_kafka.bootstrap,
+                "compression.type": codec,
+                "batch.num.messages": 500,
+            }
+        )
+        for index in range(turn * RECORDS // 5, (turn + 1) * RECORDS // 5):
+            producer.produce(
+                TOPIC,
+                key=None if index % 7 == 0 else f"key-{index}".encode(),
+                value=None
+                if index % 11 == 0
+                else (b"" if index % 13 == 0 else b"\0\0\0\0\5" + b"v" * (index % 300)),
+                timestamp=BASE_TIME_MS + index,
+                headers=[("h", b"1"), ("h", None)] if index % 5 == 0 else None,
+                partition=index % PARTITIONS,
+            )
+        producer.flush(30)
+    return TOPIC
+
+
+def ours(spark: "SparkSession", kafka: ApacheKafka, **options: str) -> "DataFrame":
+    return (
+        spark.read.format("headrace")
+        .options(**{"kafka.bootstrap.servers": kafka.bootstrap, **options})
+        .load()
+    )
+
+
+def theirs(spark: "SparkSession", kafka: ApacheKafka, **options: str) -> "DataFrame":
+    return (
+        spark.read.format("kafka").options(**{"kafka.bootstrap.servers": kafka.bootstrap, **options}).load()
+    )
+
+
+def rows(frame: "DataFrame") -> list[object]:
+    return sorted(frame.collect(), key=lambda row: (row.topic, row.partition, row.offset))
+
+
+OFFSETS = {
+    "startingOffsets": json.dumps({TOPIC: {"0": 17, "1": -2, "2": 2999}}),
+    "endingOffsets": json.dumps({TOPIC: {"0": 2500, "1": -1, "2": 3000}}),
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"includeHeaders": "true"},
+        {"minPartitions": "8"},
+        OFFSETS,
+        {**OFFSETS, "minPartitions": "7", "includeHeaders": "true"},
+        {"startingTimestamp": str(BASE_TIME_MS + 4000), "endingTimestamp": str(BASE_TIME_MS + 8000)},
+    ],
+    ids=["everything", "many parts", "offsets", "offsets in many parts", "times"],
+)
+def test_the_same_rows_as_sparks_connector(
+    spark: "SparkSession", apache_kafka: ApacheKafka, topic: str, options: dict[str, str]
+) -> None:
+    expected = rows(theirs(spark, apache_kafka, subscribe=topic, **options))
+    found = rows(ours(spark, apache_kafka, subscribe=topic, **options))
+    assert expected
+    assert found == expected
+
+
+def test_the_same_schema_as_sparks_connector(
+    spark: "SparkSession", apache_kafka: ApacheKafka, topic: str
+) -> None:
+    for headers in ("true", "false"):
+        expected = theirs(spark, apache_kafka, subscribe=topic, includeHeaders=headers).schema
+        found = ours(spark, apache_kafka, subscribe=topic, includeHeaders=headers).schema
+        assert [(field.name, field.dataType) for field in found] == [
+            (field.name, field.dataType) for field in expected
+        ]

@@ -1,0 +1,116 @@
+"""The source in Spark, on headrace brokers: batches by address, streams, the Avro mode, errors."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_warehouse import BASE_TIME_MS, CLICK, NUMBER, TestTopic, World, click, event_schema
+from headrace.warehouse.errors import known_error
+
+pytestmark = pytest.mark.spark
+
+
+def clicks(first: int, count: int) -> list[dict[str, Any]]:
+    return [click(number, BASE_TIME_MS + number * 1000) for number in range(first, first + count)]
+
+
+def options(topic: TestTopic, **more: str) -> dict[str, str]:
+    return {"bootstrap": topic.world.bootstrap, "topic": topic.name, **more}
+
+
+def test_any_cut_of_the_addresses_gives_every_record_once(world: World) -> None:
+    topic = world.topic("cuts")
+    topic.publish(clicks(0, 5000))
+    read = world.spark.read.format("headrace")
+    whole = read.options(**options(topic)).load().select("partition", "offset").collect()
+    assert len(set(whole)) == 5000
+    cut = read.options(**options(topic, minPartitions="13")).load()
+    assert cut.rdd.getNumPartitions() >= 13
+    assert sorted(cut.select("partition", "offset").collect()) == sorted(whole)
+
+
+def test_a_stream_gives_what_is_available_and_goes_on_from_its_checkpoint(
+    world: World, tmp_path: Path
+) -> None:
+    topic = world.topic("stream")
+    topic.publish(clicks(0, 1000))
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+    def run(**more: str) -> int:
+        stream = world.spark.readStream.format("headrace").options(
+            **options(topic, startingOffsets="earliest", **more)
+        )
+        query = (
+            stream.load()
+            .writeStream.format("parquet")
+            .option("path", out)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert query.exception() is None
+        return len([progress for progress in query.recentProgress if progress.numInputRows])
+
+    assert run() == 1
+    topic.publish(clicks(1000, 2000))
+    assert run(maxOffsetsPerTrigger="10000") > 1
+    rows = world.spark.read.parquet(out).select("partition", "offset").collect()
+    assert len(rows) == len(set(rows)) == 3000
+
+
+def test_the_avro_mode_gives_the_record(world: World) -> None:
+    topic = world.topic("records", partitions=1)
+    topic.publish(clicks(0, 10))
+    wider = event_schema(
+        NUMBER,
+        {"name": "word", "type": "string"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+        {
+            "name": "kind",
+            "type": ["null", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}],
+            "default": None,
+        },
+    )
+    topic.publish([{**event, "tags": ["x"], "kind": "B"} for event in clicks(10, 5)], wider)
+    avro = {"valueFormat": "avro", "schema.registry.url": world.registry_url}
+    frame = world.spark.read.format("headrace").options(**options(topic, **avro)).load()
+    rows = frame.select("offset", "value.*").orderBy("offset").collect()
+    assert [(row.number, row.word, row.tags, row.kind) for row in rows] == [
+        *[(number, f"w{number % 10}", [], None) for number in range(10)],
+        *[(number, f"w{number % 10}", ["x"], "B") for number in range(10, 15)],
+    ]
+    assert rows[3].header.time.timestamp() * 1000 == BASE_TIME_MS + 3000
+
+    topic.send([(b"garbage", BASE_TIME_MS)])
+    permissive = (
+        world.spark.read.format("headrace").options(**options(topic, mode="PERMISSIVE", **avro)).load()
+    )
+    assert permissive.where("value is null").count() == 1
+    failing = world.spark.read.format("headrace").options(**options(topic, **avro)).load()
+    with pytest.raises(Exception, match="no schema id") as caught:
+        failing.collect()
+    assert "mode PERMISSIVE" in str(known_error(caught.value, "read"))
+
+
+def test_errors_of_a_read_have_one_line(world: World) -> None:
+    topic = world.topic("errors", partitions=1)
+    topic.publish(clicks(0, 10), CLICK)
+    cases = {
+        "there is no topic 'nowhere'": {"topic": "nowhere"},
+        "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET": {
+            "startingOffsets": f'{{"{topic.name}":{{"0":50}}}}',
+            "endingOffsets": f'{{"{topic.name}":{{"0":10}}}}',
+        },
+        "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED": {"endingOffsets": f'{{"{topic.name}":{{"0":99999999}}}}'},
+        "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": {"startingOffsets": f'{{"{topic.name}":{{"7":0}}}}'},
+        "no broker of 127.0.0.1:9 answered": {"bootstrap": "127.0.0.1:9", "kafka.request.timeout.ms": "500"},
+    }
+    for words, more in cases.items():
+        with pytest.raises(Exception) as caught:
+            world.spark.read.format("headrace").options(**{**options(topic), **more}).load().collect()
+        line = known_error(caught.value, "read")
+        assert line is not None, caught.value
+        assert words in line
+        assert "\n" not in line
