@@ -1,0 +1,77 @@
+"""Spark: the different users of one day of page views, by datacenter, of its sealed hours.
+
+A user is a member where one was signed in, else the client's address. The day's result replaces an earlier
+one: `<output>/day=YYYY-MM-DD/`, columns `datacenter`, `users`, `views`, `hours` (how many hours were
+sealed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import functions as f
+
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.layout import TopicPaths
+from headrace.warehouse.options import Warehouse
+from headrace.warehouse.seal import seals
+from headrace.warehouse.session import spark_session
+from headrace.warehouse.tables import read
+
+
+def main() -> None:
+    options = arguments()
+    start = datetime.fromisoformat(options.day).replace(tzinfo=UTC)
+    first_ms, end_ms = (round(time.timestamp() * 1000) for time in (start, start + timedelta(days=1)))
+    warehouse = Warehouse(
+        hdfs_url=options.hdfs_url,
+        webhdfs_url=options.webhdfs_url,
+        bootstrap=options.bootstrap,
+        registry_url=options.registry_url,
+        root=options.root,
+    )
+    with Hdfs(warehouse.webhdfs_url) as hdfs:
+        sealed = seals(hdfs, TopicPaths(warehouse.root, options.topic))
+    hours = [hour_ms for hour_ms in sealed if first_ms <= hour_ms < end_ms]
+    if not hours:
+        sys.exit(f"headrace warehouse: no hour of {options.topic} on {options.day} is sealed")
+    spark = spark_session(f"daily active users {options.day}")
+    views = read(spark, options.topic, hours, warehouse=warehouse)
+    users = (
+        views.groupBy(f.col("header.datacenter").alias("datacenter"))
+        .agg(
+            f.countDistinct(f.coalesce("member_id", "remote_host")).alias("users"),
+            f.count("*").alias("views"),
+        )
+        .withColumn("hours", f.lit(len(hours)))
+        .cache()
+    )
+    users.coalesce(1).write.mode("overwrite").parquet(
+        f"{warehouse.hdfs_url}{options.output}/day={options.day}"
+    )
+    result = [row.asDict() for row in users.orderBy("datacenter").collect()]
+    print(json.dumps(result))
+    options.result.write_text(json.dumps(result))
+    spark.stop()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--day", required=True, help="YYYY-MM-DD, in UTC")
+    parser.add_argument("--output", required=True, help="directory in HDFS")
+    parser.add_argument("--root", default="/data", help="the warehouse's root in HDFS")
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--registry-url", required=True)
+    parser.add_argument("--hdfs-url", required=True)
+    parser.add_argument("--webhdfs-url", required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

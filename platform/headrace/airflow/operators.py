@@ -1,0 +1,207 @@
+"""The operators that start programs: one's own under Spark, a job of the warehouse, the load of a topic.
+
+Owns which program a task starts, what it is told, and what it brings back. What a program does is its own
+affair.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from headrace.airflow.hook import HeadraceHook
+from headrace.airflow.installation import Installation
+from headrace.airflow.links import AuditReportLink
+from headrace.airflow.spark import Program, PythonProgram, SparkApplication, conf_of
+
+# The file itself, since spark-submit takes no module; the main environment has headrace installed.
+JOB: Final = Path(__file__).parents[1] / "warehouse" / "job.py"
+RESULT_BYTES_MAX: Final = 4 << 20
+PROBLEMS_MAX: Final = 20
+# Commands of the job that never start Spark.
+PLAIN_COMMANDS: Final = frozenset({"verify", "retain"})
+
+
+class SparkProgramOperator(BaseOperator):
+    """Runs a Python program under Spark in the main environment, and returns what it reports.
+
+    The program gets `arguments`, then the installation's addresses: --bootstrap, --registry-url, --hdfs-url,
+    --webhdfs-url, and --result FILE, where it may leave JSON. `conf` is Spark's configuration; master, deploy
+    mode and queue come from the Spark connection. The application dies with its task, and a killed task
+    kills it.
+    """
+
+    template_fields: Sequence[str] = ("arguments", "conf")
+    ui_color = "#e8ddc9"
+
+    def __init__(
+        self,
+        *,
+        program: str | Path,
+        arguments: Sequence[str] = (),
+        conf: Mapping[str, Any] | None = None,
+        headrace_conn_id: str = HeadraceHook.default_conn_name,
+        spark_conn_id: str = "spark_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.program = program
+        self.arguments = arguments
+        self.conf = dict(conf or {})
+        self.headrace_conn_id = headrace_conn_id
+        self.spark_conn_id = spark_conn_id
+        self._running: Program | None = None
+
+    def execute(self, context: Context) -> Any:
+        return self.run_program(self.arguments)
+
+    def run_program(self, arguments: Sequence[str], *, needs_spark: bool = True) -> Any:
+        """Starts the program and waits; what it wrote to its result file, or None."""
+        installation = HeadraceHook(self.headrace_conn_id).installation
+        with tempfile.TemporaryDirectory(prefix="headrace-result-") as directory:
+            result = Path(directory) / "result.json"
+            told = [*arguments, *addresses(installation), "--result", str(result)]
+            if needs_spark:
+                self._running = SparkApplication(
+                    installation,
+                    spark_conn_id=self.spark_conn_id,
+                    name=f"{self.task_id} {' '.join(arguments)}"[:200],
+                    conf=conf_of(self.conf),
+                    arguments=told,
+                )
+            else:
+                self._running = PythonProgram(installation, arguments=told)
+            try:
+                self._running.run(Path(self.program))
+            except AirflowException as error:
+                if problems := problems_in(read_result(result)):
+                    # What is unsound stays unsound, however often it is looked at.
+                    raise AirflowFailException("; ".join(problems)) from error
+                raise
+            return read_result(result)
+
+    def on_kill(self) -> None:
+        if self._running is not None:
+            self._running.kill()
+
+
+class WarehouseJobOperator(SparkProgramOperator):
+    """Runs a command of `headrace.warehouse.job` (compact, verify, retain, …) on `topics`, and returns its
+    report.
+
+    Without Spark where the command needs none. `verify` compares with the audit store of the installation.
+    """
+
+    template_fields: Sequence[str] = ("topics", "arguments", "root", "conf")
+
+    def __init__(self, *, command: str, topics: Sequence[str], root: str = "/data", **kwargs: Any) -> None:
+        super().__init__(program=JOB, **kwargs)
+        self.command = command
+        self.topics = topics
+        self.root = root
+
+    def execute(self, context: Context) -> Any:
+        return self.run_command(self.arguments, needs_spark=self.command not in PLAIN_COMMANDS)
+
+    def run_command(self, arguments: Sequence[str], *, needs_spark: bool) -> Any:
+        """Runs the command with these options besides the usual ones."""
+        more = [*arguments]
+        if self.command == "verify":
+            more += ["--audit-store", HeadraceHook(self.headrace_conn_id).installation.audit_store]
+        return self.run_program(
+            [self.command, *self.topics, "--root", self.root, *more], needs_spark=needs_spark
+        )
+
+
+class LoadTopicOperator(WarehouseJobOperator):
+    """Loads what is new of `topic` into hourly Parquet, exactly once; safe to repeat, kill, or run twice.
+
+    `until` (ISO 8601, or empty for the log's end) bounds the load by record time. `dry_run` only prints the
+    plan, leaves it as XCom `plan`, and skips the task, so that no asset is updated. Returns the load's
+    result.
+    """
+
+    template_fields: Sequence[str] = ("topic", "until", "dry_run", "root", "conf")
+    operator_extra_links: ClassVar = (AuditReportLink(),)
+    ui_color = "#c9dfe8"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        until: str | None = None,
+        dry_run: str | bool = False,
+        accept_gap: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(command="load", topics=(topic,), **kwargs)
+        self.topic = topic
+        self.until = until
+        self.dry_run = dry_run
+        self.accept_gap = accept_gap
+
+    def execute(self, context: Context) -> Any:
+        # A template may have made another of it.
+        self.topics = (self.topic,)
+        is_dry = is_true(self.dry_run)
+        results = self.run_command(
+            [
+                *(("--until", str(self.until)) if self.until else ()),
+                *(("--accept-gap",) if self.accept_gap else ()),
+                *(("--dry-run",) if is_dry else ()),
+            ],
+            needs_spark=not is_dry,
+        )
+        # A job reports on each of its topics.
+        result = results[0] if results else None
+        if is_dry:
+            context["ti"].xcom_push("plan", result)
+            raise AirflowSkipException(f"dry run: nothing of {self.topic} was loaded; the plan is above")
+        return result
+
+
+def addresses(installation: Installation) -> list[str]:
+    """The options that tell a program where everything is."""
+    return [
+        *("--bootstrap", installation.bootstrap),
+        *("--registry-url", installation.registry_url),
+        *("--hdfs-url", installation.hdfs_url),
+        *("--webhdfs-url", installation.webhdfs_url),
+    ]
+
+
+def read_result(path: Path) -> Any:
+    """The JSON that a program left, or None. Raises `ValueError` for more than an XCom should hold."""
+    if not path.exists():
+        return None
+    if (size := path.stat().st_size) > RESULT_BYTES_MAX:
+        raise ValueError(f"the program's result has {size} bytes; Airflow keeps at most {RESULT_BYTES_MAX}")
+    return json.loads(path.read_text())
+
+
+def problems_in(result: Any) -> list[str]:
+    """What a verification's report says is wrong: the first of it, and how much more there is."""
+    found = [
+        f"{each.get('topic')}: {problem}"
+        for each in result or ()
+        if isinstance(each, dict)
+        for problem in each.get("problems", ())
+    ]
+    more = len(found) - PROBLEMS_MAX
+    return found[:PROBLEMS_MAX] + ([f"and {more} more problems"] if more > 0 else [])
+
+
+def is_true(value: str | bool) -> bool:
+    """A flag that may have come through a template. Raises `ValueError` for a text that is no flag."""
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower()
+    if text not in ("true", "false", ""):
+        raise ValueError(f"dry_run is {value!r}; it must be true or false")
+    return text == "true"

@@ -1,0 +1,45 @@
+"""headrace's pages inside Airflow: the audit report, where a task's link leads.
+
+Owns the plugin's registration. Every process of Airflow imports this module, each task's too; so the page
+itself is imported with its first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, ClassVar, Final
+
+from airflow.plugins_manager import AirflowPlugin
+
+URL_PREFIX: Final = "/headrace"
+
+Message = MutableMapping[str, Any]
+
+
+async def report_app(
+    scope: Message,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+) -> None:
+    """The ASGI application of `headrace.airflow.report_page`."""
+    from headrace.airflow.report_page import app
+
+    await app(scope, receive, send)
+
+
+class HeadracePlugin(AirflowPlugin):
+    """Serves the audit report below `/headrace`, and a way to it in the side bar."""
+
+    name = "headrace"
+    fastapi_apps: ClassVar[list[Any]] = [
+        {"app": report_app, "url_prefix": URL_PREFIX, "name": "headrace audit report"}
+    ]
+    external_views: ClassVar[list[Any]] = [
+        {
+            "name": "Audit",
+            "href": f"{URL_PREFIX}/audit",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "headrace-audit",
+        }
+    ]

@@ -1,0 +1,107 @@
+"""Starts one component of Airflow: `python -m headrace.airflow.run api-server --home DIR --listen H:P …`.
+
+Owns what happens before Airflow's own code runs: the home's files, the database (by the api-server alone:
+the others wait for it), the connections, and the end of whatever an earlier life of the same component
+left behind. It then becomes that component, in this very process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from headrace.airflow.home import Settings, write_home
+
+COMPONENTS: Final[dict[str, tuple[str, ...]]] = {
+    "api-server": (),
+    # Their log servers would listen on every address of the machine; logs are read from files here.
+    "scheduler": ("--skip-serve-logs",),
+    "dag-processor": (),
+    "triggerer": ("--skip-serve-logs",),
+}
+LEFTOVERS_TIMEOUT_S: Final = 10.0
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Never returns while the component lives."""
+    options = _parser().parse_args(arguments)
+    settings = Settings(
+        home=options.home.absolute(),
+        listen=options.listen,
+        dags=options.dags.absolute(),
+        database_url=options.database_url,
+    )
+    # The component's own directory marks its processes, and holds what they drop.
+    directory = (settings.home / "run" / options.component).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    end_leftovers(directory)
+    os.chdir(directory)
+    os.environ["AIRFLOW_HOME"] = str(settings.home)
+    if options.component == "api-server":
+        write_home(settings)
+        from headrace.airflow.database import prepare
+
+        prepare(connections=json.loads(options.connections.read_text()) if options.connections else {})
+    sys.argv = ["airflow", options.component, *COMPONENTS[options.component]]
+    from airflow.__main__ import main as airflow
+
+    airflow()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m headrace.airflow.run", description=__doc__)
+    parser.add_argument("component", choices=COMPONENTS)
+    parser.add_argument("--home", type=Path, required=True, help="Airflow's home directory")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="the api-server's address")
+    parser.add_argument("--dags", type=Path, required=True, help="folder of DAG files")
+    parser.add_argument("--database-url", help="SQLAlchemy URL (default: a SQLite file in the home)")
+    parser.add_argument(
+        "--connections",
+        type=Path,
+        help="JSON file {id: {conn_type, …}} of connections to set up, unless a user has edited them",
+    )
+    return parser
+
+
+def processes_in(directory: Path) -> list[int]:
+    """Other processes without a terminal whose working directory this is (proc(5))."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                # Fields after the name: state, ppid, pgrp, session, tty_nr. A user's shell has a terminal.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                is_ours = fields[0] != "Z" and fields[4] == "0" and (entry / "cwd").readlink() == directory
+            except OSError:
+                continue
+            if is_ours:
+                found.append(int(entry.name))
+    return found
+
+
+def end_leftovers(directory: Path) -> list[int]:
+    """Kills what a killed component left behind, and returns the pids.
+
+    A scheduler that dies leaves its workers and their tasks. Its successor runs those tasks again, so that
+    they must not go on: nothing they would still do is lost, since whatever counts is committed by rename.
+    """
+    left = processes_in(directory)
+    deadline = time.monotonic() + LEFTOVERS_TIMEOUT_S
+    while (living := processes_in(directory)) and time.monotonic() < deadline:
+        for pid in living:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+    return left
+
+
+if __name__ == "__main__":
+    main()

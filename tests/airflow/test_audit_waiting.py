@@ -1,0 +1,220 @@
+"""Waiting for the audit: proofs out of a real store, the sensor, its trigger, the report page."""
+
+import asyncio
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from airflow.triggers.base import TriggerEvent
+
+from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_said
+from headrace.airflow.links import AuditReportLink, report_url
+from headrace.airflow.proofs import Proof, proofs_of, refused, undecided
+from headrace.airflow.sensors import AuditCompleteSensor
+from headrace.airflow.triggers import AuditDecidedTrigger
+from headrace.audit.report import report
+from headrace.audit.store import AuditStore
+
+HOUR = "2015-05-17T11:00:00"
+OTHER_HOUR = "2015-05-17T12:00:00"
+HANDED_OVER = [Batch(0, 7, 0, first, 10, HOUR_A) for first in range(0, 100, 10)]
+
+
+@pytest.fixture
+def store(connection: dict[str, str]) -> AuditStore:
+    return AuditStore(connection["audit_store"])
+
+
+def fill(store: AuditStore, *, lost: int = 0, loaded: bool = True) -> None:
+    """All tiers speak about a hundred events of `HOUR`; the first `lost` batches of ten never arrived."""
+    log = PartitionBytes()
+    for batch in HANDED_OVER[lost:]:
+        log.append(batch.encode())
+    said = everything_said(HANDED_OVER, {0: log})
+    store.fold(said if loaded else said[:-1])
+
+
+def test_a_complete_hour_is_proven_with_its_counts_and_addresses(
+    store: AuditStore, connection: dict[str, str]
+) -> None:
+    fill(store)
+    (proof,) = proofs_of(connection["audit_store"], TOPIC, ["2015-05-17T11:30"])
+    assert (proof.topic, proof.hour, proof.status, proof.words) == (TOPIC, HOUR, "complete", "")
+    assert (proof.handed_over, proof.arrived) == (100, 100)
+    assert proof.full["counts"]["west"]["warehouse"] == 100
+    assert proof.full["address_ranges"]["west"][0][1] == 0
+    assert Proof.from_json(proof.to_json()) == proof
+    assert undecided([proof]) == refused([proof], 1.0) == []
+
+
+def test_a_loss_is_told_in_the_audits_words(store: AuditStore, connection: dict[str, str]) -> None:
+    fill(store, lost=1)
+    (proof,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
+    assert proof.status == "lost"
+    assert "10 events of page-view, west, 2015-05-17 11:00" in proof.words
+    assert "sequences 0 to 9" in proof.words
+    assert (proof.handed_over, proof.arrived) == (100, 90)
+    assert undecided([proof]) == []
+
+
+@pytest.mark.parametrize(
+    ("completeness", "is_enough"), [(1.0, False), (0.91, False), (0.9, True), (0.5, True)]
+)
+def test_a_loss_within_the_threshold_is_enough(
+    store: AuditStore, connection: dict[str, str], completeness: float, is_enough: bool
+) -> None:
+    fill(store, lost=1)
+    proofs = proofs_of(connection["audit_store"], TOPIC, [HOUR])
+    assert (refused(proofs, completeness) == []) is is_enough
+
+
+def test_only_a_loss_can_be_within_a_threshold() -> None:
+    for status in ("pending", "unknown", "duplicated"):
+        assert not Proof(TOPIC, HOUR, status, 100, 100, "", {}).is_enough(0.01)
+    assert not Proof(TOPIC, HOUR, "lost", 0, 0, "", {}).is_enough(0.01)
+
+
+def test_silence_is_unknown_and_what_is_late_is_pending(
+    store: AuditStore, connection: dict[str, str]
+) -> None:
+    (unheard,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
+    assert unheard.status == "unknown"
+    assert "no tier has ever reported" in unheard.words
+    fill(store, loaded=False)
+    (late,) = proofs_of(
+        connection["audit_store"], TOPIC, [HOUR], delay=timedelta(days=36500), now_ms=1_700_000_060_000
+    )
+    assert late.status == "pending"
+    assert undecided([unheard, late]) == [unheard, late]
+
+
+def sensor(**more: Any) -> AuditCompleteSensor:
+    return AuditCompleteSensor(
+        **{"task_id": "wait", "topic": TOPIC, "hours": [HOUR], "deferrable": False, **more}
+    )
+
+
+def test_the_sensor_is_satisfied_by_a_proof_without_ever_deferring(store: AuditStore) -> None:
+    fill(store)
+    (said,) = sensor(deferrable=True).execute({})
+    assert (said["hour"], said["status"]) == (HOUR, "complete")
+
+
+def test_the_sensor_fails_at_once_on_a_loss_with_the_audits_words(store: AuditStore) -> None:
+    fill(store, lost=1)
+    with pytest.raises(AirflowFailException, match=f"page-view: {HOUR} is lost: 10 events of"):
+        sensor().execute({})
+    (said,) = sensor(until="decided").execute({})
+    assert said["status"] == "lost"
+    (said,) = sensor(completeness=0.9).execute({})
+    assert said["arrived"] == 90
+
+
+def test_the_sensor_gives_up_in_time_and_says_what_it_waited_for(store: AuditStore) -> None:
+    with pytest.raises(AirflowSensorTimeout, match=f"page-view: {HOUR} is unknown: .*{OTHER_HOUR}"):
+        sensor(hours=[HOUR, OTHER_HOUR], timeout=0.3, poke_interval=0.05).execute({})
+
+
+def test_an_hour_without_events_is_complete_when_every_tier_says_so(store: AuditStore) -> None:
+    fill(store)
+    (said,) = sensor(hours=OTHER_HOUR).execute({})
+    assert (said["status"], said["handed_over"], said["arrived"]) == ("complete", 0, 0)
+
+
+def test_a_deferred_sensor_ends_as_its_trigger_says(store: AuditStore) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(deferrable=True, poke_interval=0.02, timeout=20).execute({})
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == "headrace.airflow.triggers.AuditDecidedTrigger"
+    trigger = AuditDecidedTrigger(**arguments)
+    assert trigger.serialize() == (path, arguments)
+
+    async def first_event() -> TriggerEvent:
+        async for event in trigger.run():
+            return event
+        raise AssertionError("the trigger ended without an event")
+
+    async def fill_later() -> TriggerEvent:
+        waiting = asyncio.create_task(first_event())
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await asyncio.to_thread(fill, store)
+        return await asyncio.wait_for(waiting, 10)
+
+    event = asyncio.run(fill_later())
+    assert event.payload["decided"] is True
+    (said,) = sensor().execute_complete({}, event.payload)
+    assert (said["status"], said["arrived"]) == ("complete", 100)
+
+
+def test_a_trigger_stops_at_its_deadline(store: AuditStore, connection: dict[str, str]) -> None:
+    trigger = AuditDecidedTrigger(
+        topic=TOPIC,
+        hours=[HOUR],
+        audit_store=connection["audit_store"],
+        delay_s=300,
+        poll_interval_s=0.02,
+        deadline_s=time.time() + 0.1,
+    )
+
+    async def events() -> list[TriggerEvent]:
+        return [event async for event in trigger.run()]
+
+    (event,) = asyncio.run(events())
+    assert event.payload["decided"] is False
+    with pytest.raises(AirflowSensorTimeout, match="no tier has ever reported anything about this topic"):
+        sensor().execute_complete({}, event.payload)
+
+
+def test_the_link_leads_to_the_hours_of_the_task() -> None:
+    task = sensor(hours=[OTHER_HOUR, HOUR])
+    assert task.operator_extra_links == (AuditReportLink(),)
+    assert AuditReportLink().get_link(task, ti_key=None) == (
+        "http://127.108.9.1:8080/headrace/audit/page-view?from=2015-05-17T11%3A00%3A00&to=2015-05-17T13%3A00%3A00"
+    )
+    assert report_url("http://a/", "a b", []) == "http://a/headrace/audit/a%20b"
+    assert report_url("http://a", "t", ["{{ a template }}"]) == "http://a/headrace/audit/t"
+
+
+def test_the_page_shows_counts_verdict_and_words(store: AuditStore) -> None:
+    from headrace.airflow.report_page import page
+
+    fill(store, lost=1)
+    html = page(report(store, TOPIC), TOPIC)
+    assert '<td class="n">100</td><td class="n">90</td><td class="n">90</td><td class="n">90</td>' in html
+    assert '<td class="lost"><b>lost</b><br>10 events of page-view, west, 2015-05-17 11:00' in html
+    assert "&lt;script&gt;" in page(report(store, TOPIC), "<script>")
+
+
+def test_the_page_is_for_those_who_are_logged_in(airflow_database: Path, store: AuditStore) -> None:
+    from airflow.api_fastapi.app import create_app
+
+    fill(store)
+    password = json.loads((airflow_database / "passwords.json").read_text())["admin"]
+
+    async def visit() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(create_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", trust_env=False) as http:
+            stranger = await http.get("/headrace/audit/page-view")
+            login = await http.post("/auth/token", json={"username": "admin", "password": password})
+            http.headers["Authorization"] = f"Bearer {login.json()['access_token']}"
+            window = {"from": HOUR, "to": OTHER_HOUR}
+            return [
+                stranger,
+                await http.get("/headrace/audit/page-view", params=window),
+                await http.get("/headrace/audit", params={"format": "json"}),
+                await http.get("/headrace/audit", params={"from": "soon"}),
+            ]
+
+    stranger, page, plain, bad = asyncio.run(visit())
+    assert stranger.status_code == 401
+    assert page.status_code == 200
+    assert '<b class="complete">complete</b>' in page.text
+    assert [verdict["counts"]["warehouse"] for verdict in plain.json()["verdicts"]] == [100]
+    assert bad.status_code == 400
+    assert "is not a time such as" in bad.text

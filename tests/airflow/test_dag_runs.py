@@ -1,0 +1,216 @@
+"""Runs of the DAGs in this process (`dag.test()`): a real HDFS, a real audit store, real asset events.
+
+Spark alone is a stand-in: the load's program adds to the commit log what a load would. With Spark, brokers
+and a scheduler it is the turn of `tests/dags`.
+"""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.models.asset import AssetEvent
+from airflow.sdk import DAG
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from conftest import set_connection
+from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_said
+from fix_hdfs import HdfsProcess
+from headrace.audit.store import AuditStore
+from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.layout import HOUR_MS, TopicPaths
+from headrace.warehouse.manifest import DataFile, Manifest
+from headrace.warehouse.seal import seals
+
+ROOT = "/data"
+NEXT_DAY = HOUR_A + 24 * HOUR_MS
+HOUR_NAMES = {HOUR_A: "2015-05-17T11:00:00", HOUR_A + HOUR_MS: "2015-05-17T12:00:00"}
+
+
+def load(hdfs: HdfsProcess, rows: dict[int, int]) -> Manifest:
+    """Commits what a load of so many rows in each hour commits."""
+    with hdfs.client() as client:
+        log = CommitLog(client, TopicPaths(ROOT, TOPIC))
+        sequence = log.state().next_sequence
+        change_id = f"load-{sequence}"
+        staged = log.paths.staged(change_id)
+        files = []
+        for number, (hour_ms, count) in enumerate(rows.items()):
+            client.write(f"{staged}/{number}", b"rows", overwrite=True)
+            path = log.paths.data_file(hour_ms, sequence, number)
+            files.append(DataFile(path, f"{staged}/{number}", hour_ms, count, 4, 1))
+        manifest = Manifest(sequence, "load", TOPIC, change_id, 1, "test", files=tuple(files), schema_id=1)
+        log.commit(change_id, lambda _state: manifest)
+        log.finish(manifest, None)
+        return manifest
+
+
+class World:
+    """A warehouse and an audit that agree, or not."""
+
+    def __init__(self, hdfs: HdfsProcess, store: AuditStore) -> None:
+        self.hdfs, self.store = hdfs, store
+
+    def load(self, rows: dict[int, int]) -> None:
+        load(self.hdfs, rows)
+
+    def account_for(self, rows: dict[int, int], *, lost: int = 0) -> None:
+        """The audit's tiers speak of so many events an hour; the first `lost` of all never arrived."""
+        batches, first = [], 0
+        for hour_ms, count in rows.items():
+            batches += [Batch(0, 7, 0, first + n, 1, hour_ms) for n in range(count)]
+            first += count
+        log = PartitionBytes()
+        for batch in batches[lost:]:
+            log.append(batch.encode())
+        self.store.fold(everything_said(batches, {0: log}))
+
+    def sealed(self) -> dict[int, tuple[int, int]]:
+        """By hour the version and rows of its seal."""
+        with self.hdfs.client() as client:
+            found = seals(client, TopicPaths(ROOT, TOPIC))
+        return {hour_ms: (seal.version, seal.rows) for hour_ms, seal in found.items()}
+
+
+@pytest.fixture
+def world(
+    hdfs: HdfsProcess,
+    connection: dict[str, str],
+    airflow_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> World:
+    extra = {**connection, "webhdfs_url": hdfs.webhdfs_url, "hdfs_url": hdfs.hdfs_url}
+    set_connection(monkeypatch, "headrace_default", {"conn_type": "headrace", "extra": extra})
+    with hdfs.client() as client:
+        client.delete(ROOT)
+    return World(hdfs, AuditStore(connection["audit_store"]))
+
+
+@pytest.fixture
+def dags(world: World, airflow_home: Path) -> dict[str, DAG]:
+    bag = DagBag(airflow_home / "dags")
+    assert not bag.import_errors
+    return dict(bag.dags)
+
+
+def states(run: Any) -> dict[str, str]:
+    return {
+        ti.task_id if ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]": str(ti.state)
+        for ti in run.get_task_instances()
+    }
+
+
+def events_of(run: Any, name: str) -> dict[str | None, dict[str, Any]]:
+    """The asset events of a run by partition key."""
+    with create_session() as session:
+        rows = session.scalars(
+            select(AssetEvent).where(AssetEvent.source_run_id == run.run_id, AssetEvent.asset.has(name=name))
+        ).all()
+        return {row.partition_key: row.extra for row in rows}
+
+
+def test_sealed_hours_become_events_with_addresses_and_counts(world: World, dags: dict[str, DAG]) -> None:
+    rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2, NEXT_DAY: 4}
+    world.load(rows)
+    world.account_for(rows)
+    run = dags[f"seal-{TOPIC}"].test()
+    assert str(run.state) == "success"
+    assert states(run) == dict.fromkeys(
+        ["hours_due", "audit[0]", "audit[1]", "seal[0]", "seal[1]", "every_hour_sealed"], "success"
+    )
+    assert world.sealed() == {hour_ms: (1, count) for hour_ms, count in rows.items()}
+    events = events_of(run, TOPIC)
+    assert set(events) == {*HOUR_NAMES.values(), "2015-05-18T11:00:00"}
+    said = events["2015-05-17T12:00:00"]["hours"]["2015-05-17T12:00:00"]
+    assert (said["version"], said["rows"], said["completeness"]) == (1, 2, 1.0)
+    assert said["counts"]["west"]["warehouse"] == 2
+    assert said["addresses"]["west"]["0"][1] > 0
+    # Nothing is due any more: the next run seals nothing, and no asset changes.
+    again = dags[f"seal-{TOPIC}"].test()
+    assert str(again.state) == "success"
+    assert states(again)["every_hour_sealed"] == "success"
+    assert events_of(again, TOPIC) == {}
+
+
+def test_late_events_make_a_new_version_of_a_sealed_hour(world: World, dags: dict[str, DAG]) -> None:
+    world.load({HOUR_A: 3})
+    world.account_for({HOUR_A: 5})
+    dags[f"seal-{TOPIC}"].test()
+    world.load({HOUR_A: 2})
+    run = dags[f"seal-{TOPIC}"].test()
+    assert world.sealed() == {HOUR_A: (2, 5)}
+    assert events_of(run, TOPIC)[HOUR_NAMES[HOUR_A]]["hours"][HOUR_NAMES[HOUR_A]]["version"] == 2
+
+
+def test_a_loss_leaves_its_hour_unsealed_and_fails_the_run_in_the_audits_words(
+    world: World, dags: dict[str, DAG], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2, NEXT_DAY: 4}
+    world.load({**rows, HOUR_A: 2})
+    world.account_for(rows, lost=1)
+    run = dags[f"seal-{TOPIC}"].test()
+    assert str(run.state) == "failed"
+    assert states(run)["every_hour_sealed"] == "failed"
+    assert states(run)["seal[0]"] == states(run)["seal[1]"] == "success"
+    # Its neighbours are sealed all the same.
+    assert world.sealed() == {HOUR_A + HOUR_MS: (1, 2), NEXT_DAY: (1, 4)}
+    assert set(events_of(run, TOPIC)) == {"2015-05-17T12:00:00", "2015-05-18T11:00:00"}
+    said = capsys.readouterr().out + caplog.text
+    assert f"{TOPIC}: 1 hour is not sealed: {HOUR_NAMES[HOUR_A]} is lost: 1 event of {TOPIC}, west" in said
+    assert "sequence 0 of partition 0" in said
+
+
+def test_hours_that_the_audit_knows_nothing_of_fail_the_run_when_their_time_is_up(
+    world: World, dags: dict[str, DAG]
+) -> None:
+    world.load({HOUR_A: 1})
+    run = dags[f"seal-{TOPIC}"].test()
+    assert str(run.state) == "failed"
+    assert states(run) == {
+        "hours_due": "success",
+        "audit[0]": "failed",
+        "seal[0]": "upstream_failed",
+        "every_hour_sealed": "failed",
+    }
+    assert world.sealed() == {}
+
+
+def test_a_window_chooses_the_hours(world: World, dags: dict[str, DAG]) -> None:
+    rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2, NEXT_DAY: 4}
+    world.load(rows)
+    world.account_for(rows)
+    window = {"from": "2015-05-17T12:00:00Z", "to": "2015-05-18T00:00:00Z"}
+    run = dags[f"seal-{TOPIC}"].test(run_conf=window)
+    assert str(run.state) == "success"
+    assert world.sealed() == {HOUR_A + HOUR_MS: (1, 2)}
+
+
+def test_an_hour_is_left_alone_until_its_grace_is_over(world: World, dags: dict[str, DAG]) -> None:
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    world.load({now_ms - now_ms % HOUR_MS: 1})
+    run = dags[f"seal-{TOPIC}"].test()
+    assert str(run.state) == "success"
+    assert world.sealed() == {}
+
+
+def test_hdfs_out_of_reach_fails_the_run_and_says_so(
+    world: World, dags: dict[str, DAG], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(Hdfs.__init__.__kwdefaults__, "patience_s", 0.1)
+    extra = {
+        "bootstrap": "127.108.9.2:9092",
+        "registry_url": "http://127.108.9.3:8081",
+        "hdfs_url": "hdfs://127.108.9.9:8020",
+        "webhdfs_url": "http://127.108.9.9:9870",
+        "audit_store": "sqlite://",
+        "python": sys.executable,
+    }
+    set_connection(monkeypatch, "headrace_default", {"conn_type": "headrace", "extra": extra})
+    run = dags[f"seal-{TOPIC}"].test()
+    assert str(run.state) == "failed"
+    assert states(run)["hours_due"] == states(run)["every_hour_sealed"] == "failed"
+    assert "127.108.9.9:9870" in capsys.readouterr().out

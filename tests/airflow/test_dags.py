@@ -1,0 +1,121 @@
+"""The DAGs as Airflow reads them: which there are, how they hang together, what a bad topics.yaml says."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.partition_mappers.temporal import StartOfDayMapper as CoreStartOfDayMapper
+from airflow.sdk import DAG, StartOfDayMapper
+
+from headrace.airflow.hours import hour_key, parse_hour
+
+REPOSITORY = Path(__file__).parents[2]
+TWO_TOPICS = """
+defaults: {owner: platform, retries: 1}
+topics:
+  page-view: {owner: web-analytics, completeness: 0.99, audit_wait: 1m, audit_delay: 2m}
+  orders: {schedule: null, output: /finance, retention: 90d, grace: 90m}
+"""
+
+
+def bag(folder: Path) -> DagBag:
+    return DagBag(folder)
+
+
+@pytest.fixture(scope="module")
+def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DAG]:
+    """The DAGs of `dags/` with two topics instead of the ones it ships with."""
+    folder = tmp_path_factory.mktemp("dags")
+    shutil.copytree(REPOSITORY / "dags", folder, dirs_exist_ok=True)
+    (folder / "topics.yaml").write_text(TWO_TOPICS)
+    found = bag(folder)
+    assert not found.import_errors
+    return dict(found.dags)
+
+
+def test_what_is_shipped_is_imported_without_errors() -> None:
+    found = bag(REPOSITORY / "dags")
+    assert not found.import_errors
+    assert set(found.dags) == {
+        "load-page-view",
+        "seal-page-view",
+        "compact",
+        "reconcile",
+        "retain",
+        "daily-active-users",
+    }
+
+
+def test_each_topic_has_its_two_dags(dags: dict[str, DAG]) -> None:
+    assert {"load-page-view", "seal-page-view", "load-orders", "seal-orders"} <= set(dags)
+    assert len(dags) == 8
+
+
+def test_every_dag_says_what_it_is_for_and_never_runs_beside_itself(dags: dict[str, DAG]) -> None:
+    for dag in dags.values():
+        assert dag.description
+        assert dag.max_active_runs == 1
+        assert not dag.catchup
+        assert "headrace" in dag.tags
+        assert all(task.owner in ("web-analytics", "platform") for task in dag.tasks)
+
+
+def test_loads_of_a_topic_wait_for_each_other_and_for_spark(dags: dict[str, DAG]) -> None:
+    load = dags["load-page-view"].get_task("load")
+    assert load.max_active_tis_per_dag == 1
+    assert load.pool == "spark"
+    assert load.retries == 1
+    assert [asset.name for asset in load.outlets] == ["page-view loaded"]
+    assert dags["load-page-view"].params["dry_run"] is False
+    assert dags["load-page-view"].timetable.expression == "*/10 * * * *"
+    assert not dags["load-orders"].timetable.can_be_scheduled
+    assert dags["load-orders"].get_task("load").root == "/finance"
+
+
+def test_a_seal_follows_a_load_and_goes_by_days(dags: dict[str, DAG]) -> None:
+    seal = dags["seal-page-view"]
+    assert [asset.name for asset in seal.timetable.asset_condition.objects] == ["page-view loaded"]
+    assert {task.task_id: task.downstream_task_ids for task in seal.tasks} == {
+        "hours_due": {"audit", "seal"},
+        "audit": {"seal"},
+        "seal": {"every_hour_sealed"},
+        "every_hour_sealed": set(),
+    }
+    audit, sealing = (seal.get_task(name) for name in ("audit", "seal"))
+    assert audit.until == "decided"
+    assert audit.timeout == 60
+    assert sealing.completeness == 0.99
+    assert audit.delay == sealing.delay == timedelta(minutes=2)
+    assert [asset.name for asset in sealing.outlets] == ["page-view"]
+    assert seal.get_task("every_hour_sealed").trigger_rule == "all_done"
+
+
+def test_housekeeping_knows_each_topics_terms(dags: dict[str, DAG]) -> None:
+    compact, retain, verify = (dags[name].get_task("orders") for name in ("compact", "retain", "reconcile"))
+    assert (compact.command, list(compact.arguments)) == ("compact", ["--grace-hours", "1.5"])
+    assert (retain.command, list(retain.arguments)) == ("retain", ["--keep-hours", "2160.0"])
+    assert (verify.command, verify.root) == ("verify", "/finance")
+    assert dags["retain"].get_task("page-view").arguments == []
+
+
+def test_what_follows_sealed_hours_goes_by_their_day(dags: dict[str, DAG]) -> None:
+    timetable = dags["daily-active-users"].timetable
+    assert timetable.asset_condition.name == "page-view"
+    assert isinstance(timetable.default_partition_mapper, StartOfDayMapper)
+    # Airflow's own mapper reads the keys that seals write.
+    assert CoreStartOfDayMapper().to_downstream(hour_key(parse_hour("2015-05-17T10"))) == "2015-05-17"
+    program = dags["daily-active-users"].get_task("count").program
+    assert program.name == "daily_active_users.py"
+    assert program.is_file()
+
+
+def test_a_bad_topics_file_is_an_import_error_that_says_what_to_mend(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "dags", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "topics.yaml").write_text("topics: {page-view: {owner: a, completeness: 2}}")
+    errors = bag(tmp_path).import_errors
+    assert {Path(path).name for path in errors} == {"headrace_topics.py", "housekeeping.py"}
+    assert all(
+        "topics.yaml: topic page-view: completeness 2 is not a share" in text for text in errors.values()
+    )

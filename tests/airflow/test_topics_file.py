@@ -1,0 +1,80 @@
+"""topics.yaml: what a good file becomes, and what is said about a bad one."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace.airflow.topics import TopicPlan, TopicsFileError, parse_topics, read_topics
+
+
+def plans(text: str) -> tuple[TopicPlan, ...]:
+    return parse_topics(text, where="topics.yaml")
+
+
+def test_the_file_that_is_shipped_is_good() -> None:
+    read = read_topics(Path(__file__).parents[2] / "dags" / "topics.yaml")
+    assert [plan.topic for plan in read] == ["page-view"]
+    assert all(plan.completeness == 1.0 and plan.output == "/data" for plan in read)
+
+
+def test_a_topic_overrides_the_defaults_field_by_field() -> None:
+    one, two = plans(
+        """
+defaults: {owner: platform, grace: 30m, retention: 90d}
+topics:
+  clicks: {}
+  orders: {schedule: null, completeness: 0.999, retention: null, output: /warehouse, retries: 0}
+"""
+    )
+    assert one == TopicPlan(
+        topic="clicks", owner="platform", grace=timedelta(minutes=30), retention=timedelta(days=90)
+    )
+    assert two == TopicPlan(
+        topic="orders",
+        owner="platform",
+        schedule=None,
+        completeness=0.999,
+        grace=timedelta(minutes=30),
+        retention=None,
+        output="/warehouse",
+        retries=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("topics: [", "topics.yaml is not YAML"),
+        ("- page-view", "topics.yaml must be a mapping of names to values"),
+        ("topics: {}", "topics is empty; name at least one topic"),
+        ("defaults: {owner: a}", "topics must be a mapping"),
+        ("other: 1\ntopics: {a: {owner: b}}", "unknown field 'other'; known are defaults, topics"),
+        ("topics: {a: {ownr: b}}", "topic a: unknown field 'ownr'"),
+        ("topics: {a: {}}", "topic a: owner is missing"),
+        ("topics: {a: {owner: ' '}}", "topic a: owner is missing"),
+        ("topics: {1: {owner: b}}", "1 is not a name; quote it"),
+        ("topics: {'a/b': {owner: b}}", "topic a/b: no name for a topic"),
+        ("topics: {'..': {owner: b}}", "topic ..: no name for a topic"),
+        ("topics: {a: {owner: b, schedule: soon}}", "schedule 'soon' is not a cron expression"),
+        ("topics: {a: {owner: b, schedule: 10}}", "schedule 10 is not a cron expression"),
+        ("topics: {a: {owner: b, output: data}}", "output 'data' is not an absolute HDFS directory"),
+        ("topics: {a: {owner: b, output: /data/../etc}}", "is not an absolute HDFS directory"),
+        ("topics: {a: {owner: b, completeness: 99.9}}", "completeness 99.9 is not a share"),
+        ("topics: {a: {owner: b, completeness: true}}", "completeness True is not a share"),
+        ("topics: {a: {owner: b, completeness: 0}}", "completeness 0 is not a share"),
+        ("topics: {a: {owner: b, grace: 10}}", "grace: 10 is not a duration such as 30s, 10m, 6h or 90d"),
+        ("topics: {a: {owner: b, grace: null}}", "grace: None is not a duration"),
+        ("topics: {a: {owner: b, retention: 9999999d}}", "retention: 9999999d is over the limit"),
+        ("topics: {a: {owner: b, retries: -1}}", "retries -1 is not a number from 0 to 20"),
+    ],
+)
+def test_an_error_names_topic_field_and_value(text: str, said: str) -> None:
+    with pytest.raises(TopicsFileError, match=r"^[^\n]+$") as error:
+        plans(text)
+    assert said in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TopicsFileError, match=r"nothing\.yaml cannot be read: No such file"):
+        read_topics(tmp_path / "nothing.yaml")
