@@ -1,0 +1,58 @@
+"""`headrace audit`: was anything lost, where, and between which tiers?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .context import parse_time_ms, site
+from .errors import ExitCode
+from .output import JsonOption, out, print_json
+
+app = typer.Typer(
+    help="The account of every event, from its producer to the warehouse.", no_args_is_help=True
+)
+
+
+@app.callback()
+def audit() -> None:
+    """The account of every event, from its producer to the warehouse."""
+
+
+@app.command()
+def report(
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="One topic; by default all.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", help="Hours of event time from here on, such as 2015-05-17T10 (UTC)."),
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Hours before this one.")] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="The audit store's URL, instead of the site's.", metavar="URL"),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare the four tiers, hour by hour. The exit code is 0 only when everything is complete."""
+    from headrace.audit.evidence import Status
+    from headrace.audit.report import report as judge_all
+    from headrace.audit.store import AuditStore
+    from headrace.fleet.report_view import print_report
+
+    opened = AuditStore(store or site().audit_store_url)
+    try:
+        judged = judge_all(
+            opened,
+            topic,
+            parse_time_ms(from_) if from_ else None,
+            parse_time_ms(to) if to else None,
+        )
+    finally:
+        opened.close()
+    if json:
+        print_json(judged.to_json())
+    else:
+        print_report(judged, out, empty="no tier has reported anything in that span")
+    if judged.status is not Status.COMPLETE:
+        raise typer.Exit(ExitCode.NO)

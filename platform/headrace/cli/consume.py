@@ -1,0 +1,152 @@
+"""`headrace consume`: records of a topic, as they are or as they come, Avro events decoded."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .context import BootstrapOption, DatacenterOption, bootstrap, datacenter, parse_time_ms
+from .errors import CommandError
+from .output import in_time, out
+
+if TYPE_CHECKING:
+    from headrace.client.consumer import Consumer, ConsumerRecord
+    from headrace.registry.serializers import AvroDeserializer
+
+POLL_S = 0.5
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="The topic to read.")],
+    from_: Annotated[
+        str,
+        typer.Option("--from", help="beginning, end, a time such as 2015-05-17T10, or an address with -p."),
+    ] = "end",
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Read this one only.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="End after so many records.")
+    ] = None,
+    to_end: Annotated[bool, typer.Option("--to-end", "-e", help="End where the log ends now.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not decode Avro events.")] = False,
+    where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
+    registry: Annotated[
+        str | None, typer.Option("--registry", "-r", help="Instead of a datacenter's.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a record and line.")] = False,
+) -> None:
+    """Print records until --limit, --to-end or Ctrl-C."""
+    from headrace.client.admin import LATEST, Admin
+    from headrace.client.consumer import Consumer
+
+    servers = bootstrap(where, brokers)
+    url = registry or (None if brokers else datacenter(where).registry_url)
+    with Consumer(servers, auto_offset_reset="earliest") as consumer:
+        partitions = consumer.partitions_for(topic)
+        if partition is not None:
+            if partition not in partitions:
+                raise CommandError(f"{topic} has partitions 0 to {len(partitions) - 1}, but no {partition}")
+            partitions = [partition]
+        consumer.assign([(topic, each) for each in partitions])
+        _seek(consumer, topic, partitions, from_, is_one=partition is not None)
+        ends = {}
+        if to_end:
+            with Admin(servers) as admin:
+                ends = {each: end.offset for each, end in admin.list_offsets(topic, LATEST).items()}
+        decode = None if raw or url is None else _deserializer(url)
+        for count, record in enumerate(
+            _records(consumer, topic, partitions, ends if to_end else None), start=1
+        ):
+            _print(record, _value(record.value, decode), as_json=json)
+            if count == limit:
+                break
+
+
+def _seek(consumer: Consumer, topic: str, partitions: list[int], from_: str, *, is_one: bool) -> None:
+    for each in partitions:
+        if from_ == "beginning":
+            consumer.seek_to_beginning(topic, each)
+        elif from_ == "end":
+            consumer.seek_to_end(topic, each)
+        elif from_.isdigit() and is_one:
+            consumer.seek(topic, each, int(from_))
+        else:
+            consumer.seek_to_timestamp(topic, each, parse_time_ms(from_))
+
+
+def _records(
+    consumer: Consumer, topic: str, partitions: list[int], ends: dict[int, int] | None
+) -> Iterator[ConsumerRecord]:
+    while True:
+        if ends is not None and all(consumer.position(topic, each) >= ends[each] for each in partitions):
+            return
+        try:
+            records = consumer.poll(POLL_S)
+        except KeyboardInterrupt:
+            return
+        for record in records:
+            if ends is None or record.offset < ends[record.partition]:
+                yield record
+
+
+def _deserializer(url: str) -> AvroDeserializer:
+    from headrace.registry.client import SchemaRegistryClient
+    from headrace.registry.serializers import AvroDeserializer
+
+    return AvroDeserializer(SchemaRegistryClient(url, retry_rounds=1))
+
+
+def _value(value: bytes | None, deserializer: AvroDeserializer | None) -> Any:
+    """The decoded event, else the value's text."""
+    from headrace.registry.errors import RegistryError, RegistryUnavailableError
+
+    if value is None:
+        return None
+    if deserializer is not None and len(value) > 5 and value[0] == 0:
+        try:
+            return deserializer.deserialize(value)
+        except (RegistryError, RegistryUnavailableError, ValueError):
+            # Bytes that only look like an event, or one whose schema is not known here.
+            return value.decode(errors="backslashreplace")
+    return value.decode(errors="backslashreplace")
+
+
+def _print(record: ConsumerRecord, value: Any, *, as_json: bool) -> None:
+    key = None if record.key is None else record.key.decode(errors="backslashreplace")
+    if as_json:
+        row = {
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp_ms,
+            "key": key,
+            "value": value,
+            "headers": {name: _header(name, data) for name, data in record.headers},
+        }
+        sys.stdout.write(jsonlib.dumps(row, ensure_ascii=False, default=_plain) + "\n")
+        sys.stdout.flush()
+        return
+    text = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False, default=_plain)
+    out.print(
+        f"[dim]{record.partition}:{record.offset}  {in_time(record.timestamp_ms)}[/]  [bold]{key or ''}[/]",
+        end="  ",
+    )
+    out.print(text, markup=False)
+
+
+def _header(name: str, data: bytes | None) -> Any:
+    if data is None:
+        return None
+    if name == "published-ms" and len(data) == 8:
+        return int.from_bytes(data, "big")
+    return data.decode(errors="backslashreplace")
+
+
+def _plain(value: object) -> object:
+    return int(value.timestamp() * 1000) if isinstance(value, datetime) else str(value)

@@ -1,0 +1,168 @@
+"""`headrace dump-log`: what a partition's files on disk hold, batch by batch, without any broker.
+
+Reads files only. A segment is named by the address of its first byte, so every batch's place can be checked
+against the address that it carries.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.wire.batch import BatchHeader
+
+from .errors import CommandError, ExitCode
+from .output import JsonOption, in_time, out, print_json
+
+BatchOnDisk = tuple[Path, int, "BatchHeader", "str | None", "list[dict[str, Any]] | None"]
+
+
+def dump_log(
+    path: Annotated[Path, typer.Argument(help="A segment file, or the directory of a partition.")],
+    records: Annotated[bool, typer.Option("--records", help="Decode the records too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many batches.")] = 10_000_000,
+    json: JsonOption = False,
+) -> None:
+    """Print the batches of a partition's log. The exit code is 1 when one is damaged or out of place."""
+    damaged = False
+    rows: list[dict[str, Any]] = []
+    for count, (file, at, header, problem, decoded) in enumerate(
+        _batches(_segments(path), with_records=records)
+    ):
+        if count == limit:
+            break
+        damaged = damaged or problem is not None
+        row = _row(file, at, header, problem, decoded)
+        if json:
+            rows.append(row)
+        else:
+            _print(row)
+    if json:
+        print_json(rows)
+    if damaged:
+        raise typer.Exit(ExitCode.NO)
+
+
+def _segments(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(path.glob("*.log"))
+        if not files:
+            raise CommandError(
+                f"{path} holds no segment (*.log); is it a partition's directory?", ExitCode.USAGE
+            )
+        return files
+    if not path.is_file():
+        raise CommandError(f"{path} is neither a segment file nor a partition's directory", ExitCode.USAGE)
+    if not path.stem.isdigit():
+        raise CommandError(
+            f"{path} is not a segment: its name is not the address of its first byte", ExitCode.USAGE
+        )
+    return [path]
+
+
+def _batches(files: list[Path], *, with_records: bool) -> Iterator[BatchOnDisk]:
+    from headrace.wire.batch import hop
+    from headrace.wire.errors import WireError
+
+    for file in files:
+        size = file.stat().st_size
+        if size == 0:
+            continue
+        first_address = int(file.stem)
+        end = 0
+        with (
+            file.open("rb") as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            try:
+                for at, header in hop(view):
+                    end = at + header.size_bytes
+                    yield _look(file, view, at, header, first_address, with_records=with_records)
+            except WireError as error:
+                raise CommandError(f"{file} at {end}: {error}") from error
+        if end != size:
+            raise CommandError(f"{file} ends with {size - end} bytes that are no whole batch, at {end}")
+
+
+def _look(
+    file: Path, view: memoryview, at: int, header: BatchHeader, first_address: int, *, with_records: bool
+) -> BatchOnDisk:
+    from headrace.wire.batch import verify
+    from headrace.wire.errors import WireError
+    from headrace.wire.records import decode_records
+
+    problem: str | None = None
+    decoded: list[dict[str, Any]] | None = None
+    try:
+        verify(view, at, header)
+        if with_records:
+            batch = bytes(view[at : at + header.size_bytes])
+            decoded = [
+                {
+                    "offset": record.offset,
+                    "timestamp_ms": record.timestamp_ms,
+                    "key": _text(record.key),
+                    "value": _text(record.value),
+                    "headers": {name: _text(value) for name, value in record.headers},
+                }
+                for record in decode_records(batch)
+            ]
+    except WireError as error:
+        problem = str(error)
+    if problem is None and header.base_offset != first_address + at:
+        problem = f"it carries address {header.base_offset} but lies at {first_address + at}"
+    return file, at, header, problem, decoded
+
+
+def _row(
+    file: Path, at: int, header: BatchHeader, problem: str | None, decoded: list[dict[str, Any]] | None
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "segment": file.name,
+        "position": at,
+        "address": header.base_offset,
+        "next_address": header.base_offset + header.size_bytes,
+        "size_bytes": header.size_bytes,
+        "record_count": header.record_count,
+        "base_timestamp_ms": header.base_timestamp_ms,
+        "max_timestamp_ms": header.max_timestamp_ms,
+        "codec": header.attributes & 0x07 if problem else header.codec.name.lower(),
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "crc": f"{header.crc:08x}",
+        "problem": problem,
+    }
+    if decoded is not None:
+        row["records"] = decoded
+    return row
+
+
+def _print(row: dict[str, Any]) -> None:
+    producer = "no producer id"
+    if row["producer_id"] >= 0:
+        last = row["base_sequence"] + row["record_count"] - 1
+        producer = (
+            f"producer {row['producer_id']}/{row['producer_epoch']} sequences {row['base_sequence']}–{last}"
+        )
+    times = f"{in_time(row['base_timestamp_ms'])} … {in_time(row['max_timestamp_ms'])}"
+    out.print(
+        f"[bold]{row['address']:>12}[/]  {row['size_bytes']:>8} B  {row['record_count']:>6} records  "
+        f"{times}  {row['codec']:<6}  {producer}"
+    )
+    for record in row.get("records", ()):
+        out.print(
+            f"    {record['offset']:>12}  {record['key']!r:.40}  {record['value']!r:.100}", markup=False
+        )
+    if row["problem"]:
+        out.print(f"              [red]damaged: {row['problem']}[/]")
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="backslashreplace")

@@ -1,0 +1,167 @@
+"""`headrace up | down | status | logs | demo`: the site on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.fleet.site import Site
+    from headrace.fleet.units import Unit
+
+from .context import site
+from .errors import CommandError, ExitCode
+from .output import JsonOption, in_duration, out, print_json, print_table
+
+
+class Part(StrEnum):
+    """What of a site may be left out."""
+
+    AIRFLOW = "airflow"
+
+
+def up(
+    without: Annotated[
+        list[Part] | None, typer.Option("--without", help="Leave a part out, and stop it if it runs.")
+    ] = None,
+) -> None:
+    """Start every unit of the site that does not run yet, and wait until each is ready."""
+    from headrace.fleet import operate
+    from headrace.fleet.airflow_units import check_installed
+    from headrace.fleet.units import units_of
+
+    here = site()
+    if without:
+        here = here.model_copy(update={part.value: False for part in without})
+    check_installed(here)
+    units = units_of(here)
+    out.print(f"starting {len(units)} units; state and logs in [bold]{here.home}[/]")
+    ready = 0
+
+    def tell(unit: Unit, what: str) -> None:
+        nonlocal ready
+        if what == "ready":
+            ready += 1
+            where = " ".join(str(address) for address in unit.listens[:2])
+            out.print(f"  [green]ready[/] {ready:2d}/{len(units)}  {unit.name:<24} {where}")
+
+    operate.up(here, tell)
+    out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
+    if here.airflow:
+        _print_login(here)
+
+
+def down() -> None:
+    """Stop every unit of the site, in the reverse order of the start."""
+    from headrace.fleet import operate
+
+    here = site()
+
+    def tell(unit: Unit, what: str) -> None:
+        if what == "stopped":
+            out.print(f"  stopped  {unit.name}")
+
+    was_running = operate.down(here, tell)
+    out.print("the site is stopped; its data stays" if was_running else f"nothing was running in {here.home}")
+
+
+def status(json: JsonOption = False) -> None:
+    """Say how every unit is. The exit code is 0 only when all are ready."""
+    from headrace.fleet import operate
+
+    here = site()
+    rows = operate.status(here)
+    if json:
+        print_json(
+            [
+                {
+                    "unit": row.unit.name,
+                    "kind": row.unit.kind,
+                    "datacenter": row.unit.datacenter,
+                    "state": row.state.state if row.state else None,
+                    "ready": row.is_ready,
+                    "problem": row.problem,
+                    "pid": row.state.pid if row.state and row.state.pid else None,
+                    "uptime_s": row.state.uptime_s if row.state else 0,
+                    "listens": [str(address) for address in row.unit.listens],
+                    "log": str(row.unit.log_path),
+                }
+                for row in rows
+            ]
+        )
+    else:
+        print_table(
+            ["unit", "", ">pid", ">up", "listens on"],
+            [
+                (
+                    row.unit.name,
+                    "[green]ready[/]" if row.is_ready else f"[red]{row.problem}[/]",
+                    row.state.pid if row.state and row.state.pid else "-",
+                    in_duration(row.state.uptime_s) if row.state and row.state.pid else "-",
+                    " ".join(str(address) for address in row.unit.listens[:2]),
+                )
+                for row in rows
+            ],
+            empty="this site has no units",
+        )
+        if any(row.unit.kind == "airflow" and row.state for row in rows):
+            _print_login(here)
+    if not all(row.is_ready for row in rows):
+        raise typer.Exit(ExitCode.NO)
+
+
+def _print_login(here: Site) -> None:
+    from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
+
+    password = airflow_password(here) or "not made yet"
+    out.print(f"Airflow: {airflow_url(here)}  user [bold]{USER}[/]  password [bold]{password}[/]")
+
+
+def logs(
+    unit: Annotated[str, typer.Argument(help="A unit, such as east-broker-1; or supervisord.")],
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the last lines.")
+    ] = 30,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay, and print what is added.")] = False,
+) -> None:
+    """Print the last lines of a unit's log."""
+    from headrace.fleet import operate
+    from headrace.fleet.units import units_of
+
+    here = site()
+    paths = {each.name: each.log_path for each in units_of(here)}
+    paths["supervisord"] = here.home / "logs" / "supervisord.log"
+    if unit not in paths:
+        raise CommandError(f"there is no unit {unit!r}; there are {', '.join(sorted(paths))}", ExitCode.USAGE)
+    if not paths[unit].exists():
+        raise CommandError(f"{unit} has no log yet ({paths[unit]}); start the site with `headrace up`")
+    if follow:
+        # tail(1) knows how to follow a file over a rotation.
+        raise typer.Exit(
+            subprocess.run(["tail", "-n", str(lines), "-F", str(paths[unit])], check=False).returncode
+        )
+    sys.stdout.write(operate.log_tail(paths[unit], lines) + "\n")
+
+
+def demo(
+    access_log: Annotated[
+        Path | None,
+        typer.Option("--access-log", help="Publish the lines of a log in Combined Log Format."),
+    ] = None,
+    drop: Annotated[int, typer.Option("--drop", min=0, help="Lose so many events inside a client.")] = 0,
+    count: Annotated[
+        int, typer.Option("--count", min=100, help="Page views to make, without a log.")
+    ] = 20_000,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1.0, help="How long the services publish.")
+    ] = 15.0,
+) -> None:
+    """Show the whole pipeline at work, and account for every event: exit code 0 when all is complete."""
+    from headrace.fleet.demo.main import run_demo
+
+    raise typer.Exit(run_demo(access_log=access_log, drop=drop, event_count=count, publishing_s=seconds))

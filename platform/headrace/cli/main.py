@@ -1,0 +1,37 @@
+"""The command `headrace`: puts the groups together, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import typer
+
+from . import audit, consume, dump_log, fleet, groups, mirror, produce, schemas, topics, warehouse_care
+from .errors import give_up
+
+app = typer.Typer(
+    name="headrace",
+    help="Events from many datacenters into one warehouse, and the proof that none was lost.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (fleet.up, fleet.down, fleet.status, fleet.logs, fleet.demo):
+    app.command(rich_help_panel="The site on this machine")(command)
+app.add_typer(topics.app, name="topics", rich_help_panel="Topics and events")
+app.command("produce", rich_help_panel="Topics and events")(produce.produce)
+app.command("consume", rich_help_panel="Topics and events")(consume.consume)
+app.add_typer(groups.app, name="groups", rich_help_panel="Topics and events")
+app.add_typer(mirror.app, name="mirror", rich_help_panel="Between datacenters")
+app.add_typer(warehouse_care.app, name="warehouse", rich_help_panel="Warehouse")
+app.add_typer(audit.app, name="audit", rich_help_panel="Audit")
+app.add_typer(schemas.app, name="schemas", rich_help_panel="Schemas")
+app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)
+
+
+def main() -> None:
+    """Runs the command line of this process, and ends it."""
+    try:
+        app()
+    except Exception as error:
+        give_up(error)

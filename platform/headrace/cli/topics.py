@@ -1,0 +1,186 @@
+"""`headrace topics`: the topics of a datacenter, their partitions and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.client.admin import Admin
+
+from .context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
+from .errors import CommandError, ExitCode
+from .output import JsonOption, in_bytes, out, print_json, print_table
+
+app = typer.Typer(help="Topics: what there is, where it lies, how it is kept.", no_args_is_help=True)
+
+TopicArgument = Annotated[str, typer.Argument(help="A topic's name.", show_default=False)]
+TIMEOUT_MS = 8_000.0
+
+
+@contextmanager
+def _admin(where: str | None, brokers: str | None) -> Iterator[Admin]:
+    from headrace.client.admin import Admin
+
+    with Admin(bootstrap(where, brokers), timeout_ms=TIMEOUT_MS) as admin:
+        yield admin
+
+
+def _addresses(admin: Admin, topic: str) -> dict[int, tuple[int, int]]:
+    """Per partition its log's first address and its end."""
+    from headrace.client.admin import EARLIEST, LATEST
+
+    starts, ends = admin.list_offsets(topic, EARLIEST), admin.list_offsets(topic, LATEST)
+    return {partition: (starts[partition].offset, ends[partition].offset) for partition in ends}
+
+
+@app.command("list")
+def list_(
+    where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also those whose names begin with _.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """List the topics, each with its partitions and the bytes that they hold."""
+    with _admin(where, brokers) as admin:
+        rows = []
+        for name, info in sorted(admin.topics().items()):
+            if name.startswith("_") and not all_:
+                continue
+            size = sum(end - start for start, end in _addresses(admin, name).values())
+            rows.append((name, len(info.partitions), size))
+    if json:
+        print_json([{"topic": name, "partitions": count, "bytes": size} for name, count, size in rows])
+        return
+    print_table(
+        ["topic", ">partitions", ">size"],
+        [(name, count, in_bytes(size)) for name, count, size in rows],
+        empty="there are no topics here (--all shows internal ones, too)",
+    )
+
+
+@app.command()
+def create(
+    topic: TopicArgument,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=10_000, help="How many.")] = 3,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-f", min=1, max=100, help="Copies of each.")
+    ] = 1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", help="A setting; may be repeated.", metavar="NAME=VALUE"),
+    ] = None,
+    where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
+) -> None:
+    """Create a topic; its partitions are spread over the brokers."""
+    settings = parse_pairs(config or [])
+    with _admin(where, brokers) as admin:
+        admin.create_topic(topic, partitions, replication_factor, settings)
+    replicas = "one replica" if replication_factor == 1 else f"{replication_factor} replicas"
+    out.print(f"created {topic}: {partitions} partitions, {replicas} each")
+
+
+@app.command()
+def describe(
+    topic: TopicArgument,
+    where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say where each partition lies, which addresses it holds, and how the topic is set."""
+    with _admin(where, brokers) as admin:
+        info = admin.topic(topic)
+        addresses = _addresses(admin, topic)
+        settings = admin.describe_configs(topic)
+    partitions: list[dict[str, Any]] = [
+        {
+            "partition": part.partition,
+            "leader": part.leader,
+            "replicas": list(part.replicas),
+            "in_sync": list(part.isr),
+            "start_address": addresses[part.partition][0],
+            "end_address": addresses[part.partition][1],
+        }
+        for part in sorted(info.partitions.values(), key=lambda part: part.partition)
+    ]
+    own = {entry.name: entry.value for entry in settings.values() if entry.is_own}
+    defaults = {entry.name: entry.value for entry in settings.values() if not entry.is_own}
+    if json:
+        print_json(
+            {
+                "topic": topic,
+                "id": str(info.topic_id),
+                "partitions": partitions,
+                "config": own,
+                "defaults": defaults,
+            }
+        )
+        return
+    out.print(f"[bold]{topic}[/] ({info.topic_id})")
+    print_table(
+        [">partition", ">leader", "replicas", "in sync", ">start address", ">end address", ">size"],
+        [
+            (
+                part["partition"],
+                part["leader"] if part["leader"] >= 0 else "none",
+                ",".join(map(str, part["replicas"])),
+                ",".join(map(str, part["in_sync"])),
+                f"{part['start_address']:,}",
+                f"{part['end_address']:,}",
+                in_bytes(part["end_address"] - part["start_address"]),
+            )
+            for part in partitions
+        ],
+        empty="it has no partitions",
+    )
+    for name, value in sorted(own.items()):
+        out.print(f"  {name} = {value}", markup=False)
+    if not own:
+        out.print("all settings are the brokers' defaults (--json lists them)")
+
+
+@app.command()
+def alter(
+    topic: TopicArgument,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", help="A new value; NAME= puts the default back.", metavar="NAME=VALUE"
+        ),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="A larger number.")
+    ] = None,
+    where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
+) -> None:
+    """Change a topic's settings, or give it more partitions."""
+    changes = {name: value or None for name, value in parse_pairs(config or []).items()}
+    if not changes and partitions is None:
+        raise CommandError("nothing to change: give --config NAME=VALUE or --partitions N", ExitCode.USAGE)
+    with _admin(where, brokers) as admin:
+        if changes:
+            admin.alter_configs(topic, changes)
+            out.print(f"changed {', '.join(changes)} of {topic}")
+        if partitions is not None:
+            admin.create_partitions(topic, partitions)
+            out.print(f"{topic} has {partitions} partitions now; keys may land elsewhere than before")
+
+
+@app.command()
+def delete(
+    topic: TopicArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
+) -> None:
+    """Delete a topic and all its records. What is mirrored or loaded already stays there."""
+    if not yes:
+        typer.confirm(f"delete {topic} and all its records?", abort=True)
+    with _admin(where, brokers) as admin:
+        admin.delete_topic(topic)
+    out.print(f"deleted {topic}")

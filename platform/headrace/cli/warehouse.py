@@ -1,0 +1,198 @@
+"""`headrace warehouse`: the tables in HDFS, and loads into them. Their upkeep is in `warehouse_care`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .context import parse_time_ms, site
+from .errors import CommandError
+from .output import JsonOption, in_bytes, in_time, out, print_json, print_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.warehouse.options import Warehouse
+    from headrace.warehouse.tables import HourSummary
+
+app = typer.Typer(help="The hourly tables in HDFS.", no_args_is_help=True)
+
+TopicsArgument = Annotated[list[str], typer.Argument(help="Topics.", show_default=False)]
+UntilOption = Annotated[str | None, typer.Option("--until", help="Only records before this time.")]
+AcceptGapOption = Annotated[
+    bool, typer.Option("--accept-gap", help="Go on over records that were deleted before any load.")
+]
+
+PATIENCE_S = 5.0
+
+
+def warehouse() -> Warehouse:
+    """The site's."""
+    from headrace.warehouse.options import Warehouse
+
+    here = site()
+    # The subjects are registered where services publish.
+    registries = [*(source for source in here.sources if source != here.analysis), here.analysis]
+    return Warehouse(
+        hdfs_url=here.hdfs_url,
+        webhdfs_url=here.webhdfs_url,
+        bootstrap=here.analysis.bootstrap,
+        registry_url=",".join(datacenter.registry_url for datacenter in registries),
+        datacenter=here.warehouse,
+        patience_s=PATIENCE_S,
+    )
+
+
+@contextmanager
+def spark(work: str, *, quiet: bool) -> Iterator[SparkSession]:
+    """A Spark session for `work`. What Spark or HDFS raise inside becomes one line."""
+    from headrace.warehouse.errors import known_error
+    from headrace.warehouse.session import spark_session
+
+    if not quiet:
+        out.print("starting Spark …")
+    session = spark_session(f"headrace {work}")
+    try:
+        yield session
+    except Exception as error:
+        if problem := known_error(error, work):
+            raise CommandError(problem) from error
+        raise
+    finally:
+        session.stop()
+
+
+@app.command()
+def ls(
+    topic: Annotated[str | None, typer.Argument(help="A topic: its hours. Without one: all topics.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the tables, or the hours of one: rows and files as the commit log knows them, and seals."""
+    from headrace.warehouse import api
+
+    place = warehouse()
+    if topic is None:
+        tables = {name: api.list_hours(place, name) for name in api.list_tables(place)}
+        if json:
+            print_json(
+                [{"topic": name, "hours": len(hours), **_sums(hours)} for name, hours in tables.items()]
+            )
+            return
+        print_table(
+            ["topic", ">hours", ">sealed", ">rows", ">files", ">size"],
+            [
+                (name, len(hours), sum(each.sealed_version is not None for each in hours), *_shown(hours))
+                for name, hours in tables.items()
+            ],
+            empty="the warehouse is empty; `headrace warehouse load TOPIC` fills it",
+        )
+        return
+    hours = api.list_hours(place, topic)
+    if not hours:
+        raise CommandError(
+            f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one"
+        )
+    if json:
+        print_json([asdict(each) for each in hours])
+        return
+    print_table(
+        ["hour (UTC)", ">rows", ">files", ">size", "sealed"],
+        [(each.hour, *_shown([each]), _seal(each)) for each in hours],
+        empty="",
+    )
+    out.print(f"{_sums(hours)['rows']:,} rows in {place.url(f'{place.root}/{topic}/hourly')}")
+
+
+@app.command()
+def plan(
+    topics: TopicsArgument,
+    until: UntilOption = None,
+    accept_gap: AcceptGapOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Say which address ranges a load would read now. Reads no record and writes nothing."""
+    from headrace.warehouse import api
+
+    until_ms = parse_time_ms(until) if until else None
+    plans = api.plan_loads(warehouse(), topics, until_ms=until_ms, accept_gap=accept_gap)
+    if json:
+        print_json([asdict(each) for each in plans])
+        return
+    print_table(
+        ["topic", ">partition", ">from address", ">to address", ">size"],
+        [
+            (
+                each.topic,
+                part.partition,
+                f"{part.from_address:,}",
+                f"{part.to_address:,}",
+                in_bytes(part.size),
+            )
+            for each in plans
+            for part in each.ranges
+        ],
+        empty="nothing new",
+    )
+    for each in plans:
+        for gap in each.gaps:
+            out.print(
+                f"{each.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
+            )
+
+
+@app.command()
+def load(
+    topics: TopicsArgument,
+    until: UntilOption = None,
+    accept_gap: AcceptGapOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Load what is new into hourly Parquet, exactly once. Safe to repeat, and to run twice at a time."""
+    from headrace.warehouse import api
+
+    until_ms = parse_time_ms(until) if until else None
+    with spark(f"load {' '.join(topics)}", quiet=json) as session:
+        results = api.load_topics(session, warehouse(), topics, until_ms=until_ms, accept_gap=accept_gap)
+    if json:
+        print_json([asdict(result) for result in results])
+        return
+    for result in results:
+        if result.sequence is None:
+            out.print(f"{result.topic}: nothing new")
+            continue
+        dead = (
+            f", {result.dead_lettered:,} could not be decoded and lie aside" if result.dead_lettered else ""
+        )
+        out.print(
+            f"{result.topic}: load {result.sequence} brought {result.rows:,} rows into {len(result.hours)} "
+            f"hours, {result.files} files, in {result.seconds:.1f} s{dead}"
+        )
+
+
+def hours_text(hours_ms: Iterable[int]) -> str:
+    """`2026-11-20 18h, 2026-11-20 19h`."""
+    return ", ".join(f"{in_time(hour_ms)[:13]}h" for hour_ms in sorted(hours_ms))
+
+
+def _sums(hours: Iterable[HourSummary]) -> dict[str, int]:
+    hours = list(hours)
+    return {
+        "rows": sum(each.rows for each in hours),
+        "files": sum(each.files for each in hours),
+        "size_bytes": sum(each.size_bytes for each in hours),
+    }
+
+
+def _shown(hours: Iterable[HourSummary]) -> tuple[Any, ...]:
+    sums = _sums(hours)
+    return f"{sums['rows']:,}", f"{sums['files']:,}", in_bytes(sums["size_bytes"])
+
+
+def _seal(hour: HourSummary) -> str:
+    if hour.sealed_version is None:
+        return "no"
+    return f"version {hour.sealed_version}" + ("; late data since" if hour.is_stale else "")

@@ -1,0 +1,125 @@
+"""`headrace warehouse replay | compact | retain | verify`: the upkeep of tables.
+
+Each change goes through the commit log: readers never see a half of it, and every command is safe to repeat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from .context import parse_time_ms, site
+from .errors import CommandError, ExitCode
+from .output import JsonOption, out, print_json
+from .warehouse import TopicsArgument, app, hours_text, spark, warehouse
+
+HOUR_MS = 3_600_000
+
+
+@app.command()
+def replay(topics: TopicsArgument, json: JsonOption = False) -> None:
+    """Load again what could not be decoded before, once the cause is mended."""
+    from headrace.warehouse import api
+
+    with spark(f"replay {' '.join(topics)}", quiet=json) as session:
+        results = api.replay_topics(session, warehouse(), topics)
+    if json:
+        print_json([asdict(result) for result in results])
+        return
+    for result in results:
+        still = f"; {result.still_dead:,} still cannot be decoded" if result.still_dead else ""
+        done = "nothing replayed" if result.sequence is None else f"{result.rows:,} rows replayed"
+        out.print(f"{result.topic}: {done}{still}")
+
+
+@app.command()
+def compact(
+    topics: TopicsArgument,
+    hour: Annotated[
+        list[str] | None,
+        typer.Option("--hour", help="Only this hour, such as 2026-11-20T18; may be repeated."),
+    ] = None,
+    grace_hours: Annotated[
+        float, typer.Option("--grace-hours", min=0, help="Only hours that have been over for so long.")
+    ] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Rewrite the small files of hours that are over into few."""
+    from headrace.warehouse import api
+
+    hours = [_hour_ms(text) for text in hour] if hour else None
+    with spark(f"compact {' '.join(topics)}", quiet=json) as session:
+        results = api.compact_topics(
+            session, warehouse(), topics, hours=hours, grace_ms=round(grace_hours * HOUR_MS)
+        )
+    if json:
+        print_json([asdict(result) for result in results])
+        return
+    for result in results:
+        if result.sequence is None:
+            out.print(f"{result.topic}: nothing is worth it")
+        else:
+            out.print(
+                f"{result.topic}: {result.files_before} files became {result.files_after} in "
+                f"{len(result.hours)} hours, {result.rows:,} rows"
+            )
+
+
+@app.command()
+def retain(
+    topics: TopicsArgument,
+    keep_hours: Annotated[
+        float | None,
+        typer.Option("--keep-hours", min=1, help="Let go of hours that are older; by default none."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Let old hours go, and clear what killed loads and old changes left behind."""
+    from headrace.warehouse import api
+
+    keep_ms = None if keep_hours is None else round(keep_hours * HOUR_MS)
+    results = api.retain_topics(warehouse(), topics, keep_ms=keep_ms)
+    if json:
+        print_json([asdict(result) for result in results])
+        return
+    for result in results:
+        gone = f"{result.rows:,} rows of {hours_text(result.hours)}" if result.hours else "no hour"
+        out.print(
+            f"{result.topic}: let go of {gone}; cleared {len(result.orphans)} orphaned stagings "
+            f"and the trash of {len(result.trash)} changes"
+        )
+
+
+@app.command()
+def verify(
+    topics: TopicsArgument,
+    without_audit: Annotated[bool, typer.Option("--without-audit", help="Compare no audit.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Recount files against manifests, and manifests against the audit. The exit code is 1 for any problem."""
+    from headrace.warehouse import api
+
+    store = None if without_audit else site().audit_store_url
+    results = api.verify_topics(warehouse(), topics, audit_store=store)
+    if json:
+        print_json([{**asdict(result), "is_sound": result.is_sound} for result in results])
+    else:
+        for result in results:
+            state = "[green]sound[/]" if result.is_sound else f"[red]{len(result.problems)} problems[/]"
+            out.print(
+                f"{result.topic}: {state}: {result.rows:,} rows in {result.files} files of {result.changes} changes, "
+                f"{result.audited_hours} hours compared with the audit"
+            )
+            for problem in result.problems:
+                out.print(f"  {problem}", markup=False)
+    if not all(result.is_sound for result in results):
+        raise typer.Exit(ExitCode.NO)
+
+
+def _hour_ms(text: str) -> int:
+    moment_ms = parse_time_ms(text)
+    if moment_ms % HOUR_MS:
+        raise CommandError(f"{text!r} is not the beginning of an hour; write 2026-11-20T18", ExitCode.USAGE)
+    return moment_ms

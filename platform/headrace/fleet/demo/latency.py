@@ -1,0 +1,48 @@
+"""Latencies as counts by millisecond: small, exact, and easy to add up across processes.
+
+Owns the arithmetic. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+# What takes longer than this counts as this long: the table stays small whatever happens.
+LATENCY_MS_MAX: Final = 10 * 60 * 1000
+
+
+class Latencies:
+    """A bag of latencies, in ms."""
+
+    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+        self.counts: Counter[int] = Counter(counts or {})
+
+    def add(self, latency_ms: int, count: int = 1) -> None:
+        # A clock set back meanwhile must not make a latency negative.
+        self.counts[min(max(latency_ms, 0), LATENCY_MS_MAX)] += count
+
+    def update(self, others: Iterable[Latencies]) -> None:
+        for other in others:
+            self.counts.update(other.counts)
+
+    def __len__(self) -> int:
+        return self.counts.total()
+
+    def quantile(self, share: float) -> int | None:
+        """The smallest latency (ms) that at least `share` (0 to 1) of all do not exceed; None when empty."""
+        total = len(self)
+        seen = 0
+        for latency_ms, count in sorted(self.counts.items()):
+            seen += count
+            if seen >= share * total:
+                return latency_ms
+        return None
+
+    def to_json(self) -> dict[str, int]:
+        return {str(latency_ms): count for latency_ms, count in self.counts.items()}
+
+    @staticmethod
+    def from_json(data: Mapping[str, int]) -> Latencies:
+        return Latencies({int(latency_ms): count for latency_ms, count in data.items()})

@@ -1,0 +1,51 @@
+"""The demo from end to end: what `headrace demo` calls."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from headrace.fleet.site import Site
+from headrace.fleet.supervisor import Supervisor
+from headrace.fleet.units import units_of
+
+from .ending import print_ending
+from .outcome import new_findings
+from .plan import EVENT_COUNT, PUBLISHING_S, TOPIC, make_plan
+from .progress import Stage
+from .recount import count_rows
+from .run import account, bring_up, flow, make_topics, report_before
+
+
+def run_demo(
+    *,
+    access_log: Path | None = None,
+    drop: int = 0,
+    event_count: int = EVENT_COUNT,
+    publishing_s: float = PUBLISHING_S,
+) -> int:
+    """Runs the demo on the site of `$HEADRACE_HOME`; returns the exit code. Raises `FleetError`."""
+    stage = Stage()
+    plan = make_plan(
+        _site(),
+        access_log=access_log,
+        drop=drop,
+        event_count=event_count,
+        publishing_s=publishing_s,
+        now_ms=int(time.time() * 1000),
+    )
+    bring_up(plan, stage)
+    before = report_before(plan)
+    start = make_topics(plan, stage)
+    done = flow(plan, stage)
+    report = account(plan, stage, done)
+    rows = count_rows(plan.site.webhdfs_url, TOPIC, done.published_hours, start)
+    return print_ending(plan, done, report, new_findings(before, report), rows, stage)
+
+
+def _site() -> Site:
+    """The site of `$HEADRACE_HOME`; the demo needs no Airflow, and leaves a running one alone."""
+    site = Site.load()
+    running = Supervisor(site.home).states()
+    is_running = any(unit.kind == "airflow" and unit.name in running for unit in units_of(site))
+    return site.model_copy(update={"airflow": is_running})

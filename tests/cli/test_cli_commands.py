@@ -1,0 +1,212 @@
+"""Every command against a running site: what it prints for people, for programs, and when things go wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from fix_site import RunningSite
+from headrace.cli import main as cli
+from headrace.cli.errors import ExitCode
+
+pytestmark = [pytest.mark.slow, pytest.mark.hdfs]
+
+SCHEMA = {"type": "record", "name": "Thing", "fields": [{"name": "name", "type": "string"}]}
+
+
+class Said(NamedTuple):
+    """How a command ended, and what it said."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Headrace = Callable[..., Said]
+
+
+@pytest.fixture
+def headrace(
+    running_site: RunningSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Headrace:
+    """Runs the command line in this process, as `main` does it, on the running site."""
+    site = running_site.site
+    described = {
+        "datacenters": {
+            each.name: {"network": each.network, "broker_count": each.broker_count}
+            for each in site.datacenters
+        }
+    }
+    (site.home / "site.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+    monkeypatch.setenv("HEADRACE_HOME", str(site.home))
+
+    def run(*words: object, stdin: bytes = b"") -> Said:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Said(int(ended.value.code or 0), said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def topic(headrace: Headrace) -> str:
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    assert headrace("topics", "create", name, "-p", 2, "-c", "retention.ms=-1").exit_code == 0
+    return name
+
+
+def test_status_knows_every_unit(headrace: Headrace, running_site: RunningSite) -> None:
+    rows = headrace("status", "--json").json
+    assert {row["unit"] for row in rows} == set(running_site.units)
+    assert all(row["ready"] and row["pid"] for row in rows)
+    assert "east-broker-1" in headrace("status").out
+
+
+def test_logs_print_a_units_last_lines(headrace: Headrace) -> None:
+    said = headrace("logs", "east-broker-1", "-n", 2)
+    assert said.exit_code == 0
+    assert 1 <= len(said.out.splitlines()) <= 2
+
+
+def test_a_topic_from_its_creation_to_its_deletion(headrace: Headrace, topic: str) -> None:
+    assert any(
+        row["topic"] == topic and row["partitions"] == 2 for row in headrace("topics", "list", "--json").json
+    )
+    described = headrace("topics", "describe", topic, "--json").json
+    assert described["config"] == {"retention.ms": "-1"}
+    assert [part["partition"] for part in described["partitions"]] == [0, 1]
+    assert headrace("topics", "alter", topic, "-c", "retention.ms=", "-p", 3).exit_code == 0
+    described = headrace("topics", "describe", topic, "--json").json
+    assert (described["config"], len(described["partitions"])) == ({}, 3)
+    assert headrace("topics", "delete", topic, "--yes").exit_code == 0
+    assert f"there is no topic '{topic}'" in headrace("topics", "describe", topic).err
+
+
+def test_what_is_produced_is_consumed(headrace: Headrace, topic: str) -> None:
+    said = headrace("produce", topic, "-K", "=", "-H", "from=test", "--json", stdin=b"a=1\nb=2\nc=3\n")
+    assert said.json["records"] == 3
+    lines = headrace("consume", topic, "--from", "beginning", "--to-end", "--json").out.splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {record["key"]: record["value"] for record in records} == {"a": "1", "b": "2", "c": "3"}
+    assert {record["headers"]["from"] for record in records} == {"test"}
+    assert len(headrace("consume", topic, "--from", "2015-05-17", "-n", 2).out.splitlines()) == 2
+    assert headrace("consume", topic, "--to-end").out == ""
+
+
+def test_a_group_goes_on_where_it_is_told(headrace: Headrace, topic: str) -> None:
+    headrace("produce", topic, "-p", 1, stdin=b"x\n" * 100)
+    group = f"group-of-{topic}"
+    assert headrace("groups", "reset", group, "--topic", topic, "--to", "beginning").exit_code == 0
+    rows = headrace("groups", "describe", group, "--json").json["partitions"]
+    assert [row["offset"] for row in rows] == [0, 0]
+    assert rows[1]["lag_bytes"] == rows[1]["end"] > 0
+    headrace("groups", "reset", group, "--topic", topic, "--to", "end")
+    rows = headrace("groups", "describe", group, "--json").json["partitions"]
+    assert [row["lag_bytes"] for row in rows] == [0, 0]
+    assert any(row["group"] == group for row in headrace("groups", "list", "--json").json)
+    assert group in headrace("groups", "list").out
+
+
+def test_schemas_are_registered_and_checked(headrace: Headrace, tmp_path: Path) -> None:
+    subject = f"{uuid.uuid4().hex[:8]}-value"
+    good, worse, none = tmp_path / "good.avsc", tmp_path / "worse.avsc", tmp_path / "none.avsc"
+    good.write_text(json.dumps(SCHEMA))
+    worse.write_text(json.dumps({**SCHEMA, "fields": [{"name": "other", "type": "int"}]}))
+    none.write_text("{")
+    registered = headrace("schemas", "register", subject, good, "--json").json
+    assert registered["version"] == 1
+    assert headrace("schemas", "check", subject, good).exit_code == ExitCode.DONE
+    refused = headrace("schemas", "check", subject, worse)
+    assert refused.exit_code == ExitCode.NO
+    assert "may not follow" in refused.out
+    shown = headrace("schemas", "show", subject, "--json").json
+    assert (shown["id"], shown["schema"]["name"]) == (registered["id"], "Thing")
+    assert any(row["subject"] == subject for row in headrace("schemas", "list", "--json").json)
+    assert headrace("schemas", "register", subject, none).exit_code == ExitCode.USAGE
+
+
+def test_the_files_of_a_partition_are_dumped(
+    headrace: Headrace, topic: str, running_site: RunningSite
+) -> None:
+    headrace("produce", topic, "-p", 0, "-z", "zstd", stdin=b"first\nsecond\n")
+    (directory,) = running_site.site.home.glob(f"data/east/broker-*/{topic}-0")
+    batches = headrace("dump-log", directory, "--records", "--json").json
+    assert [record["value"] for batch in batches for record in batch["records"]] == ["first", "second"]
+    assert batches[0]["address"] == 0
+    assert all(batch["problem"] is None for batch in batches)
+    assert "zstd" in headrace("dump-log", directory).out
+    damaged = directory.parent.parent / "00000000000000000000.log"
+    data = bytearray(next(directory.glob("*.log")).read_bytes())
+    data[70] ^= 0xFF
+    damaged.write_bytes(data)
+    said = headrace("dump-log", damaged)
+    assert said.exit_code == ExitCode.NO
+    assert "damaged" in said.out
+
+
+def test_mirrors_say_how_far_they_are(headrace: Headrace) -> None:
+    said = headrace("mirror", "status", "--json")
+    assert said.exit_code == 0
+    assert {answer["source"] for answer in said.json} == {"east", "west"}
+    assert "copied to" in headrace("mirror", "status").out
+
+
+def test_the_warehouse_says_what_it_lacks(headrace: Headrace) -> None:
+    assert headrace("warehouse", "ls").exit_code == 0
+    said = headrace("warehouse", "ls", "no-such-table")
+    assert said.exit_code == ExitCode.NO
+    assert said.err.startswith("error: the warehouse has no table 'no-such-table'; ")
+
+
+def test_an_empty_report_is_no_success(headrace: Headrace) -> None:
+    said = headrace("audit", "report", "--topic", "no-such-topic", "--from", "2015-05-17T10")
+    assert said.exit_code == ExitCode.NO
+    assert "no tier has reported anything" in said.out
+    assert headrace("audit", "report", "--topic", "no-such-topic", "--json").json["status"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "error"),
+    [
+        (("topics", "describe", "no-such-topic"), ExitCode.NO, "there is no topic 'no-such-topic'"),
+        (
+            ("topics", "list", "-d", "north"),
+            ExitCode.NO,
+            "'north' is not part of this site; it has east, west, analysis",
+        ),
+        (("topics", "list", "-b", "127.106.2.1:1"), ExitCode.UNREACHABLE, "127.106.2.1:1"),
+        (("topics", "list", "-b", "127.106.2.1:1", "-d", "east"), ExitCode.USAGE, "not both"),
+        (("topics", "alter", "t"), ExitCode.USAGE, "nothing to change"),
+        (("topics", "create", "t", "-c", "x"), ExitCode.USAGE, "'x' is not NAME=VALUE"),
+        (("schemas", "list", "-r", "http://127.106.2.1:1"), ExitCode.UNREACHABLE, "127.106.2.1:1"),
+        (("schemas", "show", "no-such-subject"), ExitCode.NO, "no-such-subject"),
+        (("groups", "describe", "no-such-group"), ExitCode.NO, "there is no group 'no-such-group'"),
+        (("consume", "no-such-topic"), ExitCode.NO, "no-such-topic"),
+        (("audit", "report", "--from", "yesterday"), ExitCode.USAGE, "'yesterday' is not a time"),
+        (("dump-log", "/no/such/place"), ExitCode.USAGE, "/no/such/place is neither"),
+        (("logs", "no-such-unit"), ExitCode.USAGE, "there is no unit 'no-such-unit'"),
+    ],
+)
+def test_errors_are_one_line(headrace: Headrace, words: tuple[str, ...], exit_code: int, error: str) -> None:
+    said = headrace(*words)
+    assert said.exit_code == exit_code
+    assert error in said.err
+    assert said.err.startswith("error: ")
+    assert len(said.err.splitlines()) == 1, said.err
+    assert "Traceback" not in said.err

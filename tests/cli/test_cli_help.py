@@ -1,0 +1,79 @@
+"""What holds for all commands, without any site: help, options for programs, quick starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import typer.main
+
+from headrace.cli.context import parse_pairs, parse_time_ms
+from headrace.cli.errors import CommandError, ExitCode, exit_code_of
+from headrace.cli.main import app
+from headrace.cli.output import in_bytes, in_duration, in_time
+
+
+def commands(command: object, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield words, command
+        return
+    for name, child in children.items():
+        yield from commands(child, (*words, name))
+
+
+EVERY = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize(("words", "command"), EVERY, ids=[" ".join(words) for words, _ in EVERY])
+def test_every_command_and_option_is_explained(words: tuple[str, ...], command: object) -> None:
+    assert command.help.strip()  # type: ignore[attr-defined]
+    unexplained = [param.name for param in command.params if not getattr(param, "help", "")]  # type: ignore[attr-defined]
+    assert not unexplained
+
+
+def test_help_is_quick_because_it_loads_little() -> None:
+    script = "import sys, headrace.cli.main; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    slow = {"sqlalchemy", "kazoo", "pyspark", "kio", "pyarrow", "fastavro", "httpx"}
+    loaded_slow = slow & set(done.stdout.split())
+    assert not loaded_slow
+
+
+@pytest.mark.parametrize(
+    ("text", "moment_ms"),
+    [
+        ("2015-05-17T10", 1431856800000),
+        ("2015-05-17T10:00:00Z", 1431856800000),
+        ("2015-05-17T12:00:00+02:00", 1431856800000),
+        ("2015-05-17", 1431820800000),
+        ("1431856800000", 1431856800000),
+    ],
+)
+def test_times_are_read_as_utc(text: str, moment_ms: int) -> None:
+    assert parse_time_ms(text) == moment_ms
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2015-13-01", "17/May/2015"])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="is not a time"):
+        parse_time_ms(text)
+
+
+def test_pairs_keep_what_follows_the_first_sign() -> None:
+    assert parse_pairs(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+
+
+def test_exit_codes_say_whose_fault_it_is() -> None:
+    assert exit_code_of(CommandError("x", ExitCode.USAGE)) == ExitCode.USAGE
+    assert exit_code_of(ConnectionRefusedError()) == ExitCode.UNREACHABLE
+    assert exit_code_of(ValueError()) == ExitCode.NO
+
+
+def test_numbers_for_people() -> None:
+    assert [in_bytes(count) for count in (0, 1023, 1536, 5 << 20)] == ["0 B", "1023 B", "1.5 KiB", "5.0 MiB"]
+    assert in_time(1431857103007) == "2015-05-17 10:05:03.007"
+    assert in_time(-1) == "-"
+    assert [in_duration(s) for s in (5, 65, 3700, 90000)] == ["5s", "1m 5s", "1h 1m", "1d 1h"]

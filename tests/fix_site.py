@@ -1,0 +1,255 @@
+"""A whole installation on this machine, for tests that kill parts of it: datacenters, mirrors, HDFS.
+
+Owns: a site with its own block of loopback and home, brought up once a session; publishing services
+(`Service`); the load job as a process; what lies in HDFS and what the audit says. Fixture: `running_site`.
+"""
+
+import collections
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pyarrow.parquet
+import pytest
+
+from headrace.audit.report import Report, report, wait_until_settled
+from headrace.audit.store import AuditStore
+from headrace.events import EventPublisher
+from headrace.fleet import operate
+from headrace.fleet.site import Datacenter, Site
+from headrace.fleet.supervisor import Supervisor
+from headrace.fleet.units import Unit, units_of
+from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.layout import TopicPaths
+
+BLOCK: Final = int(os.environ.get("HEADRACE_TEST_BLOCK", "120"))
+"""Two test runs at the same time on one machine need two blocks."""
+RESTART_WAIT_MAX_S: Final = 60.0
+MIRROR_WAIT_MAX_S: Final = 60.0
+LOAD_WAIT_MAX_S: Final = 300.0
+AUDIT_WAIT_MAX_S: Final = 90.0
+FLUSH_WAIT_MAX_S: Final = 90.0
+POLL_S: Final = 0.1
+EVENTS_PER_SECOND: Final = 300
+FIRST_EVENT_MS: Final = 1_431_849_600_000
+"""2015-05-17T08:00Z: events need not be of today."""
+EVENT_STEP_MS: Final = 5_000
+"""Events lie so far apart in event time: the fewer hours, the fewer files."""
+PAGE_VIEW: Final = (Path(__file__).parents[1] / "schemas" / "page-view.avsc").read_text()
+
+
+class Service(threading.Thread):
+    """Publishes to one topic of one datacenter at a steady rate until told to end; knows what was delivered.
+
+    Every event says who it is in its `path`: /label/datacenter/number.
+    """
+
+    def __init__(
+        self,
+        datacenter: Datacenter,
+        topic: str,
+        *,
+        label: str = "",
+        count_max: int | None = None,
+        from_ms: int = FIRST_EVENT_MS,
+        step_ms: int = EVENT_STEP_MS,
+    ) -> None:
+        super().__init__(name=f"{datacenter.name}-service", daemon=True)
+        self.acknowledged: set[str] = set()
+        self.failed: dict[str, BaseException] = {}
+        self.error: BaseException | None = None
+        self._datacenter = datacenter
+        self._topic = topic
+        self._label = label
+        self._from_ms = from_ms
+        self._step_ms = step_ms
+        self._count_max = count_max
+        self._ending = threading.Event()
+        self._handed_over = 0
+
+    def finish(self, *, at_once: bool = True) -> None:
+        """Waits for every acknowledgement and the last word to the audit; `at_once`: publishes no more."""
+        if at_once:
+            self._ending.set()
+        self.join(FLUSH_WAIT_MAX_S)
+        assert not self.is_alive(), f"the service of {self._datacenter.name} did not end"
+        if self.error is not None:
+            raise self.error
+
+    def run(self) -> None:
+        try:
+            self._publish_all()
+        except BaseException as error:
+            self.error = error
+
+    def _publish_all(self) -> None:
+        futures: dict[str, Any] = {}
+        with EventPublisher(
+            datacenter=self._datacenter.name,
+            service="kill-test",
+            bootstrap=self._datacenter.bootstrap,
+            registry_url=self._datacenter.registry_url,
+            schemas={self._topic: PAGE_VIEW},
+            report_interval_s=1.0,
+        ) as publisher:
+            while not self._ending.is_set() and self._handed_over != self._count_max:
+                number = self._handed_over
+                name = f"/{self._label}/{self._datacenter.name}/{number}"
+                view = {"remote_host": "10.0.0.1", "method": "GET", "path": name, "status": 200}
+                futures[name] = publisher.publish(
+                    self._topic,
+                    view,
+                    key=f"member-{number % 50}",
+                    time_ms=self._from_ms + number * self._step_ms,
+                )
+                self._handed_over += 1
+                self._ending.wait(1 / EVENTS_PER_SECOND)
+            publisher.flush(FLUSH_WAIT_MAX_S)
+        for name, future in futures.items():
+            try:
+                future.result(timeout=0)
+                self.acknowledged.add(name)
+            except Exception as error:
+                self.failed[name] = error
+
+
+class RunningSite:
+    """The site and what a test does to it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.units: dict[str, Unit] = {unit.name: unit for unit in units_of(site)}
+        self.supervisor = Supervisor(site.home)
+
+    def pid(self, unit: str) -> int:
+        return self.supervisor.states()[unit].pid
+
+    def kill(self, unit: str) -> int:
+        """SIGKILL to the unit's process; its pid."""
+        pid = self.pid(unit)
+        assert pid > 0, f"{unit} does not run"
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def wait_restarted(self, unit: str, killed_pid: int) -> None:
+        """Until the supervisor has started it anew and it is truly ready."""
+
+        def problem() -> str | None:
+            state = self.supervisor.states()[unit]
+            if not state.is_running or state.pid in (0, killed_pid):
+                return f"{unit} is {state.state} as process {state.pid}"
+            return self.units[unit].probe.problem()
+
+        wait_for(problem, RESTART_WAIT_MAX_S, f"{unit} came back")
+
+    def wait_mirrored(self, topics: Iterable[str]) -> None:
+        """Until every mirror has copied all of these topics that its source has."""
+        wanted = set(topics)
+
+        def problem() -> str | None:
+            for mirror in self.site.mirrors:
+                url = f"http://{self.site.mirror_status(mirror)}/status"
+                try:
+                    rows = httpx.get(url, timeout=5, trust_env=False).json()["partitions"]
+                except httpx.HTTPError as error:
+                    return f"{url}: {error}"
+                mine = [row for row in rows if row["topic"] in wanted]
+                missing = wanted - {row["topic"] for row in mine}
+                if missing:
+                    return f"the mirror from {mirror.source} has not found {sorted(missing)}"
+                for row in mine:
+                    if row["state"] == "halted" or row["lag_bytes"] or row["source_end"] is None:
+                        return f"the mirror from {mirror.source}: {row}"
+            return None
+
+        wait_for(problem, MIRROR_WAIT_MAX_S, "everything is mirrored")
+
+    def start_load(
+        self, topics: Iterable[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """The Spark job that loads what is new, as a process."""
+        site = self.site
+        registries = ",".join(each.registry_url for each in (*site.sources, site.analysis))
+        command = [sys.executable, "-m", "headrace.warehouse.job", "load", *topics]
+        command += ["--bootstrap", site.analysis.bootstrap, "--registry-url", registries]
+        command += ["--hdfs-url", site.hdfs_url, "--webhdfs-url", site.webhdfs_url, "--master", "local[2]"]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, "HEADRACE_HOME": str(site.home), **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def load(self, topics: Iterable[str], environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """Runs the job to its end: exit code and all it said."""
+        with self.start_load(topics, environment) as job:
+            output = output_of(job)
+        return job.returncode, output
+
+    def rows(self, topic: str) -> collections.Counter[str]:
+        """The events in the topic's table, by name, and how often each is there."""
+        found: collections.Counter[str] = collections.Counter()
+        with Hdfs(self.site.webhdfs_url) as hdfs:
+            for path, entry in hdfs.walk(TopicPaths("/data", topic).hourly):
+                data = hdfs.read(path, length=entry.size_bytes)
+                table = pyarrow.parquet.read_table(io.BytesIO(data), columns=["path"])
+                found.update(table.column("path").to_pylist())
+        return found
+
+    def settled_report(self, topic: str, from_ms: int | None = None, to_ms: int | None = None) -> Report:
+        """What the audit says of a topic's hours once nothing is open any more, or time is up."""
+        store = AuditStore(self.site.audit_store_url)
+        try:
+            return wait_until_settled(lambda: report(store, topic, from_ms, to_ms), AUDIT_WAIT_MAX_S)
+        finally:
+            store.close()
+
+
+def output_of(job: subprocess.Popen[str]) -> str:
+    """Waits for the job's end; all it said."""
+    try:
+        return job.communicate(timeout=LOAD_WAIT_MAX_S)[0]
+    finally:
+        job.kill()
+
+
+def wait_for(problem: Callable[[], str | None], timeout_s: float, what: str) -> None:
+    """Asks until there is no problem any more; fails with the last one."""
+    deadline = time.monotonic() + timeout_s
+    while (said := problem()) is not None:
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}: {said}"
+        time.sleep(POLL_S)
+
+
+@pytest.fixture(scope="session")
+def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
+    home = Path(tempfile.mkdtemp(prefix="headrace-site-"))
+    (home / "jars").symlink_to(java_jars["hdfs"].parent)
+    whole = Site.one_machine(home, block=BLOCK)
+    # Two brokers are enough to have one left when the other is killed.
+    smaller = tuple(each.model_copy(update={"broker_count": 2}) for each in whole.datacenters)
+    site = whole.model_copy(update={"datacenters": smaller, "airflow": False})
+    try:
+        operate.up(site)
+        yield RunningSite(site)
+    except BaseException:
+        keep = Path(tempfile.gettempdir()) / f"headrace-site-logs-{uuid.uuid4().hex[:8]}"
+        if (home / "logs").exists():
+            shutil.copytree(home / "logs", keep)
+            print(f"the logs of the site are kept in {keep}", file=sys.stderr)
+        raise
+    finally:
+        operate.down(site)
+        shutil.rmtree(home, ignore_errors=True)

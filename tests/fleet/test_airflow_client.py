@@ -1,0 +1,249 @@
+"""The REST client against a made-up Airflow: logging in, waiting, restarts in between, failures in words."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.fleet.airflow_client import AirflowClient, AirflowError, Run, RunFailedError, last_error
+
+RUN = {
+    "dag_id": "load-page-view",
+    "dag_run_id": "manual__2026-11-20T18:00:00+00:00",
+    "state": "queued",
+    "run_type": "manual",
+    "queued_at": "2026-11-20T18:00:00Z",
+    "conf": {},
+}
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class FakeAirflow:
+    """Answers from a table: (method, path) → what to answer, one after the other; the last one stays."""
+
+    def __init__(self, answers: dict[tuple[str, str], list[Any]]) -> None:
+        self.answers = {("POST", "/auth/token"): [{"access_token": "t1"}], **answers}
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        # Paths as they are sent: a run id is full of characters that a URL quotes.
+        path = request.url.raw_path.decode().partition("?")[0].removeprefix("/api/v2")
+        self.asked.append((request.method, path, json.loads(request.content) if request.content else None))
+        left = self.answers[request.method, path]
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        status, body = answer if isinstance(answer, tuple) else (200, answer)
+        return httpx.Response(status, json=body)
+
+    def count(self, method: str, path: str) -> int:
+        return sum((asked[0], asked[1]) == (method, path) for asked in self.asked)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def connect(clock: Clock) -> Iterator[Callable[[FakeAirflow], AirflowClient]]:
+    clients: list[AirflowClient] = []
+
+    def make(airflow: FakeAirflow) -> AirflowClient:
+        client = AirflowClient(
+            "http://airflow:8080/",
+            user="admin",
+            password="secret",
+            clock=clock,
+            sleep=clock.sleep,
+            transport=httpx.MockTransport(airflow),
+        )
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+Connect = Callable[[FakeAirflow], AirflowClient]
+DAG = "/dags/load-page-view"
+RUN_PATH = f"{DAG}/dagRuns/manual__2026-11-20T18%3A00%3A00%2B00%3A00"
+
+
+def run(**more: Any) -> Run:
+    return Run("load-page-view", str(RUN["dag_run_id"]), "queued", "manual", None, {})._replace(**more)
+
+
+def test_triggering_unpauses_and_sends_the_params(connect: Connect) -> None:
+    airflow = FakeAirflow({("PATCH", DAG): [(404, {}), {}], ("POST", f"{DAG}/dagRuns"): [RUN]})
+    triggered = connect(airflow).trigger("load-page-view", {"dry_run": True}, partition_key="2026-11-20")
+    assert (triggered.run_id, triggered.state) == (RUN["dag_run_id"], "queued")
+    assert airflow.asked[0] == ("POST", "/auth/token", {"username": "admin", "password": "secret"})
+    assert airflow.count("PATCH", DAG) == 2
+    assert airflow.asked[-1][2] == {
+        "logical_date": None,
+        "conf": {"dry_run": True},
+        "partition_key": "2026-11-20",
+    }
+
+
+def test_a_dag_that_never_appears_is_named_with_the_import_error(connect: Connect, clock: Clock) -> None:
+    errors = {
+        "import_errors": [{"filename": "headrace_topics.py", "stack_trace": "Traceback\n  x\nBad: y\n"}]
+    }
+    airflow = FakeAirflow({("PATCH", DAG): [(404, {})], ("GET", "/importErrors"): [errors]})
+    with pytest.raises(
+        AirflowError, match=r"no DAG load-page-view; headrace_topics.py cannot be .*: Bad: y$"
+    ):
+        connect(airflow).trigger("load-page-view", dag_timeout_s=10)
+    assert 10 <= clock.now_s < 12
+
+
+def test_waiting_ends_with_success(connect: Connect) -> None:
+    states = [{**RUN, "state": state} for state in ("queued", "running", "success")]
+    airflow = FakeAirflow({("GET", RUN_PATH): states})
+    assert connect(airflow).wait(run(), timeout_s=60).state == "success"
+    assert airflow.count("GET", RUN_PATH) == 3
+
+
+def test_waiting_outlives_a_restart_an_expired_token_and_a_passing_fault(
+    connect: Connect, clock: Clock
+) -> None:
+    airflow = FakeAirflow(
+        {
+            ("POST", "/auth/token"): [{"access_token": "t1"}, {"access_token": "t2"}],
+            ("GET", RUN_PATH): [
+                httpx.ConnectError("refused"),
+                httpx.ReadTimeout("slow"),
+                (401, {}),
+                (500, {}),
+                {**RUN, "state": "success"},
+            ],
+        }
+    )
+    assert connect(airflow).wait(run(), timeout_s=60).state == "success"
+    assert airflow.count("POST", "/auth/token") == 2
+
+
+def test_a_trigger_that_may_have_arrived_is_not_repeated(connect: Connect) -> None:
+    airflow = FakeAirflow(
+        {("PATCH", DAG): [{}], ("POST", f"{DAG}/dagRuns"): [httpx.ReadTimeout("slow"), RUN]}
+    )
+    with pytest.raises(AirflowError, match="does not answer: slow"):
+        connect(airflow).trigger("load-page-view")
+    assert airflow.count("POST", f"{DAG}/dagRuns") == 1
+    refused = FakeAirflow(
+        {("PATCH", DAG): [{}], ("POST", f"{DAG}/dagRuns"): [httpx.ConnectError("refused"), RUN]}
+    )
+    assert connect(refused).trigger("load-page-view").state == "queued"
+
+
+def test_waiting_gives_up_and_says_what_it_waited_for(connect: Connect, clock: Clock) -> None:
+    tasks = {"task_instances": [{"task_id": "load", "map_index": -1, "state": "running", "try_number": 1}]}
+    airflow = FakeAirflow(
+        {("GET", RUN_PATH): [{**RUN, "state": "running"}], ("GET", f"{RUN_PATH}/taskInstances"): [tasks]}
+    )
+    with pytest.raises(AirflowError, match=r"is still running after 5 s \(load running\)"):
+        connect(airflow).wait(run(), timeout_s=5)
+    assert 5 <= clock.now_s < 7
+
+
+def test_a_failed_run_says_why_task_by_task(connect: Connect) -> None:
+    rows = [
+        {"task_id": "audit", "map_index": 0, "state": "success", "try_number": 1},
+        {"task_id": "every_hour_sealed", "map_index": -1, "state": "failed", "try_number": 2},
+    ]
+    log = [
+        {"event": "noise", "level": "info"},
+        {"event": "Task failed", "level": "error", "error_detail": [{"exc_value": "7 events lost"}]},
+        {"event": "more noise", "level": "info"},
+    ]
+    airflow = FakeAirflow(
+        {
+            ("GET", RUN_PATH): [{**RUN, "state": "failed"}],
+            ("GET", f"{RUN_PATH}/taskInstances"): [{"task_instances": rows}],
+            ("GET", f"{RUN_PATH}/taskInstances/every_hour_sealed/logs/2"): [{"content": log}],
+        }
+    )
+    with pytest.raises(
+        RunFailedError, match="of load-page-view failed: every_hour_sealed: 7 events lost"
+    ) as error:
+        connect(airflow).wait(run(), timeout_s=5)
+    assert error.value.reasons == {"every_hour_sealed": "7 events lost"}
+
+
+def test_the_run_that_an_asset_caused_is_found(connect: Connect, clock: Clock) -> None:
+    other = {**RUN, "dag_id": "seal", "dag_run_id": "a", "run_type": "scheduled"}
+    mine = {**RUN, "dag_id": "seal", "dag_run_id": "b", "run_type": "asset_triggered"}
+    event = {"source_dag_id": "load-page-view", "source_run_id": RUN["dag_run_id"]}
+    airflow = FakeAirflow(
+        {
+            ("GET", "/dags/seal/dagRuns"): [{"dag_runs": [other]}, {"dag_runs": [mine, other]}],
+            ("GET", "/dags/seal/dagRuns/b/upstreamAssetEvents"): [{"asset_events": [event]}],
+        }
+    )
+    assert connect(airflow).run_caused_by("seal", run(), timeout_s=5).run_id == "b"
+    with pytest.raises(AirflowError, match=r"no run of seal followed .* is seal paused"):
+        connect(airflow).run_caused_by("seal", run(run_id="else"), timeout_s=5)
+
+
+def test_a_refusal_is_one_line_with_the_servers_words(connect: Connect) -> None:
+    airflow = FakeAirflow({("POST", "/auth/token"): [(401, {"detail": "Invalid credentials"})]})
+    with pytest.raises(AirflowError, match=r"refuses user admin: .*Invalid credentials"):
+        connect(airflow).runs("seal")
+    airflow = FakeAirflow({("GET", "/dags/seal/dagRuns"): [(422, {"detail": "limit"})]})
+    with pytest.raises(AirflowError, match=r"answers 422 to GET /api/v2/dags/seal/dagRuns: .*limit"):
+        connect(airflow).runs("seal")
+
+
+def test_a_backfill_gives_its_runs(connect: Connect) -> None:
+    row = {**RUN, "run_type": "backfill"}
+    airflow = FakeAirflow(
+        {
+            ("PATCH", DAG): [{}],
+            ("POST", "/backfills"): [{"id": 1}],
+            ("GET", f"{DAG}/dagRuns"): [{"dag_runs": [row]}],
+        }
+    )
+    since, until = datetime(2016, 1, 1, tzinfo=UTC), datetime(2017, 1, 1, tzinfo=UTC)
+    (found,) = connect(airflow).backfill("load-page-view", since, until)
+    assert found.run_type == "backfill"
+    assert airflow.asked[2] == (
+        "POST",
+        "/backfills",
+        {
+            "dag_id": "load-page-view",
+            "from_date": "2016-01-01T00:00:00+00:00",
+            "to_date": "2017-01-01T00:00:00+00:00",
+            "max_active_runs": 1,
+        },
+    )
+
+
+def test_a_fault_that_stays_is_told(connect: Connect, clock: Clock) -> None:
+    airflow = FakeAirflow({("GET", "/dags/seal/dagRuns"): [(500, {"detail": "broken"})]})
+    with pytest.raises(AirflowError, match=r"answers 500 to GET .*broken"):
+        connect(airflow).runs("seal")
+    assert 60 <= clock.now_s < 65
+
+
+def test_a_log_without_errors_says_nothing() -> None:
+    assert last_error([]) == "its log says nothing"
+    assert last_error(["text", {"event": "it broke", "level": "error"}]) == "it broke"

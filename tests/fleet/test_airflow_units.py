@@ -1,0 +1,95 @@
+"""Airflow as part of a site: its units, what they are told, and how they are left out."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headrace.fleet.airflow_units import (
+    AirflowProbe,
+    airflow_connections,
+    airflow_password,
+    airflow_url,
+    check_installed,
+)
+from headrace.fleet.errors import FleetError
+from headrace.fleet.site import Site, parse_site
+from headrace.fleet.units import levels, units_of
+
+HOME = Path("/srv/headrace")
+
+
+def airflow(site: Site) -> dict[str, tuple[str, ...]]:
+    return {unit.name: unit.command for unit in units_of(site) if unit.kind == "airflow"}
+
+
+def test_the_components_wait_for_the_api_server_which_alone_listens() -> None:
+    units = [unit for unit in units_of(Site.one_machine(HOME)) if unit.kind == "airflow"]
+    assert [[unit.name for unit in level] for level in levels(units)] == [
+        ["analysis-airflow-api-server"],
+        ["analysis-airflow-scheduler", "analysis-airflow-dag-processor", "analysis-airflow-triggerer"],
+    ]
+    assert [str(address) for unit in units for address in unit.listens] == ["127.9.0.7:8080"]
+    assert airflow_url(Site.one_machine(HOME)) == "http://127.9.0.7:8080"
+
+
+def test_the_site_file_leaves_airflow_out_or_names_its_database() -> None:
+    assert airflow(parse_site("airflow: false", home=HOME, where="site.yaml")) == {}
+    url = "postgresql+psycopg2://airflow@127.0.0.1/airflow"
+    site = parse_site(f"airflow_database: {url}", home=HOME, where="site.yaml")
+    assert all(command[-2:] == ("--database-url", url) for command in airflow(site).values())
+    assert all("--database-url" not in command for command in airflow(Site.one_machine(HOME)).values())
+
+
+def test_the_connection_names_every_registry_that_publishers_use() -> None:
+    extra = airflow_connections(Site.one_machine(HOME))["headrace_default"]["extra"]
+    assert isinstance(extra, dict)
+    assert extra["registry_url"] == "http://127.1.0.3:8081,http://127.2.0.3:8081,http://127.9.0.3:8081"
+    assert extra["bootstrap"] == "127.9.0.11:9092,127.9.0.12:9092"
+    assert extra["webhdfs_url"] == "http://127.9.0.31:9870"
+
+
+def test_a_site_without_airflows_environment_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_AIRFLOW_PYTHON", str(tmp_path / "python"))
+    site = Site.one_machine(HOME)
+    with pytest.raises(FleetError, match=r"there is no .*/python. Run `make airflow`"):
+        check_installed(site)
+    check_installed(site.model_copy(update={"airflow": False}))
+
+
+def test_the_password_is_known_once_it_is_made(tmp_path: Path) -> None:
+    site = Site.one_machine(tmp_path)
+    assert airflow_password(site) is None
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow" / "passwords.json").write_text(json.dumps({"admin": "p"}))
+    assert airflow_password(site) == "p"
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"status": "healthy", "age_s": 3}, None),
+        ({"status": "healthy", "age_s": 60}, "was last heard of at"),
+        ({"status": "unhealthy", "age_s": 3}, "is not healthy"),
+        ({"status": None, "age_s": None}, "is not healthy"),
+        (None, "without Airflow's scheduler"),
+    ],
+)
+def test_a_component_is_ready_while_its_heart_beats(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, object] | None, problem: str | None
+) -> None:
+    body: dict[str, object] = {"metadatabase": {"status": "healthy"}}
+    if said is not None:
+        age_s = said["age_s"]
+        heartbeat = (
+            (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat() if isinstance(age_s, int) else None
+        )
+        body["scheduler"] = {"status": said["status"], "latest_scheduler_heartbeat": heartbeat}
+    answer = httpx.Response(200, json=body, request=httpx.Request("GET", "http://a"))
+    monkeypatch.setattr(httpx, "get", lambda *_args, **_options: answer)
+    found = AirflowProbe("http://127.9.0.7:8080", "scheduler").problem()
+    assert found is None if problem is None else problem in str(found)
