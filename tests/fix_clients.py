@@ -1,0 +1,413 @@
+"""Four Kafka clients that nobody here wrote, and ours, behind one small face; one judge of what they read.
+
+Owns: the records (`Sample`), the adapters for confluent-kafka, kafka-python, kcat, the Java client and our
+own, and `judge`. An adapter produces with idempotence on, and reads one partition from an offset or a time;
+it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
+nothing here knows whose broker it is.
+"""
+
+import itertools
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import confluent_kafka
+import kafka
+import pytest
+
+import headrace.client
+from fix_java import JavaPeer
+
+CLIENT_NAMES: Final = ("confluent-kafka", "kafka-python", "kcat", "java")
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+BATCH_BYTES: Final = 32_768
+"""What every producer is told a batch may hold: a test's records make hundreds of batches."""
+READ_IDLE_WAIT_MAX_S: Final = 20.0
+"""A reader that hears nothing for so long gives up; the judge then says what is missing."""
+PRODUCE_WAIT_MAX_S: Final = 90.0
+EVENT_TIME_MS: Final = 1_300_000_000_000
+STEP_MS: Final = 10
+
+
+class Sample(NamedTuple):
+    """What is produced."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Got(NamedTuple):
+    """What was read."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True)
+class Read:
+    """`count` records of a partition, from `offset`, or from the first not before `timestamp_ms`.
+
+    `fetch_bytes` is what the client asks a fetch to be bounded by; a batch may be larger.
+    """
+
+    topic: str
+    count: int
+    offset: int = 0
+    timestamp_ms: int | None = None
+    fetch_bytes: int | None = None
+    partition: int = 0
+
+
+class RealClient(Protocol):
+    name: str
+    sets_times: bool
+    """Whether a record's time can be given by whoever produces it."""
+    stops_at_the_end: bool
+    """Whether a read of more records than there are ends where the log ends (else it waits in vain)."""
+
+    def produce(
+        self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
+    ) -> None: ...
+
+    def read(self, bootstrap: str, what: Read) -> list[Got]: ...
+
+
+def make_samples(count: int, *, seed: int = 2011) -> list[Sample]:
+    """Records that say which they are, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart."""
+    draw = random.Random(seed)
+    return [
+        Sample(
+            EVENT_TIME_MS + i * STEP_MS,
+            b"member-%02d" % (i % 50),
+            b"%08d|" % i + draw.randbytes(draw.randrange(25)).hex().encode() + b"view" * draw.randrange(12),
+        )
+        for i in range(count)
+    ]
+
+
+def read_all(client: RealClient, bootstrap: str, topic: str, count: int) -> list[Got]:
+    """All of a partition that should hold `count` records, and one too many where the client can tell."""
+    return client.read(bootstrap, Read(topic, count + 1 if client.stops_at_the_end else count))
+
+
+def judge(rows: Sequence[Got], expected: Sequence[Sample], *, times: bool = True) -> None:
+    """Every record once and in order, at offsets that only go up. Names the first thing that is wrong."""
+    for position, (row, sample) in enumerate(zip(rows, expected, strict=False)):
+        if (row.key, row.value) != (sample.key, sample.value):
+            pytest.fail(f"record {position} at {row.offset} is {row.value!r:.60}, not {sample.value!r:.60}")
+        if times and row.timestamp_ms != sample.timestamp_ms:
+            pytest.fail(f"record {position} at {row.offset} has the time {row.timestamp_ms}")
+    assert len(rows) == len(expected), f"read {len(rows)} records, not {len(expected)}"
+    for earlier, later in itertools.pairwise(rows):
+        assert earlier.offset < later.offset, f"offset {later.offset} came after {earlier.offset}"
+
+
+class ConfluentKafka:
+    name = "confluent-kafka"
+    sets_times = True
+    stops_at_the_end = True
+
+    def produce(
+        self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
+    ) -> None:
+        failures: list[object] = []
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "compression.type": codec,
+                "linger.ms": 20,
+                "batch.size": BATCH_BYTES,
+                "queue.buffering.max.messages": len(samples) + 1,
+            }
+        )
+        for sample in samples:
+            producer.produce(
+                topic,
+                sample.value,
+                sample.key,
+                partition=partition,
+                timestamp=sample.timestamp_ms,
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert producer.flush(PRODUCE_WAIT_MAX_S) == 0, "records were left in librdkafka's queue"
+        assert not failures, failures[0]
+
+    def read(self, bootstrap: str, what: Read) -> list[Got]:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                **_librdkafka_limits(what.fetch_bytes),
+            }
+        )
+        rows: list[Got] = []
+        try:
+            offset = what.offset
+            if what.timestamp_ms is not None:
+                asked = confluent_kafka.TopicPartition(what.topic, what.partition, what.timestamp_ms)
+                offset = consumer.offsets_for_times([asked], timeout=READ_IDLE_WAIT_MAX_S)[0].offset
+            consumer.assign([confluent_kafka.TopicPartition(what.topic, what.partition, offset)])
+            heard = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+                for message in consumer.consume(5_000, 0.2):
+                    error = message.error()
+                    if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                        return rows
+                    assert error is None, error
+                    rows.append(Got(message.offset(), message.timestamp()[1], message.key(), message.value()))
+                    heard = time.monotonic()
+        finally:
+            consumer.close()
+        return rows[: what.count]
+
+
+class KafkaPython:
+    name = "kafka-python"
+    sets_times = True
+    stops_at_the_end = False
+
+    def produce(
+        self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
+    ) -> None:
+        producer = kafka.KafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=True,
+            linger_ms=20,
+            batch_size=BATCH_BYTES,
+        )
+        try:
+            sent = [
+                producer.send(
+                    topic, each.value, each.key, partition=partition, timestamp_ms=each.timestamp_ms
+                )
+                for each in samples
+            ]
+            producer.flush(PRODUCE_WAIT_MAX_S)
+            failed = next((future for future in sent if not future.succeeded()), None)
+            assert failed is None, failed.exception
+        finally:
+            producer.close()
+
+    def read(self, bootstrap: str, what: Read) -> list[Got]:
+        limits = {}
+        if what.fetch_bytes is not None:
+            limits = {"max_partition_fetch_bytes": what.fetch_bytes, "fetch_max_bytes": what.fetch_bytes}
+        consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, **limits)
+        rows: list[Got] = []
+        try:
+            where = kafka.TopicPartition(what.topic, what.partition)
+            consumer.assign([where])
+            offset = what.offset
+            if what.timestamp_ms is not None:
+                offset = consumer.offsets_for_times({where: what.timestamp_ms})[where].offset
+            consumer.seek(where, offset)
+            heard = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+                for record in consumer.poll(timeout_ms=200, max_records=5_000).get(where, ()):
+                    rows.append(Got(record.offset, record.timestamp, record.key, record.value))
+                    heard = time.monotonic()
+        finally:
+            consumer.close()
+        return rows[: what.count]
+
+
+class Kcat:
+    """Debian's kcat. It cannot set a record's time, and it writes text: no value may hold a line's end."""
+
+    name = "kcat"
+    sets_times = False
+    stops_at_the_end = True
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+
+    def produce(
+        self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
+    ) -> None:
+        lines = self._scratch / f"{topic}.in"
+        lines.write_bytes(b"".join(b"%b:%b\n" % (sample.key, sample.value) for sample in samples))
+        self._run(
+            bootstrap,
+            # -E: a broker that is down for a moment is no reason to give up.
+            ["-P", "-E", "-t", topic, "-p", str(partition), "-z", codec, "-K", ":", "-l", str(lines)],
+            {"enable.idempotence": True, "linger.ms": 20, "batch.size": BATCH_BYTES},
+        )
+        lines.unlink()
+
+    def read(self, bootstrap: str, what: Read) -> list[Got]:
+        start = str(what.offset) if what.timestamp_ms is None else f"s@{what.timestamp_ms}"
+        where = ["-C", "-t", what.topic, "-p", str(what.partition), "-o", start, "-c", str(what.count), "-e"]
+        output = self._run(
+            bootstrap, [*where, "-q", "-f", "%o %T %K %k %S %s\n"], _librdkafka_limits(what.fetch_bytes)
+        )
+        rows = []
+        for line in output.splitlines():
+            place, moment, key_size, rest = line.split(b" ", 3)
+            key, value_size, value = rest.split(b" ", 2)
+            got_key, got_value = key if int(key_size) >= 0 else None, value if int(value_size) >= 0 else None
+            rows.append(Got(int(place), int(moment), got_key, got_value))
+        return rows
+
+    def _run(self, bootstrap: str, arguments: list[str], settings: Mapping[str, object]) -> bytes:
+        command = ["kcat", "-b", bootstrap, *arguments]
+        for name, value in settings.items():
+            command += ["-X", f"{name}={str(value).lower()}"]
+        done = subprocess.run(command, capture_output=True, timeout=PRODUCE_WAIT_MAX_S, check=False)
+        assert done.returncode == 0, f"kcat ended with {done.returncode}: {done.stderr.decode()[-2000:]}"
+        return done.stdout
+
+
+class JavaClient:
+    name = "java"
+    sets_times = True
+    stops_at_the_end = False
+
+    def __init__(self, peer: JavaPeer, scratch: Path) -> None:
+        self._peer = peer
+        self._scratch = scratch
+
+    def produce(
+        self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
+    ) -> None:
+        lines = self._scratch / f"{topic}.in"
+        lines.write_text("".join(f"0 {s.timestamp_ms} {_hex(s.key)} {_hex(s.value)}\n" for s in samples))
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": "true",
+            "compression.type": codec,
+            "linger.ms": 20,
+            "batch.size": BATCH_BYTES,
+        }
+        answer = self._peer("produce", settings, topic=topic, partition=partition, records=lines)
+        lines.unlink()
+        assert int(answer["count"]) == len(samples), answer
+
+    def read(self, bootstrap: str, what: Read) -> list[Got]:
+        settings: dict[str, object] = {"bootstrap.servers": bootstrap, "isolation.level": "read_committed"}
+        if what.fetch_bytes is not None:
+            settings |= {"max.partition.fetch.bytes": what.fetch_bytes, "fetch.max.bytes": what.fetch_bytes}
+        start = {"offset": what.offset}
+        if what.timestamp_ms is not None:
+            start = {"timestamp_ms": what.timestamp_ms}
+        lines = self._scratch / f"{what.topic}.out"
+        self._peer(
+            "consume",
+            settings,
+            topic=what.topic,
+            partition=what.partition,
+            count=what.count,
+            idle_ms=int(READ_IDLE_WAIT_MAX_S * 1000),
+            records=lines,
+            **start,
+        )
+        rows = [parse_java_row(line) for line in lines.read_text().splitlines()]
+        lines.unlink()
+        return rows[: what.count]
+
+
+def parse_java_row(line: str) -> Got:
+    """A line that the servant JVM wrote: offset, time, key, value."""
+    place, moment, key, value = line.split(" ")
+    return Got(int(place), int(moment), _unhex(key), _unhex(value))
+
+
+class Headrace:
+    """Our own client, under the same judge."""
+
+    name = "headrace"
+    sets_times = True
+    stops_at_the_end = False
+
+    def produce(
+        self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
+    ) -> None:
+        with headrace.client.Producer(
+            bootstrap, compression=codec, linger_ms=20, batch_size_bytes=BATCH_BYTES
+        ) as producer:
+            sent = [
+                producer.send(
+                    topic, each.value, key=each.key, partition=partition, timestamp_ms=each.timestamp_ms
+                )
+                for each in samples
+            ]
+            producer.flush(PRODUCE_WAIT_MAX_S)
+        for future in sent:
+            future.result(timeout=0)
+
+    def read(self, bootstrap: str, what: Read) -> list[Got]:
+        limits = {}
+        if what.fetch_bytes is not None:
+            limits = {"max_partition_fetch_bytes": what.fetch_bytes, "fetch_max_bytes": what.fetch_bytes}
+        rows: list[Got] = []
+        with headrace.client.Consumer(bootstrap, **limits) as consumer:
+            consumer.assign([(what.topic, what.partition)])
+            if what.timestamp_ms is None:
+                consumer.seek(what.topic, what.partition, what.offset)
+            else:
+                consumer.seek_to_timestamp(what.topic, what.partition, what.timestamp_ms)
+            heard = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+                for record in consumer.poll(0.2):
+                    rows.append(Got(record.offset, record.timestamp_ms, record.key, record.value))
+                    heard = time.monotonic()
+        return rows[: what.count]
+
+
+def _librdkafka_limits(fetch_bytes: int | None) -> dict[str, int]:
+    # librdkafka insists that fetch.max.bytes is not below message.max.bytes.
+    names = ("fetch.message.max.bytes", "fetch.max.bytes", "message.max.bytes")
+    return {} if fetch_bytes is None else dict.fromkeys(names, fetch_bytes)
+
+
+def _hex(data: bytes | None) -> str:
+    return "-" if data is None else "x" + data.hex()
+
+
+def _unhex(word: str) -> bytes | None:
+    return None if word == "-" else bytes.fromhex(word[1:])
+
+
+class RealClients:
+    """The adapters by name, made when asked for: only a test that wants Java starts a JVM."""
+
+    def __init__(self, request: pytest.FixtureRequest, scratch: Path) -> None:
+        self._request = request
+        self._scratch = scratch
+
+    def __getitem__(self, name: str) -> RealClient:
+        match name:
+            case "confluent-kafka":
+                return ConfluentKafka()
+            case "kafka-python":
+                return KafkaPython()
+            case "kcat":
+                require_kcat()
+                return Kcat(self._scratch)
+            case "headrace":
+                return Headrace()
+            case "java":
+                return JavaClient(self._request.getfixturevalue("java_peer"), self._scratch)
+        raise KeyError(name)
+
+
+def require_kcat() -> None:
+    """Skips, with a plain reason, where kcat is missing. `make test` installs it where it may."""
+    if shutil.which("kcat") is None:
+        pytest.skip("kcat is not installed (as root: apt-get install kcat)")
+
+
+@pytest.fixture(scope="session")
+def real_clients(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RealClients:
+    return RealClients(request, tmp_path_factory.mktemp("clients"))
