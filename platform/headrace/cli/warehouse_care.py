@@ -98,7 +98,7 @@ def verify(
     without_audit: Annotated[bool, typer.Option("--without-audit", help="Compare no audit.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Recount files against manifests, and manifests against the audit. The exit code is 1 for any problem."""
+    """Recount files against manifests, and manifests against the audit; exit code 1 for any problem."""
     from headrace.warehouse import api
 
     store = None if without_audit else site().audit_store_url
@@ -109,8 +109,8 @@ def verify(
         for result in results:
             state = "[green]sound[/]" if result.is_sound else f"[red]{len(result.problems)} problems[/]"
             out.print(
-                f"{result.topic}: {state}: {result.rows:,} rows in {result.files} files of {result.changes} changes, "
-                f"{result.audited_hours} hours compared with the audit"
+                f"{result.topic}: {state}: {result.rows:,} rows in {result.files} files "
+                f"of {result.changes} changes, {result.audited_hours} hours compared with the audit"
             )
             for problem in result.problems:
                 out.print(f"  {problem}", markup=False)
