@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from . import audit, consume, dump_log, fleet, groups, mirror, produce, schemas, topics, warehouse_care
+from . import (
+    audit,
+    consume,
+    dump_log,
+    fleet,
+    groups,
+    mirror,
+    produce,
+    schemas,
+    topics,
+    warehouse,
+    warehouse_care,
+)
 from .errors import give_up
 
 app = typer.Typer(
@@ -23,7 +35,9 @@ app.command("produce", rich_help_panel="Topics and events")(produce.produce)
 app.command("consume", rich_help_panel="Topics and events")(consume.consume)
 app.add_typer(groups.app, name="groups", rich_help_panel="Topics and events")
 app.add_typer(mirror.app, name="mirror", rich_help_panel="Between datacenters")
-app.add_typer(warehouse_care.app, name="warehouse", rich_help_panel="Warehouse")
+for upkeep in (warehouse_care.replay, warehouse_care.compact, warehouse_care.retain, warehouse_care.verify):
+    warehouse.app.command()(upkeep)
+app.add_typer(warehouse.app, name="warehouse", rich_help_panel="Warehouse")
 app.add_typer(audit.app, name="audit", rich_help_panel="Audit")
 app.add_typer(schemas.app, name="schemas", rich_help_panel="Schemas")
 app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)

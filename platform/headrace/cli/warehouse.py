@@ -16,8 +16,8 @@ from .output import JsonOption, in_bytes, in_time, out, print_json, print_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.warehouse.api import HourSummary
     from headrace.warehouse.options import Warehouse
-    from headrace.warehouse.tables import HourSummary
 
 app = typer.Typer(help="The hourly tables in HDFS.", no_args_is_help=True)
 

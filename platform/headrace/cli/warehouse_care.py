@@ -13,12 +13,11 @@ import typer
 from .context import parse_time_ms, site
 from .errors import CommandError, ExitCode
 from .output import JsonOption, out, print_json
-from .warehouse import TopicsArgument, app, hours_text, spark, warehouse
+from .warehouse import TopicsArgument, hours_text, spark, warehouse
 
 HOUR_MS = 3_600_000
 
 
-@app.command()
 def replay(topics: TopicsArgument, json: JsonOption = False) -> None:
     """Load again what could not be decoded before, once the cause is mended."""
     from headrace.warehouse import api
@@ -34,7 +33,6 @@ def replay(topics: TopicsArgument, json: JsonOption = False) -> None:
         out.print(f"{result.topic}: {done}{still}")
 
 
-@app.command()
 def compact(
     topics: TopicsArgument,
     hour: Annotated[
@@ -67,7 +65,6 @@ def compact(
             )
 
 
-@app.command()
 def retain(
     topics: TopicsArgument,
     keep_hours: Annotated[
@@ -92,7 +89,6 @@ def retain(
         )
 
 
-@app.command()
 def verify(
     topics: TopicsArgument,
     without_audit: Annotated[bool, typer.Option("--without-audit", help="Compare no audit.")] = False,
