@@ -167,7 +167,8 @@ BROKER_SETTINGS: Final = {
             INT_MAX,
         ),
         Setting("group.max.size", INT, "1000", "members a group may have", 1, INT_MAX),
-        Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, INT_MAX),
+        # ZooKeeper takes no more than 1 MiB in one write.
+        Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, 512 * 1024),
     )
 }
 

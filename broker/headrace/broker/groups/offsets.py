@@ -2,7 +2,7 @@
 `/consumers/<group>/offsets` in ZooKeeper.
 
 Owns the order of a group's commits: one write is in flight a group, later ones wait and are merged, so that
-an older offset can never overtake a newer one. Metadata that clients may send along is not kept.
+an older offset can never overtake a newer one. What lies in the nodes is `committed`'s to know.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from headrace.broker.groups import committed
+from headrace.broker.groups.committed import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
 from headrace.coordination.consumers import ConsumerRegistry, groups
 from headrace.coordination.session import ZooKeeperSession
 
 T = TypeVar("T")
-
-TopicPartition = tuple[str, int]
-Offsets = dict[TopicPartition, int]
 
 
 @dataclass(slots=True)
@@ -39,7 +38,7 @@ class OffsetStore:
         self._control = control
         self._queues: dict[str, _Queue] = {}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> Promise[Exception | None]:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> Promise[Exception | None]:
         """Store them; resolves with what went wrong, or None."""
         promise: Promise[Exception | None] = Promise()
         queue = self._queues.setdefault(group, _Queue())
@@ -54,11 +53,6 @@ class OffsetStore:
         offsets, queue.pending = queue.pending, {}
         askers, queue.askers = queue.askers, []
 
-        def write() -> None:
-            registry = ConsumerRegistry(self._session, group)
-            for (topic, partition), offset in offsets.items():
-                registry.commit(topic, partition, offset)
-
         def written(_: None, error: Exception | None) -> None:
             queue.writing = False
             for promise in askers:
@@ -68,18 +62,11 @@ class OffsetStore:
             else:
                 del self._queues[group]
 
-        self._control.submit(write, written)
+        self._control.submit(lambda: committed.write(self._session, group, offsets), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
         """The offsets stored for `wanted`, or all of the group's; what has none is left out."""
-
-        def read() -> Offsets:
-            registry = ConsumerRegistry(self._session, group)
-            if wanted is None:
-                return registry.all_offsets()
-            return {key: offset for key, offset in registry.offsets(wanted).items() if offset is not None}
-
-        return self._later(read)
+        return self._later(lambda: committed.read(self._session, group, wanted))
 
     def groups(self) -> Promise[list[str] | Exception]:
         """Every group that stored something."""

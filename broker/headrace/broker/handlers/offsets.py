@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.broker.groups.committed import Committed, Offsets, TopicPartition
 from headrace.broker.groups.coordinator import GroupCoordinator
-from headrace.broker.groups.offsets import Offsets, OffsetStore, TopicPartition, is_group_name
+from headrace.broker.groups.offsets import OffsetStore, is_group_name
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
 GROUPS_FROM: Final = 8  # OffsetFetch versions that ask for several groups
-NO_OFFSET: Final = -1
+NOTHING: Final = Committed(-1)
 
 Tree = dict[str, Any]
 
@@ -25,7 +26,9 @@ class OffsetService:
         self._store = store
 
     def commit(self, state: BrokerState, request: Request) -> Promise[Tree]:
-        """Answered when ZooKeeper has them. Unknown partitions are refused, the others stored."""
+        """Answered when ZooKeeper has them. Unknown partitions and words that are too long are refused, the
+        others stored.
+        """
         body = request.body
         promise: Promise[Tree] = Promise()
         generation_id = getattr(body, "generation_id_or_member_epoch", -1)
@@ -35,13 +38,20 @@ class OffsetService:
         if code is ErrorCode.NONE and not is_group_name(body.group_id):
             code = ErrorCode.INVALID_GROUP_ID
         known: Offsets = {}
+        refused: dict[TopicPartition, ErrorCode] = {}
         for topic in body.topics:
             for each in topic.partitions:
-                if state.view.partition(topic.name, each.partition_index) is not None:
-                    known[topic.name, each.partition_index] = each.committed_offset
+                key = (topic.name, each.partition_index)
+                metadata = each.committed_metadata or ""
+                if state.view.partition(*key) is None:
+                    refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif len(metadata.encode()) > state.config["offset.metadata.max.bytes"]:
+                    refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                else:
+                    known[key] = Committed(each.committed_offset, metadata)
 
         def code_of(key: TopicPartition, outcome: ErrorCode) -> ErrorCode:
-            return outcome if outcome is not ErrorCode.NONE or key in known else _UNKNOWN
+            return outcome if outcome is not ErrorCode.NONE else refused.get(key, outcome)
 
         def answer(outcome: ErrorCode) -> None:
             promise.resolve(
@@ -115,18 +125,18 @@ class OffsetService:
         self._store.read(group_id, wanted).then(read)
 
 
-_UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _UNAVAILABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def _fetched(group_id: str, keys: list[TopicPartition], found: Offsets, code: ErrorCode) -> Tree:
     topics: dict[str, list[Tree]] = {}
     for topic, index in keys:
+        committed = found.get((topic, index), NOTHING)
         topics.setdefault(topic, []).append(
             {
                 "partition_index": index,
-                "committed_offset": found.get((topic, index), NO_OFFSET),
-                "metadata": "",
+                "committed_offset": committed.offset,
+                "metadata": committed.metadata,
                 "error_code": code,
             }
         )

@@ -1,0 +1,177 @@
+"""Offsets that Kafka's groups commit, and the words sent with them: what is kept, and who can read it."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import pytest
+from kio.schema.offset_commit.v9.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.offset_commit.v9.response import OffsetCommitResponse
+from kio.schema.offset_fetch.v9.request import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
+
+from fix_broker import BrokerCluster, RawClient, StartCluster
+from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.groups import committed
+from headrace.broker.groups.committed import Committed
+from headrace.broker.groups.coordinator import coordinator_for
+from headrace.coordination.consumers import ConsumerRegistry
+from headrace.coordination.errors import CorruptNodeError
+from headrace.coordination.session import ZooKeeperSession
+
+Kept = dict[int, tuple[int, str | None]]
+GROUP = "g"
+
+
+def commit(client: RawClient, group: str, topic: str, offsets: Kept) -> dict[int, str]:
+    """Commit as a client without membership does; the error's name by partition."""
+    parts = tuple(
+        OffsetCommitRequestPartition(
+            partition_index=i32(partition), committed_offset=i64(offset), committed_metadata=metadata
+        )
+        for partition, (offset, metadata) in offsets.items()
+    )
+    asked = OffsetCommitRequest(
+        group_id=GroupId(group),
+        member_id="",
+        topics=(OffsetCommitRequestTopic(name=TopicName(topic), partitions=parts),),
+    )
+    answer: OffsetCommitResponse = client.ask(asked)
+    return {each.partition_index: each.error_code.name for each in answer.topics[0].partitions}
+
+
+def fetch(client: RawClient, group: str, topic: str, *partitions: int, everything: bool = False) -> Kept:
+    wanted = OffsetFetchRequestTopics(
+        name=TopicName(topic), partition_indexes=tuple(i32(each) for each in partitions)
+    )
+    asked = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None if everything else (wanted,))
+    (found,) = client.ask(OffsetFetchRequest(groups=(asked,), require_stable=False)).groups
+    assert found.error_code.name == "none", found.error_code
+    return {
+        each.partition_index: (each.committed_offset, each.metadata)
+        for topic_found in found.topics
+        for each in topic_found.partitions
+    }
+
+
+@pytest.fixture
+def client(one_broker: BrokerCluster) -> RawClient:
+    with RawClient(one_broker.bootstrap) as made:
+        yield made
+
+
+def test_the_words_come_back_with_the_offset(client: RawClient, one_broker: BrokerCluster) -> None:
+    topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    client.create_topic(topic, 4)
+    kept: Kept = {0: (7, "half of the file, Zürich"), 1: (8, ""), 2: (9, None)}
+    assert set(commit(client, group, topic, kept).values()) == {"none"}
+    expected: Kept = {0: (7, "half of the file, Zürich"), 1: (8, ""), 2: (9, "")}
+    assert fetch(client, group, topic, 0, 1, 2, 3) == expected | {3: (-1, "")}
+    assert fetch(client, group, topic, everything=True) == expected
+    commit(client, group, topic, {0: (10, "more"), 1: (10, "first words")})
+    assert fetch(client, group, topic, 0, 1) == {0: (10, "more"), 1: (10, "first words")}
+    commit(client, group, topic, {0: (10, "")})
+    assert fetch(client, group, topic, 0) == {0: (10, "")}
+    with one_broker.zookeeper.session() as session:
+        registry = ConsumerRegistry(session, group)
+        assert registry.all_offsets() == {(topic, 0): 10, (topic, 1): 10, (topic, 2): 9}
+
+
+def test_words_that_are_too_long_are_refused_alone(client: RawClient) -> None:
+    topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    client.create_topic(topic, 3)
+    kept: Kept = {0: (1, "x" * 4096), 1: (2, "x" * 4097), 2: (3, "ü" * 2049), 5: (4, "no such partition")}
+    assert commit(client, group, topic, kept) == {
+        0: "none",
+        1: "offset_metadata_too_large",
+        2: "offset_metadata_too_large",
+        5: "unknown_topic_or_partition",
+    }
+    assert fetch(client, group, topic, 0, 1, 2) == {0: (1, "x" * 4096), 1: (-1, ""), 2: (-1, "")}
+
+
+def test_they_outlive_a_restart_and_a_move_of_the_coordinator(broker_cluster: StartCluster) -> None:
+    cluster = broker_cluster(2, config={"zookeeper.session.timeout.ms": "1000"})
+    coordinator = coordinator_for(GROUP, [1, 2])
+    assert coordinator is not None
+    with RawClient(cluster[coordinator].address) as client:
+        client.create_topic("t")
+        assert commit(client, GROUP, "t", {0: (5, "words")}) == {0: "none"}
+    cluster[coordinator].restart()
+    with RawClient(cluster[coordinator].address) as client:
+        assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}
+    cluster[coordinator].stop()
+    with RawClient(cluster[3 - coordinator].address) as client:
+        # A broker that stops cleanly leaves ZooKeeper before it ends; the other sees it within moments.
+        for _ in range(200):
+            answer = client.ask(
+                OffsetFetchRequest(
+                    groups=(OffsetFetchRequestGroup(group_id=GroupId(GROUP), topics=None),),
+                    require_stable=False,
+                )
+            )
+            if answer.groups[0].error_code.name == "none":
+                break
+            threading.Event().wait(0.05)
+        assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}
+
+
+# in ZooKeeper, without a broker
+
+
+@pytest.fixture
+def session(zookeeper: ZooKeeperRoom) -> ZooKeeperSession:
+    with zookeeper.session() as made:
+        yield made
+
+
+def test_an_offset_set_the_papers_way_makes_the_words_void(session: ZooKeeperSession) -> None:
+    registry = ConsumerRegistry(session, GROUP)
+    registry.commit("t", 0, 3)
+    assert committed.read(session, GROUP, None) == {("t", 0): Committed(3, "")}
+    committed.write(session, GROUP, {("t", 0): Committed(4, "words")})
+    assert committed.read(session, GROUP, [("t", 0), ("t", 1)]) == {("t", 0): Committed(4, "words")}
+    registry.commit("t", 0, 4)
+    assert committed.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
+    committed.write(session, GROUP, {("t", 0): Committed(5, "again")})
+    assert registry.offset("t", 0) == 5
+    registry.delete()
+    assert committed.read(session, GROUP, None) == {}
+
+
+def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSession) -> None:
+    done = threading.Event()
+    committed.write(session, GROUP, {("t", 0): Committed(0, "0")})
+
+    def write() -> None:
+        for number in range(1, 300):
+            committed.write(session, GROUP, {("t", 0): Committed(number, str(number))})
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    try:
+        while not done.is_set():
+            found = committed.read(session, GROUP, [("t", 0)])["t", 0]
+            assert found.metadata == str(found.offset)
+            seen.add(found.offset)
+    finally:
+        writer.join(60)
+    assert len(seen) > 10
+
+
+def test_a_damaged_offset_is_named(session: ZooKeeperSession) -> None:
+    session.create(f"/consumers/{GROUP}/offsets/t/0", b"seven", make_parents=True)
+    with pytest.raises(CorruptNodeError, match=rf"/consumers/{GROUP}/offsets/t/0: .* found b'seven'"):
+        committed.read(session, GROUP, [("t", 0)])
