@@ -18,7 +18,7 @@ from headrace.broker.loop import Timer
 from headrace.broker.workers import Workers
 from headrace.log.config import flush_wait_ms
 from headrace.log.directory import PartitionName
-from headrace.log.errors import LogError, LogStorageError
+from headrace.log.errors import LogError, LogOfflineError, LogStorageError
 from headrace.log.flush import FlushJob
 from headrace.log.partition import PartitionLog
 from headrace.wire.errors import ErrorCode
@@ -49,7 +49,9 @@ class ReadWaiter(Protocol):
 
 
 class Partition:
-    """One partition led here. `failure` is set when the disk failed under it: appends are then refused."""
+    """One partition led here. `failure` is set when the disk failed under it: appends are then refused, and
+    when its log is offline reads too.
+    """
 
     __slots__ = (
         "config",
@@ -168,6 +170,8 @@ class Partitions:
         for partition in dirty:
             try:
                 partition.log.commit()
+            except LogOfflineError:
+                pass  # `settle` says so
             except LogStorageError as error:
                 logger.error("%s: %s", partition.name, error)
             self.settle(partition)
@@ -176,6 +180,8 @@ class Partitions:
 
     def settle(self, partition: Partition) -> None:
         """Nothing is staged any more: tell who waits whether their bytes are in the file."""
+        if partition.log.offline is not None and not partition.failure:
+            self._fail(partition, str(partition.log.offline))
         waiting, partition.waiting = partition.waiting, []
         end = partition.log.end_address
         flushed = partition.log.flushed_address
@@ -183,7 +189,10 @@ class Partitions:
             if each.end_address > end:
                 each.appended(ErrorCode.KAFKA_STORAGE_ERROR, "writing to the disk failed")
             elif each.durable and each.end_address > flushed:
-                partition.durable_waiting.append(each)
+                if partition.failure:
+                    each.appended(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
+                else:
+                    partition.durable_waiting.append(each)
             else:
                 each.appended(ErrorCode.NONE, None)
 
@@ -233,12 +242,13 @@ class Partitions:
 
     def _flushed(self, partition: Partition, job: FlushJob, error: Exception | None) -> None:
         partition.flushing = False
-        if self.get(partition.topic, partition.index) is not partition:
-            return
-        if error is not None:
-            self._fail(partition, f"fsync failed: {error}")
+        if self.get(partition.topic, partition.index) is not partition or partition.log.offline is not None:
             return
         log = partition.log
+        if error is not None:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            self._fail(partition, str(log.take_offline(f"fsync failed: {reason}")))
+            return
         log.end_flush(job)
         flushed = log.flushed_address
         durable = partition.durable_waiting
@@ -250,11 +260,16 @@ class Partitions:
             self._schedule_flush(partition)
 
     def _fail(self, partition: Partition, reason: str) -> None:
+        """The log is offline: whoever waits for it is told, readers too."""
         partition.fail(reason)
-        logger.error("%s: %s; appends are refused until the broker is restarted", partition.name, reason)
+        logger.error("%s: %s", partition.name, reason)
+        if partition.flush_timer is not None:
+            partition.flush_timer.cancel()
+            partition.flush_timer = None
         while partition.durable_waiting:
             each = partition.durable_waiting.popleft()
             each.appended(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._wake_readers(partition)
 
     def _wake_readers(self, partition: Partition) -> None:
         for reader in list(partition.readers):

@@ -48,9 +48,11 @@ class BrokerState:
     opening: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def led_partition(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker leads it. Raises `Refused`."""
+        """The partition, if this broker leads it and its log is not offline. Raises `Refused`."""
         found = self.partitions.get(topic, index)
         if found is not None:
+            if found.log.offline is not None:
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(found.log.offline))
             return found
         known = self.view.partition(topic, index)
         if known is None:

@@ -15,6 +15,16 @@ class LogStorageError(LogError):
     retriable = True
 
 
+class LogOfflineError(LogStorageError):
+    """The environment's fault: an fsync failed, or a write in a way that nobody can say what the file holds.
+
+    The log takes and flushes nothing more: a second fsync of the same pages may succeed without having
+    written them. Opening it anew, on a disk that works, recovers.
+    """
+
+    retriable = False
+
+
 class LogDamagedError(LogError):
     """The environment's fault: files below the recovery point are missing or cut. Names the file and the way
     out.

@@ -4,12 +4,16 @@ replacement, directory fsync. Knows nothing of batches.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 TEMPORARY_SUFFIX: Final = ".tmp"
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# No room for what was to be written, and nothing else is wrong: it may work again later.
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class OpenFile:
@@ -31,6 +35,15 @@ class OpenFile:
 
     def size_bytes(self) -> int:
         return os.fstat(self.fd).st_size
+
+    def read_from_disk(self, position_bytes: int) -> None:
+        """Let the next reads from `position_bytes` on see what the disk holds, not what memory remembers.
+
+        After a failed fsync the kernel may keep pages as clean that were never written. Raises `OSError`.
+        """
+        os.fdatasync(self.fd)
+        start = position_bytes - position_bytes % PAGE_BYTES
+        os.posix_fadvise(self.fd, start, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1

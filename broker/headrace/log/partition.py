@@ -12,10 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log.checkpoint import Checkpoint, load
+from headrace.log.checkpoint import FILE_NAME, Checkpoint, encode, load
 from headrace.log.config import UNLIMITED, LogConfig
-from headrace.log.errors import AddressMismatchError, AddressOutOfRangeError, LogStorageError
-from headrace.log.files import FileSlice
+from headrace.log.errors import (
+    AddressMismatchError,
+    AddressOutOfRangeError,
+    LogOfflineError,
+    LogStorageError,
+)
+from headrace.log.files import FileSlice, replace_file
 from headrace.log.flush import FlushJob
 from headrace.log.producers import ProducerStates, advance
 from headrace.log.reader import LogReader, TimestampedOffset
@@ -43,6 +48,8 @@ class Appended(NamedTuple):
 class PartitionLog:
     """See the module. Opening recovers: whatever a crash left half-written is cut off.
 
+    `offline` is set once an fsync or a write failed for good: nothing is appended, flushed or saved any more.
+
     Raises `LogDamagedError` if flushed bytes are missing, `OSError` if the directory cannot be used.
     """
 
@@ -52,6 +59,7 @@ class PartitionLog:
         self.directory = directory
         self.config = config or LogConfig()
         self._clock = clock
+        self.offline: LogOfflineError | None = None
         self.producers = ProducerStates()
         directory.mkdir(parents=True, exist_ok=True)
         self._segments = SegmentList(self._recover())
@@ -148,12 +156,16 @@ class PartitionLog:
             return
         active = self._segments.active
         try:
+            if self.offline is not None:
+                raise self.offline
             active.write(staging.buffers, self.staged_end_address - self.end_address)
-        except LogStorageError:
+        except LogStorageError as error:
             for producer_id, entry in reversed(staging.undo):
                 self.producers.restore(producer_id, entry)
             self.staged_end_address = self.end_address
             staging.clear()
+            if isinstance(error, LogOfflineError):
+                raise self.take_offline(str(error)) from error.__cause__
             raise
         active.note(staging.batches)
         active.last_append_ms = self._clock()
@@ -165,6 +177,8 @@ class PartitionLog:
 
         Raises `LogStorageError`.
         """
+        if self.offline is not None:
+            raise self.offline
         if self._segments.active.size_bytes == 0:
             return
         self._segments.add(self._new_segment(self.end_address))
@@ -201,8 +215,10 @@ class PartitionLog:
     def begin_flush(self) -> FlushJob | None:
         """The fsync of all that is written and not yet flushed, to be run on any thread; `None` if all is.
 
-        Saves a checkpoint too, if one is due.
+        Saves a checkpoint too, if one is due. If the job fails, `take_offline` must follow.
         """
+        if self.offline is not None:
+            return None
         if self.flushed_address >= self.end_address:
             due = self._due_checkpoint()
             return None if due is None else FlushJob(self.directory, (), False, self.end_address, due)
@@ -220,12 +236,29 @@ class PartitionLog:
             self.flushed_address = job.upto_address
             self._reader.keep(job.upto_address, job.upto_address)
 
+    def take_offline(self, reason: str) -> LogOfflineError:
+        """Stop for good, since nobody can say what the disk holds after the flushed address; the error to
+        raise from now on.
+        """
+        if self.offline is None:
+            self.offline = LogOfflineError(
+                f"{self.directory} is offline: {reason}; addresses from {self.flushed_address} on may not be "
+                "on the disk. Mend or replace the disk (see dmesg), then restart the broker: it "
+                "reads what the disk holds and goes on after the last whole batch"
+            )
+        return self.offline
+
     def flush(self) -> None:
-        """Commit, fsync, and return when all is durable. Raises `LogStorageError`, `OSError`."""
+        """Commit, fsync, and return when all is durable. Raises `LogStorageError`."""
+        if self.offline is not None:
+            raise self.offline
         self.commit()
         job = self.begin_flush()
         if job is not None:
-            job.run()
+            try:
+                job.run()
+            except OSError as error:
+                raise self.take_offline(f"fsync failed: {error.strerror}") from error
             self.end_flush(job)
 
     def request_checkpoint(self) -> bool:
@@ -285,6 +318,8 @@ class PartitionLog:
         certain period"), not from the events' own timestamps, which may lie years back.
         Raises `LogStorageError`.
         """
+        if self.offline is not None:
+            return []
         now = self._clock() if now_ms is None else now_ms
         config = self.config
         segments = self._segments
@@ -317,7 +352,7 @@ class PartitionLog:
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot truncate to {address}, no batch begins there"
             )
-        FlushJob(self.directory, (), False, 0, Checkpoint(self.start_address)).run()
+        replace_file(self.directory / FILE_NAME, encode(Checkpoint(self.start_address)))
         segments = self._segments
         while len(segments) > 1 and segments.active.base_address >= address:
             segments.remove_active()
@@ -334,9 +369,13 @@ class PartitionLog:
                 self._remember(header)
 
     def close(self) -> None:
-        """Flush, save the checkpoint, release the files. Slices in flight keep working."""
-        self.request_checkpoint()
-        self.flush()
+        """Flush, save the checkpoint, release the files. Slices in flight keep working.
+
+        A log that is offline only releases them. Raises `LogStorageError`.
+        """
+        if self.offline is None:
+            self.request_checkpoint()
+            self.flush()
         self.abandon()
 
     def abandon(self) -> None:
@@ -357,6 +396,9 @@ class PartitionLog:
         for segment in segments[:-1]:
             if segment.base_address in saved.max_timestamps_ms:
                 segment.note_max_timestamp(saved.max_timestamps_ms[segment.base_address])
+        for segment in segments:
+            if segment.end_address > saved.recovery_point:
+                segment.file.read_from_disk(max(0, saved.recovery_point - segment.base_address))
         kept = recover(self.directory, segments, max(saved.recovery_point, first), self._remember)
         files = tuple(segment.file for segment in kept if segment.end_address > saved.recovery_point)
         FlushJob(self.directory, files, True, 0).run()

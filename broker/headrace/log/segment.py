@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.log import scan
-from headrace.log.errors import LogStorageError
-from headrace.log.files import OpenFile
+from headrace.log.errors import LogOfflineError, LogStorageError
+from headrace.log.files import DISK_FULL, OpenFile
 from headrace.log.staging import StagedBatch
 from headrace.log.starts import KnownStarts
 
@@ -85,7 +85,9 @@ class Segment:
         self._file = None
 
     def write(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
-        """Append, all or nothing. Raises `LogStorageError`; then the file is as before."""
+        """Append, all or nothing. Raises `LogStorageError`, then the file is as before, or `LogOfflineError`,
+        then nobody knows.
+        """
         fd = self.file.fd
         at = self.size_bytes
         try:
@@ -97,19 +99,19 @@ class Segment:
                     written += count
                     rest = rest[count:]
         except OSError as error:
-            self._cut_back(fd)
-            raise LogStorageError(
-                f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}; "
-                "free the disk, then retry"
-            ) from error
+            what = f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}"
+            if self._cut_back(fd) and error.errno in DISK_FULL:
+                raise LogStorageError(f"{what}; free the disk, then retry") from error
+            raise LogOfflineError(what) from error
         self.size_bytes = at + size_bytes
 
-    def _cut_back(self, fd: int) -> None:
+    def _cut_back(self, fd: int) -> bool:
+        """Whether the file ends again where it ended before the write."""
         try:
             os.ftruncate(fd, self.size_bytes)
         except OSError:
-            # What lies beyond size_bytes is overwritten by the next write, and cut by recovery after a crash.
-            return
+            return False
+        return True
 
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self.file.fd, size_bytes)

@@ -78,6 +78,8 @@ class FetchWait:
                 or self._state.partitions.get(partition.topic, partition.index) is not partition
             ):
                 return True
+            if partition.log.offline is not None:
+                return True
             try:
                 available += partition.visible_address - partition.log.position(asked.part.fetch_offset)
             except LogError:
@@ -123,6 +125,8 @@ class FetchWait:
         if partition is None:
             return FetchPartitionResult(part.partition, asked.code, -1), []
         log = partition.log
+        if log.offline is not None:
+            return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1), []
         visible = partition.visible_address
         try:
             position = log.position(part.fetch_offset)

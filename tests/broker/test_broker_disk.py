@@ -1,0 +1,185 @@
+"""A disk that fails or stalls under a running broker: what clients are told, and what goes on.
+
+The broker is a real process; a `sitecustomize` of its own lets its fsyncs and writes fail, partition by
+partition, as a file says.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_broker import BrokerCluster, BrokerProcess, RawClient, StartCluster
+from headrace.wire.batch import hop
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, encode_batch
+
+WAIT_MAX_S = 20.0
+
+FAULTY_OS = '''
+"""Lets calls of os fail: each line of the file $FAULTS is "CALL ERROR PATH-PART"; ERROR may be STALL."""
+import errno, os, time
+
+def wrapped(name):
+    real = getattr(os, name)
+    def call(fd, *rest):
+        for attempt in range(3_000):
+            try:
+                with open(os.environ["FAULTS"]) as lines:
+                    plan = [line.split() for line in lines]
+            except OSError:
+                plan = []
+            path = os.readlink(f"/proc/self/fd/{fd}") if plan else ""
+            what = next((error for call, error, part in plan if call == name and part in path), None)
+            if what is None:
+                return real(fd, *rest)
+            if what != "STALL":
+                number = getattr(errno, what)
+                raise OSError(number, os.strerror(number))
+            time.sleep(0.01)
+        raise AssertionError("stalled for too long")
+    return call
+
+for each in ("fdatasync", "pwritev"):
+    setattr(os, each, wrapped(each))
+'''
+
+
+def batch(value: bytes = b"v", **fields: int) -> bytes:
+    return encode_batch([Record(0, 1_000, None, value)], **fields)  # type: ignore[arg-type]
+
+
+class FaultyBroker:
+    """A broker with the partitions bad-0 and good-0, whose disk does as it is told."""
+
+    def __init__(self, cluster: BrokerCluster) -> None:
+        self.process: BrokerProcess = cluster[1]
+        folder = cluster.directory / "faulty"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(FAULTY_OS)
+        self._plan = folder / "faults"
+        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.process.environment = {"PYTHONPATH": path, "FAULTS": str(self._plan)}
+        self.process.restart()
+        with RawClient(self.process.address) as client:
+            client.create_topic("bad")
+            client.create_topic("good")
+
+    def fail(self, *faults: str) -> None:
+        """Lines as in `FAULTY_OS`; none for a disk that works."""
+        changed = self._plan.with_suffix(".new")
+        changed.write_text("\n".join(faults))
+        changed.replace(self._plan)
+
+    def says(self, text: str) -> str:
+        """The line of its log that holds `text`."""
+        deadline = time.monotonic() + WAIT_MAX_S
+        while True:
+            lines = [line for line in self.process.output().splitlines() if text in line]
+            if lines:
+                return lines[0]
+            assert time.monotonic() < deadline, self.process.output()[-4000:]
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def broker(broker_cluster: StartCluster) -> FaultyBroker:
+    return FaultyBroker(broker_cluster())
+
+
+@pytest.fixture
+def client(broker: FaultyBroker) -> Iterator[RawClient]:
+    with RawClient(broker.process.address) as made:
+        yield made
+
+
+def directory(broker: FaultyBroker, partition: str) -> Path:
+    return broker.process.data_dir / partition
+
+
+@pytest.mark.parametrize(("number", "words"), [("EIO", "Input/output error"), ("ENOSPC", "No space left")])
+def test_a_failed_fsync_takes_its_partition_offline_alone(
+    broker: FaultyBroker, client: RawClient, number: str, words: str
+) -> None:
+    first = batch(b"first")
+    assert client.produce("bad", 0, first).error_code == 0
+    client.send(client.produce_frame("bad", 0, batch(b"warms the short way up")))
+    assert client.read_produced().error_code == 0
+    visible = client.list_offset("bad", 0, -1)[0]
+    broker.fail(f"fdatasync {number} bad-0")
+    with RawClient(broker.process.address) as reader:
+        began = time.monotonic()
+        refused = client.produce("bad", 0, batch(b"second"))
+        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert str(directory(broker, "bad-0")) in (refused.error_message or "")
+        assert reader.fetch("bad", 0, visible, max_wait_ms=15_000).error_code == (
+            ErrorCode.KAFKA_STORAGE_ERROR
+        )
+        assert time.monotonic() - began < 10, "who waits is told at once"
+    line = broker.says("is offline")
+    assert str(directory(broker, "bad-0")) in line and words in line and "restart the broker" in line
+    # The disk seems to work again; but what it holds nobody knows.
+    broker.fail()
+    for acks in (1, -1):
+        assert client.produce("bad", 0, batch(b"third"), acks=acks).error_code == (
+            ErrorCode.KAFKA_STORAGE_ERROR
+        )
+    for offset in (0, visible):
+        assert client.fetch("bad", 0, offset).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    for number_of_good in range(3):
+        assert client.produce("good", 0, batch(b"%d" % number_of_good)).error_code == 0
+    assert len(list(hop(client.read_all("good", 0)))) == 3
+    broker.process.restart()
+    with RawClient(broker.process.address) as again:
+        assert client_reads(again, "bad") in (2, 3)
+        assert again.produce("bad", 0, batch(b"fourth")).error_code == 0
+        assert client_reads(again, "good") == 3
+
+
+def client_reads(client: RawClient, topic: str) -> int:
+    """How many batches a consumer sees."""
+    return len(list(hop(client.read_all(topic, 0))))
+
+
+def test_a_reader_that_waits_is_told_and_saw_nothing(broker: FaultyBroker, client: RawClient) -> None:
+    broker.fail("fdatasync STALL bad-0")
+    with RawClient(broker.process.address) as reader:
+        client.send(client.produce_frame("bad", 0, batch(b"never durable")))
+        nothing = reader.fetch("bad", 0, 0, max_wait_ms=300)
+        assert (nothing.error_code, nothing.records or b"", nothing.high_watermark) == (0, b"", 0)
+        reader.socket.settimeout(WAIT_MAX_S)
+        broker.fail("fdatasync EIO bad-0")
+        told = reader.fetch("bad", 0, 0, max_wait_ms=60_000)
+        assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert client.read_produced().error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_write_that_fails_otherwise_than_for_room_does_so_too(
+    broker: FaultyBroker, client: RawClient
+) -> None:
+    assert client.produce("bad", 0, batch(b"first")).error_code == 0
+    broker.fail("pwritev EIO bad-0")
+    assert client.produce("bad", 0, batch(b"second"), acks=1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.fail()
+    assert client.produce("bad", 0, batch(b"third")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.fetch("bad", 0, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert client.produce("good", 0, batch(b"first")).error_code == 0
+    assert "Input/output error" in broker.says("is offline")
+    broker.process.kill()
+    broker.process.start()
+    with RawClient(broker.process.address) as again:
+        assert client_reads(again, "bad") == 1
+        assert again.produce("bad", 0, batch(b"fourth")).error_code == 0
+
+
+def test_a_clean_stop_does_not_flush_what_failed(broker: FaultyBroker, client: RawClient) -> None:
+    broker.fail("fdatasync EIO bad-0")
+    assert client.produce("bad", 0, batch(b"first")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.fail()
+    assert broker.process.stop() == 0
+    assert not (directory(broker, "bad-0") / "checkpoint").exists(), "it would vouch for what nobody knows"
+    assert (directory(broker, "good-0") / "checkpoint").exists()
