@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from fix_broker import BrokerCluster, BrokerProcess, RawClient, StartCluster
+from headrace.wire import produce
 from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode
+from headrace.wire.primitives import NO_UUID
+from headrace.wire.produce import ProducePartitionResult
 from headrace.wire.records import Record, encode_batch
 
 WAIT_MAX_S = 20.0
@@ -183,3 +186,47 @@ def test_a_clean_stop_does_not_flush_what_failed(broker: FaultyBroker, client: R
     assert broker.process.stop() == 0
     assert not (directory(broker, "bad-0") / "checkpoint").exists(), "it would vouch for what nobody knows"
     assert (directory(broker, "good-0") / "checkpoint").exists()
+
+
+# a disk that stalls
+
+
+def produce_within(
+    client: RawClient, timeout_ms: int, raw: bytes, *topics: str, acks: int = -1
+) -> dict[str, ProducePartitionResult]:
+    """One request, with a timeout of its own; what became of each topic."""
+    asked = [produce.ProduceTopic(name, NO_UUID, [produce.ProducePartition(0, raw)]) for name in topics]
+    request = produce.ProduceRequest(None, acks, timeout_ms, asked)
+    client.send(produce.encode_request(request, version=9, correlation_id=client.next_id(), client_id="raw"))
+    _, response = produce.decode_response(client.receive(), version=9)
+    return {topic.name: topic.partitions[0] for topic in response.topics}
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_producers_timeout_is_kept(broker: FaultyBroker, client: RawClient, warm: bool) -> None:
+    """`warm`: by the short way, which a client's second request of a kind takes."""
+    before = [batch(b"before")] * warm
+    for raw in before:
+        assert produce_within(client, 400, raw, "bad")["bad"].error_code == 0
+    broker.fail("fdatasync STALL bad-0")
+    slow = batch(b"slow", producer_id=5, producer_epoch=0, base_sequence=0)
+    began = time.monotonic()
+    late = produce_within(client, 400, slow, "bad")["bad"]
+    took_s = time.monotonic() - began
+    assert (late.error_code, late.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert "bad-0: written, but not flushed to the disk within 400 ms" in (late.error_message or "")
+    assert 0.4 <= took_s < 5
+    assert produce_within(client, 400, batch(b"written"), "bad", acks=1)["bad"].error_code == 0
+    both = produce_within(client, 300, batch(b"to both"), "good", "bad")
+    assert [both[name].error_code for name in ("good", "bad")] == [0, ErrorCode.REQUEST_TIMED_OUT]
+    # A producer that is more patient is not told with those that are not.
+    with RawClient(broker.process.address) as patient:
+        patient.send(patient.produce_frame("bad", 0, batch(b"patient")))
+        hasty = produce_within(client, 0, batch(b"hasty"), "bad")["bad"]
+        assert hasty.error_code == ErrorCode.REQUEST_TIMED_OUT
+        broker.fail()
+        assert patient.read_produced().error_code == 0
+    # It was appended all the same; who sends it again learns where.
+    again = produce_within(client, 10_000, slow, "bad")["bad"]
+    assert (again.error_code, again.base_offset) == (0, sum(map(len, before)))
+    assert client_reads(client, "bad") == len(before) + 5

@@ -13,7 +13,7 @@ from headrace.broker.core import Connection
 from headrace.broker.handlers import api_versions, cluster, fetch, metadata, produce, produce_plain
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.produce import Passing, ProduceJob
-from headrace.broker.peers import Address, Peers
+from headrace.broker.peers import ANSWER_WAIT_MS, Address, Peers
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
@@ -27,6 +27,8 @@ from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front listener; no broker has it
 PASS_VERSION: Final = 9
 CLIENT_ID: Final = "headrace-front"
+# A leader whose disk stalls must say so before the link to it is given up, with all that is in flight there.
+PASSED_TIMEOUT_MS_MAX: Final = ANSWER_WAIT_MS - 5_000
 
 Tree = dict[str, Any]
 
@@ -125,7 +127,7 @@ class FrontService(BrokerService):
             ProduceTopic(each.topic, NO_UUID, [ProducePartition(each.part.partition, each.part.records)])
             for each in passings
         ]
-        request = ProduceRequest(None, body.acks, body.timeout_ms, topics)
+        request = ProduceRequest(None, body.acks, min(body.timeout_ms, PASSED_TIMEOUT_MS_MAX), topics)
         frame = produce_wire.encode_request(
             request, version=PASS_VERSION, correlation_id=0, client_id=CLIENT_ID
         )

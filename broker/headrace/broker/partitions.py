@@ -8,6 +8,8 @@ wait are called back with error codes.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -26,18 +28,23 @@ from headrace.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 LAZY_FLUSH_MS: Final = 10  # adaptive flushing, while neither a producer nor a consumer waits for it
+APPEND_WAIT_MS_MAX: Final = 300_000  # for the flush, whatever the producer's own timeout is
+TIMEOUT_LOOK_MS: Final = 50  # how late a producer may hear that its time is over
 
 
 class AppendWaiter(Protocol):
     """Told once what became of its append, which ends at `end_address`.
 
-    `durable`: it waits for the flush (acks=all), not only for the write.
+    `durable`: it waits for the flush (acks=all), not only for the write; at most `timeout_ms`, then it is
+    told REQUEST_TIMED_OUT, and its bytes may become durable all the same.
     """
 
     @property
     def end_address(self) -> int: ...
     @property
     def durable(self) -> bool: ...
+    @property
+    def timeout_ms(self) -> int: ...
 
     def appended(self, code: ErrorCode, message: str | None) -> None: ...
 
@@ -66,6 +73,7 @@ class Partition:
         "name",
         "oldest_unflushed_ms",
         "readers",
+        "soonest_deadline_ms",
         "topic",
         "topic_id",
         "unflushed_records",
@@ -90,7 +98,8 @@ class Partition:
         self.failure: str | None = None
         self.set_config(config)
         self.waiting: list[AppendWaiter] = []
-        self.durable_waiting: deque[AppendWaiter] = deque()
+        self.durable_waiting: deque[tuple[float, AppendWaiter]] = deque()  # with their deadlines
+        self.soonest_deadline_ms = math.inf  # no deadline of theirs is before it
         self.readers: dict[ReadWaiter, None] = {}
         self.flushing = False
         self.flush_timer: Timer | None = None
@@ -115,19 +124,25 @@ class Partition:
 
 
 class Partitions:
-    """All of them. `call_later(delay_ms, fn)` is the loop's timer; `clock` gives ms."""
+    """All of them. `call_later(delay_ms, fn)` is the loop's timer; `clock` gives the time of day in ms,
+    `monotonic_ms` one that is never set back.
+    """
 
     def __init__(
         self,
         workers: Workers,
         call_later: Callable[[float, Callable[[], None]], Timer],
         clock: Callable[[], int],
+        monotonic_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._workers = workers
         self._call_later = call_later
         self._clock = clock
+        self._monotonic_ms = monotonic_ms
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._dirty: dict[Partition, None] = {}
+        self._awaited: dict[Partition, None] = {}  # some producer may wait for their flush
+        self._looks_for_timeouts = False
 
     def get(self, topic: str, index: int) -> Partition | None:
         return self._by_name.get((topic, index))
@@ -146,7 +161,7 @@ class Partitions:
         self._by_name.pop((partition.topic, partition.index), None)
         partition.fail("the topic was deleted")
         self._dirty.pop(partition, None)
-        waiting = [*partition.waiting, *partition.durable_waiting]
+        waiting = [*partition.waiting, *(each for _, each in partition.durable_waiting)]
         partition.waiting.clear()
         partition.durable_waiting.clear()
         for each in waiting:
@@ -192,9 +207,46 @@ class Partitions:
                 if partition.failure:
                     each.appended(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
                 else:
-                    partition.durable_waiting.append(each)
+                    self._await_flush(partition, each)
             else:
                 each.appended(ErrorCode.NONE, None)
+
+    def _await_flush(self, partition: Partition, waiter: AppendWaiter) -> None:
+        deadline_ms = self._monotonic_ms() + min(max(0, waiter.timeout_ms), APPEND_WAIT_MS_MAX)
+        partition.durable_waiting.append((deadline_ms, waiter))
+        partition.soonest_deadline_ms = min(partition.soonest_deadline_ms, deadline_ms)
+        self._awaited[partition] = None
+        if not self._looks_for_timeouts:
+            self._looks_for_timeouts = True
+            self._call_later(TIMEOUT_LOOK_MS, self._look_for_timeouts)
+
+    def _look_for_timeouts(self) -> None:
+        """Again and again while somebody waits: one timer for all, so that none is made for a request."""
+        now_ms = self._monotonic_ms()
+        looked, self._awaited = self._awaited, {}
+        try:
+            for partition in looked:
+                if partition.soonest_deadline_ms <= now_ms:
+                    self._time_out(partition, now_ms)
+                if partition.durable_waiting:
+                    self._awaited[partition] = None
+        finally:
+            self._looks_for_timeouts = bool(self._awaited)
+            if self._looks_for_timeouts:
+                self._call_later(TIMEOUT_LOOK_MS, self._look_for_timeouts)
+
+    @staticmethod
+    def _time_out(partition: Partition, now_ms: float) -> None:
+        waiting, partition.durable_waiting = partition.durable_waiting, deque()
+        partition.durable_waiting.extend(each for each in waiting if each[0] > now_ms)
+        partition.soonest_deadline_ms = min((each[0] for each in partition.durable_waiting), default=math.inf)
+        for deadline_ms, each in waiting:
+            if deadline_ms <= now_ms:
+                each.appended(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{partition.name}: written, but not flushed to the disk within "
+                    f"{min(each.timeout_ms, APPEND_WAIT_MS_MAX)} ms; it may still be",
+                )
 
     # flush
 
@@ -252,8 +304,8 @@ class Partitions:
         log.end_flush(job)
         flushed = log.flushed_address
         durable = partition.durable_waiting
-        while durable and durable[0].end_address <= flushed:
-            each = durable.popleft()
+        while durable and durable[0][1].end_address <= flushed:
+            _, each = durable.popleft()
             each.appended(ErrorCode.NONE, None)
         self._wake_readers(partition)
         if flushed < log.end_address:
@@ -267,7 +319,7 @@ class Partitions:
             partition.flush_timer.cancel()
             partition.flush_timer = None
         while partition.durable_waiting:
-            each = partition.durable_waiting.popleft()
+            _, each = partition.durable_waiting.popleft()
             each.appended(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self._wake_readers(partition)
 
@@ -307,9 +359,7 @@ class Partitions:
             self._flushed_at_close(partition)
 
     def _flushed_at_close(self, partition: Partition) -> None:
-        while (
-            partition.durable_waiting
-            and partition.durable_waiting[0].end_address <= partition.log.flushed_address
-        ):
-            each = partition.durable_waiting.popleft()
+        durable = partition.durable_waiting
+        while durable and durable[0][1].end_address <= partition.log.flushed_address:
+            _, each = durable.popleft()
             each.appended(ErrorCode.NONE, None)

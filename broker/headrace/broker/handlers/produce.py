@@ -1,4 +1,5 @@
-"""Produce: validate, stage, answer when the bytes are written (acks=1) or durable (acks=all).
+"""Produce: validate, stage, answer when the bytes are written (acks=1) or durable (acks=all), or when the
+request's own timeout is over.
 
 Source: https://kafka.apache.org/protocol#The_Messages_Produce, KIP-98. Nothing is written here: batches are
 staged in the partition's log, and the wakeup's end writes them.
@@ -72,6 +73,11 @@ class ProduceJob:
         self._results: list[ProducePartitionResult | None] = [None] * self._left
         if not self._left:
             self._answer()
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long the client wants to wait for acks=all."""
+        return self._body.timeout_ms
 
     def settle(self, index: int, code: ErrorCode, base_address: int, message: str | None) -> None:
         """One partition's outcome; the last one answers the request."""
@@ -151,6 +157,10 @@ class _Waiting:
         self._base_address = base_address
         self.end_address = end_address
         self.durable = durable
+
+    @property
+    def timeout_ms(self) -> int:
+        return self._job.timeout_ms
 
     def appended(self, code: ErrorCode, message: str | None) -> None:
         self._job.settle(self._index, code, self._base_address if code is ErrorCode.NONE else -1, message)

@@ -50,7 +50,17 @@ _BASE_MARK: Final = 0x1122334455667788  # stands in the template response where 
 class Template:
     """What a request's head means, and how to answer it."""
 
-    __slots__ = ("acks_none", "body", "durable", "flexible", "partition", "request", "response", "version")
+    __slots__ = (
+        "acks_none",
+        "body",
+        "durable",
+        "flexible",
+        "partition",
+        "request",
+        "response",
+        "timeout_ms",
+        "version",
+    )
 
     def __init__(self, partition: Partition, request: Request) -> None:
         body: ProduceRequest = request.body
@@ -59,6 +69,7 @@ class Template:
         self.flexible = request.version >= FLEXIBLE_FROM
         self.acks_none = body.acks == ACKS_NONE
         self.durable = body.acks == ACKS_ALL
+        self.timeout_ms = body.timeout_ms
         topic = body.topics[0]
         # The request without its batch: what a refusal's response is made from.
         self.request = (request.version, topic.name, topic.topic_id, topic.partitions[0].partition)
@@ -110,6 +121,10 @@ class PlainProduce:
         self.end_address = end_address
         self.durable = template.durable
         self.parts: Sequence[Part] | None = None
+
+    @property
+    def timeout_ms(self) -> int:
+        return self._template.timeout_ms
 
     def appended(self, code: ErrorCode, message: str | None) -> None:
         template = self._template
