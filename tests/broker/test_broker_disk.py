@@ -1,7 +1,7 @@
 """A disk that fails or stalls under a running broker: what clients are told, and what goes on.
 
-The broker is a real process; a `sitecustomize` of its own lets its fsyncs and writes fail, partition by
-partition, as a file says.
+The broker is a real process; a `sitecustomize` of its own lets its fsyncs, writes and reads fail or stall,
+partition by partition, as a file says.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i64
 
 from fix_broker import BrokerCluster, BrokerProcess, RawClient, StartCluster
 from headrace.wire import produce
 from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode
+from headrace.wire.messages import decode_response, encode_request
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartitionResult
 from headrace.wire.records import Record, encode_batch
@@ -47,7 +51,7 @@ def wrapped(name):
         raise AssertionError("stalled for too long")
     return call
 
-for each in ("fdatasync", "pwritev"):
+for each in ("fdatasync", "pwritev", "pread"):
     setattr(os, each, wrapped(each))
 '''
 
@@ -230,3 +234,45 @@ def test_a_producers_timeout_is_kept(broker: FaultyBroker, client: RawClient, wa
     again = produce_within(client, 10_000, slow, "bad")["bad"]
     assert (again.error_code, again.base_offset) == (0, sum(map(len, before)))
     assert client_reads(client, "bad") == len(before) + 5
+
+
+def test_a_lookup_by_timestamp_in_a_cold_log_holds_up_nobody(broker: FaultyBroker, client: RawClient) -> None:
+    size_bytes = 0
+    for ms in range(5):
+        raw = encode_batch([Record(0, ms, None, b"v")])
+        size_bytes = len(raw)
+        assert client.produce("bad", 0, raw).error_code == 0
+    broker.process.restart()  # nothing is known of the segment any more
+    broker.fail("pread STALL bad-0")
+    with RawClient(broker.process.address) as asker, RawClient(broker.process.address) as other:
+        parts = (
+            ListOffsetsTopic(
+                name=TopicName("bad"),
+                partitions=(ListOffsetsPartition(partition_index=i32(0), timestamp=i64(3)),),
+            ),
+            ListOffsetsTopic(
+                name=TopicName("good"),
+                partitions=(ListOffsetsPartition(partition_index=i32(0), timestamp=i64(-1)),),
+            ),
+        )
+        asked = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=parts)
+        asker.send(encode_request(asked, correlation_id=1, client_id="raw"))
+        for number in range(5):
+            assert other.produce("good", 0, batch(b"%d" % number)).error_code == 0
+            assert other.list_offset("bad", 0, -1) == (5 * size_bytes, -1)
+        asker.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            asker.socket.recv(1)
+        asker.socket.settimeout(WAIT_MAX_S)
+        broker.fail()
+        _, answer = decode_response(asker.receive(), api_key=2, version=7)
+        found = [(each.name, each.partitions[0].offset) for each in answer.topics]
+        assert found[0] == ("bad", 3 * size_bytes)
+        assert found[1][0] == "good"
+        broker.fail("pread EIO bad-0")
+        broker.process.restart()
+    with RawClient(broker.process.address) as asker:
+        with pytest.raises(AssertionError, match="kafka_storage_error"):
+            asker.list_offset("bad", 0, 3)
+        broker.fail()
+        assert asker.list_offset("bad", 0, 3) == (3 * size_bytes, 3)

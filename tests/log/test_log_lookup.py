@@ -1,15 +1,20 @@
 """Lookups: any offset, any timestamp, against a plain model of the log."""
 
-from dataclasses import dataclass
+import os
+import threading
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.log.checkpoint import Checkpoint, encode
 from headrace.log.config import LogConfig
 from headrace.log.errors import AddressOutOfRangeError
 from headrace.log.partition import PartitionLog
+from headrace.log.search import Scanned
+from headrace.log.starts import SPAN_BYTES
 from headrace.wire.batch import hop
 from headrace.wire.compression import Codec
 from headrace.wire.records import Record, encode_batch
@@ -140,4 +145,70 @@ def test_a_payload_that_forges_a_header_is_never_taken_for_one(tmp_path: Path) -
         expected = offset // size * size
         assert log.position(offset) == (expected if offset == expected else expected + size)
     assert log.offset_for_timestamp(5_000) is None
+    log.close()
+
+
+def cold_log(path: Path, timestamps: list[int]) -> tuple[PartitionLog, list[int]]:
+    """Batches of a third of a span, in segments nothing is known of; and the batches' addresses."""
+    config = LogConfig(segment_bytes=4 * SPAN_BYTES)
+    log = PartitionLog(path, config)
+    value = bytes(SPAN_BYTES // 3)
+    addresses = [log.append(encode_batch([Record(0, ms, None, value)])).base_address for ms in timestamps]
+    log.close()
+    (path / "checkpoint").write_bytes(encode(Checkpoint(log.end_address)))
+    return PartitionLog(path, config), addresses
+
+
+def test_cold_segments_of_many_spans(tmp_path: Path) -> None:
+    timestamps = [*range(1_000, 1_040), 900]
+    log, addresses = cold_log(tmp_path / "first", timestamps)
+    assert log.segment_count == 4
+    assert log.max_timestamp_offset() == (addresses[39], 1_039)
+    log.close()
+    log, addresses = cold_log(tmp_path / "second", timestamps)
+    for address, ms in zip(addresses[:-1], timestamps, strict=False):
+        assert log.offset_for_timestamp(ms) == (address, ms)
+    assert log.offset_for_timestamp(1_040) is None
+    log.append(encode_batch([Record(0, 2_000, None, b"not flushed")]))
+    assert log.max_timestamp_offset() == (addresses[39], 1_039)
+    log.close()
+    # The greatest is in another span than the last one, and in the active segment.
+    log, addresses = cold_log(tmp_path / "third", [5, 9, *[1] * 9])
+    assert log.segment_count == 1
+    assert log.max_timestamp_offset() == (addresses[1], 9)
+    log.append(encode_batch([Record(0, 99, None, b"not flushed")]))
+    assert log.max_timestamp_offset() == (addresses[1], 9), "only the last span is read again"
+    log.close()
+
+
+def test_a_search_goes_on_while_its_log_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, addresses = cold_log(tmp_path / "t-0", list(range(1_000, 1_040)))
+    reads: list[int] = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda *arguments: reads.append(1) or real(*arguments))
+    search = log.search_timestamp(1_039)
+    first = next(search)
+    assert reads == [], "deciding what to read next reads nothing"
+    # Retention deletes the segment that is being looked at and the one after; others are appended.
+    found: list[Scanned] = []
+    thread = threading.Thread(target=lambda: found.append(first.run()))
+    log.config = replace(log.config, retention_bytes=5 * SPAN_BYTES)
+    log.append(encode_batch([Record(0, 1_039, None, bytes(SPAN_BYTES))]))
+    log.flush()
+    assert len(log.retain()) == 2
+    thread.start()
+    thread.join(10)
+    assert found == [Scanned()] and reads == []
+    first.learn()
+    second = search.send(found[0])
+    assert second.base_address == log.start_address > first.base_address
+    assert second.run() == Scanned()
+    second.learn()
+    third = search.send(Scanned())
+    with pytest.raises(StopIteration) as ended:
+        search.send(third.run())
+    assert ended.value.value == (addresses[39], 1_039)
+    # What was learned stays: the segment that was scanned is passed over.
+    again = log.search_timestamp(1_039)
+    assert next(again).base_address == third.base_address
     log.close()

@@ -21,6 +21,7 @@ from headrace.broker.groups.offsets import OffsetStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
+from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
@@ -106,6 +107,7 @@ class Broker:
             partitions=partitions,
             control=self._control,
             topics=admin,
+            lookups=Lookups(self._files, self._loop.call_later),
         )
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._control, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
+from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.promise import Promise
@@ -42,6 +43,7 @@ class BrokerState:
     partitions: Partitions
     control: Workers
     topics: TopicAdmin
+    lookups: Lookups
     clock_ms: Callable[[], int] = wall_clock_ms
     peer: str = ""  # who is being served, while its handler runs
     view: ClusterView = field(default_factory=ClusterView)

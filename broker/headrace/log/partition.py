@@ -23,9 +23,10 @@ from headrace.log.errors import (
 from headrace.log.files import FileSlice, replace_file
 from headrace.log.flush import FlushJob
 from headrace.log.producers import ProducerStates, advance
-from headrace.log.reader import LogReader, TimestampedOffset
+from headrace.log.reader import LogReader
 from headrace.log.recovery import find_segments, recover
 from headrace.log.scan import headers
+from headrace.log.search import Search, TimestampedOffset, first_at, greatest, run_here
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
 from headrace.log.staging import Staging
@@ -298,11 +299,19 @@ class PartitionLog:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """The first flushed record, in log order, whose timestamp is `timestamp_ms` or later."""
-        return self._reader.offset_for_timestamp(timestamp_ms, self.flushed_address)
+        return run_here(self.search_timestamp(timestamp_ms))
 
     def max_timestamp_offset(self) -> TimestampedOffset | None:
         """The first flushed record with the greatest timestamp of all (KIP-734); `None` if there is none."""
-        return self._reader.max_timestamp_offset(self.flushed_address)
+        return run_here(self.search_max_timestamp())
+
+    def search_timestamp(self, timestamp_ms: int) -> Search:
+        """`offset_for_timestamp` in steps, whose reading may be done on another thread."""
+        return first_at(self._segments, timestamp_ms, self.flushed_address)
+
+    def search_max_timestamp(self) -> Search:
+        """`max_timestamp_offset` in steps."""
+        return greatest(self._segments, self.flushed_address)
 
     def address_for_timestamp(self, timestamp_ms: int) -> int | None:
         """Address of the first batch that holds a flushed record of `timestamp_ms` or later."""

@@ -1,4 +1,4 @@
-"""Reading a log: which batch holds an offset, which slices follow it, which record a timestamp leads to.
+"""Reading a log: which batch holds an offset, and which slices follow it.
 
 Owns the lookups and their memory of positions. It may not change the log.
 """
@@ -6,24 +6,14 @@ Owns the lookups and their memory of positions. It may not change the log.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from headrace.log.errors import AddressOutOfRangeError
 from headrace.log.files import FileSlice
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
-from headrace.wire.batch import read_header
-from headrace.wire.records import decode_records
 
 POSITIONS_KEPT: Final = 512
-DECODED_BATCH_BYTES_MAX: Final = 512 * 1024 * 1024
-
-
-class TimestampedOffset(NamedTuple):
-    """A record's offset and its timestamp."""
-
-    offset: int
-    timestamp_ms: int
 
 
 class LogReader:
@@ -110,46 +100,3 @@ class LogReader:
                 return after if need_one and end == address else end
             end = after
         return end
-
-    def offset_for_timestamp(self, timestamp_ms: int, limit: int) -> TimestampedOffset | None:
-        """The first record in log order, below the address `limit`, of `timestamp_ms` or later."""
-        for segment in self._segments:
-            if segment.base_address >= limit:
-                break
-            if segment.max_timestamp_ms < timestamp_ms:
-                continue
-            segment.cover(segment.end_address)
-            start = segment.starts.first_span_reaching(timestamp_ms)
-            if start is None:
-                continue
-            for step in segment.walk(start):
-                if step.address >= limit:
-                    break
-                if step.max_timestamp_ms < timestamp_ms:
-                    continue
-                for record in self._records(segment, step.address, step.size_bytes):
-                    if record.timestamp_ms >= timestamp_ms:
-                        return record
-        return None
-
-    def max_timestamp_offset(self, limit: int) -> TimestampedOffset | None:
-        """The first record with the greatest timestamp of all below `limit` (KIP-734)."""
-        greatest = -1
-        for segment in self._segments:
-            if segment.end_address <= limit:
-                greatest = max(greatest, segment.max_timestamp_ms)
-            elif segment.base_address < limit:
-                steps = segment.walk(segment.base_address, limit)
-                greatest = max(greatest, max((step.max_timestamp_ms for step in steps), default=-1))
-        return self.offset_for_timestamp(greatest, limit) if greatest >= 0 else None
-
-    @staticmethod
-    def _records(segment: Segment, address: int, size_bytes: int) -> list[TimestampedOffset]:
-        content = FileSlice(segment.file, address - segment.base_address, size_bytes).read()
-        header = read_header(content)
-        if header.is_log_append_time:
-            return [TimestampedOffset(address, header.max_timestamp_ms)]
-        return [
-            TimestampedOffset(record.offset, record.timestamp_ms)
-            for record in decode_records(content, limit_bytes=DECODED_BATCH_BYTES_MAX)
-        ]

@@ -151,15 +151,8 @@ class Segment:
                 return
 
     @property
-    def max_timestamp_ms(self) -> int:
-        """Greatest timestamp in the segment, -1 for none; scans headers if nobody noted it."""
-        if self._noted_max_timestamp_ms is not None:
-            return self._noted_max_timestamp_ms
-        self.cover(self.end_address)
-        return self.starts.max_timestamp_ms
-
-    @property
     def max_timestamp_if_known_ms(self) -> int | None:
+        """Greatest timestamp in the segment, -1 for none; `None` if nobody noted it: a search has to look."""
         if self.starts.covered_address >= self.end_address:
             return self.starts.max_timestamp_ms
         return self._noted_max_timestamp_ms

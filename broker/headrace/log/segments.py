@@ -37,6 +37,11 @@ class SegmentList:
         """The segment that holds `address`, which is not before the start."""
         return self._segments[bisect_right(self._bases, address) - 1]
 
+    def first_after(self, base_address: int) -> Segment | None:
+        """The first segment that begins after `base_address`."""
+        at = bisect_right(self._bases, base_address)
+        return self._segments[at] if at < len(self._segments) else None
+
     def sealed(self) -> Sequence[Segment]:
         """All but the active one."""
         return self._segments[:-1]

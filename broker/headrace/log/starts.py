@@ -8,7 +8,7 @@ them here, in order and without a gap.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 SPAN_BYTES: Final = 32 * 1024  # a lookup hops over at most this much, plus one batch
@@ -51,6 +51,19 @@ class KnownStarts:
             if greatest >= timestamp_ms:
                 return self._addresses[index]
         return None
+
+    def greatest_before(self, address: int) -> int:
+        """Greatest timestamp of the spans before `address`, which is a known start or the covered address."""
+        return max(self._max_timestamps_ms[: bisect_left(self._addresses, address)], default=NO_TIMESTAMP)
+
+    def copy(self) -> KnownStarts:
+        """One that learns by itself, on whatever thread."""
+        made = KnownStarts(self._addresses[0])
+        made._addresses = self._addresses[:]
+        made._max_timestamps_ms = self._max_timestamps_ms[:]
+        made.covered_address = self.covered_address
+        made.max_timestamp_ms = self.max_timestamp_ms
+        return made
 
     def __len__(self) -> int:
         return len(self._addresses)

@@ -1,0 +1,120 @@
+"""Searches of logs by timestamp, off the event loop: a cold segment of small batches takes seconds to scan.
+
+Owns who is next and the bounds. A search takes turns with the others after each segment; what it learned of a
+segment stays with the log, so that whoever asks again after a timeout goes on where it was. What a search
+reads is `log.search`'s business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.errors import Refused
+from headrace.broker.loop import Timer
+from headrace.broker.promise import Promise
+from headrace.broker.workers import Workers
+from headrace.log.search import Scanned, Search, SegmentScan, TimestampedOffset
+from headrace.wire.errors import ErrorCode
+
+RUNNING_MAX: Final = 2  # of the threads that fsync, too
+WAITING_MAX: Final = 1_000
+WAIT_MS_MAX: Final = 30_000
+
+Outcome = TimestampedOffset | None | Exception
+
+
+class _Lookup:
+    """One search and who wants to know. Compared by identity."""
+
+    __slots__ = ("deadline_ms", "promise", "scanned", "search")
+
+    def __init__(self, search: Search, deadline_ms: float) -> None:
+        self.search = search
+        self.scanned: Scanned | None = None  # what its last segment brought
+        self.promise: Promise[Outcome] = Promise()
+        self.deadline_ms = deadline_ms
+
+
+class Lookups:
+    """Called on the loop's thread. `workers` run the reading."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        monotonic_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+    ) -> None:
+        self._workers = workers
+        self._call_later = call_later
+        self._monotonic_ms = monotonic_ms
+        self._open: dict[_Lookup, None] = {}  # in order of arrival, which is that of their deadlines
+        self._queue: deque[_Lookup] = deque()
+        self._running = 0
+        self._looks_for_timeouts = False
+
+    def find(self, search: Search) -> Promise[Outcome]:
+        """Run the search; resolves with what it found or what went wrong, within `WAIT_MS_MAX`.
+
+        `Refused` when that is over, or when `WAITING_MAX` others wait.
+        """
+        lookup = _Lookup(search, self._monotonic_ms() + WAIT_MS_MAX)
+        if len(self._open) >= WAITING_MAX:
+            search.close()
+            lookup.promise.resolve(_refusal(f"{WAITING_MAX} lookups by timestamp wait already"))
+            return lookup.promise
+        self._open[lookup] = None
+        self._queue.append(lookup)
+        self._start()
+        if self._open and not self._looks_for_timeouts:
+            self._looks_for_timeouts = True
+            self._call_later(WAIT_MS_MAX, self._time_out)
+        return lookup.promise
+
+    def _start(self) -> None:
+        while self._queue and self._running < RUNNING_MAX:
+            lookup = self._queue.popleft()
+            if lookup not in self._open:
+                lookup.search.close()
+                continue
+            try:
+                job = next(lookup.search) if lookup.scanned is None else lookup.search.send(lookup.scanned)
+            except StopIteration as ended:
+                self._end(lookup, ended.value)
+                continue
+            self._running += 1
+            self._submit(lookup, job)
+
+    def _submit(self, lookup: _Lookup, job: SegmentScan) -> None:
+        def scanned(found: Scanned, error: Exception | None) -> None:
+            self._running -= 1
+            if error is None:
+                job.learn()
+                lookup.scanned = found
+                self._queue.append(lookup)
+            else:
+                lookup.search.close()
+                self._end(lookup, error)
+            self._start()
+
+        self._workers.submit(job.run, scanned)
+
+    def _end(self, lookup: _Lookup, outcome: Outcome) -> None:
+        self._open.pop(lookup, None)
+        lookup.promise.resolve(outcome)
+
+    def _time_out(self) -> None:
+        now_ms = self._monotonic_ms()
+        for lookup in list(self._open):
+            if lookup.deadline_ms > now_ms:
+                break
+            self._end(lookup, _refusal(f"not found within {WAIT_MS_MAX} ms"))
+        self._looks_for_timeouts = bool(self._open)
+        if self._open:
+            self._call_later(next(iter(self._open)).deadline_ms - now_ms, self._time_out)
+
+
+def _refusal(why: str) -> Refused:
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, f"{why}; ask again")

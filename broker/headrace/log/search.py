@@ -1,0 +1,145 @@
+"""Finding a record by its timestamp, a segment at a time: what to read next is decided on the log's thread,
+reading is a job for any other.
+
+Owns the two searches (the first record at or after a time; the greatest time of all). A search is a generator
+that yields `SegmentScan`s and is sent what they found; between two of them the log may be appended to, rolled
+and cut by retention. It may not change the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Final, NamedTuple
+
+from headrace.log import scan
+from headrace.log.files import FileSlice, OpenFile
+from headrace.log.segment import Segment
+from headrace.log.segments import SegmentList
+from headrace.log.starts import NO_TIMESTAMP
+from headrace.wire.batch import read_header
+from headrace.wire.records import decode_records
+
+DECODED_BATCH_BYTES_MAX: Final = 512 * 1024 * 1024
+
+
+class TimestampedOffset(NamedTuple):
+    """A record's offset and its timestamp."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class Scanned(NamedTuple):
+    """The record looked for, if it is in the segment; the greatest timestamp there, if that was asked."""
+
+    found: TimestampedOffset | None = None
+    max_timestamp_ms: int = NO_TIMESTAMP
+
+
+Search = Generator["SegmentScan", Scanned, TimestampedOffset | None]
+
+
+class SegmentScan:
+    """What a search wants to know of one segment below the address `limit`: the first record of
+    `timestamp_ms` or later, or (None) the greatest timestamp.
+
+    `run` on any thread, works on copies; then `learn` on the log's.
+    """
+
+    def __init__(self, segment: Segment, timestamp_ms: int | None, limit: int) -> None:
+        self.base_address = segment.base_address
+        self._segment = segment
+        self._timestamp_ms = timestamp_ms
+        self._end = min(segment.end_address, limit)
+        self._path = segment.path
+        self._file = segment.file if segment.is_open else None
+        self._known = segment.starts
+        self._starts = segment.starts.copy()
+
+    def run(self) -> Scanned:
+        """Raises `LogDamagedError`, `CorruptBatchError` for a batch that cannot be unpacked, `OSError`."""
+        try:
+            file = self._file or OpenFile(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return Scanned()  # retention deleted it meanwhile
+        starts = self._starts
+        for step in scan.steps(file, self.base_address, starts.covered_address, self._end):
+            starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
+        if self._timestamp_ms is None:
+            return Scanned(max_timestamp_ms=self._greatest(file))
+        return Scanned(self._first(file, self._timestamp_ms))
+
+    def learn(self) -> None:
+        """Let the segment know the starts that were found, so that the next search need not scan it."""
+        segment = self._segment
+        if segment.starts is self._known and self._starts.covered_address > segment.starts.covered_address:
+            segment.starts = self._starts
+
+    def _first(self, file: OpenFile, timestamp_ms: int) -> TimestampedOffset | None:
+        start = self._starts.first_span_reaching(timestamp_ms)
+        if start is None:
+            return None
+        for step in scan.steps(file, self.base_address, start, self._end):
+            if step.max_timestamp_ms >= timestamp_ms:
+                content = FileSlice(file, step.address - self.base_address, step.size_bytes).read()
+                for record in _records(content, step.address):
+                    if record.timestamp_ms >= timestamp_ms:
+                        return record
+        return None
+
+    def _greatest(self, file: OpenFile) -> int:
+        start = self._starts.before(self._end)
+        greatest_ms = self._starts.greatest_before(start)
+        for step in scan.steps(file, self.base_address, start, self._end):
+            greatest_ms = max(greatest_ms, step.max_timestamp_ms)
+        return greatest_ms
+
+
+def first_at(segments: SegmentList, timestamp_ms: int, limit: int) -> Search:
+    """The first record in log order, below the address `limit`, of `timestamp_ms` or later."""
+    after = -1
+    while (segment := segments.first_after(after)) is not None and segment.base_address < limit:
+        after = segment.base_address
+        known_ms = segment.max_timestamp_if_known_ms
+        if known_ms is not None and known_ms < timestamp_ms:
+            continue
+        scanned = yield SegmentScan(segment, timestamp_ms, limit)
+        if scanned.found is not None:
+            return scanned.found
+    return None
+
+
+def greatest(segments: SegmentList, limit: int) -> Search:
+    """The first record with the greatest timestamp of all below `limit` (KIP-734)."""
+    after, greatest_ms = -1, NO_TIMESTAMP
+    while (segment := segments.first_after(after)) is not None and segment.base_address < limit:
+        after = segment.base_address
+        known_ms = segment.max_timestamp_if_known_ms if segment.end_address <= limit else None
+        if known_ms is None:
+            known_ms = (yield SegmentScan(segment, None, limit)).max_timestamp_ms
+        greatest_ms = max(greatest_ms, known_ms)
+    return (yield from first_at(segments, greatest_ms, limit)) if greatest_ms >= 0 else None
+
+
+def run_here(search: Search) -> TimestampedOffset | None:
+    """Run a whole search on this thread, which must be the log's."""
+    try:
+        job = next(search)
+        while True:
+            scanned = job.run()
+            job.learn()
+            job = search.send(scanned)
+    except StopIteration as ended:
+        found: TimestampedOffset | None = ended.value
+        return found
+
+
+def _records(batch: bytes, address: int) -> list[TimestampedOffset]:
+    header = read_header(batch)
+    if header.is_log_append_time:
+        return [TimestampedOffset(address, header.max_timestamp_ms)]
+    return [
+        TimestampedOffset(record.offset, record.timestamp_ms)
+        for record in decode_records(batch, limit_bytes=DECODED_BATCH_BYTES_MAX)
+    ]

@@ -1,0 +1,144 @@
+"""Lookups by timestamp take turns on the threads, never wait for ever, and hold up nobody."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fix_broker import BrokerCluster, RawClient
+from headrace.broker.errors import Refused
+from headrace.broker.lookups import RUNNING_MAX, WAIT_MS_MAX, WAITING_MAX, Lookups, Outcome
+from headrace.broker.loop import Timer
+from headrace.broker.workers import Workers
+from headrace.log.checkpoint import Checkpoint, encode
+from headrace.log.config import LogConfig
+from headrace.log.partition import PartitionLog
+from headrace.log.search import Search
+from headrace.wire.batch import seal
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, encode_batch
+
+
+@dataclass
+class Room:
+    """Threads that work when told, and a clock."""
+
+    now_ms: float = 0.0
+    jobs: list[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = field(
+        default_factory=list
+    )
+    timers: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lookups = Lookups(cast(Workers, self), self.call_later, lambda: self.now_ms)
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Timer:
+        self.timers.append((self.now_ms + delay_ms, call))
+        return Timer(call)
+
+    def work(self, error: Exception | None = None) -> None:
+        """One job, the oldest."""
+        job, done = self.jobs.pop(0)
+        if error is not None:
+            done(None, error)
+        else:
+            done(job(), None)
+
+    def wait(self, ms: float) -> None:
+        self.now_ms += ms
+        due = [timer for timer in self.timers if timer[0] <= self.now_ms]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for _, call in due:
+            call()
+
+    def find(self, search: Search) -> list[Outcome]:
+        answers: list[Outcome] = []
+        self.lookups.find(search).then(answers.append)
+        return answers
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[PartitionLog]:
+    """Ten cold segments of one batch each, timestamps 0 to 9."""
+    config = LogConfig(segment_bytes=1_024)
+    made = PartitionLog(tmp_path / "t-0", config)
+    for ms in range(10):
+        made.append(encode_batch([Record(0, ms, None, bytes(1_000))]))
+    made.close()
+    (tmp_path / "t-0" / "checkpoint").write_bytes(encode(Checkpoint(made.end_address)))
+    cold = PartitionLog(tmp_path / "t-0", config)
+    yield cold
+    cold.close()
+
+
+def test_many_ask_for_one_cold_log_and_it_is_read_about_once(log: PartitionLog) -> None:
+    room = Room()
+    answers = [room.find(log.search_timestamp(9)) for _ in range(20)]
+    jobs = 0
+    while room.jobs:
+        assert len(room.jobs) <= RUNNING_MAX
+        room.work()
+        jobs += 1
+    size_bytes = log.end_address // 10
+    assert answers == [[(9 * size_bytes, 9)]] * 20
+    assert jobs < 10 * RUNNING_MAX + 20
+    assert room.timers, "one timer for all"
+    assert len(room.timers) == 1
+    room.wait(WAIT_MS_MAX)
+    assert room.timers == []
+
+
+def test_a_search_ends_in_time_even_if_the_disk_hangs(log: PartitionLog) -> None:
+    room = Room()
+    early = [room.find(log.search_timestamp(9)) for _ in range(RUNNING_MAX + 1)]
+    room.wait(WAIT_MS_MAX / 2)
+    late = room.find(log.search_timestamp(9))
+    room.wait(WAIT_MS_MAX / 2)
+    for answer in early:
+        (refused,) = answer
+        assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT
+    assert late == []
+    # The disk answers after all: nobody is told twice, and who still waits has his turn.
+    while room.jobs:
+        room.work()
+    assert late == [(log.end_address // 10 * 9, 9)]
+    assert [len(answer) for answer in early] == [1] * len(early)
+
+
+def test_no_more_wait_than_the_bound(log: PartitionLog) -> None:
+    room = Room()
+    for _ in range(WAITING_MAX):
+        room.find(log.search_timestamp(9))
+    (refused,) = room.find(log.search_timestamp(9))
+    assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "1000 lookups by timestamp wait already; ask again" in str(refused)
+
+
+def test_a_failed_read_is_its_searchs_own(log: PartitionLog) -> None:
+    room = Room()
+    first, second = room.find(log.search_timestamp(0)), room.find(log.search_timestamp(0))
+    error = OSError("the disk is gone")
+    room.work(error)
+    assert first == [error]
+    room.work()
+    assert second == [(0, 0)]
+
+
+def test_a_batch_that_cannot_be_unpacked_harms_nobody_else(one_broker: BrokerCluster) -> None:
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    garbage = bytes(seal(b"no zstd", record_count=1, base_timestamp_ms=1, max_timestamp_ms=5, attributes=4))
+    with RawClient(one_broker.bootstrap) as client:
+        client.create_topic(topic)
+        assert client.produce(topic, 0, garbage).error_code == 0
+        with pytest.raises(AssertionError, match="corrupt_message"):
+            client.list_offset(topic, 0, 3)
+        assert client.produce(topic, 0, encode_batch([Record(0, 9, None, b"v")])).error_code == 0
+        assert client.list_offset(topic, 0, 9) == (len(garbage), 9)
