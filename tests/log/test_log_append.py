@@ -283,3 +283,50 @@ def test_truncate_only_at_a_batch(tmp_path: Path) -> None:
 )
 def test_flush_policy(config: LogConfig, records: int, age_ms: int, wait_ms: int) -> None:
     assert flush_wait_ms(config, records, age_ms) == wait_ms
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_copy_begins_anew_behind_a_gap(tmp_path: Path, flushed: bool) -> None:
+    config = LogConfig(segment_bytes=1_024)
+    log = PartitionLog(tmp_path / "t-0", config)
+    for _ in range(5):
+        log.append(batch(bytes(900), producer_id=1, producer_epoch=0, base_sequence=0))
+    log.flush()
+    log.request_checkpoint()
+    log.flush()
+    end = log.end_address
+    with pytest.raises(AddressOutOfRangeError, match=f"cannot begin anew at {end}, the log ends at {end}"):
+        log.restart(end)
+    log.restart(10_000_000)
+    assert log.start_address == log.end_address == log.flushed_address == 10_000_000
+    assert log.producers.get(1) is None
+    with pytest.raises(AddressOutOfRangeError):
+        log.position(end)
+    log.append(batch(b"after the gap"))
+    if flushed:
+        log.flush()
+    assert [path.name for path in sorted(log.directory.glob("*.log"))] == [f"{10_000_000:020d}.log"]
+    log.abandon()
+    again = PartitionLog(tmp_path / "t-0", config)
+    assert again.start_address == 10_000_000
+    assert content(again)[-len(b"after the gap") - 1 : -1] == b"after the gap"
+    again.close()
+
+
+def test_a_new_beginning_that_a_crash_undid_is_undone_wholly(tmp_path: Path) -> None:
+    """The new segment is there, the old ones are too (their removal had not reached the disk)."""
+    log = PartitionLog(tmp_path / "t-0")
+    log.append(batch(b"before"))
+    log.flush()
+    end, old = log.end_address, log.directory / f"{0:020d}.log"
+    before = old.read_bytes()
+    log.restart(5_000)
+    log.append(batch(b"after"))
+    log.abandon()
+    old.write_bytes(before)
+    again = PartitionLog(tmp_path / "t-0")
+    assert (again.start_address, again.end_address) == (0, end)
+    assert content(again) == before
+    again.restart(5_000)
+    assert again.append(batch(b"after")).base_address == 5_000
+    again.close()

@@ -182,3 +182,27 @@ def test_no_room_for_a_checkpoint_stops_nothing(
     log.close()
     assert (log.directory / "checkpoint").exists()
     assert len(list(hop(content(PartitionLog(tmp_path / "t-0"))))) == 2
+
+
+@pytest.mark.parametrize("call", ["fsync", "unlink"])
+def test_a_new_beginning_that_fails_takes_the_log_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    log = PartitionLog(tmp_path / "t-0")
+    first = batch(b"first")
+    log.append(first)
+    log.flush()
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(os, call, fails)
+        with pytest.raises(LogOfflineError, match="beginning anew at 5000 failed: Input/output error"):
+            log.restart(5_000)
+    with pytest.raises(LogOfflineError):
+        log.append(batch(b"second"))
+    log.close()
+    again = PartitionLog(tmp_path / "t-0")
+    assert (again.start_address, again.end_address) == (0, len(first)), "as it was before"
+    again.close()

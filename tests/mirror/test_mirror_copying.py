@@ -15,11 +15,14 @@ from fix_audit_world import HOUR_A, PartitionBytes
 from headrace.mirror.copying import (
     AHEAD_BYTES_MAX,
     APPENDS_IN_FLIGHT_MAX,
+    GAP_RECHECK_SECONDS,
     Chunk,
     PartitionCopy,
     State,
 )
 from headrace.mirror.discovery import wanted
+from headrace.mirror.locating import Bounds, GapError, _decide
+from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import Fetched
 from headrace.wire.records import Record, encode_batch
 
@@ -211,6 +214,9 @@ def test_a_halted_copy_is_looked_at_again_after_a_while() -> None:
         "bytes_copied": 0,
         "state": "copying",
         "reason": "",
+        "gap": None,
+        "skipped": [],
+        "skipped_bytes": 0,
     }
 
 
@@ -226,3 +232,29 @@ def test_a_halted_copy_is_looked_at_again_after_a_while() -> None:
 def test_which_topics_are_mirrored(include: str, exclude: str | None, expected: list[str]) -> None:
     names = ["page-view", "orders", "_audit", "__consumer_offsets"]
     assert wanted(names, re.compile(include), re.compile(exclude) if exclude else None) == expected
+
+
+def test_a_copy_that_is_halted_over_a_gap_looks_again_soon() -> None:
+    copy = PartitionCopy("t", 3, 1, draw=random.Random(1).random)
+    copy.halt("the source lost its log", 0.0)
+    assert copy.status()["gap"] is None
+    assert not copy.is_to_be_located(GAP_RECHECK_SECONDS)
+    copy.halt("addresses 10 to 30 were deleted", 100.0, (10, 30))
+    status = copy.status()
+    assert (status["state"], status["address"], status["gap"]) == ("halted", 10, {"from": 10, "to": 30})
+    assert copy.is_to_be_located(100.0 + GAP_RECHECK_SECONDS)
+    copy.located(30, 90, (AcceptedGap(1, 10, 30),))
+    status = copy.status()
+    assert (status["state"], status["gap"], status["reason"]) == ("copying", None, "")
+    assert (status["skipped"], status["skipped_bytes"]) == ([{"from": 10, "to": 30}], 20)
+    copy.trouble("the target is away", 200.0)
+    assert copy.status()["skipped_bytes"] == 20
+
+
+def test_only_the_gap_that_was_accepted_is_passed() -> None:
+    copy = Bounds(0, 10)
+    assert _decide(Bounds(5, 90), copy, 1, ()) == 10
+    for accepted in ((), (AcceptedGap(0, 10, 30),), (AcceptedGap(1, 9, 30),), (AcceptedGap(1, 10, 29),)):
+        with pytest.raises(GapError, match="addresses 10 to 30 were deleted"):
+            _decide(Bounds(30, 90), copy, 1, accepted)
+    assert _decide(Bounds(30, 90), copy, 1, (AcceptedGap(1, 10, 20), AcceptedGap(1, 10, 30))) == 30

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,8 +18,10 @@ from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, Gap
+from headrace.cli import main as cli
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST
+from headrace.client.errors import BrokerError
 from headrace.mirror.__main__ import main
 
 
@@ -165,8 +170,12 @@ def test_a_source_that_lost_its_log_halts_that_partition_only(
     assert {topic: files_of(analysis, topic, 0) for topic in before} == before
 
 
-def test_a_gap_halts_its_partition_and_is_said_to_the_audit(
-    broker_cluster: StartCluster, start_registry: StartRegistry, start_mirror: StartMirror
+def test_a_gap_halts_its_partition_until_it_is_accepted(
+    broker_cluster: StartCluster,
+    start_registry: StartRegistry,
+    start_mirror: StartMirror,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     eager = {"log.retention.check.interval.ms": "100", "log.segment.bytes": "65536"}
     east = broker_cluster(datacenter="east", config=eager)
@@ -193,7 +202,6 @@ def test_a_gap_halts_its_partition_and_is_said_to_the_audit(
         found = mirror.partitions()["short", 0]
         begins = admin.list_offsets("short", EARLIEST)[0].offset
         assert f"addresses {copied_to} to {begins} were deleted" in found["reason"]
-        assert "delete the topic short in the analysis cluster" in found["reason"]
         reader = AuditReader(
             bootstrap=analysis.bootstrap, registry_url=registry.url, topics=[ANALYSIS_AUDIT_TOPIC]
         )
@@ -212,10 +220,57 @@ def test_a_gap_halts_its_partition_and_is_said_to_the_audit(
         assert whose == ("analysis", "east", "short", 0, copied_to, begins)
 
         # The way out that the message names.
-        with Admin(analysis.bootstrap) as target:
-            target.delete_topic("short")
+        headrace = one_line(monkeypatch, capsys, mirror)
+        assert "`headrace mirror accept-gap short 0 --source east`" in found["reason"]
+        assert found["gap"] == {"from": copied_to, "to": begins}
+        assert "good-0 of east is not halted over a gap: it is caught up" in headrace("good", "0")
+        assert "no-such-0 of east is not mirrored" in headrace("no-such", "0")
+        assert f"goes on at {begins:,} within seconds" in headrace("short", "0", "--yes")
         wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
+        assert_same(mirror, "short", 0)
+        send(east, "short", 100, partitions=1)
+        # What was skipped is known to whoever comes after a crash of all that took part.
+        mirror.kill()
+        analysis[1].kill()
+        analysis[1].start()
+        mirror.start()
+        wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)
+        wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
+        again = mirror.partitions()["short", 0]
+        assert (again["skipped"], again["gap"]) == ([{"from": copied_to, "to": begins}], None)
+        assert again["skipped_bytes"] == begins - copied_to
+        assert mirror.partitions()["good", 0]["skipped_bytes"] == 0
+        with Admin(analysis.bootstrap) as target:
+            assert target.list_offsets("short", EARLIEST)[0].offset == begins
+            setting = target.describe_configs("short")["headrace.mirror.accepted.gaps"]
+            assert setting.value == f"0:{copied_to}-{begins}"
+            with pytest.raises(BrokerError, match="'1:5-5' is not PARTITION:FROM-TO"):
+                target.alter_configs("short", {"headrace.mirror.accepted.gaps": "1:5-5"})
     assert_same(mirror, "short", 0)
+
+
+def one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mirror: MirrorProcess
+) -> Callable[..., str]:
+    """Runs `headrace mirror accept-gap … --source east` on the clusters of a mirror; what it said."""
+    clusters = {"east": mirror.source, "analysis": mirror.target}
+    site = SimpleNamespace(
+        mirrors=[SimpleNamespace(source="east", target="analysis")],
+        mirror_status=lambda _: mirror.status_url.removeprefix("http://").removesuffix("/status"),
+        datacenter=lambda name: SimpleNamespace(bootstrap=clusters[name].bootstrap),
+    )
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr("headrace.cli.mirror.site", lambda: site)
+        command = ["headrace", "mirror", "accept-gap", *words, "--source", "east"]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit):
+            cli.main()
+        said = capsys.readouterr()
+        return " ".join((said.out + said.err).split())
+
+    return run
 
 
 def test_it_waits_for_what_is_not_there_yet(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from headrace.log.config import LogConfig
+from headrace.replication import gaps
+from headrace.replication.gaps import AcceptedGap
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
@@ -25,6 +27,7 @@ class Kind(NamedTuple):
 
     number: int
     parse: Callable[[str], Any]
+    says_why: bool = False  # its ValueErrors are for people
 
 
 def _parse_bool(text: str) -> bool:
@@ -38,6 +41,7 @@ STRING: Final = Kind(2, str)
 INT: Final = Kind(3, int)
 LONG: Final = Kind(5, int)
 LIST: Final = Kind(7, str)
+GAPS: Final = Kind(2, gaps.parse, says_why=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,9 @@ class Setting:
         """Raises `ConfigError`."""
         try:
             value = self.kind.parse(text)
-        except ValueError:
-            raise ConfigError(f"{self.name}={text!r}: not a {_KIND_NAMES[self.kind.number]}") from None
+        except ValueError as error:
+            why = str(error) if self.kind.says_why else f"not a {_KIND_NAMES[self.kind.number]}"
+            raise ConfigError(f"{self.name}={text!r}: {why}") from None
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ConfigError(f"{self.name}={text}: must be from {self.low} to {self.high}")
         if self.choices and value not in self.choices:
@@ -251,6 +256,13 @@ TOPIC_SETTINGS: Final = {
             "false",
             "a mirror's copy: takes only batches that carry its end address",
         ),
+        Setting(
+            gaps.SETTING,
+            GAPS,
+            "",
+            "accepted gaps of a mirror's copy, PARTITION:FROM-TO,…: a partition that ends at FROM drops what "
+            "it holds and begins anew with the batch for TO",
+        ),
     )
 }
 
@@ -263,6 +275,7 @@ class TopicConfig:
     max_message_bytes: int
     log_append_time: bool
     mirror: bool
+    accepted_gaps: tuple[AcceptedGap, ...] = ()
 
 
 class BrokerConfig:
@@ -307,6 +320,7 @@ class BrokerConfig:
             max_message_bytes=value("max.message.bytes"),
             log_append_time=value("message.timestamp.type") == "LogAppendTime",
             mirror=value("headrace.mirror"),
+            accepted_gaps=value(gaps.SETTING),
         )
 
 

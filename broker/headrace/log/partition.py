@@ -20,7 +20,7 @@ from headrace.log.errors import (
     LogOfflineError,
     LogStorageError,
 )
-from headrace.log.files import FileSlice, replace_file
+from headrace.log.files import FileSlice, replace_file, sync_directory
 from headrace.log.flush import FlushJob
 from headrace.log.producers import ProducerStates, advance
 from headrace.log.reader import LogReader
@@ -187,10 +187,36 @@ class PartitionLog:
 
     def rebase(self, address: int) -> None:
         """Let a log to which nothing was ever appended begin at `address` (no-op if it ends there)."""
-        if address == self.staged_end_address or not self.is_pristine:
-            return
-        self._segments.replace_all(self._new_segment(address))
-        self.end_address = self.flushed_address = self.staged_end_address = address
+        if address != self.staged_end_address and self.is_pristine:
+            self._begin_with(self._new_segment(address))
+
+    def restart(self, address: int) -> None:
+        """Drop all there is and begin anew at `address`, beyond the end: a copy whose source has deleted what
+        comes next.
+
+        A crash meanwhile may bring back what there was. Waits for the disk. Raises `AddressOutOfRangeError`,
+        `LogStorageError`.
+        """
+        self.commit()
+        if self.offline is not None:
+            raise self.offline
+        if address <= self.end_address:
+            raise AddressOutOfRangeError(
+                f"{self.directory}: cannot begin anew at {address}, the log ends at {self.end_address}"
+            )
+        segment = self._new_segment(address)
+        try:
+            sync_directory(self.directory)  # the new beginning is there before the old one goes
+            self._begin_with(segment)
+        except OSError as error:
+            raise self.take_offline(f"beginning anew at {address} failed: {error.strerror}") from error
+        self.producers = ProducerStates()
+        self._checkpointed_address = -1
+        self._reader.forget()
+
+    def _begin_with(self, segment: Segment) -> None:
+        self._segments.replace_all(segment)
+        self.end_address = self.flushed_address = self.staged_end_address = segment.base_address
 
     def _new_segment(self, base_address: int) -> Segment:
         try:

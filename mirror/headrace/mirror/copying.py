@@ -15,12 +15,14 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from headrace.client.backoff import Backoff
+from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import Fetched, ReplicationError, check_batches
 
 AHEAD_BYTES_MAX: Final = 4 * 1024 * 1024  # fetched and not yet acknowledged by the target, of one partition
 APPENDS_IN_FLIGHT_MAX: Final = 4
 TROUBLE_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_SECONDS: Final = 60.0
+GAP_RECHECK_SECONDS: Final = 2.0  # a gap that is accepted must be passed before it has grown
 
 
 class State(StrEnum):
@@ -58,6 +60,8 @@ class PartitionCopy:
         self.copied_to = 0
         self.source_end = 0
         self.bytes_copied = 0
+        self.gap: AcceptedGap | None = None  # what it is halted over, until that is accepted
+        self.skipped: tuple[AcceptedGap, ...] = ()
         self._draw = draw
         self._fetched_to = 0
         self._waiting: deque[Chunk] = deque()
@@ -82,10 +86,14 @@ class PartitionCopy:
         """Whether it is time to ask the target where the copy ends."""
         return self.state is not State.COPYING and not self._in_flight and now_s >= self._not_before_s
 
-    def located(self, end_address: int, source_end: int) -> None:
-        """The copy ends at `end_address` and fits to the source: go on from there."""
+    def located(self, end_address: int, source_end: int, skipped: tuple[AcceptedGap, ...] = ()) -> None:
+        """The copy ends at `end_address` and fits to the source: go on from there. `skipped`: accepted gaps
+        before it.
+        """
+        self.skipped = skipped
         self.state = State.COPYING
         self.reason = ""
+        self.gap = None
         self.generation += 1
         self.copied_to = self._fetched_to = end_address
         self.source_end = source_end
@@ -144,10 +152,17 @@ class PartitionCopy:
         self._failures += 1
         self._not_before_s = now_s + TROUBLE_BACKOFF.delay_s(self._failures, self._draw)
 
-    def halt(self, reason: str, now_s: float) -> None:
-        """Something that a person has to see to. It is looked at again from time to time."""
+    def halt(self, reason: str, now_s: float, gap: tuple[int, int] | None = None) -> None:
+        """Something that a person has to see to. It is looked at again from time to time; sooner if it is a
+        gap [from, to), which may be accepted.
+        """
         self._stop(State.HALTED, reason)
-        self._not_before_s = now_s + HALTED_RECHECK_SECONDS
+        if gap is None:
+            self._not_before_s = now_s + HALTED_RECHECK_SECONDS
+        else:
+            self.gap = AcceptedGap(self.target_partition, *gap)
+            self.copied_to = self.gap.from_address
+            self._not_before_s = now_s + GAP_RECHECK_SECONDS
 
     def look_again(self) -> None:
         """A halted copy need not wait: something was done about it."""
@@ -157,6 +172,7 @@ class PartitionCopy:
     def _stop(self, state: State, reason: str) -> None:
         self.state = state
         self.reason = reason
+        self.gap = None
         self.generation += 1
         self._waiting.clear()
 
@@ -175,4 +191,11 @@ class PartitionCopy:
             "bytes_copied": self.bytes_copied,
             "state": state,
             "reason": self.reason,
+            "gap": None if self.gap is None else _span(self.gap),
+            "skipped": [_span(gap) for gap in self.skipped],
+            "skipped_bytes": sum(gap.size_bytes for gap in self.skipped),
         }
+
+
+def _span(gap: AcceptedGap) -> dict[str, int]:
+    return {"from": gap.from_address, "to": gap.to_address}

@@ -6,6 +6,7 @@ address, by checksum: it sees a divergence that lengths hide.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Final, NamedTuple
 
@@ -13,6 +14,8 @@ from headrace.client.admin import EARLIEST, LATEST, Admin
 from headrace.client.calls import fetch_call
 from headrace.client.errors import BrokerError, ClientError, NetworkError
 from headrace.client.network import Network
+from headrace.replication import gaps
+from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import (
     Fetched,
     LastBatch,
@@ -25,6 +28,8 @@ from headrace.wire.batch import BatchHeader, hop
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.wire.primitives import NO_UUID
+
+logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 10_000
 STEP_BACK_BYTES: Final = 64 * 1024
@@ -55,10 +60,11 @@ class Bounds(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where to go on copying, and where the source ends."""
+    """Where to go on copying, where the source ends, and which accepted gaps lie behind."""
 
     address: int
     source_end: int
+    skipped: tuple[AcceptedGap, ...] = ()
 
 
 class Cluster:
@@ -77,6 +83,15 @@ class Cluster:
         start = self.admin.list_offsets(topic, EARLIEST, partitions=partitions)
         end = self.admin.list_offsets(topic, LATEST, partitions=partitions)
         return {partition: Bounds(start[partition].offset, end[partition].offset) for partition in partitions}
+
+    def accepted_gaps(self, topic: str) -> tuple[AcceptedGap, ...]:
+        """What was accepted of this cluster's copy of a topic. Raises `ClientError`."""
+        setting = self.admin.describe_configs(topic).get(gaps.SETTING)
+        try:
+            return gaps.parse((setting.value if setting is not None else None) or "")
+        except ValueError as error:
+            logger.error("topic %s: %s is %s; none counts as accepted", topic, gaps.SETTING, error)
+            return ()
 
     def fetch(self, topic: str, partition: int, address: int, max_bytes: int) -> Fetched:
         """Batches from the one that holds `address` on, at least one if a record is there. Raises
@@ -133,12 +148,15 @@ def locate(
     """
     sources = source.bounds(topic, sorted(pairs))
     targets = target.bounds(topic, sorted(pairs.values()))
+    accepted = target.accepted_gaps(topic)
     found: dict[int, Located | LocatingError] = {}
     for partition, target_partition in pairs.items():
         reader = _PartitionSource(source, topic, partition, sources[partition])
         copy = targets[target_partition]
         try:
-            found[partition] = _decide(reader.bounds, copy)
+            address = _decide(reader.bounds, copy, target_partition, accepted)
+            passed = gaps.skipped(accepted, target_partition, address)
+            found[partition] = Located(address, reader.bounds.end, passed)
             if copy.start < copy.end:
                 check_tail(reader, _last_batch(target, topic, target_partition, copy))
         except (ReplicationError, ClientError) as error:
@@ -169,15 +187,18 @@ def _last_batch(target: Cluster, topic: str, partition: int, bounds: Bounds) -> 
         step_bytes *= 4
 
 
-def _decide(source: Bounds, copy: Bounds) -> Located:
+def _decide(source: Bounds, copy: Bounds, partition: int, accepted: tuple[AcceptedGap, ...]) -> int:
+    """The address to go on at; `partition` is the copy's."""
     if copy.end == 0:
-        return Located(source.start, source.end)
+        return source.start
     if source.end < copy.end:
         raise SourceBehindError(
             f"the source ends at {source.end}, behind the copy's end {copy.end}: it lost what was copied "
             "from it, or "
             "the topic was deleted and made again; see which side is right, and delete the other's topic"
         )
-    if source.start > copy.end:
-        raise GapError(copy.end, source.start)
-    return Located(copy.end, source.end)
+    if source.start <= copy.end:
+        return copy.end
+    if AcceptedGap(partition, copy.end, source.start) in accepted:
+        return source.start
+    raise GapError(copy.end, source.start)

@@ -209,14 +209,14 @@ class Mirror:
         if isinstance(found, Located):
             if copy.reason:
                 logger.info("%s goes on at address %d, after: %s", copy.name, found.address, copy.reason)
-            copy.located(found.address, found.source_end)
+            copy.located(found.address, found.source_end, found.skipped)
         elif isinstance(found, ReplicationError):
-            reason = str(found)
+            reason, gap = str(found), None
             if isinstance(found, GapError):
-                reason = self._note_gap(copy, found)
-            if copy.state is not State.HALTED:
+                reason, gap = self._note_gap(copy, found), (found.copy_end, found.source_start)
+            if copy.state is not State.HALTED or (gap is not None and reason != copy.reason):
                 logger.error("%s is halted: %s", copy.name, reason)
-            copy.halt(reason, now_s)
+            copy.halt(reason, now_s, gap)
         else:
             copy.trouble(str(found), now_s)
 
@@ -235,9 +235,9 @@ class Mirror:
             if gap not in self._gaps_said:
                 self._gaps_to_say[gap] = None
         return (
-            f"{reason}. A copy has no holes: to go on, delete the topic {copy.topic} in the analysis "
-            "cluster once its "
-            "loads are done; the mirror then begins anew where the source begins"
+            f"{reason}. A copy has no holes: once its loads are done, run `headrace mirror accept-gap "
+            f"{copy.topic} {copy.partition} --source {self.settings.source_datacenter}`; the copy then drops "
+            f"what it holds and begins anew at {error.source_start}"
         )
 
     def _say_gaps(self) -> None:

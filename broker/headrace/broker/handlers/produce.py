@@ -7,6 +7,7 @@ staged in the partition's log, and the wakeup's end writes them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
 from headrace.log.producers import Verdict, check
 from headrace.log.staging import COPY_BELOW_BYTES
+from headrace.replication.gaps import SETTING, AcceptedGap
 from headrace.wire.batch import BatchHeader
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -31,6 +33,8 @@ from headrace.wire.produce import (
     encode_response,
     refuse,
 )
+
+logger = logging.getLogger(__name__)
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -310,11 +314,7 @@ def _stage_verbatim(
             )
         expected += header.size_bytes
     if base != log.staged_end_address and not log.is_pristine:
-        raise Refused(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.name} ends at {log.staged_end_address}, the batch is for {base}: "
-            "ask for its end and go on there",
-        )
+        _pass_gap(partition, base)
     log.rebase(base)
     count = 0
     for batch, header in batches:
@@ -322,3 +322,24 @@ def _stage_verbatim(
         log.stage(kept, header, verbatim=True)
         count += header.record_count
     return base, count
+
+
+def _pass_gap(partition: Partition, base: int) -> None:
+    """Let a copy begin anew at `base`, if just that was accepted. Raises `Refused`, `LogStorageError`."""
+    log = partition.log
+    end = log.staged_end_address
+    if AcceptedGap(partition.index, end, base) not in partition.config.accepted_gaps:
+        raise Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition.name} ends at {end}, the batch is for {base}: ask for its end and go on there",
+        )
+    start = log.start_address
+    log.restart(base)
+    logger.warning(
+        "%s: addresses %d to %d dropped, begins anew at %d: the gap was accepted (%s)",
+        partition.name,
+        start,
+        end,
+        base,
+        SETTING,
+    )

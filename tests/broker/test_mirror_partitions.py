@@ -1,0 +1,48 @@
+"""A mirror's copy at its broker: a jump is refused unless just that one was accepted."""
+
+from __future__ import annotations
+
+import uuid
+
+from fix_broker import BrokerCluster, RawClient
+from headrace.client import Admin
+from headrace.replication.gaps import SETTING
+from headrace.wire.batch import readdress
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, encode_batch
+
+
+def at(address: int) -> bytes:
+    """A batch as a mirror brings it."""
+    raw = bytearray(encode_batch([Record(0, 1_000, None, b"v")]))
+    readdress(raw, 0, address)
+    return bytes(raw)
+
+
+def test_an_accepted_gap_is_passed_once_and_exactly(one_broker: BrokerCluster) -> None:
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    size_bytes = len(at(0))
+    with RawClient(one_broker.bootstrap) as client, Admin(one_broker.bootstrap) as admin:
+        client.create_topic(topic, 2, config={"headrace.mirror": "true"})
+        for partition in (0, 1):
+            assert client.produce(topic, partition, at(700)).error_code == 0
+        end, to = 700 + size_bytes, 5_000
+        refused = client.produce(topic, 1, at(to))
+        assert refused.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert f"ends at {end}, the batch is for {to}" in (refused.error_message or "")
+        admin.alter_configs(topic, {SETTING: f"0:{end}-9000,1:{end}-{to}"})
+        # The setting reaches the broker through ZooKeeper; until then it refuses as before.
+        for _ in range(2_000):
+            taken = client.produce(topic, 1, at(to))
+            if taken.error_code == 0:
+                break
+        assert (taken.error_code, taken.base_offset) == (0, to)
+        for partition, address in ((0, to), (0, 9_001), (1, 9_000)):
+            found = client.produce(topic, partition, at(address))
+            assert found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, (partition, address)
+        assert client.list_offset(topic, 1, -2)[0] == to
+        assert client.list_offset(topic, 1, -1)[0] == to + size_bytes
+        assert client.fetch(topic, 1, 700).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert client.fetch(topic, 1, to).records == at(to)
+        assert client.list_offset(topic, 0, -2)[0] == 700, "the other partition keeps what it holds"
+        assert client.produce(topic, 1, at(to + size_bytes)).error_code == 0
