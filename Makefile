@@ -3,6 +3,7 @@
 #   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose seven events)
 #   make up / down / status         start the site, stop it, say how it is
 #   make test / lint                what .ci/run runs
+#   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make clean                      stop the site and remove its data; `make distclean`: all that was set up, too
 #   make requirements               compile requirements/*.txt anew
 
@@ -21,12 +22,12 @@ export HEADRACE_HOME
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint up down status clean distclean requirements setup airflow java jars debian
+.PHONY: help demo test lint bench-load up down status clean distclean requirements setup airflow java jars debian
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: setup jars
+demo: setup airflow jars
 	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
 
 up status: setup airflow jars
@@ -42,7 +43,10 @@ lint: setup
 	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
 	@$(BIN)/ruff format --quiet --check . && echo "ruff format: clean"
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache | tail -2 | head -1
+	@$(BIN)/lint-imports --no-cache | grep -e broken -e BROKEN -e '->'
+
+bench-load: setup jars
+	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py
 
 clean: down
 	@if [ -d "$(HEADRACE_HOME)" ]; then \
@@ -109,4 +113,4 @@ debian:
 COMPILE := $(UV) pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 requirements: setup
 	$(COMPILE) pyproject.toml --extra warehouse --extra fleet --extra postgresql --group dev -o requirements/dev.txt
-	$(COMPILE) pyproject.toml requirements/airflow.in -o requirements/airflow.txt
+	$(COMPILE) pyproject.toml --extra airflow requirements/airflow.in -o requirements/airflow.txt

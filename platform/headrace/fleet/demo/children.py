@@ -1,4 +1,4 @@
-"""The processes of one run: services, readers, a watcher and the loader.
+"""The processes of one run: services, readers and a watcher.
 
 Owns how each is started. What they say is `told.Child`'s business.
 """
@@ -32,7 +32,7 @@ def start_service(plan: DemoPlan, service: Service) -> Child:
             "count": plan.event_count,
             "seed": plan.started_ms,
             "from_ms": plan.from_ms,
-            "until_ms": plan.started_ms,
+            "until_ms": plan.until_ms,
         }
     if service.drop:
         # Half way, so that the gap has neighbours on both sides.
@@ -60,18 +60,3 @@ def start_watcher(plan: DemoPlan) -> Child:
         "notes": plan.directory / "arrivals.bin",
     }
     return Child("analysis-watcher", f"{_HERE}.watcher", arguments, plan.directory)
-
-
-def start_loader(plan: DemoPlan) -> Child:
-    site = plan.site
-    # The subjects are registered where services publish.
-    registries = [*site.sources, site.analysis]
-    arguments = {
-        "datacenter": site.warehouse,
-        "bootstrap": site.analysis.bootstrap,
-        "registry": ",".join(datacenter.registry_url for datacenter in registries),
-        "hdfs_url": site.hdfs_url,
-        "webhdfs_url": site.webhdfs_url,
-        "topic": TOPIC,
-    }
-    return Child("analysis-loader", f"{_HERE}.loader", arguments, plan.directory)

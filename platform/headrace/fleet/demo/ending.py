@@ -16,9 +16,11 @@ from rich.table import Table
 from headrace.audit.evidence import Finding, Status
 from headrace.audit.report import Report
 from headrace.audit.wording import hour
+from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
 from headrace.fleet.report_view import print_report
 
 from .access_log import HOUR_MS
+from .loads import Sealing
 from .outcome import differences
 from .plan import TOPIC, DemoPlan
 from .progress import Stage
@@ -28,27 +30,33 @@ PAPER_S: Final = 10.0
 DIFFERENCES_SHOWN_MAX: Final = 10
 
 
-def print_ending(
-    plan: DemoPlan,
-    done: Flow,
-    report: Report,
-    news: list[Finding],
-    rows_in_hdfs: Mapping[int, tuple[int, int]],
-    stage: Stage,
-) -> int:
-    """Prints everything; returns the exit code: 0 only when this run is complete to the last event."""
+def print_account(plan: DemoPlan, done: Flow, report: Report, news: list[Finding], stage: Stage) -> None:
+    """The report, and what was lost on purpose."""
     print_report(report, stage.console, empty="no tier has reported anything", findings=news, indent=3)
     older = sum(len(verdict.findings) for verdict in report.verdicts) - len(news)
     if older:
         stage.warn(f"{_count(older, 'finding')} from before this run left out; `make clean` begins afresh")
     _print_dropped(plan, done, stage)
+
+
+def print_ending(
+    plan: DemoPlan,
+    done: Flow,
+    report: Report,
+    news: list[Finding],
+    sealing: Sealing,
+    rows_in_hdfs: Mapping[int, tuple[int, int]],
+    stage: Stage,
+) -> int:
+    """Prints the rest; returns the exit code: 0 only when this run is complete to the last event."""
+    is_sealed = _print_seals(done, report, news, sealing, stage)
     stage.step("rows in HDFS against the input")
     is_equal = _print_rows(plan, done, rows_in_hdfs, stage)
     stage.step("latency, end to end")
     _print_latencies(done, stage)
     stage.step("look around")
     _print_hints(plan, stage)
-    is_complete = bool(report.verdicts) and not news and is_equal
+    is_complete = bool(report.verdicts) and not news and is_equal and is_sealed
     took_s = stage.elapsed_s()
     if is_complete:
         stage.console.print(
@@ -72,6 +80,21 @@ def _print_dropped(plan: DemoPlan, done: Flow, stage: Stage) -> None:
             f"{batch['producer_id']}: sequences {batch['base_sequence']} to {last} "
             f"of partition {batch['partition']}, {hour(batch['base_timestamp_ms'] // HOUR_MS * HOUR_MS)}"
         )
+
+
+def _print_seals(done: Flow, report: Report, news: list[Finding], sealing: Sealing, stage: Stage) -> bool:
+    """Whether every hour is sealed, but for those that were spoilt before this run."""
+    mine = done.published_hours.keys()
+    unsealed = mine - sealing.hours_ms
+    stage.say(f"{len(mine) - len(unsealed)} of {_count(len(mine), 'hour')} sealed")
+    if sealing.refusal and unsealed:
+        stage.warn(f"the run failed, in the audit's words: {sealing.refusal}")
+    spoilt_before = {
+        verdict.hour_ms
+        for verdict in report.verdicts
+        if any(finding not in news for finding in verdict.findings)
+    }
+    return not unsealed - spoilt_before
 
 
 def _print_rows(
@@ -130,11 +153,12 @@ def _print_hints(plan: DemoPlan, stage: Stage) -> None:
         ("status", "every process"),
         (f"consume {TOPIC} --from beginning -n 3", "events"),
         ("mirror status", "how far the copies are"),
-        (f"warehouse ls {TOPIC}", "the hours in HDFS"),
+        (f"warehouse ls {TOPIC}", "the hours in HDFS, and their seals"),
         (f"audit report -t {TOPIC} --from {hour_name}", "this report"),
         ("logs analysis-mirror-east", "a process's log"),
     ]:
         table.add_row(f".venv/bin/headrace {command}", what)
     table.add_row(plan.site.webhdfs_url, "HDFS in a browser")
+    table.add_row(airflow_url(plan.site), f"Airflow: user {USER}, password {airflow_password(plan.site)}")
     table.add_row("make down", "stop; data stays")
     stage.console.print(Padding(table, (0, 0, 0, 3), expand=False))

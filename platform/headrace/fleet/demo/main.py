@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from headrace.fleet.airflow_units import check_installed
 from headrace.fleet.site import Site
-from headrace.fleet.supervisor import Supervisor
-from headrace.fleet.units import units_of
 
-from .ending import print_ending
+from .ending import print_account, print_ending
 from .outcome import new_findings
 from .plan import EVENT_COUNT, PUBLISHING_S, TOPIC, make_plan
 from .progress import Stage
 from .recount import count_rows
-from .run import account, bring_up, flow, make_topics, report_before
+from .run import account, bring_up, flow, make_topics, report_before, seal
 
 
 def run_demo(
@@ -26,8 +25,10 @@ def run_demo(
 ) -> int:
     """Runs the demo on the site of `$HEADRACE_HOME`; returns the exit code. Raises `FleetError`."""
     stage = Stage()
+    site = Site.load().model_copy(update={"airflow": True})
+    check_installed(site)
     plan = make_plan(
-        _site(),
+        site,
         access_log=access_log,
         drop=drop,
         event_count=event_count,
@@ -37,15 +38,10 @@ def run_demo(
     bring_up(plan, stage)
     before = report_before(plan)
     start = make_topics(plan, stage)
-    done = flow(plan, stage)
+    done = flow(plan, stage, start)
     report = account(plan, stage, done)
+    news = new_findings(before, report)
+    print_account(plan, done, report, news, stage)
+    sealing = seal(plan, stage, done)
     rows = count_rows(plan.site.webhdfs_url, TOPIC, done.published_hours, start)
-    return print_ending(plan, done, report, new_findings(before, report), rows, stage)
-
-
-def _site() -> Site:
-    """The site of `$HEADRACE_HOME`; the demo needs no Airflow, and leaves a running one alone."""
-    site = Site.load()
-    running = Supervisor(site.home).states()
-    is_running = any(unit.kind == "airflow" and unit.name in running for unit in units_of(site))
-    return site.model_copy(update={"airflow": is_running})
+    return print_ending(plan, done, report, news, sealing, rows, stage)

@@ -21,6 +21,8 @@ SERVICES_A_DATACENTER: Final = 3
 GROUP: Final = "page-view-dashboard"
 EVENT_COUNT: Final = 20_000
 SPAN_MS: Final = 3 * HOUR_MS
+# Hours are closed, and may be sealed, this long after their end (`grace` in dags/topics.yaml).
+GRACE_MS: Final = 10 * 60_000
 PUBLISHING_S: Final = 15.0
 # However small the input is, each service publishes at least so fast.
 PER_SECOND_MIN: Final = 50.0
@@ -54,8 +56,13 @@ class DemoPlan:
     unreadable_line_count: int = 0
 
     @property
+    def until_ms(self) -> int:
+        """The end of the last hour that is closed: page views are made up for the hours before it."""
+        return (self.started_ms - GRACE_MS) // HOUR_MS * HOUR_MS
+
+    @property
     def from_ms(self) -> int:
-        return self.started_ms - SPAN_MS
+        return self.until_ms - SPAN_MS
 
     @property
     def real_time(self) -> Datacenter:

@@ -23,8 +23,9 @@ from headrace.fleet.units import Unit, units_of
 from headrace.wire.errors import ErrorCode
 
 from .access_log import HOUR_MS, count_by_hour
-from .children import start_loader, start_reader, start_service, start_watcher
+from .children import start_reader, start_service, start_watcher
 from .latency import Latencies
+from .loads import Loads, Sealing, loads_of, wait_for_seals
 from .outcome import Load, latency_to_hdfs
 from .plan import PARTITION_COUNT, TOPIC, DemoPlan
 from .progress import Bars, Stage
@@ -52,7 +53,7 @@ class Flow:
     services: list[Child]
     readers: list[Child]
     watcher: Child
-    loader: Child
+    loading: Loads
     published: int = 0
     aside_hours: Counter[int] = field(default_factory=Counter)
     published_hours: Counter[int] = field(default_factory=Counter)
@@ -62,7 +63,7 @@ class Flow:
 
     @property
     def children(self) -> list[Child]:
-        return [*self.services, *self.readers, self.watcher, self.loader]
+        return [*self.services, *self.readers, self.watcher]
 
     def count(self, children: Sequence[Child], what: str) -> int:
         return sum(child.said(what, 0) for child in children)
@@ -112,7 +113,7 @@ def make_topics(plan: DemoPlan, stage: Stage) -> Start:
     return Start(ends, next_load(plan.site.webhdfs_url, TOPIC))
 
 
-def flow(plan: DemoPlan, stage: Stage) -> Flow:
+def flow(plan: DemoPlan, stage: Stage, start: Start) -> Flow:
     """Publishes, reads, mirrors and loads, all at the same time; returns when all of it has arrived."""
     here = plan.real_time.name
     stage.step("events flow: published, read in real time, mirrored, loaded")
@@ -122,12 +123,10 @@ def flow(plan: DemoPlan, stage: Stage) -> Flow:
         if plan.unreadable_line_count:
             stage.say(f"{plan.unreadable_line_count:,} lines have no time: they will be kept aside")
     else:
-        stage.say(
-            f"{plan.event_count:,} page views of the last {(plan.started_ms - plan.from_ms) // HOUR_MS} hours"
-        )
+        hours = (plan.until_ms - plan.from_ms) // HOUR_MS
+        stage.say(f"{plan.event_count:,} page views of the last {hours} whole hours")
     with ExitStack() as stack:
-        loader = start_loader(plan)
-        stack.callback(end_all, [loader])
+        loads = stack.enter_context(loads_of(plan.site, TOPIC, start.load_sequence))
         watcher = start_watcher(plan)
         stack.callback(end_all, [watcher])
         readers = [start_reader(plan, number) for number in (1, 2)]
@@ -142,7 +141,8 @@ def flow(plan: DemoPlan, stage: Stage) -> Flow:
         in_each = len(services) // len(plan.site.sources)
         places = " and ".join(datacenter.name for datacenter in plan.site.sources)
         stage.say(f"{len(services)} services publish, {in_each} each in {places}")
-        done = Flow(services, readers, watcher, loader)
+        stage.say(f"Airflow loads what arrives: DAG load-{TOPIC}, triggered over its REST API")
+        done = Flow(services, readers, watcher, loads)
         totals = {
             PUBLISHED: plan.event_count,
             READ.format(here): plan.real_time_event_count,
@@ -151,7 +151,6 @@ def flow(plan: DemoPlan, stage: Stage) -> Flow:
         }
         with stage.bars(totals) as bars:
             _follow(plan, done, bars, stage)
-        stack.pop_all()
         _collect(plan, done)
     return done
 
@@ -200,7 +199,7 @@ def _follow(plan: DemoPlan, done: Flow, bars: Bars, stage: Stage) -> None:
             published,
             done.count(done.readers, "read"),
             done.watcher.said("arrived", 0),
-            done.loader.said("rows", 0),
+            done.loading.rows,
         )
         bars.show(PUBLISHED, now[0])
         bars.show(READ.format(plan.real_time.name), now[1], total=expected_here)
@@ -225,16 +224,20 @@ def _follow(plan: DemoPlan, done: Flow, bars: Bars, stage: Stage) -> None:
         is_over = services_closed and is_told and now[1] >= expected_here and now[2] >= expected
         if is_over or (services_closed and time.monotonic() - moved_at > STANDSTILL_S):
             break
+        done.loading.look(now[2], is_all=False)
         time.sleep(POLL_INTERVAL_S)
     end_all([*done.readers, done.watcher])
-    done.loader.ask_to_stop()
-    deadline = time.monotonic() + LAST_LOAD_TIMEOUT_S
-    while done.loader.is_running() and not done.loader.said("done") and time.monotonic() < deadline:
-        bars.show(LOADED, done.loader.said("rows", 0), total=expected)
-        time.sleep(POLL_INTERVAL_S)
-    end_all(done.children)
-    bars.show(LOADED, done.loader.said("rows", 0), total=expected)
+    end_all(done.services)
     _check(done.children)
+    deadline = time.monotonic() + LAST_LOAD_TIMEOUT_S
+    while not done.loading.is_done:
+        if time.monotonic() > deadline:
+            raise FleetError(
+                f"load-{TOPIC} has not ended after {LAST_LOAD_TIMEOUT_S:.0f} s; look at it in Airflow"
+            )
+        done.loading.look(now[2], is_all=True)
+        bars.show(LOADED, done.loading.rows, total=expected)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _collect(plan: DemoPlan, done: Flow) -> None:
@@ -245,15 +248,7 @@ def _collect(plan: DemoPlan, done: Flow) -> None:
     for path in plan.directory.glob("*.unparsable.log"):
         with path.open("rb") as lines:
             done.aside_hours.update(count_by_hour(lines))
-    done.loads = [
-        Load(
-            said["load"]["readable_ms"],
-            {partition: (start, end) for partition, start, end in said["load"]["ranges"]},
-            said["load"]["files"],
-        )
-        for said in done.loader.history
-        if "load" in said
-    ]
+    done.loads = done.loading.committed()
     real_time = Latencies()
     real_time.update(Latencies.from_json(reader.said("latencies", {})) for reader in done.readers)
     arrivals = Notes.read(plan.directory / "arrivals.bin")
@@ -287,6 +282,13 @@ def account(plan: DemoPlan, stage: Stage, done: Flow) -> Report:
             )
     finally:
         store.close()
+
+
+def seal(plan: DemoPlan, stage: Stage, done: Flow) -> Sealing:
+    """Waits until Airflow has sealed what the audit vouches for."""
+    stage.step(f"the hours are sealed: DAG seal-{TOPIC}, on the audit's proof")
+    assert done.loading.last is not None
+    return wait_for_seals(plan.site, TOPIC, done.loading.last)
 
 
 def report_before(plan: DemoPlan) -> Report:
