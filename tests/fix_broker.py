@@ -24,7 +24,8 @@ from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsets
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
 
-from fix_zookeeper import ZooKeeperRoom, ZooKeeperServer, die_with_parent, free_port, room_on
+from fix_ports import free_port
+from fix_zookeeper import ZooKeeperRoom, ZooKeeperServer, die_with_parent, room_on
 from headrace.wire import fetch, produce
 from headrace.wire.messages import decode_response, encode_request
 from headrace.wire.primitives import NO_UUID

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,24 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from fix_ports import free_ports
 from fix_zookeeper import die_with_parent
 from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.hdfs.local import HdfsConfig, Role, command
 from headrace.warehouse.jars import ensure_jars
 
 READY_TIMEOUT_S = 60.0
-
-
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports nobody listens on just now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @dataclass

@@ -17,7 +17,8 @@ from typing import Final
 import pytest
 
 from fix_java import QUIET, KafkaTool, class_path
-from fix_zookeeper import die_with_parent, free_port
+from fix_ports import free_port
+from fix_zookeeper import die_with_parent
 
 START_WAIT_MAX_S: Final = 60.0
 SEGMENT_BYTES: Final = 1 << 20

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from fix_ports import free_port
 from headrace.coordination.session import ZooKeeperSession
 
 START_WAIT_MAX_S = 60.0
@@ -39,12 +40,6 @@ def die_with_parent() -> None:
     Start such processes from a thread that lives as long as they should.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def zookeeper_jars() -> str:

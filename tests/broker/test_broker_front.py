@@ -13,7 +13,8 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.types import TopicName
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
-from fix_zookeeper import ZooKeeperRoom, free_port
+from fix_ports import free_port
+from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.front import VIRTUAL_NODE_ID
 from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_zookeeper import ZooKeeperRoom, free_port
+from fix_ports import free_port
+from fix_zookeeper import ZooKeeperRoom
 from headrace.coordination.errors import (
     BadVersionError,
     NodeExistsError,

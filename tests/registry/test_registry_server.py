@@ -12,8 +12,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from fix_ports import free_port
 from fix_registry import StartRegistry
-from fix_zookeeper import ZooKeeperRoom, free_port
+from fix_zookeeper import ZooKeeperRoom
 from headrace.registry import __main__ as registry_main
 from headrace.registry.schemas import parse
 
