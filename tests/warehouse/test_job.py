@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fix_hdfs import free_ports
+from fix_ports import free_ports
 from fix_warehouse import BASE_TIME_MS, TestTopic, World, click
 from fix_zookeeper import die_with_parent
 from headrace.warehouse.session import python_files
@@ -211,3 +211,30 @@ def test_a_load_on_a_standalone_cluster_of_two_workers(world: World, standalone:
     # Both were sent the Python files.
     assert all((path / "headrace.zip").read_bytes() == python_files() for path in executors)
     assert topic.table().select("number").distinct().count() == 4_000
+
+    # An executor that is killed under a load costs its tasks another try, and nothing else.
+    topic.publish(clicks(4_000, 4_000))
+    process = job(topic, "--master", standalone, SPARK_CONF_DIR=str(conf), PYSPARK_PYTHON=sys.executable)
+    killed = kill_a_working_executor(topic, tmp_path / "work-1")
+    code, out, error = finish(process)
+    assert code == 0, error
+    assert json.loads(out)[0]["rows"] == 4_000
+    assert f"Lost executor {killed}" in error
+    assert sorted(row.number for row in topic.table().select("number").collect()) == list(range(8_000))
+
+
+def kill_a_working_executor(topic: TestTopic, work: Path) -> str:
+    """SIGKILL to the executor of a worker once the load stages files; its number."""
+    deadline = time.monotonic() + JOB_WAIT_MAX_S
+    while not any(path.endswith(".parquet") for path, _ in topic.world.hdfs.walk(topic.log.paths.staging)):
+        assert time.monotonic() < deadline, "nothing is staged"
+        time.sleep(0.02)
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if (entry / "cwd").readlink().is_relative_to(work) and b"--executor-id" in words:
+                os.kill(int(entry.name), signal.SIGKILL)
+                return words[words.index(b"--executor-id") + 1].decode()
+    raise AssertionError("no executor is at work there")

@@ -44,6 +44,10 @@ def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
         "spark.hadoop.dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
         "spark.hadoop.dfs.client.block.write.locateFollowingBlock.retries": "12",
         "spark.hadoop.ipc.client.connect.max.retries": "3",
+        # A NameNode that has just restarted is asked again (the pause in ms, and how often): without this the
+        # first call over a connection from before fails.
+        "spark.hadoop.dfs.client.retry.policy.enabled": "true",
+        "spark.hadoop.dfs.client.retry.policy.spec": "500,10",
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseSerialGC",
         "spark.ui.showConsoleProgress": "false",

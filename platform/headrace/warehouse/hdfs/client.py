@@ -8,6 +8,7 @@ import getpass
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 from hdfs import InsecureClient
@@ -210,8 +211,17 @@ class Hdfs:
                 )
             return explain(text, what) or HdfsError(f"{what}: {str(error).splitlines()[0]}")
         if isinstance(error, requests.ConnectionError | requests.Timeout):
+            if (datanode := self._datanode_of(error)) is not None:
+                return HdfsUnreachableError(
+                    f"{what}: the DataNode at {datanode} doesn't answer; start it, then repeat"
+                )
             return HdfsUnreachableError(f"{what}: no answer; start HDFS or mend the address, then repeat")
         return HdfsError(f"{what}: {error}")
+
+    def _datanode_of(self, error: requests.RequestException) -> str | None:
+        """The DataNode that a request was sent on to, where it wasn't the NameNode that failed."""
+        asked = urlsplit(getattr(error.request, "url", None) or self.url).netloc
+        return None if asked == urlsplit(self.url).netloc else asked
 
 
 def _entry(name: str, status: dict[str, Any]) -> Entry:
