@@ -3,6 +3,7 @@
 import pytest
 
 pytest_plugins = [
+    "fix_airflow",
     "fix_audit",
     "fix_broker",
     "fix_client",

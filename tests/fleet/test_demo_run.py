@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_site import RunningSite
+from fix_airflow import AirflowSite
 from headrace.audit.evidence import PRODUCER_HOP, Status
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
@@ -36,7 +36,7 @@ def awk_counts(path: Path) -> Counter[str]:
     return Counter(done.stdout.splitlines())
 
 
-def hdfs_counts(site: RunningSite, hours_ms: list[int]) -> dict[str, int]:
+def hdfs_counts(site: AirflowSite, hours_ms: list[int]) -> dict[str, int]:
     rows = count_rows(site.site.webhdfs_url, TOPIC, hours_ms, Start({}, 0))
     assert all(count == distinct for count, distinct in rows.values()), "a row is there twice"
     return {_hour(hour_ms): count for hour_ms, (count, _) in rows.items()}
@@ -53,27 +53,29 @@ def _hour(hour_ms: int) -> str:
 
 
 def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
-    running_site: RunningSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    airflow_site: AirflowSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("headrace.fleet.site.Site.load", lambda: running_site.site)
+    monkeypatch.setattr("headrace.fleet.site.Site.load", lambda: airflow_site.site)
     log = REAL_LOG if REAL_LOG.exists() else SMALL_LOG
     assert run_demo(access_log=log, publishing_s=4.0) == 0, capsys.readouterr().out
     said = capsys.readouterr().out
     counted = awk_counts(log)
-    store = AuditStore(running_site.site.audit_store_url)
+    store = AuditStore(airflow_site.site.audit_store_url)
     try:
         verdicts = report(store, TOPIC).verdicts
     finally:
         store.close()
     assert {verdict.status for verdict in verdicts} == {Status.COMPLETE}
     hours_ms = sorted({verdict.hour_ms for verdict in verdicts})
-    assert hdfs_counts(running_site, hours_ms) == dict(counted)
+    assert hdfs_counts(airflow_site, hours_ms) == dict(counted)
     assert "half way: reader 2 leaves" in said
     assert "the same in every hour, and no row twice" in said
+    assert f"{len(hours_ms)} of {len(hours_ms)} hours sealed" in said
+    assert set(airflow_site.sealed(TOPIC)) == set(hours_ms)
 
     assert run_demo(drop=7, event_count=600, publishing_s=4.0) == 1
     said = capsys.readouterr().out
-    store = AuditStore(running_site.site.audit_store_url)
+    store = AuditStore(airflow_site.site.audit_store_url)
     try:
         lost = [each for each in report(store, TOPIC).verdicts if each.status is Status.LOST]
     finally:
@@ -87,3 +89,9 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
     assert sum(int(count) for count, _, _ in planted) == 7
     for _, first, last in planted:
         assert re.search(rf"lost .*sequences? {first}( to {last})? of partition 0", said)
+    # The hour stays unsealed, and Airflow's run fails with what the audit says; its neighbours are sealed.
+    (spoilt_ms,) = {verdict.hour_ms for verdict in lost}
+    assert "2 of 3 hours sealed" in said
+    reason = rf"{TOPIC}: 1 hour is not sealed: \S+ is lost: 7 events of {TOPIC}, west, {_hour(spoilt_ms)}:00"
+    assert re.search(rf"the run failed, in the audit's words: {reason}", said)
+    assert spoilt_ms not in airflow_site.sealed(TOPIC)
