@@ -16,6 +16,8 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 # Airflow lives apart: its Spark provider brings pyspark-client, which overwrites files of pyspark.
 AIRFLOW_VENV := .venv-airflow
+# Much of what tests do is waiting: for fsyncs, sessions, JVMs. tests/conftest.py says what stays together.
+TEST_PROCESSES ?= 2
 HEADRACE_HOME ?= $(CURDIR)/.headrace
 export HEADRACE_HOME
 # The first Python that is new enough; `make PYTHON=/path/to/python3.12` overrides it.
@@ -37,7 +39,7 @@ down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
 test: setup airflow jars debian lint
-	@$(BIN)/pytest $(PYTEST)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST)
 
 lint: setup
 	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
