@@ -358,11 +358,8 @@ def test_prefetching_is_bounded(cluster, consumer):
     for _ in range(100):
         reader.poll(1.0)
         most_bytes = max(most_bytes, reader._fetcher.buffered_bytes)
-    # The cluster may be slower than who reads: then it catches up while nobody reads.
-    deadline = time.monotonic() + WAIT_S
-    while most_bytes <= 20_000 and time.monotonic() < deadline:
-        time.sleep(0.01)
-        most_bytes = max(most_bytes, reader._fetcher.buffered_bytes)
+        # What was asked for ahead arrives meanwhile, and is taken in by the next poll.
+        time.sleep(0.005)
     assert 20_000 < most_bytes <= 50_000
 
 

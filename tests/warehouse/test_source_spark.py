@@ -54,7 +54,9 @@ def test_a_stream_gives_what_is_available_and_goes_on_from_its_checkpoint(
         return len([progress for progress in query.recentProgress if progress.numInputRows])
 
     assert run() == 1
-    topic.publish(clicks(1000, 2000))
+    # A trigger takes whole batches: there must be several.
+    for first in range(1000, 3000, 250):
+        topic.publish(clicks(first, 250))
     assert run(maxOffsetsPerTrigger="10000") > 1
     rows = world.spark.read.parquet(out).select("partition", "offset").collect()
     assert len(rows) == len(set(rows)) == 3000
