@@ -39,7 +39,7 @@ down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
 test: setup airflow jars debian lint
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST)
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
 
 lint: setup
 	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"

@@ -1,6 +1,9 @@
 """Which fixtures exist: one file a thing, tests/fix_<thing>.py."""
 
+from typing import Any
+
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = [
     "fix_airflow",
@@ -23,18 +26,49 @@ pytest_plugins = [
 # They may import one another, before pytest would come to rewrite their assertions.
 pytest.register_assert_rewrite(*pytest_plugins)
 
-# `make test` runs two test processes. Tests of the one site, and those of one Spark session with its brokers
-# and HDFS, stay together in one of them, as do the tests of any other file; the long ones begin first.
-_GROUP_OF_FIXTURE = {"running_site": "site", "world": "spark", "spark": "spark"}
+# `make test` runs two test processes. A file's tests stay together in one of them, and so do all files of
+# the one site (`running_site`), and of the one Spark session with its brokers and HDFS (`spark`).
+_SITE = (
+    "tests/cli/test_cli_commands.py",
+    "tests/dags/test_airflow_end_to_end.py",
+    "tests/fleet/test_demo_run.py",
+    "tests/kill/test_kill_loads.py",
+    "tests/kill/test_kill_units.py",
+)
+_SPARK = (
+    "tests/warehouse/test_hdfs_trouble.py",
+    "tests/warehouse/test_job.py",
+    "tests/warehouse/test_load.py",
+    "tests/warehouse/test_source_peer.py",
+    "tests/warehouse/test_source_spark.py",
+)
+_GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
+_GROUP_OF_FIXTURE = {"running_site": "site", "spark": "spark"}
+# They begin first.
 _LONG = ("site", "spark", "tests/dags/test_airflow_environment.py")
 
 
+class _Together(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _Together(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    groups = {item.nodeid: _group(item.nodeid) for item in items}
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=lambda item: _LONG.index(_group(item)) if _group(item) in _LONG else len(_LONG))
+        for fixture, group in _GROUP_OF_FIXTURE.items():
+            if fixture in getattr(item, "fixturenames", ()) and groups[item.nodeid] != group:
+                raise pytest.UsageError(f"{item.nodeid} uses {fixture}: name its file in tests/conftest.py")
+    items.sort(
+        key=lambda item: _LONG.index(groups[item.nodeid]) if groups[item.nodeid] in _LONG else len(_LONG)
+    )
 
 
-def _group(item: pytest.Item) -> str:
-    groups = (_GROUP_OF_FIXTURE.get(name) for name in getattr(item, "fixturenames", ()))
-    return next((group for group in groups if group), item.nodeid.partition("::")[0])
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return _GROUPS.get(file, file)
