@@ -101,6 +101,7 @@ java:
 
 jars: setup java
 	@$(BIN)/python -c "from headrace.warehouse.jars import ensure_jars; ensure_jars()"
+	@$(BIN)/python -c "from headrace.warehouse.archive import ensure_archive; ensure_archive()"
 
 debian:
 	@if ! command -v kcat >/dev/null; then \

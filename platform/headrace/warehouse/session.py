@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace.warehouse.archive import archive_options
 from headrace.warehouse.jars import ensure_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_MEMORY: Final = "1g"
+JVM_OPTIONS_VARIABLE: Final = "HEADRACE_SPARK_JVM_OPTIONS"
+"""More options for the driver's JVM, such as `-XX:TieredStopAtLevel=1` where loads are small."""
 HOURS_OPEN_MAX: Final = 64
 """Hourly files a task writes at once; with more hours in a task, Spark sorts its rows first."""
 
@@ -49,7 +52,13 @@ def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
         "spark.hadoop.dfs.client.retry.policy.enabled": "true",
         "spark.hadoop.dfs.client.retry.policy.spec": "500,10",
         "spark.driver.memory": DRIVER_MEMORY,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseSerialGC",
+                archive_options(home),
+                os.environ.get(JVM_OPTIONS_VARIABLE, ""),
+            )
+        ).strip(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
     }
