@@ -18,7 +18,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import by_day, hour_key, parse_hour, window
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.proofs import DELAY_DEFAULT, Proof, proofs_of
-from headrace.warehouse.seal import Seal, due_hours, seal_hour
+from headrace.warehouse.seal import Seal, due_hours, seal_hours
 
 WORDS_MAX: Final = 10
 DUE_TASK: Final = "hours_due"
@@ -79,17 +79,23 @@ class SealHourOperator(BaseOperator):
         installation = HeadraceHook(self.headrace_conn_id).installation
         hours = [self.hours] if isinstance(self.hours, str) else list(self.hours)
         proofs = proofs_of(installation.audit_store, self.topic, hours, delay=self.delay)
-        seals: dict[str, dict[str, Any]] = {}
         unsealed: dict[str, str] = {}
+        enough: dict[int, Proof] = {}
         for proof in proofs:
-            if not proof.is_enough(self.completeness):
-                unsealed[proof.hour] = f"{proof.status}: {proof.words}"
-                self.log.warning(
-                    "%s, %s is not sealed: it is %s", self.topic, proof.hour, unsealed[proof.hour]
-                )
+            if proof.is_enough(self.completeness):
+                enough[round(parse_hour(proof.hour).timestamp() * 1000)] = proof
                 continue
-            hour_ms = round(parse_hour(proof.hour).timestamp() * 1000)
-            seal = seal_hour(installation.webhdfs_url, self.topic, hour_ms, proof.full, root=self.root)
+            unsealed[proof.hour] = f"{proof.status}: {proof.words}"
+            self.log.warning("%s, %s is not sealed: it is %s", self.topic, proof.hour, unsealed[proof.hour])
+        made = seal_hours(
+            installation.webhdfs_url,
+            self.topic,
+            {hour_ms: proof.full for hour_ms, proof in enough.items()},
+            root=self.root,
+        )
+        seals: dict[str, dict[str, Any]] = {}
+        for hour_ms, seal in sorted(made.items()):
+            proof = enough[hour_ms]
             seals[proof.hour] = asset_extra(seal, proof)
             self.log.info(
                 "%s, %s is sealed: version %s, %s rows", self.topic, proof.hour, seal.version, seal.rows

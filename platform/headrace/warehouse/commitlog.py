@@ -14,6 +14,7 @@ be repeated); 4. the change is told to the audit;
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ from headrace.warehouse.manifest import DataFile, DeadFile, Manifest, ManifestEr
 STATE_EVERY: Final = 64
 """So many manifests are read at most beyond a written state."""
 ATTEMPTS_MAX: Final = 20
+MOVES_AT_ONCE: Final = 8
 
 Publish = Callable[[Manifest], None]
 Rebase = Callable[[State], Manifest]
@@ -176,17 +178,19 @@ class CommitLog:
         return self.manifest(manifest.sequence).change_id == change_id
 
     def _move(self, manifest: Manifest) -> None:
-        made: set[str] = set()
         files: list[DataFile | DeadFile] = [*manifest.files, *manifest.dead_files]
-        for number, each in enumerate(files):
-            parent = each.path.rsplit("/", 1)[0]
-            if parent not in made:
-                self.hdfs.makedirs(parent)
-                made.add(parent)
+        if not files:
+            return
+
+        def move(each: DataFile | DeadFile) -> None:
             if not self.hdfs.rename(each.staged, each.path) and self.hdfs.status(each.path) is None:
                 self._check_gone_later(each.path, manifest)
-            if number == 0:
-                crash.reached("moved-one")
+
+        with ThreadPoolExecutor(MOVES_AT_ONCE, thread_name_prefix="move") as pool:
+            list(pool.map(self.hdfs.makedirs, sorted({each.path.rsplit("/", 1)[0] for each in files})))
+            move(files[0])
+            crash.reached("moved-one")
+            list(pool.map(move, files[1:]))
 
     def _check_gone_later(self, path: str, manifest: Manifest) -> None:
         state = self.state()

@@ -7,7 +7,8 @@ holds the commit log says. Needs neither Spark nor pyarrow.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from headrace.warehouse.options import DEFAULT_ROOT
 
 FORMAT: Final = 1
 ATTEMPTS_MAX: Final = 10
+SEALS_AT_ONCE: Final = 8
 
 
 class NotSealedError(Exception):
@@ -72,8 +74,24 @@ def seal_hour(
     An hour that hasn't changed since its last seal keeps it: sealing twice is harmless, also at the same
     time. Raises `NotSealedError` while a committed change is not finished.
     """
+    return seal_hours(webhdfs_url, topic, {hour_ms: proof}, root=root, user=user, clock_ms=clock_ms)[hour_ms]
+
+
+def seal_hours(
+    webhdfs_url: str,
+    topic: str,
+    proofs: Mapping[int, Mapping[str, Any]],
+    *,
+    root: str = DEFAULT_ROOT,
+    user: str | None = None,
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> dict[int, Seal]:
+    """`seal_hour` for several hours, whose proofs are given; what the table holds is read once for all."""
+    if not proofs:
+        return {}
     with Hdfs(webhdfs_url, user=user) as hdfs:
         log = CommitLog(hdfs, TopicPaths(root, topic))
+        found: dict[int, Seal] = {}
         for _ in range(ATTEMPTS_MAX):
             unfinished = [each.manifest for each in log.unfinished() if each.manifest is not None]
             if unfinished:
@@ -82,29 +100,34 @@ def seal_hour(
                     "run a load, which finishes it"
                 )
             state = log.state()
-            latest = _latest(hdfs, log.paths, hour_ms)
-            if latest is not None and latest.sequence >= state.changed.get(hour_ms, -1):
-                return latest
-            seal = _seal(state, topic, hour_ms, latest, proof, clock_ms())
-            staged = f"{log.paths.sealed}/_{hour_name(hour_ms)}.{clock_ms()}.tmp"
-            hdfs.write(staged, seal.to_json(), overwrite=True)
-            if hdfs.rename(staged, log.paths.seal(hour_ms, seal.version)):
-                return seal
-            hdfs.delete(staged)
-    raise NotSealedError(
-        f"{topic}, {hour_name(hour_ms)}: others sealed it {ATTEMPTS_MAX} times meanwhile; repeat"
-    )
+            latest = seals(hdfs, log.paths, only=proofs.keys() - found.keys())
+            for hour_ms in sorted(proofs.keys() - found.keys()):
+                seal = latest.get(hour_ms)
+                if is_stale(state, seal, hour_ms):
+                    seal = _seal(state, topic, hour_ms, seal, proofs[hour_ms], clock_ms())
+                    if not _put(hdfs, log.paths, seal):
+                        continue
+                assert seal is not None
+                found[hour_ms] = seal
+            if found.keys() == proofs.keys():
+                return found
+    left = hour_name(min(proofs.keys() - found.keys()))
+    raise NotSealedError(f"{topic}, {left}: others sealed it {ATTEMPTS_MAX} times meanwhile; repeat")
 
 
-def seals(hdfs: Hdfs, paths: TopicPaths) -> dict[int, Seal]:
-    """The latest seal of every sealed hour, by hour."""
+def seals(hdfs: Hdfs, paths: TopicPaths, *, only: Collection[int] | None = None) -> dict[int, Seal]:
+    """The latest seal of every sealed hour, or of these, by hour."""
     found: dict[int, tuple[int, str]] = {}
     for hour_ms, version, name in _names(hdfs, paths):
-        found[hour_ms] = max(found.get(hour_ms, (0, "")), (version, name))
-    return {
-        hour_ms: Seal.from_json(hdfs.read(f"{paths.sealed}/{name}"), name)
-        for hour_ms, (_, name) in sorted(found.items())
-    }
+        if only is None or hour_ms in only:
+            found[hour_ms] = max(found.get(hour_ms, (0, "")), (version, name))
+
+    def read(name: str) -> Seal:
+        return Seal.from_json(hdfs.read(f"{paths.sealed}/{name}"), name)
+
+    with ThreadPoolExecutor(SEALS_AT_ONCE, thread_name_prefix="seals") as pool:
+        names = {hour_ms: name for hour_ms, (_, name) in sorted(found.items())}
+        return dict(zip(names, pool.map(read, names.values()), strict=True))
 
 
 def due_hours(
@@ -155,12 +178,14 @@ def _seal(
     )
 
 
-def _latest(hdfs: Hdfs, paths: TopicPaths, hour_ms: int) -> Seal | None:
-    versions = [(version, name) for hour, version, name in _names(hdfs, paths) if hour == hour_ms]
-    if not versions:
-        return None
-    name = max(versions)[1]
-    return Seal.from_json(hdfs.read(f"{paths.sealed}/{name}"), name)
+def _put(hdfs: Hdfs, paths: TopicPaths, seal: Seal) -> bool:
+    """Writes a seal where no other has its version; False if one has."""
+    staged = f"{paths.sealed}/_{hour_name(seal.hour_ms)}.{seal.sealed_ms}.tmp"
+    hdfs.write(staged, seal.to_json(), overwrite=True)
+    if hdfs.rename(staged, paths.seal(seal.hour_ms, seal.version)):
+        return True
+    hdfs.delete(staged)
+    return False
 
 
 def _names(hdfs: Hdfs, paths: TopicPaths) -> list[tuple[int, int, str]]:

@@ -83,7 +83,9 @@ def stage_load(
     """Write the ranges' events below the path `directory`, in one directory an hour (`_hour=<number>`)."""
     parts = split_count(sum(each.size for each in ranges), spark.sparkContext.defaultParallelism)
     source = source_frame(spark, warehouse.bootstrap, topic, ranges, parts=parts)
-    write_hours(table_rows(source, schemas), warehouse, hdfs, directory)
+    # Each task writes a file for each of its hours: where there is little to load, one task reads several
+    # partitions.
+    write_hours(table_rows(source, schemas).coalesce(parts), warehouse, hdfs, directory)
 
 
 def write_hours(rows: "DataFrame", warehouse: Warehouse, hdfs: Hdfs, directory: str) -> None:
