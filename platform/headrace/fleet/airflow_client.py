@@ -272,6 +272,10 @@ class AirflowClient:
                 self._token = None
                 self._sleep(POLL_INTERVAL_S)
                 continue
+            if answer.status_code == 503 and self._clock() <= deadline:
+                # By this Airflow says that its database was busy, and that it has done nothing.
+                self._sleep(POLL_INTERVAL_S)
+                continue
             if answer.is_server_error and method == "GET" and self._clock() <= deadline:
                 # Airflow 3.3 fails to show an asset event while a run that it caused has not started yet.
                 self._sleep(POLL_INTERVAL_S)
