@@ -237,6 +237,18 @@ def test_a_backfill_gives_its_runs(connect: Connect) -> None:
     )
 
 
+def test_what_a_busy_database_refused_is_asked_again(connect: Connect) -> None:
+    airflow = FakeAirflow(
+        {
+            ("PATCH", DAG): [{}],
+            ("POST", "/backfills"): [(503, {"detail": "Database is locked."}), {"id": 1}],
+            ("GET", f"{DAG}/dagRuns"): [{"dag_runs": [RUN]}],
+        }
+    )
+    since, until = datetime(2016, 1, 1, tzinfo=UTC), datetime(2017, 1, 1, tzinfo=UTC)
+    assert len(connect(airflow).backfill("load-page-view", since, until)) == 1
+
+
 def test_a_fault_that_stays_is_told(connect: Connect, clock: Clock) -> None:
     airflow = FakeAirflow({("GET", "/dags/seal/dagRuns"): [(500, {"detail": "broken"})]})
     with pytest.raises(AirflowError, match=r"answers 500 to GET .*broken"):
