@@ -40,16 +40,19 @@ _SITE = (
 )
 _SPARK = (
     "tests/warehouse/test_hdfs_trouble.py",
-    "tests/warehouse/test_job.py",
     "tests/warehouse/test_load.py",
     "tests/warehouse/test_source_peer.py",
     "tests/warehouse/test_source_spark.py",
 )
 _GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
-_GROUP_OF_FIXTURE = {"running_site": "site", "spark": "spark"}
-# The site's tests take longest and begin at once. Those with Spark wait until they are nearly through: two
-# that compute at the same time gain nothing.
-_WHILE_THE_SITE_RUNS = ("tests/audit/", "tests/broker/", "tests/client/", "tests/clients/")
+# In this order they begin, then all others: the long ones early, and two that compute apart where it can be.
+_TURNS = (
+    ("site",),
+    ("tests/audit/", "tests/broker/", "tests/client/"),
+    ("tests/warehouse/test_job.py",),
+    ("tests/clients/",),
+    ("spark",),
+)
 
 
 class _Together(LoadScopeScheduling):
@@ -65,18 +68,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {item.nodeid: _group(item.nodeid) for item in items}
     for item in items:
-        for fixture, group in _GROUP_OF_FIXTURE.items():
-            if fixture in getattr(item, "fixturenames", ()) and groups[item.nodeid] != group:
-                raise pytest.UsageError(f"{item.nodeid} uses {fixture}: name its file in tests/conftest.py")
+        if "running_site" in getattr(item, "fixturenames", ()) and groups[item.nodeid] != "site":
+            raise pytest.UsageError(f"{item.nodeid} uses the one site: name its file in tests/conftest.py")
     items.sort(key=lambda item: _turn(groups[item.nodeid]))
 
 
 def _turn(group: str) -> int:
-    if group == "site":
-        return 0
-    if group.startswith(_WHILE_THE_SITE_RUNS):
-        return 1
-    return 2 if group == "spark" else 3
+    turns = (turn for turn, groups in enumerate(_TURNS) if group.startswith(groups))
+    return next(turns, len(_TURNS))
 
 
 def _group(nodeid: str) -> str:

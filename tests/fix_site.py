@@ -133,6 +133,10 @@ class RunningSite:
         self.units: dict[str, Unit] = {unit.name: unit for unit in units_of(site)}
         self.supervisor = Supervisor(site.home)
 
+    def without_airflow(self) -> None:
+        """Stops Airflow where other tests have started it: it would only take time from these."""
+        operate.up(self.site)
+
     def pid(self, unit: str) -> int:
         return self.supervisor.states()[unit].pid
 

@@ -72,6 +72,7 @@ def kill_while_publishing(site: RunningSite, story: Story) -> None:
 
 @pytest.fixture(scope="module")
 def aftermath(running_site: RunningSite) -> Aftermath:
+    running_site.without_airflow()
     stories = [Story(unit, FIRST_EVENT_MS + number * DAY_MS) for number, unit in enumerate(UNITS)]
     for story in stories:
         try:
