@@ -202,7 +202,8 @@ def test_topics_that_are_not_there(fake_cluster, fast_producer):
 def test_no_broker_at_all(fake_cluster, fast_producer):
     cluster = fake_cluster()
     cluster.brokers[0].stop()
-    sender = fast_producer(cluster, max_block_ms=200)
+    # Longer than the longest wait between two connections (RECONNECT, and its jitter).
+    sender = fast_producer(cluster, max_block_ms=1300)
     with pytest.raises(MetadataTimeoutError, match="refused"):
         sender.send("t", b"x")
     cluster.brokers[0].start()
