@@ -20,6 +20,8 @@ AIRFLOW_VENV := .venv-airflow
 TEST_PROCESSES ?= 2
 HEADRACE_HOME ?= $(CURDIR)/.headrace
 export HEADRACE_HOME
+# Container images often set it, and then every process compiles all that it imports: half of its start.
+unexport PYTHONDONTWRITEBYTECODE
 # The first Python that is new enough; `make PYTHON=/path/to/python3.12` overrides it.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)

@@ -24,8 +24,8 @@ pytest_plugins = [
     "fix_warehouse",
     "fix_zookeeper",
 ]
-# Drivers that live for seconds: the optimising compiler would cost them more than it gains.
-os.environ.setdefault("HEADRACE_SPARK_JVM_OPTIONS", "-XX:TieredStopAtLevel=1")
+# JVMs that live for seconds: the optimising compiler would cost them more than it gains.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # They may import one another, before pytest would come to rewrite their assertions.
 pytest.register_assert_rewrite(*pytest_plugins)
 

@@ -86,6 +86,9 @@ class KafkaPythonMember:
             enable_auto_commit=False,
             session_timeout_ms=10_000,
             heartbeat_interval_ms=300,
+            # It may share out the partitions before it has heard of any ("No partition metadata for
+            # topic"), and then looks again only when its metadata is old: by default after 5 minutes.
+            metadata_max_age_ms=2_000,
         )
 
     def poll(self) -> list[Row]:

@@ -1,13 +1,19 @@
 """The local HDFS and its client: data outlives SIGKILL, and every trouble has a name."""
 
+import http.server
+import json
+import threading
+
 import pytest
 
 from fix_hdfs import HdfsProcess
 from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.hdfs.errors import (
+    HdfsError,
     HdfsExistsError,
     HdfsFullError,
     HdfsMissingError,
+    HdfsNoTargetError,
     HdfsPermissionError,
     HdfsSafeModeError,
     HdfsUnreachableError,
@@ -72,6 +78,73 @@ def test_data_outlives_sigkill_and_calls_wait_for_the_restart(own_hdfs: HdfsProc
         own_hdfs.start("datanode")
         client.write("/after", b"a")
         assert client.read("/kept") == b"k" * 1000
+
+
+class JustConnected(http.server.BaseHTTPRequestHandler):
+    """A NameNode that has no DataNode for the first `refusals` blocks."""
+
+    capacity_bytes = 0
+    free_bytes = 0
+    refusals = 0
+
+    def do_GET(self) -> None:
+        bean = {"FSState": "Operational", "NumLiveDataNodes": 1}
+        bean |= {"CapacityTotal": self.capacity_bytes, "CapacityRemaining": self.free_bytes}
+        self._answer(200, {"beans": [bean]})
+
+    def do_PUT(self) -> None:
+        if type(self).refusals:
+            type(self).refusals -= 1
+            message = "Failed to find datanode, suggest to check cluster health."
+            self._answer(403, {"RemoteException": {"exception": "IOException", "message": message}})
+        elif "datanode" in self.path:
+            self._answer(201, {})
+        else:
+            host, port = self.server.server_address[:2]
+            self._answer(307, {}, Location=f"http://{host}:{port}/datanode")
+
+    def _answer(self, status: int, body: dict[str, object], **headers: str) -> None:
+        data = json.dumps(body).encode()
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("capacity_bytes", "free_bytes", "says", "kind"),
+    [
+        (0, 0, "how much room it has", HdfsUnreachableError),
+        (1 << 40, 1 << 39, "although 549755813888 bytes are free", HdfsNoTargetError),
+        (1 << 40, 1 << 20, "no DataNode has room", HdfsFullError),
+    ],
+)
+def test_a_block_without_a_datanode(
+    capacity_bytes: int, free_bytes: int, says: str, kind: type[HdfsError]
+) -> None:
+    state = {"capacity_bytes": capacity_bytes, "free_bytes": free_bytes}
+    handler = type("Handler", (JustConnected,), {**state, "refusals": 3})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            with Hdfs(url, patience_s=0) as hasty, pytest.raises(kind, match=says):
+                hasty.write("/x", b"x")
+            with Hdfs(url, sleep=lambda _: None) as patient:
+                if kind.retriable:
+                    patient.write("/x", b"x")
+                else:
+                    with pytest.raises(kind):
+                        patient.write("/x", b"x")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_nobody_at_the_address() -> None:

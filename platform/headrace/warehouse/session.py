@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_MEMORY: Final = "1g"
-JVM_OPTIONS_VARIABLE: Final = "HEADRACE_SPARK_JVM_OPTIONS"
-"""More options for the driver's JVM, such as `-XX:TieredStopAtLevel=1` where loads are small."""
 HOURS_OPEN_MAX: Final = 64
 """Hourly files a task writes at once; with more hours in a task, Spark sorts its rows first."""
 
@@ -52,12 +50,8 @@ def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
         "spark.hadoop.dfs.client.retry.policy.enabled": "true",
         "spark.hadoop.dfs.client.retry.policy.spec": "500,10",
         "spark.driver.memory": DRIVER_MEMORY,
-        "spark.driver.extraJavaOptions": " ".join(
-            (
-                f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseSerialGC",
-                archive_options(home),
-                os.environ.get(JVM_OPTIONS_VARIABLE, ""),
-            )
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseSerialGC {archive_options(home)}"
         ).strip(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",

@@ -19,6 +19,7 @@ from headrace.warehouse.hdfs.errors import (
     HdfsExistsError,
     HdfsFullError,
     HdfsMissingError,
+    HdfsNoTargetError,
     HdfsNotEmptyError,
     HdfsUnreachableError,
     explain,
@@ -31,6 +32,8 @@ _PAUSE_S_MAX: Final = 2.0
 _STATE_QUERY: Final = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
 _NOWHERE_TO_WRITE: Final = "Failed to find datanode"
+_BLOCK_SIZE_BYTES: Final = 128 << 20
+"""Hadoop's default. The NameNode gives a block to a DataNode only where a whole one would fit."""
 
 _T = TypeVar("_T")
 
@@ -82,16 +85,23 @@ class Hdfs:
 
     def trouble(self) -> str | None:
         """Why this HDFS can't take writes now, in one line; None if it can. Doesn't wait."""
+        return self._state()[0]
+
+    def _state(self) -> tuple[str | None, int]:
+        """The trouble, if any, and how many bytes are free as far as the NameNode knows."""
         try:
             answer = self._session.get(self.url + _STATE_QUERY, timeout=5)
             state = answer.json()["beans"][0]
         except (requests.RequestException, ValueError, KeyError, IndexError) as error:
-            return f"the NameNode at {self.url} doesn't answer: {type(error).__name__}"
+            return f"the NameNode at {self.url} doesn't answer: {type(error).__name__}", 0
+        free_bytes = int(state["CapacityRemaining"])
         if state["FSState"] != "Operational":
-            return f"the NameNode at {self.url} is in safe mode"
+            return f"the NameNode at {self.url} is in safe mode", free_bytes
         if state["NumLiveDataNodes"] < 1:
-            return f"no DataNode is connected to the NameNode at {self.url}"
-        return None
+            return f"no DataNode is connected to the NameNode at {self.url}", free_bytes
+        if state["CapacityTotal"] < 1:
+            return f"no DataNode has told the NameNode at {self.url} yet how much room it has", free_bytes
+        return None, free_bytes
 
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until writes are taken. Raises `HdfsUnreachableError` with the reason after `timeout_s`."""
@@ -203,9 +213,14 @@ class Hdfs:
         if isinstance(error, LibraryError):
             text = f"{getattr(error, 'exception', None) or ''} {error}"
             if _NOWHERE_TO_WRITE in text:
-                reason = self.trouble()
+                reason, free_bytes = self._state()
                 if reason is not None:
                     return HdfsUnreachableError(f"{what}: {reason}; start it, then repeat")
+                if free_bytes >= _BLOCK_SIZE_BYTES:
+                    # A DataNode that has just connected: it reports its room with its first heartbeat.
+                    return HdfsNoTargetError(
+                        f"{what}: no DataNode takes a block, although {free_bytes} bytes are free; repeat"
+                    )
                 return HdfsFullError(
                     f"{what}: no DataNode has room for another block; add space, then repeat"
                 )
