@@ -26,6 +26,7 @@ from headrace.airflow.operators import (
     read_result,
 )
 from headrace.airflow.spark import conf_of, reason
+from headrace.warehouse.session import worker_environment
 
 # Writes its arguments beside itself, then does what the file `then.py` there says.
 STAND_IN = """#!/bin/sh
@@ -35,7 +36,9 @@ STAND_IN_PY = """
 import json, os, sys
 from pathlib import Path
 here = Path(__file__).parent
-told = {"arguments": sys.argv[1:], "python": os.environ["PYSPARK_PYTHON"], "pid": os.getpid()}
+names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "HEADRACE_PYTHON")
+python = {name: os.environ.get(name) for name in names}
+told = {"arguments": sys.argv[1:], "python": python, "pid": os.getpid()}
 (here / "told.tmp").write_text(json.dumps(told))
 (here / "told.tmp").rename(here / "told.json")
 result = Path(sys.argv[sys.argv.index("--result") + 1])
@@ -110,7 +113,11 @@ def test_a_load_is_submitted_with_the_connections_addresses(main: Main, connecti
     assert main.told_after("--webhdfs-url") == connection["webhdfs_url"]
     assert main.told_after("--root") == "/elsewhere"
     assert main.told_after("--until") == "2015-05-18T00:00:00+00:00"
-    assert main.told["python"] == str(main.python)
+    assert main.told["python"] == {
+        "PYSPARK_PYTHON": worker_environment("")["PYSPARK_PYTHON"],
+        "PYSPARK_DRIVER_PYTHON": worker_environment("")["PYSPARK_PYTHON"],
+        "HEADRACE_PYTHON": str(main.python),
+    }
     assert "--dry-run" not in arguments
     assert "--accept-gap" not in arguments
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from fix_warehouse import BASE_TIME_MS, CLICK, NUMBER, TestTopic, World, click, event_schema
@@ -28,6 +29,15 @@ def test_any_cut_of_the_addresses_gives_every_record_once(world: World) -> None:
     cut = read.options(**options(topic, minPartitions="13")).load()
     assert cut.rdd.getNumPartitions() >= 13
     assert sorted(cut.select("partition", "offset").collect()) == sorted(whole)
+
+
+def test_workers_import_the_installed_pyspark(world: World) -> None:
+    def where(_: int) -> str:
+        import pyspark
+
+        return str(pyspark.__file__)
+
+    assert world.spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
 
 
 def test_a_stream_gives_what_is_available_and_goes_on_from_its_checkpoint(

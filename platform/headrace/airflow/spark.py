@@ -22,7 +22,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
 from headrace.airflow.installation import Installation
-from headrace.warehouse.session import spark_conf
+from headrace.warehouse.session import spark_conf, worker_environment
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +58,18 @@ class SparkApplication:
         conf: Mapping[str, str],
         arguments: Sequence[str],
     ) -> None:
-        self._environment = _environment(installation)
         master = SparkSubmitHook.get_connection(spark_conn_id).host or ""
+        local = master.startswith("local")
         python = str(installation.python)
+        workers = worker_environment(python) if local else {"PYSPARK_PYTHON": python}
+        self._environment = _environment(installation) | workers
         self._hook = SparkSubmitHook(
-            conf={**spark_conf(local=master.startswith("local")), **conf},
+            conf={**spark_conf(local=local), **conf},
             conn_id=spark_conn_id,
             name=name,
             application_args=list(arguments),
             # find-spark-home asks this interpreter where PySpark is; on a cluster it runs the driver.
-            env_vars={"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python},
+            env_vars={**workers, "PYSPARK_DRIVER_PYTHON": workers["PYSPARK_PYTHON"]},
             spark_binary=str(installation.spark_submit),
         )
 

@@ -7,7 +7,6 @@ its classes as ever.
 `python -m headrace.warehouse.archive FILE` is the session whose classes go into FILE.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -123,5 +122,4 @@ def _load(spark: Any, table: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _train(Path(sys.argv[1]))

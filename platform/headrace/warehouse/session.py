@@ -23,6 +23,7 @@ HOURS_OPEN_MAX: Final = 64
 """Hourly files a task writes at once; with more hours in a task, Spark sorts its rows first."""
 
 _LOG4J: Final = Path(__file__).parent / "log4j2.properties"
+_WORKER_PYTHON: Final = Path(__file__).parent / "worker-python"
 _SHIPPED: Final = ("wire", "warehouse")
 
 
@@ -68,6 +69,14 @@ def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
     return conf
 
 
+def worker_environment(python: str) -> dict[str, str]:
+    """Environment variables that make `python`, which has headrace, that of a local master's workers."""
+    if "SPARK_HOME" in os.environ:
+        # Somebody's own Spark, whose zip of pyspark need not be the installed one.
+        return {"PYSPARK_PYTHON": python}
+    return {"PYSPARK_PYTHON": str(_WORKER_PYTHON), "HEADRACE_PYTHON": python}
+
+
 def spark_session(
     app_name: str,
     *,
@@ -87,8 +96,8 @@ def spark_session(
     chosen = master or SparkConf().get("spark.master") or "local[*]"
     local = chosen.startswith("local")
     if local:
-        # Spark's workers are this very Python: the one that has headrace.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for name, value in worker_environment(sys.executable).items():
+            os.environ.setdefault(name, value)
     builder = SparkSession.builder.appName(app_name).master(chosen)
     configured = SparkConf()
     for name, value in {**spark_conf(home=home, local=local), **(conf or {})}.items():
