@@ -31,16 +31,22 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: setup airflow jars
+# What does not need one another is set up side by side.
+TOGETHER := @$(MAKE) --no-print-directory -j2
+
+demo:
+	$(TOGETHER) setup airflow jars
 	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
 
-up status: setup airflow jars
+up status:
+	$(TOGETHER) setup airflow jars
 	@$(BIN)/headrace $@
 
 down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
-test: setup airflow jars debian lint
+test:
+	$(TOGETHER) setup airflow jars debian lint
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
 
 lint: setup

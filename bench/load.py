@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from load_site import BASE_TIME_MS, HOURS, SCHEMA, BenchSite, publish, running_site, spark_cpu
+from cpu_clock import CpuClock
+from load_site import BASE_TIME_MS, HOURS, SCHEMA, BenchSite, publish, running_site
 from rich.console import Console
 
 from headrace.audit.report import is_complete
@@ -157,14 +158,15 @@ def compare(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, fig
     rates: dict[str, list[float]] = {"ours": [], "theirs": []}
     shares: dict[str, list[float]] = {"ours": [], "theirs": []}
     cpu_per_million: dict[str, list[float]] = {"ours": [], "theirs": []}
-    for turn in range(scale.repeats):
-        for name, run in (("ours", ours), ("theirs", theirs)):
-            before, began = spark_cpu(), time.monotonic()
-            rows = run(spark, bench, f"{name}-{turn}", whole)
-            seconds, cpu = time.monotonic() - began, spark_cpu() - before
-            rates[name].append(rows / seconds)
-            shares[name].append(cpu.python_share)
-            cpu_per_million[name].append((cpu.jvm + cpu.python) * 1e6 / rows)
+    with CpuClock() as clock:
+        for turn in range(scale.repeats):
+            for name, run in (("ours", ours), ("theirs", theirs)):
+                before, began = clock.read(), time.monotonic()
+                rows = run(spark, bench, f"{name}-{turn}", whole)
+                seconds, cpu = time.monotonic() - began, clock.read() - before
+                rates[name].append(rows / seconds)
+                shares[name].append(cpu.python_share)
+                cpu_per_million[name].append(cpu.total * 1e6 / rows)
     mine, other = statistics.median(rates["ours"]), statistics.median(rates["theirs"])
     figures.show("headrace load", mine, "rows/s", "from the brokers to committed hourly Parquet")
     figures.show(

@@ -1,4 +1,4 @@
-"""What the load's benchmark runs on: a small site of its own, the events, the CPU clock of a process tree.
+"""What the load's benchmark runs on: a small site of its own, and the events.
 
 Owns the site (one source datacenter, the analysis cluster, HDFS, on 127.105.0.0/16) and everything it
 leaves on disk.
@@ -7,13 +7,11 @@ leaves on disk.
 from __future__ import annotations
 
 import io
-import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import fastavro
@@ -190,65 +188,3 @@ def _encoded(schema: Any, event: dict[str, Any]) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema, event)
     return out.getvalue()
-
-
-@dataclass(frozen=True)
-class CpuSeconds:
-    """CPU time of this process's descendants, dead ones included."""
-
-    jvm: float
-    python: float
-
-    def __sub__(self, before: CpuSeconds) -> CpuSeconds:
-        return CpuSeconds(self.jvm - before.jvm, self.python - before.python)
-
-    @property
-    def python_share(self) -> float:
-        """Of all the CPU time, what Python took."""
-        total = self.jvm + self.python
-        return self.python / total if total else 0.0
-
-
-def spark_cpu() -> CpuSeconds:
-    """CPU time so far of the Spark driver's JVM, and of the Python that works for it (this process's own
-    included).
-    """
-    ticks = os.sysconf("SC_CLK_TCK")
-    parents: dict[int, int] = {}
-    used: dict[int, tuple[str, float, float]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            text = (entry / "stat").read_text()
-        except OSError:
-            continue
-        name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-        parents[int(entry.name)] = int(rest[1])
-        own = sum(map(int, rest[11:13])) / ticks
-        waited_for = sum(map(int, rest[13:15])) / ticks
-        used[int(entry.name)] = (name, own, waited_for)
-    mine = os.getpid()
-    jvm, python = 0.0, used[mine][1]
-    for pid in _descendants(mine, parents):
-        name, own, waited_for = used[pid]
-        if name == "java":
-            jvm += own
-            # Python workers that Spark's daemon has already waited for are in no other process's account.
-            python += waited_for
-        else:
-            python += own + waited_for
-    return CpuSeconds(jvm, python)
-
-
-def _descendants(root: int, parents: dict[int, int]) -> Sequence[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
-    found: list[int] = []
-    waiting = list(children.get(root, []))
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        waiting += children.get(pid, [])
-    return found
