@@ -5,6 +5,7 @@ Owns: a site with its own block of loopback and home, brought up once a session;
 """
 
 import collections
+import contextlib
 import io
 import os
 import shutil
@@ -238,6 +239,26 @@ def wait_for(problem: Callable[[], str | None], timeout_s: float, what: str) -> 
         time.sleep(POLL_S)
 
 
+_END_WITH_TESTS: Final = """
+import shutil, sys
+sys.stdin.read()
+from headrace.fleet import operate
+from headrace.fleet.site import Site
+site = Site.model_validate_json(sys.argv[1])
+if site.home.exists():
+    operate.down(site)
+    shutil.rmtree(site.home, ignore_errors=True)
+"""
+
+
+@contextlib.contextmanager
+def _ended_with_tests(site: Site) -> Iterator[None]:
+    """Ends the site also where the test process is killed: another process sees its pipe close."""
+    command = [sys.executable, "-c", _END_WITH_TESTS, site.model_dump_json()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        yield
+
+
 @pytest.fixture(scope="session")
 def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
     home = Path(tempfile.mkdtemp(prefix="headrace-site-"))
@@ -248,18 +269,19 @@ def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
             operate.check_addresses(units_of(site))
         except AddressTakenError:
             site = _site(home, block)
-    try:
-        operate.up(site)
-        yield RunningSite(site)
-    except BaseException:
-        keep = Path(tempfile.gettempdir()) / f"headrace-site-logs-{uuid.uuid4().hex[:8]}"
-        if (home / "logs").exists():
-            shutil.copytree(home / "logs", keep)
-            print(f"the logs of the site are kept in {keep}", file=sys.stderr)
-        raise
-    finally:
-        operate.down(site)
-        shutil.rmtree(home, ignore_errors=True)
+    with _ended_with_tests(site):
+        try:
+            operate.up(site)
+            yield RunningSite(site)
+        except BaseException:
+            keep = Path(tempfile.gettempdir()) / f"headrace-site-logs-{uuid.uuid4().hex[:8]}"
+            if (home / "logs").exists():
+                shutil.copytree(home / "logs", keep)
+                print(f"the logs of the site are kept in {keep}", file=sys.stderr)
+            raise
+        finally:
+            operate.down(site)
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def _site(home: Path, block: int) -> Site:
