@@ -51,6 +51,7 @@ defaults
 frontend producers
     bind 127.1.0.3:9092
     option clitcpka
+    option contstats
     default_backend brokers
 
 backend brokers

@@ -185,7 +185,9 @@ class EmbeddedEngine:
 
     async def _join(self, member: _Member, client: Streams, broker: Streams) -> None:
         for _, writer in (client, broker):
-            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            its_socket = writer.get_extra_info("socket")
+            its_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         inward = asyncio.create_task(self._move(client[0], broker[1], member, is_inward=True))
         outward = asyncio.create_task(self._move(broker[0], client[1], member, is_inward=False))
         try:

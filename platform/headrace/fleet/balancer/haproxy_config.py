@@ -96,6 +96,7 @@ defaults
 frontend producers
     bind {_at(settings.listen)}
     option clitcpka
+    option contstats
     default_backend {POOL}
 
 backend {POOL}
