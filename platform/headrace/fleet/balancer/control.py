@@ -62,10 +62,10 @@ class Control:
         loop = asyncio.get_running_loop()
         await self._engine.start()
         failed = asyncio.create_task(self._engine.failed())
-        watch = await asyncio.to_thread(
-            self._fronts.watch, lambda fronts: loop.call_soon_threadsafe(self._see, fronts)
-        )
         try:
+            await asyncio.to_thread(
+                self._fronts.watch, lambda fronts: loop.call_soon_threadsafe(self._see, fronts)
+            )
             while not failed.done():
                 await self._look()
                 with contextlib.suppress(TimeoutError):
@@ -75,7 +75,6 @@ class Control:
             raise BalancerError(failed.result())
         finally:
             failed.cancel()
-            watch.cancel()
             await self._engine.stop()
 
     def want_reload(self) -> None:

@@ -153,6 +153,8 @@ class EmbeddedEngine:
                     return
                 tried.add(member.backend.broker_id)
             logger.warning("no broker takes the connection of %s", client[1].get_extra_info("peername"))
+        except OSError as error:
+            logger.info("a connection ended: %s", error)
         finally:
             client[1].transport.abort()
 
