@@ -163,7 +163,7 @@ def test_producers_see_nothing_of_brokers_that_come_and_go(
 ) -> None:
     balanced, balancer = balanced_cluster, balanced_cluster.balancer
     lines = tmp_path / "lines"
-    lines.write_text("".join(f"0 1000 {key_of(n).hex()} {(b'%d' % n).hex()}\n" for n in range(LINES)))
+    lines.write_text("".join(f"0 1000 x{key_of(n).hex()} x{(b'%d' % n).hex()}\n" for n in range(LINES)))
     publishing: dict[str, Publishing] = {}
     with RawClient(balanced.cluster[1].address) as client:
         for name, idempotent in itertools.product(("confluent", "kafka-python", "java"), (True, False)):
