@@ -177,9 +177,10 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitStatus]:
         state = states.get(unit.name)
         if state is None or not state.is_running:
             return UnitStatus(unit, state, state.state.lower() if state else "not started")
-        problem = unit.probe.problem()
-        notes = problem is None and isinstance(unit.probe, BalancerProbe)
-        return UnitStatus(unit, state, problem, unit.probe.note() if notes else "")
+        probe = unit.probe
+        problem = probe.problem()
+        note = probe.note() if problem is None and isinstance(probe, BalancerProbe) else ""
+        return UnitStatus(unit, state, problem, note)
 
     with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
         return list(pool.map(look, units))
