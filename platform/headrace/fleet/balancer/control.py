@@ -67,6 +67,7 @@ class Control:
         await self._engine.start()
         failed = asyncio.create_task(self._engine.failed())
         try:
+            await asyncio.to_thread(self._fronts.forget, f"{self._listen[0]}:{self._listen[1]}")
             await asyncio.to_thread(self._fronts.watch, see)
             while not failed.done():
                 await self._look()
