@@ -9,6 +9,7 @@ from xdist.scheduler import LoadScopeScheduling
 pytest_plugins = [
     "fix_airflow",
     "fix_audit",
+    "fix_balancer",
     "fix_broker",
     "fix_client",
     "fix_clients",

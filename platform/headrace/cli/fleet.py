@@ -86,6 +86,7 @@ def status(json: JsonOption = False) -> None:
                     "state": row.state.state if row.state else None,
                     "ready": row.is_ready,
                     "problem": row.problem,
+                    "note": row.note,
                     "pid": row.state.pid if row.state and row.state.pid else None,
                     "uptime_s": row.state.uptime_s if row.state else 0,
                     "listens": [str(address) for address in row.unit.listens],
@@ -100,7 +101,7 @@ def status(json: JsonOption = False) -> None:
             [
                 (
                     row.unit.name,
-                    "[green]ready[/]" if row.is_ready else f"[red]{row.problem}[/]",
+                    f"[green]ready[/] {row.note}".rstrip() if row.is_ready else f"[red]{row.problem}[/]",
                     row.state.pid if row.state and row.state.pid else "-",
                     in_duration(row.state.uptime_s) if row.state and row.state.pid else "-",
                     " ".join(str(address) for address in row.unit.listens[:2]),

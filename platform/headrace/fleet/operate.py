@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from .addresses import holder_of, is_taken
 from .errors import AddressTakenError, FleetError, UnitFailedError
+from .probes import BalancerProbe
 from .processes import end_units_left_in
 from .site import Address, Site
 from .supervisor import Supervisor, UnitState
@@ -38,11 +39,13 @@ def _say_nothing(unit: Unit, what: str) -> None:
 
 
 class UnitStatus(NamedTuple):
-    """One line of `headrace status`. `problem` is None for a unit that is ready."""
+    """One line of `headrace status`. `problem` is None for a unit that is ready; `note` is worth knowing
+    then."""
 
     unit: Unit
     state: UnitState | None
     problem: str | None
+    note: str = ""
 
     @property
     def is_ready(self) -> bool:
@@ -174,7 +177,10 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitStatus]:
         state = states.get(unit.name)
         if state is None or not state.is_running:
             return UnitStatus(unit, state, state.state.lower() if state else "not started")
-        return UnitStatus(unit, state, unit.probe.problem())
+        probe = unit.probe
+        problem = probe.problem()
+        note = probe.note() if problem is None and isinstance(probe, BalancerProbe) else ""
+        return UnitStatus(unit, state, problem, note)
 
     with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
         return list(pool.map(look, units))

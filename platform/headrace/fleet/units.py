@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from .errors import FleetError
-from .probes import BrokerProbe, HdfsProbe, HttpProbe, Probe, ZooKeeperProbe
+from .probes import BalancerProbe, BrokerProbe, HdfsProbe, HttpProbe, Probe, ZooKeeperProbe
 from .site import Address, Datacenter, Mirror, Site
 
 # Bounded heaps: the whole site shares one machine with Spark.
@@ -62,6 +62,7 @@ def units_of(site: Site) -> tuple[Unit, ...]:
         units.append(_zookeeper(site, datacenter))
         units += (_broker(site, datacenter, broker_id) for broker_id in datacenter.brokers)
         units.append(_registry(site, datacenter))
+    units += (_balancer(site, datacenter) for datacenter in site.sources)
     units.append(_hdfs(site))
     units += (_mirror(site, mirror) for mirror in site.mirrors)
     units += (_auditor(site, datacenter) for datacenter in site.datacenters)
@@ -188,6 +189,11 @@ def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Unit:
     name = f"{datacenter.name}-broker-{broker_id}"
     address = datacenter.brokers[broker_id]
     settings = {**BROKER_SETTINGS, **datacenter.broker_settings}
+    listens = [address]
+    front: list[object] = []
+    if datacenter in site.sources:
+        listens.append(datacenter.front(broker_id))
+        front = ["--front-listen", listens[-1], "--front-advertise", datacenter.balancer]
     return Unit(
         name=name,
         datacenter=datacenter.name,
@@ -197,14 +203,37 @@ def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Unit:
             *("--broker-id", broker_id),
             *("--datacenter", datacenter.name),
             *("--listen", address),
+            *front,
             *("--zookeeper", datacenter.zookeeper),
             *("--data-dir", site.home / "data" / datacenter.name / f"broker-{broker_id}"),
             *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
         ),
-        listens=(address,),
+        listens=tuple(listens),
         probe=BrokerProbe(address, broker_id),
         log_path=_log(site, name),
         requires=(f"{datacenter.name}-zookeeper",),
+    )
+
+
+def _balancer(site: Site, datacenter: Datacenter) -> Unit:
+    name = f"{datacenter.name}-balancer"
+    return Unit(
+        name=name,
+        datacenter=datacenter.name,
+        kind="balancer",
+        command=_python(
+            "headrace.fleet.balancer",
+            *("--listen", datacenter.balancer),
+            *("--zookeeper", datacenter.zookeeper),
+            *("--directory", site.home / "data" / datacenter.name / "balancer"),
+            *("--status", datacenter.balancer_status),
+            *("--statistics", datacenter.haproxy_statistics),
+        ),
+        listens=(datacenter.balancer, datacenter.balancer_status, datacenter.haproxy_statistics),
+        probe=BalancerProbe(f"http://{datacenter.balancer_status}/status"),
+        log_path=_log(site, name),
+        # It finds brokers as they come and go; that they are required makes it leave before they do.
+        requires=_brokers(datacenter),
     )
 
 
