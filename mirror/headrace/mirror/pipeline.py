@@ -6,6 +6,7 @@ fetching is `mirror.lanes`'. All decisions are `PartitionCopy`'s; its state is t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -42,17 +43,23 @@ class Pipeline:
     ) -> None:
         self.lock = threading.Lock()
         self._clock = clock
-        self._target = Network(target_bootstrap, client_id=client_id, request_timeout_ms=REQUEST_TIMEOUT_MS)
-        self._lanes = [
-            Lane(
-                source_bootstrap,
-                client_id=client_id,
-                lock=self.lock,
-                on_fetched=self._target.wake,
-                clock=clock,
+        with contextlib.ExitStack() as opened:
+            self._target = Network(
+                target_bootstrap, client_id=client_id, request_timeout_ms=REQUEST_TIMEOUT_MS
             )
-            for _ in range(LANES)
-        ]
+            opened.callback(self._target.close)
+            # A bootstrap that is no address raises here.
+            self._lanes = [
+                Lane(
+                    source_bootstrap,
+                    client_id=client_id,
+                    lock=self.lock,
+                    on_fetched=self._target.wake,
+                    clock=clock,
+                )
+                for _ in range(LANES)
+            ]
+            opened.pop_all()
         self._lane_of: dict[PartitionCopy, Lane] = {}
         self._stopping = threading.Event()
         self._threads = [
