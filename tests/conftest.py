@@ -18,6 +18,8 @@ pytest_plugins = [
     "fix_hdfs",
     "fix_java",
     "fix_kafka",
+    "fix_network",
+    "fix_network_site",
     "fix_ports",
     "fix_registry",
     "fix_site",

@@ -171,6 +171,25 @@ def test_silence_is_never_success(plan: Plan) -> None:
                 assert verdict.status is not Status.COMPLETE, kind
 
 
+def test_an_auditor_that_falls_silent_within_the_hour_leaves_it_pending_then_unknown() -> None:
+    """A datacenter that is cut off: what it said last was complete, and no longer is news."""
+    policy = Policy(silence_ms=30_000, delay_ms=300_000)
+    batch = Batch(0, 12, 0, 0, 5, HOUR_A)
+    log = PartitionBytes()
+    log.append(batch.encode())
+    word_ms = HOUR_A + HOUR_MS // 2
+    said = [each._replace(time_ms=word_ms) for each in everything_said([batch], {0: log})]
+    for age_ms, status in ((29_000, Status.COMPLETE), (31_000, Status.PENDING), (301_000, Status.UNKNOWN)):
+        (verdict,) = judged(said, policy, now_ms=word_ms + age_ms)
+        assert verdict.status is status
+        assert [("said nothing since" in each.text) for each in verdict.findings] == [True] * bool(
+            verdict.findings
+        )
+    later = [each._replace(time_ms=HOUR_A + HOUR_MS) for each in said]
+    (verdict,) = judged(later, policy, now_ms=NOW_MS)
+    assert verdict.status is Status.COMPLETE
+
+
 def test_the_words_say_who_what_when_and_where() -> None:
     batches = [Batch(3, 12, 0, first, 50, HOUR_A) for first in (0, 50)]
     lost = Batch(3, 12, 0, 100, 7, HOUR_A)

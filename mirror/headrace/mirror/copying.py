@@ -18,7 +18,7 @@ from headrace.client.backoff import Backoff
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import Fetched, ReplicationError, check_batches
 
-AHEAD_BYTES_MAX: Final = 4 * 1024 * 1024  # fetched and not yet acknowledged by the target, of one partition
+AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024  # fetched and not yet acknowledged by the target, of one partition
 APPENDS_IN_FLIGHT_MAX: Final = 4
 TROUBLE_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_SECONDS: Final = 60.0

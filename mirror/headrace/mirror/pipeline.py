@@ -1,51 +1,33 @@
-"""The two loops that move bytes: one thread fetches from the source's brokers, one appends at the target's.
+"""The loops that move bytes: lanes fetch from the source's brokers, one thread appends at the target's.
 
-Owns the connections and the bounds: one Fetch in flight a source broker, a few Produce requests a target
-broker, a bounded number of bytes in between. All decisions are `PartitionCopy`'s; its state is touched
-under one lock.
+Owns the threads and the connections to the target, with a few Produce requests in flight a broker; the
+fetching is `mirror.lanes`'. All decisions are `PartitionCopy`'s; its state is touched under one lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from headrace.client.calls import fetch_call, produce_call
+from headrace.client.calls import produce_call
 from headrace.client.errors import ClientError
 from headrace.client.network import Network
 from headrace.mirror.copying import Chunk, PartitionCopy
-from headrace.replication.pull import Fetched
+from headrace.mirror.lanes import MOVED, POLL_SECONDS_MAX, REQUEST_TIMEOUT_MS, Lane
 from headrace.wire.errors import ErrorCode
-from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 logger = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_MS: Final = 30_000
-FETCH_WAIT_MS: Final = 500
-FETCH_WAIT_BUSY_MS: Final = 50  # while a partition waits for room, so that it is not kept out for long
-FETCH_PARTITION_BYTES_MAX: Final = 1024 * 1024
-FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
-BUFFERED_BYTES_MAX: Final = 64 * 1024 * 1024
+LANES: Final = 8
 PRODUCE_BYTES_MAX: Final = 4 * 1024 * 1024
 PRODUCES_IN_FLIGHT_MAX: Final = 4  # a target broker
-POLL_SECONDS_MAX: Final = 0.5
-LEADER_RETRY_SECONDS: Final = 0.1
 ACKS_ALL: Final = -1
-
-_MOVED: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-    }
-)
 
 
 class Pipeline:
@@ -61,16 +43,29 @@ class Pipeline:
     ) -> None:
         self.lock = threading.Lock()
         self._clock = clock
-        self._copies: list[PartitionCopy] = []
-        self._source = Network(source_bootstrap, client_id=client_id, request_timeout_ms=REQUEST_TIMEOUT_MS)
-        self._target = Network(target_bootstrap, client_id=client_id, request_timeout_ms=REQUEST_TIMEOUT_MS)
-        self._fetching: set[int] = set()  # source brokers with a Fetch in flight
-        self._pause_until_s: dict[tuple[str, int], float] = {}
+        with contextlib.ExitStack() as opened:
+            self._target = Network(
+                target_bootstrap, client_id=client_id, request_timeout_ms=REQUEST_TIMEOUT_MS
+            )
+            opened.callback(self._target.close)
+            # A bootstrap that is no address raises here.
+            self._lanes = [
+                Lane(
+                    source_bootstrap,
+                    client_id=client_id,
+                    lock=self.lock,
+                    on_fetched=self._target.wake,
+                    clock=clock,
+                )
+                for _ in range(LANES)
+            ]
+            opened.pop_all()
+        self._lane_of: dict[PartitionCopy, Lane] = {}
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(network, step), name=name, daemon=True)
             for name, network, step in (
-                ("mirror-fetch", self._source, self._fetch_step),
+                *((f"mirror-fetch-{i}", lane.network, lane.step) for i, lane in enumerate(self._lanes, 1)),
                 ("mirror-append", self._target, self._append_step),
             )
         ]
@@ -83,12 +78,16 @@ class Pipeline:
     def add(self, copies: Iterable[PartitionCopy]) -> None:
         """Take over more copies. Any thread."""
         with self.lock:
-            self._copies.extend(copies)
+            for copy in copies:
+                lane = min(self._lanes, key=lambda lane: len(lane.copies))
+                lane.copies.append(copy)
+                self._lane_of[copy] = lane
         self.wake()
 
     def wake(self) -> None:
         """Look again at what the copies want. Any thread."""
-        self._source.wake()
+        for lane in self._lanes:
+            lane.network.wake()
         self._target.wake()
 
     @property
@@ -102,7 +101,8 @@ class Pipeline:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        self._source.close()
+        for lane in self._lanes:
+            lane.network.close()
         self._target.close()
 
     def _run(self, network: Network, step: Callable[[], float]) -> None:
@@ -116,84 +116,13 @@ class Pipeline:
             logger.exception("the mirror's loop broke; the process ends and begins anew")
             raise
 
-    # fetching: called by the source's thread only, under the lock
-
-    def _fetch_step(self) -> float:
-        network = self._source
-        network.add_topics({copy.topic for copy in self._copies})
-        room = BUFFERED_BYTES_MAX - sum(copy.ahead_bytes for copy in self._copies)
-        wanted: dict[int, list[tuple[PartitionCopy, int]]] = {}
-        full = False
-        now_s = self._clock()
-        for copy in self._copies:
-            address = copy.wants_fetch()
-            if address is None:
-                full = full or copy.ahead_bytes > 0
-                continue
-            if self._pause_until_s.get((copy.topic, copy.partition), 0.0) > now_s:
-                full = True
-                continue
-            leader = network.cluster.leader(copy.topic, copy.partition)
-            if leader is None:
-                network.request_update()
-            elif leader not in self._fetching and network.ready(leader):
-                wanted.setdefault(leader, []).append((copy, address))
-        share = room // max(1, len(wanted))
-        if share >= FETCH_PARTITION_BYTES_MAX:
-            max_wait_ms = FETCH_WAIT_BUSY_MS if full else FETCH_WAIT_MS
-            for leader, parts in wanted.items():
-                self._send_fetch(leader, parts, min(FETCH_BYTES_MAX, share), max_wait_ms)
-        return LEADER_RETRY_SECONDS if full else POLL_SECONDS_MAX
-
-    def _send_fetch(
-        self, leader: int, parts: list[tuple[PartitionCopy, int]], max_bytes: int, max_wait_ms: int
-    ) -> None:
-        topics: dict[str, list[FetchPartition]] = {}
-        asked: dict[tuple[str, int], tuple[PartitionCopy, int, int]] = {}
-        for copy, address in parts:
-            asked[copy.topic, copy.partition] = (copy, copy.generation, address)
-            part = FetchPartition(copy.partition, address, FETCH_PARTITION_BYTES_MAX)
-            topics.setdefault(copy.topic, []).append(part)
-        request = FetchRequest(
-            max_wait_ms=max_wait_ms,
-            min_bytes=1,
-            max_bytes=max_bytes,
-            topics=[FetchTopic(name, NO_UUID, members) for name, members in topics.items()],
-        )
-
-        def done(answer: Any, error: ClientError | None) -> None:
-            with self.lock:
-                self._fetching.discard(leader)
-                if error is None:
-                    for topic in answer.topics:
-                        for result in topic.partitions:
-                            self._on_result(asked[topic.name, result.partition], result)
-            self._target.wake()
-
-        self._fetching.add(leader)
-        self._source.send(leader, fetch_call(request), done)
-
-    def _on_result(self, asked: tuple[PartitionCopy, int, int], result: FetchPartitionResult) -> None:
-        copy, generation, address = asked
-        now_s = self._clock()
-        code = ErrorCode(result.error_code)
-        if code is ErrorCode.NONE:
-            records = result.records if isinstance(result.records, bytes | bytearray | memoryview) else b""
-            fetched = Fetched(records, result.log_start_offset, result.high_watermark)
-            copy.fetched(generation, address, fetched, now_s)
-        elif code in _MOVED:
-            self._source.request_update()
-            self._pause_until_s[copy.topic, copy.partition] = now_s + LEADER_RETRY_SECONDS
-        elif generation == copy.generation:
-            copy.trouble(f"the source answered {code.name} at address {address}", now_s)
-
     # appending: called by the target's thread only, under the lock
 
     def _append_step(self) -> float:
         network = self._target
-        network.add_topics({copy.topic for copy in self._copies})
+        network.add_topics({copy.topic for copy in self._lane_of})
         ready: dict[int, list[PartitionCopy]] = {}
-        for copy in self._copies:
+        for copy in self._lane_of:
             if not copy.wants_append():
                 continue
             leader = network.cluster.leader(copy.topic, copy.target_partition)
@@ -235,7 +164,8 @@ class Pipeline:
                     for topic in answer.topics:
                         for result in topic.partitions:
                             self._on_ack(*sent[topic.name, result.partition], result, now_s)
-            self._source.wake()
+            for lane in {self._lane_of[copy] for copy, _ in sent.values()}:
+                lane.network.wake()
 
         self._target.send(leader, produce_call(request), done)
 
@@ -244,7 +174,7 @@ class Pipeline:
         if code is ErrorCode.NONE:
             copy.appended(chunk)
             return
-        if code in _MOVED:
+        if code in MOVED:
             self._target.request_update()
         message = result.error_message or ""
         copy.refused(chunk, f"the target answered {code.name} at address {chunk.address}: {message}", now_s)

@@ -27,6 +27,7 @@ HOPS: Final = (PRODUCER_HOP, MIRROR_HOP, LOAD_HOP)
 DELAY_MS_DEFAULT: Final = 5 * 60_000
 LOAD_DELAY_MS_DEFAULT: Final = 2 * HOUR_MS
 REPORT_GRACE_MS_DEFAULT: Final = 30_000
+SILENCE_MS_DEFAULT: Final = 30_000
 
 
 class Status(StrEnum):
@@ -173,6 +174,8 @@ class Policy:
 
     Until `delay_ms` (`load_delay_ms` for the warehouse) after the tier before has spoken, something missing
     is pending. `report_grace_ms`: how long a publisher may take to say that it renumbered something.
+    `silence_ms`: how old the last word of a datacenter's auditor may be and still stand for an hour that was
+    not over then.
     `accept_foreign` matches the topics whose producers need no reports: they are taken from the log on.
     `hops` are the ones judged.
     """
@@ -180,6 +183,7 @@ class Policy:
     delay_ms: int = DELAY_MS_DEFAULT
     load_delay_ms: int = LOAD_DELAY_MS_DEFAULT
     report_grace_ms: int = REPORT_GRACE_MS_DEFAULT
+    silence_ms: int = SILENCE_MS_DEFAULT
     accept_foreign: re.Pattern[str] | None = None
     hops: tuple[str, ...] = HOPS
 

@@ -107,10 +107,11 @@ def _tallies_missing(
 def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
     beats = [each.datacenter_beat for each in evidence.partitions.values() if each.datacenter_beat]
     last_ms = max((beat.at_ms for beat in beats), default=None)
-    if last_ms is None or last_ms >= min(now_ms - policy.delay_ms, evidence.end_ms):
+    silence_ms = min(policy.silence_ms, policy.delay_ms)
+    if last_ms is None or last_ms >= min(now_ms - silence_ms, evidence.end_ms):
         return
     yield Finding(
-        Status.UNKNOWN,
+        Status.UNKNOWN if last_ms < now_ms - policy.delay_ms else Status.PENDING,
         PRODUCER_HOP,
         f"{evidence.datacenter}'s auditor has said nothing since {wording.instant(last_ms)}, so nobody "
         "knows what "

@@ -13,6 +13,7 @@ import enum
 import os
 import selectors
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ from headrace.wire.primitives import INT32
 RECEIVE_SIZE_BYTES: Final = 256 * 1024
 RECEIVES_PER_EVENT_MAX: Final = 16
 SEND_BUFFERS_MAX: Final = 64
+CONNECT_SECONDS_MAX: Final = 5.0
+"""An attempt: SYNs at 0, 1 and 3 s. The pauses grow, and so long a mended link would not be seen."""
+SILENCE_SECONDS_MAX: Final = 20
+"""A peer whose kernel acknowledges nothing for so long is gone: a cut link sends no word of it."""
+PROBE_SECONDS: Final = 4
+PROBES: Final = 3
 SOFTWARE_VERSION: Final = "0.1.0"
 
 Done = Callable[[Any, ClientError | None], None]
@@ -47,6 +54,7 @@ class _InFlight:
     correlation_id: int
     call: Call
     version: int
+    timeout_s: float
     deadline_s: float
     done: Done
 
@@ -80,7 +88,9 @@ class Connection:
         self._client_id = client_id
         self._clock = clock
         self._request_timeout_s = request_timeout_s
+        self._connect_timeout_s = min(request_timeout_s, CONNECT_SECONDS_MAX)
         self._connect_deadline_s = 0.0
+        self._heard_s = 0.0
         self._reader = FrameReader(limit_bytes=frame_limit_bytes)
         self._next_id = 0
         self._in_flight: deque[_InFlight] = deque()
@@ -104,10 +114,18 @@ class Connection:
 
     @property
     def deadline_s(self) -> float | None:
-        """When `check_deadline` has to be called at the latest."""
+        """When `check_deadline` has to be called at the latest.
+
+        An answer that is arriving is not late: megabytes over a slow link may take longer than a silence may.
+        """
         if self.state is State.CONNECTING:
             return self._connect_deadline_s
-        return self._in_flight[0].deadline_s if self._in_flight else None
+        if not self._in_flight:
+            return None
+        first = self._in_flight[0]
+        if self._reader.pending_bytes:
+            return max(first.deadline_s, self._heard_s + first.timeout_s)
+        return first.deadline_s
 
     def start(self, *, attempt: int = 0) -> None:
         """Begin to connect; a name of several addresses is tried at another one each `attempt`.
@@ -120,9 +138,9 @@ class Connection:
             self.socket = socket.socket(family, kind, protocol)
             self.socket.setblocking(False)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _notice_silence(self.socket)
             self.state = State.CONNECTING
-            self._connect_deadline_s = self._clock() + self._request_timeout_s
+            self._connect_deadline_s = self._clock() + self._connect_timeout_s
             self.socket.connect(target)
         except BlockingIOError:
             return
@@ -149,7 +167,7 @@ class Connection:
         data = call.encode(version, self._next_id, self._client_id)
         if call.expects_answer:
             deadline_s = self._clock() + timeout_s
-            self._in_flight.append(_InFlight(self._next_id, call, version, deadline_s, done))
+            self._in_flight.append(_InFlight(self._next_id, call, version, timeout_s, deadline_s, done))
         self._outgoing.append(_Outgoing(memoryview(data), None if call.expects_answer else done))
 
     def on_event(self, mask: int) -> None:
@@ -195,7 +213,7 @@ class Connection:
         if deadline_s is None or now_s < deadline_s:
             return
         if self.state is State.CONNECTING:
-            raise NetworkError(f"{self.address} did not accept a connection in {self._request_timeout_s:g} s")
+            raise NetworkError(f"{self.address} did not accept a connection in {self._connect_timeout_s:g} s")
         name = ApiKey(self._in_flight[0].call.api_key).name
         raise RequestTimedOutError(f"{self.address} did not answer a {name} request in time")
 
@@ -252,6 +270,7 @@ class Connection:
                 return
             if not data:
                 raise OSError(0, "the broker closed it")
+            self._heard_s = self._clock()
             self._reader.feed(data)
             for frame in self._reader:
                 self._on_frame(frame)
@@ -281,6 +300,19 @@ def choose_versions(offered: dict[int, tuple[int, int]]) -> dict[int, int]:
         if version >= max(ours_min, theirs_min):
             chosen[int(api_key)] = version
     return chosen
+
+
+def _notice_silence(connection: socket.socket) -> None:
+    """Have the kernel break the connection with ETIMEDOUT after `SILENCE_SECONDS_MAX`, whether bytes of ours
+    wait to be acknowledged (TCP_USER_TIMEOUT, RFC 5482) or nothing is on the way (keepalive probes).
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        idle_s = SILENCE_SECONDS_MAX - PROBES * PROBE_SECONDS
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_SECONDS_MAX * 1000)
 
 
 def _reason(error: OSError) -> str:

@@ -1,0 +1,123 @@
+"""A site over several hosts: the units of `fleet.units`, as they are, each started in the host that has its
+address.
+
+Fixture: `open_site`, a factory over `open_network`: `site = open_site({"east": {"east-1": (2, 3, 4, 11)}, …},
+mirrors=["east"])`; `site.start("east-zookeeper", …)` starts units and waits until their own probes, asked
+from a neighbour's place, say that they are ready. The address plan is `fleet.site`'s.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from fix_network import NETWORKS, Network, OpenNetwork
+from headrace.fleet.site import Datacenter, Mirror, Site
+from headrace.fleet.units import Unit, levels, units_of
+
+READY_WAIT_MAX_S: Final = 90.0
+WAREHOUSE: Final = "analysis"
+Result = TypeVar("Result")
+
+
+class NetworkSite:
+    """`network` and `site` say where things are; logs and data lie in `site.home`."""
+
+    def __init__(self, network: Network, site: Site) -> None:
+        self.network = network
+        self.site = site
+        self.units = {unit.name: unit for unit in units_of(site)}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def host_of(self, unit: str) -> str:
+        return self.network.host_of(self.units[unit].listens[0].host)
+
+    def without(self, *kinds: str) -> list[str]:
+        """All units but those of these kinds."""
+        return [unit.name for unit in self.units.values() if unit.kind not in kinds]
+
+    def start(self, *names: str, extra: Sequence[str] = ()) -> None:
+        """Start these units, in the order of what they require, and wait for each; `extra` arguments go to
+        all of them.
+        """
+        chosen = [self.units[name] for name in names]
+        alone = [replace(unit, requires=tuple(set(unit.requires) & set(names))) for unit in chosen]
+        for level in levels(alone):
+            for unit in level:
+                self._spawn(unit, extra)
+            for unit in level:
+                self._wait_until_ready(unit)
+
+    def _spawn(self, unit: Unit, extra: Sequence[str]) -> None:
+        for path, text in unit.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (self.site.home / "data" / unit.datacenter).mkdir(parents=True, exist_ok=True)
+        self._processes[unit.name] = self.network.popen(
+            self.host_of(unit.name), [*unit.command, *extra], unit.log_path, unit.environment
+        )
+
+    def _wait_until_ready(self, unit: Unit) -> None:
+        deadline = time.monotonic() + READY_WAIT_MAX_S
+        while problem := self.network.call(self.host_of(unit.name), unit.probe.problem):
+            assert self._processes[unit.name].poll() is None, f"{unit.name} ended: {self.log(unit.name)}"
+            assert time.monotonic() < deadline, f"{unit.name}: {problem}: {self.log(unit.name)}"
+            time.sleep(0.1)
+
+    def stop(self, name: str) -> int:
+        """SIGTERM, and wait; the exit code."""
+        process = self._processes.pop(name)
+        process.terminate()
+        return process.wait(READY_WAIT_MAX_S)
+
+    def log(self, name: str) -> str:
+        return self.units[name].log_path.read_text(errors="replace")[-4000:]
+
+    def files_of(self, datacenter: str, topic: str, partition: int) -> list[Path]:
+        """A partition's segment files, in order of their addresses."""
+        pattern = f"broker-*/{topic}-{partition}/*.log"
+        return sorted((self.site.home / "data" / datacenter).glob(pattern), key=lambda path: path.name)
+
+    def call(self, datacenter: str, function: Callable[..., Result], *arguments: Any) -> Result:
+        """As `Network.call`, in the datacenter's first host."""
+        return self.network.call(next(iter(self.network.plan[datacenter])), function, *arguments)
+
+
+OpenSite = Callable[..., NetworkSite]
+
+
+@pytest.fixture(scope="module")
+def open_site(open_network: OpenNetwork, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+    """Sites that last as long as the test file; nothing runs in them yet."""
+
+    def open_one(
+        plan: Mapping[str, Mapping[str, Sequence[int]]],
+        *,
+        mirrors: Sequence[str],
+        broker_settings: Mapping[str, str] | None = None,
+    ) -> NetworkSite:
+        # The site file's addresses are those of one machine; here each namespace has its own.
+        datacenters = tuple(
+            Datacenter.model_construct(
+                name=name,
+                network=NETWORKS[name],
+                broker_count=sum(10 < number < 20 for numbers in hosts.values() for number in numbers),
+                broker_settings=broker_settings or {},
+            )
+            for name, hosts in plan.items()
+        )
+        site = Site.model_construct(
+            home=tmp_path_factory.mktemp("network-site"),
+            datacenters=datacenters,
+            mirrors=tuple(Mirror(source=source, target=WAREHOUSE) for source in mirrors),
+            warehouse=WAREHOUSE,
+            airflow=False,
+            airflow_database=None,
+        )
+        return NetworkSite(open_network(plan), site)
+
+    return open_one

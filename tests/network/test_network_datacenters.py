@@ -1,0 +1,274 @@
+"""Three datacenters on hosts of their own, and one of them cut off for a minute while its services go on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fix_network import enter
+from fix_network_site import NetworkSite, OpenSite
+from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.report import Report, report, wait_until_settled
+from headrace.audit.store import AuditStore
+from headrace.audit.tally import HOUR_MS
+from headrace.client import Admin, Consumer, Producer
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+CUT_S = 60.0
+NOTICE_MAX_S = 45.0
+"""Until a mirror says that its source is cut off, and the audit that it has heard nothing."""
+MENDED_MAX_S = 30.0
+"""Until everybody goes on: a client connects within seconds of the mend, the rest is for a busy machine."""
+LOCAL_MAX_S = 20.0
+SETTLE_MAX_S = 90.0
+CLOSE_MAX_S = 60.0
+PER_SECOND = 40
+TOPIC = "page-view"
+FAR_TOPIC = "far"
+PARTITIONS = 2
+FAR_PAUSE_S = 0.1
+POLICY = Policy(hops=(PRODUCER_HOP, MIRROR_HOP))
+FRONTEND = Path(__file__).with_name("frontend.py")
+
+
+@pytest.fixture(scope="module")
+def site(open_site: OpenSite) -> NetworkSite:
+    made = open_site(
+        {
+            "east": {"east-1": (2, 3, 4, 11), "east-2": (51,)},
+            "west": {"west-1": (2, 3, 4, 11), "west-2": (51,)},
+            "analysis": {"analysis-1": (2, 3, 4, 11, 21, 22), "analysis-2": (51,)},
+        },
+        mirrors=["east", "west"],
+    )
+    made.start(*made.without("hdfs"))
+    for datacenter in ("east", "west"):
+        made.call(datacenter, create_topics, made.site.datacenter(datacenter).bootstrap)
+    return made
+
+
+def create_topics(bootstrap: str) -> None:
+    with Admin(bootstrap) as admin:
+        admin.create_topic(TOPIC, PARTITIONS)
+        admin.create_topic(FAR_TOPIC, PARTITIONS)
+
+
+class Frontend:
+    """`frontend.py` in a host, and how many events it has handed over in the end."""
+
+    def __init__(self, site: NetworkSite, datacenter: str) -> None:
+        there = site.site.datacenter(datacenter)
+        self.log = site.site.home / "logs" / f"frontend-{datacenter}.log"
+        words = [sys.executable, str(FRONTEND), datacenter, there.bootstrap, there.registry_url]
+        self.process: subprocess.Popen[bytes] = site.network.popen(
+            f"{datacenter}-2", [*words, TOPIC, str(PER_SECOND)], self.log
+        )
+
+    def stop(self) -> int:
+        self.process.terminate()
+        assert self.process.wait(CLOSE_MAX_S) == 0, self.log.read_text()
+        return int(re.findall(r"published (\d+)", self.log.read_text())[-1])
+
+
+class Reader:
+    """Reads a topic from its start on, in a thread that is in `host`, as soon as it has all its partitions;
+    counts each key.
+    """
+
+    def __init__(
+        self, site: NetworkSite, host: str, datacenter: str, topic: str, partitions: int = PARTITIONS
+    ) -> None:
+        self.keys: Counter[bytes] = Counter()
+        self._bootstrap = site.site.datacenter(datacenter).bootstrap
+        self._topic = topic
+        self._partitions = partitions
+        self._namespace = site.network.namespace(host)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        enter(self._namespace)
+        with Admin(self._bootstrap) as admin:
+            while not self._stopping.wait(0.2):
+                found = admin.topics().get(self._topic)
+                if found is not None and len(found.partitions) == self._partitions:
+                    break
+        with Consumer(self._bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([(self._topic, partition) for partition in range(self._partitions)])
+            while not self._stopping.is_set():
+                self.keys.update(record.key or b"" for record in consumer.poll(0.5))
+
+    @property
+    def count(self) -> int:
+        return sum(list(self.keys.values()))
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+class Writer:
+    """Writes to a topic in another datacenter, steadily, from a thread that is in `host`."""
+
+    def __init__(self, site: NetworkSite, host: str, datacenter: str, topic: str) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+        self._bootstrap = site.site.datacenter(datacenter).bootstrap
+        self._topic = topic
+        self._namespace = site.network.namespace(host)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        enter(self._namespace)
+        with Producer(self._bootstrap) as producer:
+            while not self._stopping.wait(FAR_PAUSE_S):
+                future = producer.send(self._topic, b"x", key=str(self.sent).encode())
+                future.add_done_callback(self._on_done)
+                self.sent += 1
+            producer.flush(CLOSE_MAX_S)
+
+    def _on_done(self, future: Any) -> None:
+        self.acknowledged += future.exception() is None
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+@contextmanager
+def readers_and_writer(site: NetworkSite) -> Iterator[tuple[Reader, Reader, Writer]]:
+    """A consumer in east itself; one in the analysis cluster and a producer in west that use it from afar."""
+    near = Reader(site, "east-2", "east", TOPIC)
+    far = Reader(site, "analysis-2", "east", TOPIC)
+    writer = Writer(site, "west-2", "east", FAR_TOPIC)
+    try:
+        yield near, far, writer
+    finally:
+        for each in (near, far, writer):
+            each.close()
+
+
+def wait_until(condition: Any, wait_max_s: float, what: str, explain: Any = lambda: "") -> float:
+    """Seconds until `condition` held."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() < start + wait_max_s, f"not within {wait_max_s:g} s: {what} {explain()}"
+        time.sleep(0.2)
+    return time.monotonic() - start
+
+
+def mirror_status(site: NetworkSite, source: str) -> dict[str, Any]:
+    (mirror,) = (each for each in site.site.mirrors if each.source == source)
+    url = f"http://{site.site.mirror_status(mirror)}/status"
+    answer = site.call("analysis", lambda: httpx.get(url, timeout=10, trust_env=False).json())
+    assert isinstance(answer, dict)
+    return answer
+
+
+def newest(found: Report, datacenter: str) -> Verdict | None:
+    """The verdict on the latest hour that the audit knows of."""
+    verdicts = [verdict for verdict in found.verdicts if verdict.datacenter == datacenter]
+    return max(verdicts, key=lambda verdict: verdict.hour_ms, default=None)
+
+
+def is_known_now(found: Report, datacenter: str) -> bool:
+    verdict = newest(found, datacenter)
+    return verdict is not None and verdict.hour_ms == found.judged_ms - found.judged_ms % HOUR_MS
+
+
+def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(site: NetworkSite) -> None:
+    store = AuditStore(site.site.audit_store_url)
+    frontends = {datacenter: Frontend(site, datacenter) for datacenter in ("east", "west")}
+    mirrored = Reader(site, "analysis-2", "analysis", TOPIC, len(frontends) * PARTITIONS)
+    try:
+        with readers_and_writer(site) as (near, far, writer):
+            wait_until(
+                lambda: (
+                    {key[:4] for key in list(mirrored.keys)} == {b"east", b"west"}
+                    and far.count
+                    and writer.acknowledged
+                ),
+                LOCAL_MAX_S + MENDED_MAX_S,
+                "events of both datacenters in the analysis cluster, and use of east from afar",
+            )
+            wait_until(
+                lambda: all(is_known_now(report(store, TOPIC, policy=POLICY), dc) for dc in frontends),
+                SETTLE_MAX_S,
+                "the audit knows of both, and of this hour",
+            )
+            cut_off(site, store, near, mirrored)
+            site.network.mend("east")
+            seen, read, acknowledged = near.count, far.count, writer.acknowledged
+            wait_until(
+                lambda: sum(mirrored.keys[key] for key in list(near.keys)) >= seen,
+                MENDED_MAX_S,
+                "the mirror goes on, and brings what it had missed",
+                lambda: mirror_status(site, "east"),
+            )
+            wait_until(lambda: far.count > max(read, seen - 1), MENDED_MAX_S, "the far consumer goes on")
+            wait_until(
+                lambda: writer.acknowledged > acknowledged + 1, MENDED_MAX_S, "the far producer goes on"
+            )
+            published = {datacenter: frontend.stop() for datacenter, frontend in frontends.items()}
+            wait_until(lambda: near.count >= published["east"], LOCAL_MAX_S, "east's consumer reads all")
+            wait_until(lambda: far.count >= published["east"], LOCAL_MAX_S, "the far consumer reads all")
+        found = wait_until_settled(lambda: report(store, TOPIC, policy=POLICY), SETTLE_MAX_S)
+        assert found.status is Status.COMPLETE, found.to_json()
+        for datacenter, count in published.items():
+            counts = [v.counts[:3] for v in found.verdicts if v.datacenter == datacenter]
+            assert [sum(tier) for tier in zip(*counts, strict=True)] == [count] * 3
+        wait_until(lambda: mirrored.count >= sum(published.values()), LOCAL_MAX_S, "all is there")
+    finally:
+        mirrored.close()
+        store.close()
+    every = {f"{dc}/{number}".encode(): 1 for dc, count in published.items() for number in range(count)}
+    assert mirrored.keys == every, "in the analysis cluster each event of both is there once"
+    assert near.keys == far.keys == {key: 1 for key in every if key.startswith(b"east/")}
+    assert writer.acknowledged == writer.sent
+    written = Reader(site, "east-2", "east", FAR_TOPIC)
+    try:
+        wait_until(lambda: written.count >= writer.sent, LOCAL_MAX_S, "what was written from afar")
+    finally:
+        written.close()
+    assert written.keys == {str(number).encode(): 1 for number in range(writer.sent)}
+
+
+def cut_off(site: NetworkSite, store: AuditStore, near: Reader, mirrored: Reader) -> None:
+    """A minute without east: inside it nothing changes, west goes on, and silence is no success."""
+    site.network.cut("east")
+    start = time.monotonic()
+    wait_until(lambda: mirror_status(site, "east")["trouble"], NOTICE_MAX_S, "the mirror says what is wrong")
+    noticed_s = time.monotonic() - start
+    seen: list[Status] = []
+    while time.monotonic() < start + CUT_S:
+        verdict = newest(report(store, TOPIC, policy=POLICY), "east")
+        assert verdict is not None
+        assert verdict.status not in (Status.LOST, Status.DUPLICATED), verdict.findings
+        if time.monotonic() > start + NOTICE_MAX_S:
+            seen.append(verdict.status)
+        before, west = near.count, sum(key.startswith(b"west") for key in list(mirrored.keys))
+        wait_until(lambda before=before: near.count > before, LOCAL_MAX_S, "east's own consumer goes on")
+        wait_until(
+            lambda west=west: sum(key.startswith(b"west") for key in list(mirrored.keys)) > west,
+            LOCAL_MAX_S,
+            "west is mirrored as ever",
+        )
+        time.sleep(1.0)
+    print(f"the mirror noticed after {noticed_s:.0f} s; the audit said {seen}")
+    assert seen and set(seen) <= {Status.PENDING, Status.UNKNOWN}
+    assert near.count - sum(key.startswith(b"east") for key in list(mirrored.keys)) > PER_SECOND * CUT_S / 4

@@ -1,0 +1,130 @@
+"""The WAN between the datacenters of a test: holds every packet for a while, then passes it on.
+
+    python wan_relay.py --delay-ms 40 hr12x1-east=10.1.0 hr12x1-west=10.2.0
+
+Owns one TUN device (`wan`) in each named network namespace; a packet that the kernel routes into one comes
+out of that of the datacenter whose /24 it is for, `delay_ms` later (each way, so a round trip takes twice
+that). The line "ready" says that the devices are there. On standard input it takes `delay MS` at any time and
+repeats it when it holds; at its end the relay ends too, and with it the devices.
+
+The devices take segments of up to 64 KB with TCP's own sizes beside them (IFF_VNET_HDR, as virtual machines
+do): hosts see a path of 1,500 bytes, and the relay is woken once for forty packets.
+https://docs.kernel.org/networking/tuntap.html
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import heapq
+import itertools
+import os
+import select
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+DEVICE: Final = "wan"
+READ_BYTES_MAX: Final = 65_535 + 64
+READS_PER_WAKEUP_MAX: Final = 64  # of one device, so that others get their turn
+QUEUE_BYTES_MAX: Final = 64 << 20  # on the way; what comes on top is dropped, as a router does
+
+_CLONE_NEWNET: Final = 0x40000000
+_TUNSETIFF: Final = 0x400454CA
+_TUNSETOFFLOAD: Final = 0x400454D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+_TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
+_VNET_HEADER_BYTES: Final = 10
+_DESTINATION: Final = slice(_VNET_HEADER_BYTES + 16, _VNET_HEADER_BYTES + 19)  # the /24 of an IPv4 header's
+
+
+def enter(namespace: str) -> None:
+    """Move this thread into the named network namespace (`ip netns`). Raises `OSError`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with (Path("/run/netns") / namespace).open() as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns to {namespace}: {os.strerror(ctypes.get_errno())}")
+
+
+def open_device(namespace: str) -> int:
+    """A new TUN device in the namespace; its descriptor stays good wherever this process goes."""
+    enter(namespace)
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
+    fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
+    return device
+
+
+class Relay:
+    """Packets on their way, by the time they are due. `devices`: the first three bytes of addresses → TUN."""
+
+    def __init__(self, devices: dict[bytes, int], delay_s: float) -> None:
+        self.delay_s = delay_s
+        self._devices = devices
+        self._queue: list[tuple[float, int, int, bytes]] = []
+        self._numbers = itertools.count()  # of two packets due at once the earlier goes first
+        self._queued_bytes = 0
+
+    def take(self, device: int) -> None:
+        """What the kernel has sent into `device` is on its way from now on."""
+        due_s = time.monotonic() + self.delay_s
+        for _ in range(READS_PER_WAKEUP_MAX):
+            try:
+                packet = os.read(device, READ_BYTES_MAX)
+            except OSError:
+                return  # nothing more, or the link is down
+            to = self._devices.get(packet[_DESTINATION])
+            is_ipv4 = len(packet) > _VNET_HEADER_BYTES and packet[_VNET_HEADER_BYTES] >> 4 == 4
+            if to is None or not is_ipv4 or self._queued_bytes >= QUEUE_BYTES_MAX:
+                continue
+            self._queued_bytes += len(packet)
+            heapq.heappush(self._queue, (due_s, next(self._numbers), to, packet))
+
+    def deliver(self) -> float | None:
+        """Hand over what is due; seconds until the next is, None if nothing is on its way."""
+        now_s = time.monotonic()
+        while self._queue and self._queue[0][0] <= now_s:
+            _, _, device, packet = heapq.heappop(self._queue)
+            self._queued_bytes -= len(packet)
+            try:
+                os.write(device, packet)
+            except OSError:
+                continue  # that link is down: lost, and nobody is told
+        return max(0.0, self._queue[0][0] - now_s) if self._queue else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Delays every packet between network namespaces.")
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("ends", nargs="+", metavar="NAMESPACE=A.B.C")
+    options = parser.parse_args()
+    devices = {}
+    for end in options.ends:
+        namespace, _, network = end.partition("=")
+        devices[bytes(int(part) for part in network.split("."))] = open_device(namespace)
+    relay = Relay(devices, options.delay_ms / 1000)
+    orders = sys.stdin.fileno()
+    epoll = select.epoll()
+    for descriptor in (orders, *devices.values()):
+        epoll.register(descriptor, select.EPOLLIN)
+    print("ready", flush=True)
+    wait_s = None
+    while True:
+        for descriptor, _ in epoll.poll(wait_s):
+            if descriptor != orders:
+                relay.take(descriptor)
+                continue
+            order = os.read(orders, 4096).decode()
+            if not order:
+                return 0
+            relay.delay_s = float(order.split()[-1]) / 1000
+            print(order, end="", flush=True)
+        wait_s = relay.deliver()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
