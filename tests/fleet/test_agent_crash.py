@@ -1,0 +1,113 @@
+"""SIGKILL of the agent at any step of a change, and of supervisord: in the end what was put is there,
+once."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from fix_agent import RunningAgent, eventually
+from headrace.fleet.agent.errors import AgentUnreachableError
+from headrace.fleet.agent.report import Outcome
+from headrace.fleet.processes import is_alive, units_left_in
+
+READY_S = 60.0
+
+
+def test_units_outlive_an_agent_that_ends_and_are_adopted(agent: RunningAgent) -> None:
+    told = agent.stand_in()
+    agent.client.put("one", told, wait_s=READY_S)
+    pid = agent.pid("one")
+    assert agent.end(signal.SIGTERM) == 0
+    assert agent.pid("one") == pid
+    agent.start()
+    assert agent.client.unit("one", wait_s=READY_S).pid == pid
+    assert agent.client.put("one", told).outcome is Outcome.UNCHANGED
+    agent.end(signal.SIGKILL)
+    agent.start()
+    assert agent.client.put("one", told).outcome is Outcome.UNCHANGED
+    assert agent.pid("one") == pid
+
+
+@pytest.mark.parametrize("step", ["recorded", "stopped", "started", "applied"])
+def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent, step: str) -> None:
+    told = {name: agent.stand_in() for name in ("one", "two")}
+    for name in told:
+        agent.client.put(name, told[name], wait_s=READY_S)
+    pids = {name: agent.pid(name) for name in told}
+    (agent.home / "crash-at").write_text(step)
+    changed = {**told["one"], "value": "another"}
+    with pytest.raises(AgentUnreachableError):
+        agent.client.put("one", changed, wait_s=READY_S)
+    assert agent.has_ended() == -signal.SIGKILL
+    agent.start()
+    eventually(lambda: "one" in agent.states() and agent.pid("one") not in (0, pids["one"]))
+    one = agent.client.unit("one", wait_s=READY_S)
+    assert (one.configuration["value"], one.drift) == ("another", ())
+    # The client sends it again, since it never got an answer.
+    assert agent.client.put("one", changed, wait_s=READY_S).outcome is Outcome.UNCHANGED
+    assert agent.pid("two") == pids["two"], "the other unit did not notice"
+    assert not is_alive(pids["one"])
+
+
+@pytest.mark.parametrize("step", ["forgotten", "stopped"])
+def test_a_deletion_that_a_crash_cut_short_is_finished_by_the_next_agent(
+    agent: RunningAgent, step: str
+) -> None:
+    agent.client.put("one", agent.stand_in(), wait_s=READY_S)
+    pid = agent.pid("one")
+    (agent.home / "crash-at").write_text(step)
+    with pytest.raises(AgentUnreachableError):
+        agent.client.delete("one")
+    assert agent.has_ended() == -signal.SIGKILL
+    agent.start()
+    eventually(lambda: not is_alive(pid) and "one" not in agent.states())
+    assert agent.client.units() == []
+    assert not agent.client.delete("one")
+
+
+def test_a_creation_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent) -> None:
+    (agent.home / "crash-at").write_text("recorded")
+    with pytest.raises(AgentUnreachableError):
+        agent.client.put("one", agent.stand_in())
+    agent.has_ended()
+    assert "one" not in agent.states()
+    agent.start()
+    assert agent.client.unit("one", wait_s=READY_S).drift == ()
+
+
+def kill_supervisord(agent: RunningAgent) -> None:
+    os.kill(int(agent.supervisor.pid_path.read_text()), signal.SIGKILL)
+
+
+def test_a_killed_supervisord_is_replaced_and_its_orphans_are_swept_before(agent: RunningAgent) -> None:
+    first, second = agent.stand_in(), agent.stand_in(requires=["one"])
+    agent.client.put("one", first, wait_s=READY_S)
+    agent.client.put("two", second, wait_s=READY_S)
+    orphans = units_left_in(agent.home)
+    assert len(orphans) == 4, "two stand-ins and a child of each"
+    kill_supervisord(agent)
+    eventually(lambda: not any(map(is_alive, orphans)))
+    for name in ("one", "two"):
+        eventually(lambda name=name: agent.client.unit(name).is_ready)
+    assert len(units_left_in(agent.home)) == 4, "each runs once"
+
+
+def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgent) -> None:
+    agent.client.put("one", agent.stand_in(), wait_s=READY_S)
+    gone = agent.stand_in()
+    agent.client.put("two", gone, wait_s=READY_S)
+    orphans = units_left_in(agent.home)
+    agent.end(signal.SIGKILL)
+    kill_supervisord(agent)
+    eventually(lambda: not agent.supervisor.is_alive())
+    assert all(map(is_alive, orphans))
+    # As if it had been deleted by a hand: an orphan of which nobody knows any more.
+    (agent.home / "agent" / "units" / "two.json").unlink()
+    agent.start()
+    assert agent.client.put("three", gone, wait_s=READY_S).outcome is Outcome.CREATED
+    assert agent.client.unit("one", wait_s=READY_S).is_ready
+    assert not any(map(is_alive, orphans))
+    assert len(units_left_in(agent.home)) == 4
