@@ -135,6 +135,22 @@ def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Un
     assert not any(map(is_alive, pids))
 
 
+def test_a_restart_goes_from_unit_to_unit(site: Site, pair: tuple[Unit, Unit]) -> None:
+    operate.up(site, units=pair)
+    before = Supervisor(site.home).states()
+    seen: list[str] = []
+    operate.restart(site, ["second", "first"], seen.append)
+    assert seen == ["second", "first"]
+    after = Supervisor(site.home).states()
+    assert all(after[name].pid != before[name].pid for name in seen)
+    (site.home / "first.broken").touch()
+    os.kill(after["first"].pid, signal.SIGKILL)
+    eventually(lambda: Supervisor(site.home).states()["first"].state == "BACKOFF")
+    with pytest.raises(FleetError, match=r"unit first is not ready .*so no unit was restarted"):
+        operate.restart(site, ["second", "first"])
+    assert Supervisor(site.home).states()["second"].pid == after["second"].pid
+
+
 def test_a_unit_that_is_no_longer_wanted_is_stopped(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     before = Supervisor(site.home).states()

@@ -16,8 +16,9 @@ from typing import Final
 
 from .agent.client import AgentClient, conflicts_in
 from .agent.conflicts import conflicts_of
-from .agent.desired import forget_all
+from .agent.desired import DesiredState, forget_all, unit_names
 from .agent.errors import AgentRefusedError, Conflict
+from .agent.kinds import Host, parse_configuration, unit_of
 from .agent.local import end_idle_daemon, ensure_agent, find_agent, wait_ended
 from .agent.places import Places
 from .agent.report import UnitReport, report_of
@@ -215,7 +216,8 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
             return sorted(reports, key=lambda each: order.get(each.name, len(order)))
     states = Supervisor(site.home).states()
     if states:
-        units = [unit for unit in units if unit.name in states]
+        put = {unit.name: unit for unit in [*units, *_put_before(site.home)]}
+        units = [unit for name, unit in put.items() if name in states]
 
     def look(unit: Unit) -> UnitReport:
         state = states.get(unit.name)
@@ -224,6 +226,19 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
 
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
         return list(pool.map(look, units))
+
+
+def _put_before(home: Path) -> list[Unit]:
+    """The units of an agent that does not run, as they were put to it; those that can still be read."""
+    places, host = Places(home.absolute()), Host.here(home)
+    found = []
+    for name in unit_names(places.units):
+        try:
+            entry = DesiredState(places.units, parse_configuration).read(name)
+            found.append(unit_of(name, entry.configuration, host))
+        except FleetError:
+            continue
+    return found
 
 
 def restart(

@@ -178,6 +178,8 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
 
     @app.get("/v1/units/{name}")
     def get_unit(name: UnitName, wait_s: WaitS = 0.0) -> dict[str, Any]:
+        if not wait_s:
+            return keeper.reports([name])[0].to_json()
         keeper.unit(name)
         return _waited(keeper, name, wait_s).to_json()
 
@@ -212,8 +214,11 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
 
 def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | None = None) -> UnitReport:
     """How the unit is after a wait. Raises `NotReadyError` when one was asked for and it was in vain."""
+    if not wait_s:
+        # Drift was just taken away.
+        return keeper.reports([name], with_drift=False)[0]
     report = keeper.wait_ready(name, wait_s)
-    if not wait_s or report.is_ready:
+    if report.is_ready:
         return report
     ended = f"supervisord has given up ({report.note})" if report.has_failed else f"not within {wait_s:g} s"
     raise NotReadyError(

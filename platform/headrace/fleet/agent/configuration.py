@@ -100,11 +100,16 @@ Directory = Annotated[Path, AfterValidator(_check_path)]
 HostPorts = Annotated[tuple[HostPort, ...], Field(min_length=1, max_length=LIST_LENGTH_MAX)]
 
 
+def _loopback(port: int) -> Any:
+    # A text, so that the JSON schema has it as it would be written.
+    return Field(default=f"127.0.0.1:{port}", validate_default=True)
+
+
 class Configuration(BaseModel):
     """What all kinds have.
 
-    `requires` names units of this host that must be ready before this one is first started; after a crash it
-    comes back alone and has to wait for them by itself.
+    `requires` names units that must be ready before this one is first started: `headrace up`, and an agent that
+    starts its units again, go by it. After a crash a unit comes back alone; then it waits for them by itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,7 +123,7 @@ class ZooKeeper(Configuration):
     """One ZooKeeper server. `data_dir` None: below the agent's home, by the unit's name."""
 
     kind: Literal["zookeeper"] = "zookeeper"
-    listen: HostPort = Address("127.0.0.1", ZOOKEEPER_PORT)
+    listen: HostPort = _loopback(ZOOKEEPER_PORT)
     data_dir: Directory | None = None
     heap_mib_max: Annotated[int, Field(ge=HEAP_MIB_MIN, le=HEAP_MIB_MAX)] = 128
 
@@ -131,7 +136,7 @@ class Broker(Configuration):
     kind: Literal["broker"] = "broker"
     broker_id: Annotated[int, Field(ge=0, le=2**31 - 1)]
     zookeeper: ZooKeeperHosts
-    listen: HostPort = Address("127.0.0.1", BROKER_PORT)
+    listen: HostPort = _loopback(BROKER_PORT)
     advertise: HostPort | None = None
     front_listen: HostPort | None = None
     front_advertise: HostPort | None = None
@@ -150,7 +155,7 @@ class Registry(Configuration):
 
     kind: Literal["registry"] = "registry"
     zookeeper: ZooKeeperHosts
-    listen: HostPort = Address("127.0.0.1", REGISTRY_PORT)
+    listen: HostPort = _loopback(REGISTRY_PORT)
 
 
 class Mirror(Configuration):
@@ -204,7 +209,7 @@ class Airflow(Configuration):
 
     kind: Literal["airflow"] = "airflow"
     component: Literal["api-server", "scheduler", "dag-processor", "triggerer"]
-    listen: HostPort = Address("127.0.0.1", AIRFLOW_PORT)
+    listen: HostPort = _loopback(AIRFLOW_PORT)
     home: Directory | None = None
     dags: Directory | None = None
     python: Directory | None = None

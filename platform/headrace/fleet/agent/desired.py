@@ -37,21 +37,23 @@ class DesiredState:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for unfinished in self.directory.glob(f"*{_NEW}"):
             unfinished.unlink()
-        return {path.stem: self._read(path) for path in sorted(self.directory.glob("*.json"))}
+        return {name: self.read(name) for name in unit_names(self.directory)}
 
-    def _read(self, path: Path) -> Entry:
+    def read(self, name: str) -> Entry:
+        """One unit. Raises `AgentStateError`."""
+        path = self.directory / f"{name}.json"
         try:
             said: dict[str, Any] = json.loads(path.read_bytes())
             if said["format"] != FORMAT:
                 raise ValueError(f"it has format {said['format']}, and this agent knows {FORMAT}")
-            return Entry(self._parse(path.stem, said["configuration"]), bool(said["is_applied"]))
+            return Entry(self._parse(name, said["configuration"]), bool(said["is_applied"]))
         except (OSError, ValueError, KeyError, TypeError, BadRequestError) as error:
             raise AgentStateError(
                 f"the agent cannot read {path}: {error}. Mend the file, or delete it and put the unit again"
             ) from error
 
-    def write(self, name: str, entry: Entry) -> None:
-        """Durable once it returns."""
+    def write(self, name: str, entry: Entry, *, is_durable: bool = True) -> None:
+        """Durable once it returns, if that is asked for; whole at any time."""
         said = {
             "format": FORMAT,
             "is_applied": entry.is_applied,
@@ -63,9 +65,11 @@ class DesiredState:
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(said, file, indent=1)
             file.flush()
-            os.fsync(file.fileno())
+            if is_durable:
+                os.fsync(file.fileno())
         new.replace(path)
-        self._flush_directory()
+        if is_durable:
+            self._flush_directory()
 
     def remove(self, name: str) -> None:
         """Durable once it returns."""
@@ -78,6 +82,11 @@ class DesiredState:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def unit_names(directory: Path) -> list[str]:
+    """The units that were put to the agent whose files lie here."""
+    return sorted(path.stem for path in directory.glob("*.json"))
 
 
 def forget_all(directory: Path) -> None:

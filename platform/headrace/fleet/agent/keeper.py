@@ -134,8 +134,6 @@ class Keeper:
 
     def wait_ready(self, name: str, wait_s: float) -> UnitReport:
         """How a unit is once it is ready, has failed, or `wait_s` is over."""
-        if not wait_s:
-            return self.reports([name])[0]
         deadline = time.monotonic() + wait_s
         while True:
             (report,) = self.reports([name], with_drift=False)
@@ -167,9 +165,11 @@ class Keeper:
                         f"unit {name} would be one more than {UNITS_MAX}, a host's most; delete another"
                     )
             _check_order(unit, others)
-            states, differences = self._observe()
-            state = states.get(name)
-            drift = _drift(unit, state, differences)
+            state, drift = None, ()
+            if before is not None:
+                states, differences = self._observe()
+                state = states.get(name)
+                drift = _drift(unit, state, differences)
             is_same = before is not None and before.definition == unit.definition
             is_same = is_same and self._entries[name].configuration == configuration
             outcome = outcome_of(before is not None, is_same, drift)
@@ -276,7 +276,8 @@ class Keeper:
         self._supervisor.start(name)
         self._reached("started")
         entry = self._entries[name]._replace(is_applied=True)
-        self._desired.write(name, entry)
+        # Should a crash take this word away, the next agent looks once more, and finds it done.
+        self._desired.write(name, entry, is_durable=False)
         with self._shared:
             self._entries[name] = entry
         self._reached("applied")
@@ -344,7 +345,7 @@ class Keeper:
             if state is None or state.state in ("STOPPED", "EXITED", "UNKNOWN") or is_half_done:
                 lagging.append(name)
             elif not entry.is_applied:
-                self._desired.write(name, entry._replace(is_applied=True))
+                self._desired.write(name, entry._replace(is_applied=True), is_durable=False)
         self._bring_back(lagging)
 
     def _bring_back(self, names: Sequence[str]) -> None:
