@@ -26,14 +26,15 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint bench-load up down status clean distclean requirements setup airflow java jars debian
+.PHONY: help demo test lint bench-load up down status clean distclean requirements setup airflow java jars debian haproxy
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: setup airflow jars
+demo: setup airflow jars haproxy
 	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
 
+up: haproxy
 up status: setup airflow jars
 	@$(BIN)/headrace $@
 
@@ -105,13 +106,21 @@ jars: setup java
 	@$(BIN)/python -c "from headrace.warehouse.jars import ensure_jars; ensure_jars()"
 	@$(BIN)/python -c "from headrace.warehouse.archive import ensure_archive; ensure_archive()"
 
-debian:
-	@if ! command -v kcat >/dev/null; then \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			echo "installing kcat (Debian), for the tests with librdkafka's own tool"; \
-			{ apt-get update -qq && apt-get install -y -qq kcat; } >/dev/null 2>&1 \
-				|| echo "kcat could not be installed; its tests are skipped"; \
-		else echo "kcat is not installed: its tests are skipped (as root: apt-get install kcat)"; fi; fi
+debian: haproxy
+	@$(call from_debian,kcat,for the tests with librdkafka's own tool,its tests are skipped)
+
+haproxy:
+	@$(call from_debian,haproxy,which balances producers' connections,headrace's own balancer serves in its place)
+
+# A Debian package by its program's name, what it is for, and what is the case without it. Nothing is started by it.
+define from_debian
+if ! PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing $(1) (Debian), $(2)"; \
+		{ apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq $(1); } >/dev/null 2>&1 \
+			|| echo "$(1) could not be installed: $(3)"; \
+	else echo "$(1) is not installed: $(3) (as root: apt-get install $(1))"; fi; fi
+endef
 
 # --- pinning ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ pytest_plugins = [
     "fix_agent",
     "fix_airflow",
     "fix_audit",
+    "fix_balancer",
     "fix_broker",
     "fix_client",
     "fix_clients",

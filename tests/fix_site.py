@@ -99,7 +99,7 @@ class Service(threading.Thread):
         with EventPublisher(
             datacenter=self._datacenter.name,
             service="kill-test",
-            bootstrap=self._datacenter.bootstrap,
+            bootstrap=self._datacenter.producer_bootstrap,
             registry_url=self._datacenter.registry_url,
             schemas={self._topic: PAGE_VIEW},
             report_interval_s=1.0,

@@ -2,11 +2,12 @@
 
 import contextlib
 import itertools
+import signal
 import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
@@ -15,7 +16,9 @@ from kio.schema.types import TopicName
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_ports import free_port
 from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.broker import LEAVE_WAIT_MAX_S
 from headrace.broker.front import VIRTUAL_NODE_ID
+from headrace.coordination.fronts import FrontRegistry
 from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, decode_records, encode_batch
@@ -200,3 +203,95 @@ def test_a_dead_leader_is_told_and_found_again(front: tuple[BrokerCluster, Balan
 def _front_port(cluster: BrokerCluster, broker_id: int) -> int:
     arguments = cluster[broker_id].extra_arguments
     return int(arguments[arguments.index("--front-listen") + 1].rpartition(":")[2])
+
+
+def numbered(partition: int, sequence: int) -> bytes:
+    """One record of producer 7; every sequence number from 0 on."""
+    record = Record(0, 1_000, b"k", b"%d" % sequence)
+    return encode_batch([record], producer_id=7 + partition, producer_epoch=0, base_sequence=sequence)
+
+
+def test_a_batch_behind_a_refused_one_waits_for_it(front: tuple[BrokerCluster, Balancer]) -> None:
+    """Else a leader that knows nothing of the producer would take the second batch for its beginning."""
+    cluster, _ = front
+    with RawClient(cluster[1].address) as client:
+        client.create_topic("t", partitions=2)
+    led = {leader: partition for partition, leader in leaders(cluster, "t").items()}[2]
+    with RawClient(f"127.0.0.1:{_front_port(cluster, 1)}") as client:
+        cluster[2].stop()
+        assert ErrorCode(client.produce("t", led, numbered(led, 0)).error_code).retriable
+        cluster[2].start()
+        deadline = time.monotonic() + 15
+        while client.produce("t", led, encode_batch([Record(0, 1_000, None, b"x")])).error_code:
+            assert time.monotonic() < deadline, "the leader is not found again"
+            time.sleep(0.05)
+        assert ErrorCode(client.produce("t", led, numbered(led, 1)).error_code).retriable
+        assert [client.produce("t", led, numbered(led, each)).error_code for each in range(3)] == [0, 0, 0]
+    values = [value for key, value in stored(cluster, "t")[led] if key]
+    assert values == [b"0", b"1", b"2"]
+
+
+def test_a_broker_that_stops_answers_what_it_took_and_takes_no_more(
+    front: tuple[BrokerCluster, Balancer],
+) -> None:
+    """Just what was answered is stored: nobody has to send twice what is there, without idempotence too."""
+    cluster, _ = front
+    with RawClient(cluster[1].address) as client:
+        client.create_topic("t", partitions=2)
+    answered = [0, 0]
+    with RawClient(f"127.0.0.1:{_front_port(cluster, 1)}") as client:
+        half_way = threading.Event()
+
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                for number in range(20_000):
+                    batch = encode_batch([Record(0, 1_000, None, b"%d" % number)])
+                    client.send(client.produce_frame("t", number % 2, batch))
+                    if number == 500:
+                        half_way.set()
+
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        assert half_way.wait(20)
+        cluster[1].send_signal(signal.SIGTERM)
+        with contextlib.suppress(EOFError):
+            while True:
+                result = client.read_produced()
+                assert result.error_code == 0, result
+                answered[result.partition] += 1
+    sender.join(20)
+    assert cluster[1].stop() == 0
+    assert 500 <= sum(answered) < 20_000, "it was stopped in the middle"
+    cluster[1].start()
+    assert [len(records) for _, records in sorted(stored(cluster, "t").items())] == answered
+
+
+def test_a_broker_leaves_a_balancer_before_it_stops(
+    front: tuple[BrokerCluster, Balancer], zookeeper: ZooKeeperRoom
+) -> None:
+    cluster, _ = front
+    with RawClient(cluster[1].address) as client:
+        client.create_topic("late")
+    with zookeeper.session() as session:
+        fronts = FrontRegistry(session)
+        assert [each.broker_id for each in fronts.live()] == [1, 2]
+        mark = fronts.mark(1, "a-balancer")
+        cluster[1].send_signal(signal.SIGTERM)
+        _wait_until(lambda: [each.broker_id for each in fronts.live()] == [2])
+        with RawClient(f"127.0.0.1:{_front_port(cluster, 1)}") as client:
+            assert client.produce("late", 0, encode_batch([Record(0, 1, None, b"v")])).error_code == 0
+            mark.release()
+            _wait_until(lambda: not cluster[1].is_running)
+        assert cluster[1].stop() == 0
+        # Where no balancer has marked it, there is nothing to wait for.
+        assert fronts.balancers_of(2) == []
+        began = time.monotonic()
+        assert cluster[2].stop() == 0
+        assert time.monotonic() - began < LEAVE_WAIT_MAX_S
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)

@@ -21,6 +21,7 @@ from headrace.coordination.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from headrace.coordination.fronts import Front, FrontRegistry
 from headrace.coordination.mirrors import MirrorMap, MirrorSource
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.topics import PartitionState, TopicRegistry, TopicState
@@ -34,7 +35,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
 
 
 def registration(broker_id: int, port: int = 9092) -> BrokerRegistration:
-    return BrokerRegistration(broker_id, f"127.1.0.1{broker_id}", port, "east", "127.1.0.5", 9093)
+    return BrokerRegistration(broker_id, f"127.1.0.1{broker_id}", port, "east")
 
 
 def test_brokers_come_and_go(zookeeper: ZooKeeperRoom) -> None:
@@ -54,6 +55,25 @@ def test_brokers_come_and_go(zookeeper: ZooKeeperRoom) -> None:
         # The same id again, elsewhere: the names of the children are as before, the watch must still tell.
         BrokerRegistry(one).register(registration(1, port=9999))
         wait_for(lambda: seen[-1] == [registration(1, port=9999), registration(2)])
+
+
+def test_fronts_are_asked_for_and_taken_back(zookeeper: ZooKeeperRoom) -> None:
+    seen: list[list[Front]] = []
+    with zookeeper.session() as broker, zookeeper.session() as balancer:
+        FrontRegistry(balancer).watch(seen.append)
+        held = FrontRegistry(broker).announce(Front(1, "127.1.0.11", 9093))
+        wait_for(lambda: seen[-1:] == [[Front(1, "127.1.0.11", 9093)]])
+        assert FrontRegistry(balancer).live() == [Front(1, "127.1.0.11", 9093)]
+        marks = [FrontRegistry(balancer).mark(each, "b-1") for each in (1, 11)]
+        assert FrontRegistry(broker).balancers_of(1) == ["b-1"]
+        held.release()
+        wait_for(lambda: seen[-1] == [])
+        marks[0].release()
+        assert FrontRegistry(broker).balancers_of(1) == []
+        assert FrontRegistry(broker).balancers_of(11) == ["b-1"]
+        balancer.create("/headrace/fronts/3", b'{"version":1,"host":"127.1.0.13"}')
+        with pytest.raises(CorruptNodeError, match=r"/headrace/fronts/3: not a broker's front: KeyError"):
+            FrontRegistry(broker).live()
 
 
 def test_a_broken_registration_is_named(zookeeper: ZooKeeperRoom) -> None:

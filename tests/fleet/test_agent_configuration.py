@@ -29,6 +29,7 @@ HOST = Host(HOME, "/usr/bin/python3", "java", Path("/jars"), Path("/af/bin/pytho
 SMALLEST: dict[str, dict[str, Any]] = {
     "zookeeper": {},
     "broker": {"broker_id": 1, "zookeeper": "127.1.0.2:2181"},
+    "balancer": {"zookeeper": "127.1.0.2:2181"},
     "registry": {"zookeeper": "127.1.0.2:2181/chroot"},
     "mirror": {
         "source": "west",
@@ -115,7 +116,7 @@ def test_a_wrong_value_is_named_with_its_field(kind: str, field: str, value: obj
 
 @pytest.mark.parametrize("data", [None, [], "zookeeper", {}, {"kind": "shell"}, {"kind": ["zookeeper"]}])
 def test_what_has_no_known_kind_is_refused_with_those_there_are(data: object) -> None:
-    with pytest.raises(ConfigurationError, match="no kind of unit; there are airflow, auditor, broker"):
+    with pytest.raises(ConfigurationError, match="no kind of unit; there are airflow, auditor, balancer"):
         parse_configuration("unit", data)
 
 

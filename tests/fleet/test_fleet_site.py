@@ -18,6 +18,7 @@ def test_the_default_site_is_three_datacenters_on_loopback() -> None:
     assert [dc.name for dc in site.datacenters] == ["east", "west", "analysis"]
     assert str(site.datacenter("east").zookeeper) == "127.1.0.2:2181"
     assert site.datacenter("west").bootstrap == "127.2.0.11:9092,127.2.0.12:9092,127.2.0.13:9092"
+    assert site.datacenter("west").producer_bootstrap == "127.2.0.3:9092"
     assert site.analysis.bootstrap == "127.9.0.11:9092,127.9.0.12:9092"
     assert [dc.name for dc in site.sources] == ["east", "west"]
     assert site.hdfs_url == "hdfs://127.9.0.31:8020"
@@ -43,6 +44,19 @@ def test_units_start_after_what_they_require() -> None:
             assert all(level_of[name] < level_of[unit.name] for name in unit.requires)
     assert level_of["east-zookeeper"] == level_of["analysis-hdfs"] == 0
     assert level_of["analysis-mirror-west"] > level_of["west-broker-3"]
+    assert level_of["west-balancer"] > level_of["west-broker-3"]
+
+
+def test_services_of_a_source_publish_through_its_balancer() -> None:
+    site = Site.one_machine(HOME)
+    units = {unit.name: unit for unit in units_of(site)}
+    assert {name for name, unit in units.items() if unit.kind == "balancer"} == {
+        "east-balancer",
+        "west-balancer",
+    }
+    broker = " ".join(units["east-broker-2"].command)
+    assert "--front-listen 127.1.0.12:9093 --front-advertise 127.1.0.3:9092" in broker
+    assert "--front-listen" not in units["analysis-broker-1"].command
 
 
 def test_an_empty_site_file_is_the_default() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from headrace.broker.workers import Workers
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry, parse
 from headrace.coordination.errors import CoordinationError, CorruptNodeError, NoNodeError
+from headrace.coordination.fronts import Front, FrontRegistry
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.session import HeldNode, ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry, TopicState
@@ -43,6 +45,12 @@ logger = logging.getLogger(__name__)
 
 CONTROL_THREADS: Final = 4
 DEREGISTER_WAIT_MAX_S: Final = 3.0
+# How long a broker that stops waits: for balancers to see that it leaves, for other brokers' answers to what
+# it passed on, for clients to take their last answers.
+LEAVE_WAIT_MAX_S: Final = 5.0
+LEAVE_LOOK_S: Final = 0.02
+PASSED_WAIT_MAX_S: Final = 3.0
+FAREWELL_WAIT_MAX_S: Final = 2.0
 PRODUCER_ID_BLOCK: Final = 1000
 
 Address = tuple[str, int]
@@ -90,11 +98,14 @@ class Broker:
             name=f"broker-{options.broker_id}",
         )
         self._held: HeldNode | None = None
+        self._held_front: HeldNode | None = None
+        self._leaving = False
         self._is_ready = False
         self._born = 0
         self._files = Workers("files", self._loop.post)
         self._control = Workers("control", self._loop.post, CONTROL_THREADS)
         self._brokers = BrokerRegistry(self._session)
+        self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
         partitions = Partitions(self._files, self._loop.call_later, wall_clock_ms)
         admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._control, self._serves)
@@ -145,8 +156,12 @@ class Broker:
             raise self._failure
 
     def stop(self) -> None:
-        """End `run` cleanly."""
-        self._loop.stop()
+        """End `run` cleanly: leave the balancer, finish what was asked, go. Called again: leave at once."""
+        if self._leaving or self._held_front is None:
+            self._loop.stop()
+        else:
+            self._leaving = True
+            self._loop.post(self._leave)
 
     def _serve_groups(self) -> GroupService:
         store = OffsetStore(self._session, self._control)
@@ -177,29 +192,33 @@ class Broker:
     def _register(self) -> HeldNode:
         """On a control thread: tell ZooKeeper that we are here."""
         host, port = self._advertised
-        front_host, front_port = self._front.address if self._front is not None else (None, None)
-        registration = BrokerRegistration(
-            self._options.broker_id, host, port, self._options.datacenter, front_host, front_port
-        )
+        registration = BrokerRegistration(self._options.broker_id, host, port, self._options.datacenter)
         self._remove_predecessor(registration)
-        return self._brokers.register(registration)
+        held = self._brokers.register(registration)
+        if self._front is not None:
+            self._held_front = self._fronts.announce(Front(self._options.broker_id, *self._front.address))
+        return held
 
     def _remove_predecessor(self, registration: BrokerRegistration) -> None:
         """We hold the data directory's lock: whoever registered this id and address from it is dead, though
         its session may live on for a while."""
         path = znodes.broker(registration.broker_id)
         node = self._session.get_or_none(path)
-        if node is None:
-            return
-        try:
-            before = parse(registration.broker_id, node.data)
-        except CorruptNodeError:
-            return
-        if (before.host, before.port) == (registration.host, registration.port):
+        if node is not None:
             try:
-                self._session.delete(path)
-            except NoNodeError:
+                before = parse(registration.broker_id, node.data)
+            except CorruptNodeError:
                 return
+            if (before.host, before.port) != (registration.host, registration.port):
+                return
+            self._delete(path)
+        self._delete(znodes.front(registration.broker_id))
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._session.delete(path)
+        except NoNodeError:
+            return
 
     def _registered(self, held: HeldNode | None, error: Exception | None) -> None:
         if held is None:
@@ -251,20 +270,53 @@ class Broker:
 
     # stopping
 
+    def _leave(self) -> None:
+        """Ask for no new connections, and go on serving until no balancer sends any: then `run` ends."""
+        logger.info("broker %d leaves the balancer", self._state.broker_id)
+        self._loop.call_later(LEAVE_WAIT_MAX_S * 1000, self._loop.stop)
+        self._control.submit(self._leave_balancers, self._left)
+
+    def _leave_balancers(self) -> list[str]:
+        """On a control thread: the balancers that have not let go of us in time."""
+        assert self._held_front is not None
+        self._held_front.release()
+        deadline = time.monotonic() + LEAVE_WAIT_MAX_S
+        while (balancers := self._fronts.balancers_of(self._options.broker_id)) and (
+            time.monotonic() < deadline
+        ):
+            time.sleep(LEAVE_LOOK_S)
+        return balancers
+
+    def _left(self, balancers: list[str] | None, error: Exception | None) -> None:
+        if error is not None:
+            logger.warning("leaving the balancer: %s", error)
+        elif balancers:
+            logger.warning("balancer %s has not let go of us, leaving all the same", ", ".join(balancers))
+        self._loop.stop()
+
     def _shut_down(self) -> None:
         logger.info("broker %d stops", self._state.broker_id)
         self._server.stop_accepting()
-        self._peers.close()
+        self._server.stop_serving()
         deregistering = threading.Thread(target=self._deregister, daemon=True)
         deregistering.start()
+        self._turn_while(lambda: not self._peers.is_idle, PASSED_WAIT_MAX_S)
+        self._peers.close()
         self._state.partitions.commit()
         self._files.stop()
         self._loop.turn(0)
         self._state.partitions.close()
         self._server.send_all()
+        self._server.end_connections()
+        self._turn_while(lambda: bool(self._server.connections), FAREWELL_WAIT_MAX_S)
         self._server.close()
         deregistering.join(DEREGISTER_WAIT_MAX_S)
         self._directory.close()
+
+    def _turn_while(self, condition: Callable[[], bool], wait_max_s: float) -> None:
+        deadline = time.monotonic() + wait_max_s
+        while condition() and (left_s := deadline - time.monotonic()) > 0:
+            self._loop.turn(left_s)
 
     def _deregister(self) -> None:
         try:

@@ -149,6 +149,7 @@ class FrontService(BrokerService):
 
 def _settle_all(job: ProduceJob, passings: list[Passing], code: ErrorCode, message: str) -> None:
     for passing in passings:
+        job.note(passing.place, passing.batch, code)
         job.settle(passing.place, code, -1, message)
 
 
@@ -163,4 +164,5 @@ def _settle_by(job: ProduceJob, passings: list[Passing], answer: memoryview) -> 
         _settle_all(job, passings, ErrorCode.NETWORK_EXCEPTION, str(error))
         return
     for passing, result in zip(passings, results, strict=True):
+        job.note(passing.place, passing.batch, ErrorCode(result.error_code))
         job.settle_as(passing.place, result)

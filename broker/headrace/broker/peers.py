@@ -56,6 +56,11 @@ class Peers:
             link = self._links[address] = _Link(self, address)
         return link.send(frame, done)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is on its way to or from any peer."""
+        return not any(link.is_busy for link in self._links.values())
+
     def drop(self, address: Address) -> None:
         self._links.pop(address, None)
 
@@ -84,6 +89,10 @@ class _Link:
         self._connected = refused == 0
         if refused not in (0, errno.EINPROGRESS):
             self._loop.call_later(0, lambda: self.fail(errno.errorcode.get(refused, str(refused))))
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._in_flight or self._outgoing)
 
     def send(self, frame: bytes, done: Done | None) -> bool:
         if self._in_flight_bytes + len(frame) > IN_FLIGHT_BYTES_MAX and self._in_flight:

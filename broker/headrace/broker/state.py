@@ -15,6 +15,7 @@ from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.promise import Promise
+from headrace.broker.refusals import Refusals
 from headrace.broker.workers import Workers
 from headrace.wire.errors import ErrorCode
 
@@ -48,6 +49,7 @@ class BrokerState:
     peer: str = ""  # who is being served, while its handler runs
     view: ClusterView = field(default_factory=ClusterView)
     opening: dict[tuple[str, int], int] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
 
     def led_partition(self, topic: str, index: int) -> Partition:
         """The partition, if this broker leads it and its log is not offline. Raises `Refused`."""

@@ -28,6 +28,7 @@ SEND_BYTES_PER_WAKEUP: Final = 8 * 1024 * 1024
 GATHER_PARTS_MAX: Final = 256
 COPY_SLICE_BELOW_BYTES: Final = 16 * 1024  # cheaper to read and send with the rest than a sendfile of its own
 ACCEPT_PAUSE_MS: Final = 100
+RECENT_S: Final = 1.0  # a connection silent for longer has nothing on its way when the broker stops
 
 _GONE: Final = frozenset(
     {
@@ -63,6 +64,7 @@ class Server:
         self.with_output: dict[Transport, None] = {}
         self.starved: dict[Transport, None] = {}  # wait for others' large requests to end
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.serves = True  # what arrives is looked at
         self._idle_s = idle_ms / 1000
         self._listeners: list[Listener] = []
         loop.at_wakeup_end(self.send_all)
@@ -90,6 +92,25 @@ class Server:
         starved, self.starved = self.starved, {}
         for transport in starved:
             transport.update_interest()
+
+    def stop_serving(self) -> None:
+        """Look at nothing that arrives from now on; what was asked before is still answered."""
+        self.serves = False
+        for transport in list(self.connections.values()):
+            transport.update_interest()
+
+    def end_connections(self) -> None:
+        """Say to every client that nothing comes after what was answered; it closes, and so do we then.
+
+        Closing at once would do that too, but with requests unread the kernel says it by a reset, which may
+        overtake the last answers. The loop must turn until `connections` is empty, or patience is over.
+        """
+        recent_s = time.monotonic() - RECENT_S
+        for transport in list(self.connections.values()):
+            if transport.active_s < recent_s and not transport.core.slots:
+                transport.close("")
+            else:
+                transport.end()
 
     def _close_idle(self) -> None:
         before_s = time.monotonic() - self._idle_s
@@ -156,7 +177,7 @@ class Listener:
 class Transport:
     """One client's socket around its sans-IO core."""
 
-    __slots__ = ("_events", "_fd", "_reserved_bytes", "_server", "_socket", "active_s", "core")
+    __slots__ = ("_ending", "_events", "_fd", "_reserved_bytes", "_server", "_socket", "active_s", "core")
 
     def __init__(self, server: Server, client: socket.socket, peer: str, service: Service) -> None:
         client.setblocking(False)
@@ -166,6 +187,7 @@ class Transport:
         self._fd = client.fileno()
         self._events = READABLE
         self._reserved_bytes = 0
+        self._ending = False
         self.active_s = time.monotonic()
         self.core = Connection(
             service,
@@ -186,8 +208,26 @@ class Transport:
             return
         if events & WRITABLE:
             self._server.with_output[self] = None
-        if events & READABLE:
+        if events & READABLE and self._server.serves:
             self._read()
+        elif events & READABLE:
+            self._discard()
+
+    def _discard(self) -> None:
+        """The broker stops: requests that come now are left to whoever is asked next."""
+        self.active_s = time.monotonic()
+        budget = READ_BYTES_PER_WAKEUP
+        try:
+            while budget > 0:
+                count = self._socket.recv_into(self._server.scratch)
+                if not count:
+                    self.close("")
+                    return
+                budget -= count
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close("" if error.errno in _GONE else str(error))
 
     def _read(self) -> None:
         core = self.core
@@ -269,6 +309,19 @@ class Transport:
         if not core.closed:
             self.active_s = time.monotonic()
             self.update_interest()
+            if self._ending and not core.outgoing:
+                self._say_end()
+
+    def end(self) -> None:
+        """After what is answered by now, say that no more comes."""
+        self._ending = True
+        self.send()
+
+    def _say_end(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self.close("" if error.errno in _GONE else str(error))
 
     def _send_some(self) -> int:
         outgoing = self.core.outgoing
@@ -345,7 +398,9 @@ class Transport:
         if core.closed:
             return
         events = 0
-        if self._starves:
+        if not self._server.serves:
+            events |= READABLE
+        elif self._starves:
             self._server.starved[self] = None
         elif not core.must_pause:
             events |= READABLE

@@ -1,5 +1,5 @@
-"""A status page for programs: `GET /status` answers JSON. Owns one small HTTP server in a thread of its
-own.
+"""A status page for programs: `GET /status` answers JSON; for people, `GET /` a page, where there is one.
+Owns one small HTTP server in a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ REQUEST_TIMEOUT_SECONDS: Final = 10.0
 
 class StatusServer:
     """Serves what `status` returns (plain data) on "host:port"; port 0 takes a free one, `address` says
-    which.
+    which. `page` returns HTML.
 
     Raises `OSError` if the address is taken, `ValueError` if it is none.
     """
 
-    def __init__(self, listen: str, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, listen: str, status: Callable[[], dict[str, Any]], page: Callable[[], str] | None = None
+    ) -> None:
         host, _, port = listen.rpartition(":")
         if not host or not port.isdecimal():
             raise ValueError(f"{listen!r} is no address; give HOST:PORT")
@@ -29,12 +31,16 @@ class StatusServer:
             timeout = REQUEST_TIMEOUT_SECONDS
 
             def do_GET(self) -> None:
-                if self.path.split("?")[0] != "/status":
+                path = self.path.split("?")[0]
+                if path == "/status":
+                    body, kind = json.dumps(status()).encode(), "application/json"
+                elif path == "/" and page is not None:
+                    body, kind = page().encode(), "text/html; charset=utf-8"
+                else:
                     self.send_error(404, "there is only /status")
                     return
-                body = json.dumps(status()).encode()
                 self.send_response(200)
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

@@ -88,6 +88,7 @@ def status(json: JsonOption = False) -> None:
                     "state": row.state,
                     "ready": row.is_ready,
                     "problem": row.problem,
+                    "note": row.remark,
                     "drift": [each._asdict() for each in row.drift],
                     "pid": row.pid,
                     "uptime_s": row.uptime_s,
@@ -124,7 +125,9 @@ def status(json: JsonOption = False) -> None:
 
 
 def _how(row: UnitReport) -> str:
-    return f"[red]{escape(row.problem)}[/]" if row.problem else "[green]ready[/]"
+    if row.problem:
+        return f"[red]{escape(row.problem)}[/]"
+    return f"[green]ready[/] {escape(row.remark)}".rstrip()
 
 
 def _print_login(here: Site) -> None:

@@ -11,15 +11,13 @@ from headrace.coordination.session import HeldNode, Watch, ZooKeeperSession
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker says of itself. `front_host`/`front_port`: the listener behind the balancer; None if it
-    has none."""
+    """What a broker says of itself; its listener behind a balancer is announced apart
+    (`coordination.fronts`)."""
 
     broker_id: int
     host: str
     port: int
     datacenter: str
-    front_host: str | None = None
-    front_port: int | None = None
 
 
 class BrokerRegistry:

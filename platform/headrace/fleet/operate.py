@@ -21,7 +21,7 @@ from .agent.errors import AgentRefusedError, Conflict
 from .agent.kinds import Host, parse_configuration, unit_of
 from .agent.local import end_idle_daemon, ensure_agent, find_agent, wait_ended
 from .agent.places import Places
-from .agent.report import UnitReport, report_of
+from .agent.report import UnitReport, ask, report_of
 from .errors import AddressTakenError, FleetError, UnitFailedError
 from .logs import LOG_TAIL_LINES, log_tail
 from .processes import end_units_left_in
@@ -221,8 +221,8 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
 
     def look(unit: Unit) -> UnitReport:
         state = states.get(unit.name)
-        problem = unit.probe.problem() if state is not None and state.is_running else None
-        return report_of(unit, state, problem, ())
+        problem, remark = ask(unit, state)
+        return report_of(unit, state, problem, (), remark)
 
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
         return list(pool.map(look, units))

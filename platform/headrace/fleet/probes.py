@@ -89,6 +89,32 @@ class HttpProbe:
 
 
 @dataclass(frozen=True)
+class BalancerProbe:
+    """Asks the balancer's status: some broker must take connections."""
+
+    url: str
+
+    def problem(self) -> str | None:
+        problem, _ = self._ask()
+        return problem
+
+    def note(self) -> str:
+        """What serves, when it is not HAProxy, and why; else an empty text."""
+        _, note = self._ask()
+        return note
+
+    def _ask(self) -> tuple[str | None, str]:
+        try:
+            status = httpx.get(self.url, timeout=PROBE_TIMEOUT_S, trust_env=False).json()
+            note = status["why"] if status["engine"] == "embedded" else ""
+            return status["problem"], note
+        except httpx.HTTPError as error:
+            return f"{self.url}: {error}", ""
+        except (ValueError, KeyError, TypeError):
+            return f"{self.url} answers, but not as a balancer does", ""
+
+
+@dataclass(frozen=True)
 class HdfsProbe:
     """Asks the NameNode over its JMX page: a live DataNode, and out of safe mode."""
 

@@ -3,9 +3,10 @@
 Owns the site file (YAML) and the address plan of one machine. Knows nothing of processes: units are made
 from it in `fleet.units`. Reads one file and the environment; writes nothing.
 
-The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`, registry `.3:8081`,
-auditor's status `.4:8082`, Airflow `.7:8080`, the agent `.9:8084`, brokers `.11`, `.12`, … `:9092`, mirrors'
-status `.21`, `.22`, … `:8083`, HDFS `.31`.
+The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; what services talk to at
+`.3`: the registry `:8081`, the balancer `:9092` (its status `:8084`, HAProxy's own statistics `:8404`);
+auditor's status `.4:8082`, Airflow `.7:8080`, the agent `.9:8084`, brokers `.11`, `.12`, … `:9092` (for the
+balancer `:9093`), mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ BLOCK_MAX: Final = 240
 
 ZOOKEEPER_PORT: Final = 2181
 BROKER_PORT: Final = 9092
+FRONT_PORT: Final = 9093
+BALANCER_STATUS_PORT: Final = 8084
+HAPROXY_STATISTICS_PORT: Final = 8404
 REGISTRY_PORT: Final = 8081
 AUDITOR_PORT: Final = 8082
 MIRROR_PORT: Final = 8083
@@ -90,7 +94,29 @@ class Datacenter(_Part):
 
     @property
     def bootstrap(self) -> str:
+        """The brokers themselves: for consumers, administration, mirrors."""
         return ",".join(str(address) for address in self.brokers.values())
+
+    def front(self, broker_id: int) -> Address:
+        """Where the balancer reaches a broker."""
+        return Address(self.brokers[broker_id].host, FRONT_PORT)
+
+    @property
+    def balancer(self) -> Address:
+        return Address(self.host(3), BROKER_PORT)
+
+    @property
+    def balancer_status(self) -> Address:
+        return Address(self.host(3), BALANCER_STATUS_PORT)
+
+    @property
+    def haproxy_statistics(self) -> Address:
+        return Address(self.host(3), HAPROXY_STATISTICS_PORT)
+
+    @property
+    def producer_bootstrap(self) -> str:
+        """The one address that services publish to. It serves in the datacenters that are `Site.sources`."""
+        return str(self.balancer)
 
 
 class Mirror(_Part):

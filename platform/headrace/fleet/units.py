@@ -100,6 +100,8 @@ def configurations_of(site: Site) -> dict[str, Configuration]:
         for broker_id in datacenter.brokers:
             made[f"{datacenter.name}-broker-{broker_id}"] = _broker(site, datacenter, broker_id)
         made[f"{datacenter.name}-registry"] = _registry(datacenter)
+    for datacenter in site.sources:
+        made[f"{datacenter.name}-balancer"] = _balancer(site, datacenter)
     made[f"{site.warehouse}-hdfs"] = _hdfs(site)
     for mirror in site.mirrors:
         made[f"{mirror.target}-mirror-{mirror.source}"] = _mirror(site, mirror)
@@ -174,14 +176,30 @@ def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
 
 
 def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration:
+    has_balancer = datacenter in site.sources
     return said.Broker(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         broker_id=broker_id,
         listen=datacenter.brokers[broker_id],
+        front_listen=datacenter.front(broker_id) if has_balancer else None,
+        front_advertise=datacenter.balancer if has_balancer else None,
         zookeeper=str(datacenter.zookeeper),
         data_dir=_data(site, datacenter.name, f"broker-{broker_id}"),
         settings={**BROKER_SETTINGS, **datacenter.broker_settings},
+    )
+
+
+def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
+    return said.Balancer(
+        datacenter=datacenter.name,
+        # It finds brokers as they come and go; that they are required makes it leave before they do.
+        requires=_brokers(datacenter),
+        listen=datacenter.balancer,
+        zookeeper=str(datacenter.zookeeper),
+        status=datacenter.balancer_status,
+        statistics=datacenter.haproxy_statistics,
+        data_dir=_data(site, datacenter.name, "balancer"),
     )
 
 

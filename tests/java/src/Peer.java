@@ -10,6 +10,10 @@ import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -32,6 +36,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class Peer {
   private static final Duration POLL = Duration.ofMillis(200);
   private static final Map<String, KafkaConsumer<byte[], byte[]>> MEMBERS = new HashMap<>();
+  private static final Map<String, CompletableFuture<String>> UNDER_WAY = new HashMap<>();
+  private static final Set<String> ENDING = ConcurrentHashMap.newKeySet();
 
   public static void main(String[] unused) throws Exception {
     BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -57,6 +63,14 @@ public final class Peer {
     switch (verb) {
       case "produce":
         return produce(arguments);
+      case "begin":
+        UNDER_WAY.put(
+            arguments.get("name"),
+            CompletableFuture.supplyAsync(() -> produced(arguments), task -> new Thread(task).start()));
+        return "";
+      case "finish":
+        ENDING.add(arguments.get("name"));
+        return UNDER_WAY.remove(arguments.get("name")).get();
       case "consume":
         return consume(arguments);
       case "join":
@@ -84,7 +98,19 @@ public final class Peer {
     return configuration;
   }
 
-  /** Sends each line of the file `records` to `topic` and `partition`; answers with the first and last offset. */
+  /** "begin" produces in a thread of its own, under a `name`; "finish" ends that and answers as "produce" does. */
+  private static String produced(Map<String, String> arguments) {
+    try {
+      return produce(arguments);
+    } catch (Exception error) {
+      throw new CompletionException(error);
+    }
+  }
+
+  /**
+   * Sends each line of the file `records` to `topic` and `partition`, `pause_ms` before each; answers with the first
+   * and last offset, and how many were acknowledged.
+   */
   private static String produce(Map<String, String> arguments) throws Exception {
     AtomicReference<Exception> failure = new AtomicReference<>();
     long[] offsets = {Long.MAX_VALUE, -1, 0};
@@ -93,7 +119,10 @@ public final class Peer {
         BufferedReader lines = Files.newBufferedReader(Path.of(arguments.get("records")))) {
       String topic = arguments.get("topic");
       Integer partition = arguments.containsKey("partition") ? Integer.valueOf(arguments.get("partition")) : null;
-      for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+      long pauseMs = Long.parseLong(arguments.getOrDefault("pause_ms", "0"));
+      String name = arguments.getOrDefault("name", "");
+      for (String line = lines.readLine(); line != null && !ENDING.contains(name); line = lines.readLine()) {
+        Thread.sleep(pauseMs);
         String[] words = line.split(" ");
         ProducerRecord<byte[], byte[]> record = new ProducerRecord<>(
             topic, partition, Long.valueOf(words[1]), unhex(words[2]), unhex(words[3]));

@@ -15,6 +15,7 @@ from headrace.broker import validation
 from headrace.broker.core import Connection, Slot
 from headrace.broker.errors import Refused
 from headrace.broker.partitions import Partition
+from headrace.broker.refusals import ProducerBatch, producer_batch
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
 from headrace.log.producers import Verdict, check
@@ -29,6 +30,7 @@ from headrace.wire.produce import (
     ProducePartitionResult,
     ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
     ProduceTopicResult,
     encode_response,
     refuse,
@@ -48,6 +50,7 @@ class Passing(NamedTuple):
     leader: int
     topic: str
     part: ProducePartition
+    batch: ProducerBatch | None
 
 
 class ProduceJob:
@@ -109,6 +112,14 @@ class ProduceJob:
         self._results[index] = result._replace(current_leader=None)
         self._settled(name, partition, ErrorCode(result.error_code), result.error_message)
 
+    def note(self, index: int, batch: ProducerBatch | None, code: ErrorCode) -> None:
+        """Before one partition's outcome is told: what comes behind a batch that was refused must wait."""
+        if code is not ErrorCode.NONE:
+            topic, partition = self._asked(index)
+            self._state.refusals.note(
+                topic_key(topic), partition.partition, batch, code, self._state.clock_ms()
+            )
+
     def _settled(self, name: str, partition: int, code: ErrorCode, message: str | None) -> None:
         self._left -= 1
         if self._slot is None and code is not ErrorCode.NONE:
@@ -120,10 +131,13 @@ class ProduceJob:
             self._answer()
 
     def _place(self, index: int) -> tuple[str, int]:
+        topic, partition = self._asked(index)
+        return topic.name or self._state.view.names_by_id.get(topic.topic_id, ""), partition.partition
+
+    def _asked(self, index: int) -> tuple[ProduceTopic, ProducePartition]:
         for topic in self._body.topics:
             if index < len(topic.partitions):
-                name = topic.name or self._state.view.names_by_id.get(topic.topic_id, "")
-                return name, topic.partitions[index].partition
+                return topic, topic.partitions[index]
             index -= len(topic.partitions)
         raise IndexError(index)
 
@@ -151,13 +165,21 @@ class ProduceJob:
 class _Waiting:
     """One partition of a job, until its bytes are written (or durable)."""
 
-    __slots__ = ("_base_address", "_index", "_job", "durable", "end_address")
+    __slots__ = ("_base_address", "_batch", "_index", "_job", "durable", "end_address")
 
     def __init__(
-        self, job: ProduceJob, index: int, base_address: int, end_address: int, *, durable: bool
+        self,
+        job: ProduceJob,
+        index: int,
+        batch: ProducerBatch | None,
+        base_address: int,
+        end_address: int,
+        *,
+        durable: bool,
     ) -> None:
         self._job = job
         self._index = index
+        self._batch = batch
         self._base_address = base_address
         self.end_address = end_address
         self.durable = durable
@@ -167,7 +189,13 @@ class _Waiting:
         return self._job.timeout_ms
 
     def appended(self, code: ErrorCode, message: str | None) -> None:
+        self._job.note(self._index, self._batch, code)
         self._job.settle(self._index, code, self._base_address if code is ErrorCode.NONE else -1, message)
+
+
+def topic_key(topic: ProduceTopic) -> str:
+    """What a producer calls the topic: by name, or by an id that may not be known here yet."""
+    return topic.name or str(topic.topic_id)
 
 
 PassOn = Callable[[ProduceJob, ProduceRequest, list[Passing]], None]
@@ -201,17 +229,20 @@ def handle(
     for topic in body.topics:
         name = topic.name or state.view.names_by_id.get(topic.topic_id)
         for part in topic.partitions:
+            batch = producer_batch(part.records)
             try:
                 if name is None:
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic.topic_id}")
+                _check_turn(state, topic_key(topic), part.partition, batch)
                 known = state.view.partition(name, part.partition)
                 if pass_on is not None and known is not None and known.leader != state.broker_id:
-                    passings.append(Passing(index, known.leader, name, part))
+                    passings.append(Passing(index, known.leader, name, part, batch))
                     index += 1
                     continue
                 partition = state.led_partition(name, part.partition)
-                _append(state, partition, part, job, index, durable=body.acks == ACKS_ALL, owned=owned)
+                _append(state, partition, part, job, index, batch, durable=body.acks == ACKS_ALL, owned=owned)
             except Refused as error:
+                job.note(index, batch, error.code)
                 job.settle(index, error.code, -1, error.message)
             index += 1
     if pass_on is not None and passings:
@@ -229,12 +260,24 @@ def _refusal(body: ProduceRequest) -> tuple[ErrorCode, str] | None:
     return None
 
 
+def _check_turn(state: BrokerState, topic: str, partition: int, batch: ProducerBatch | None) -> None:
+    """Raises `Refused` for a batch that stands behind one that was refused and will come again."""
+    awaited = state.refusals.awaited_before(topic, partition, batch, state.clock_ms())
+    if awaited is not None and batch is not None:
+        raise Refused(
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            f"{topic}-{partition}: producer {batch.producer_id} must send sequence {awaited} again before "
+            f"{batch.first_sequence}",
+        )
+
+
 def _append(
     state: BrokerState,
     partition: Partition,
     part: ProducePartition,
     job: ProduceJob,
     index: int,
+    batch: ProducerBatch | None,
     *,
     durable: bool,
     owned: bool,
@@ -253,7 +296,7 @@ def _append(
         # The roll inside `stage` failed: whatever was staged before it is settled, this batch is not there.
         state.partitions.settle(partition)
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
-    waiting = _Waiting(job, index, base, log.staged_end_address, durable=durable)
+    waiting = _Waiting(job, index, batch, base, log.staged_end_address, durable=durable)
     state.partitions.staged(partition, waiting, count)
 
 

@@ -216,6 +216,7 @@ def serve(
     if producer_id >= 0 and (
         header.producer_epoch < 0
         or header.base_sequence < 0
+        or len(state.refusals)
         or check(
             log.producers.get(producer_id), header.producer_epoch, header.base_sequence, header.last_sequence
         ).verdict

@@ -29,6 +29,7 @@ from pydantic import (
 
 from headrace.fleet.site import (
     AIRFLOW_PORT,
+    BALANCER_STATUS_PORT,
     BROKER_PORT,
     DATANODE_PORTS,
     NAMENODE_PORT,
@@ -109,7 +110,7 @@ class Configuration(BaseModel):
     """What all kinds have.
 
     `requires` names units that must be ready before this one is first started: `headrace up`, and an agent that
-    starts its units again, go by it. After a crash a unit comes back alone; then it waits for them by itself.
+    starts its units again, go by it. After a crash a unit comes back alone, and waits for them by itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -148,6 +149,21 @@ class Broker(Configuration):
         if (self.front_listen is None) != (self.front_advertise is None):
             raise ValueError("front_listen and front_advertise go together: give both, or neither")
         return self
+
+
+class Balancer(Configuration):
+    """One address for producers, before all brokers of a datacenter. `status` is its page, `statistics` is
+    HAProxy's own; `engine` auto: HAProxy where it is installed.
+    """
+
+    kind: Literal["balancer"] = "balancer"
+    zookeeper: ZooKeeperHosts
+    listen: HostPort = _loopback(BROKER_PORT)
+    status: HostPort = _loopback(BALANCER_STATUS_PORT)
+    statistics: HostPort | None = None
+    engine: Literal["auto", "haproxy", "embedded"] = "auto"
+    connections_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    data_dir: Directory | None = None
 
 
 class Registry(Configuration):

@@ -40,7 +40,7 @@ from .errors import (
     UnitsLeftError,
     UnitUnknownError,
 )
-from .report import Drift, Outcome, UnitReport, drift_of, outcome_of, report_of
+from .report import Drift, Outcome, UnitReport, ask, drift_of, outcome_of, report_of
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +126,9 @@ class Keeper:
 
         def look(unit: Unit) -> UnitReport:
             state = states.get(unit.name)
-            problem = unit.probe.problem() if state is not None and state.is_running else None
+            problem, remark = ask(unit, state)
             drift = () if differences is None else _drift(unit, state, differences)
-            return report_of(unit, state, problem, drift)
+            return report_of(unit, state, problem, drift, remark)
 
         return list(self._probes.map(look, units))
 

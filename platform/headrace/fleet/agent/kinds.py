@@ -25,13 +25,14 @@ from headrace.fleet.airflow_units import (
     dags_folder,
 )
 from headrace.fleet.errors import FleetError
-from headrace.fleet.probes import BrokerProbe, HdfsProbe, HttpProbe, ZooKeeperProbe
+from headrace.fleet.probes import BalancerProbe, BrokerProbe, HdfsProbe, HttpProbe, ZooKeeperProbe
 from headrace.fleet.site import Address
 from headrace.fleet.units import Unit, java, pyspark_jars
 
 from .configuration import (
     Airflow,
     Auditor,
+    Balancer,
     Broker,
     Configuration,
     Hdfs,
@@ -80,7 +81,7 @@ class Host:
         except PackageNotFoundError:
             ours = "unknown"
         home = home.absolute()
-        versions = dict.fromkeys(("broker", "registry", "mirror", "auditor"), ours)
+        versions = dict.fromkeys(("broker", "balancer", "registry", "mirror", "auditor"), ours)
         versions["zookeeper"] = _version_of_jar(jars, "zookeeper")
         versions["hdfs"] = _version_of_jar(home / "jars" / "hdfs", "hadoop-hdfs")
         versions["airflow"] = airflow_version() or "unknown"
@@ -168,6 +169,30 @@ def _broker(name: str, said: Broker, host: Host) -> Unit:
         ),
         listens=(said.listen, *([said.front_listen] if said.front_listen else [])),
         probe=BrokerProbe(said.listen, said.broker_id),
+        log_path=host.log(name),
+        requires=said.requires,
+        data_dir=directory,
+    )
+
+
+def _balancer(name: str, said: Balancer, host: Host) -> Unit:
+    directory = said.data_dir or host.home / "data" / name
+    return Unit(
+        name=name,
+        datacenter=said.datacenter,
+        kind=said.kind,
+        command=host.module(
+            "headrace.fleet.balancer",
+            *("--listen", said.listen),
+            *("--zookeeper", said.zookeeper),
+            *("--directory", directory),
+            *("--status", said.status),
+            *_option("--statistics", said.statistics),
+            *("--engine", said.engine),
+            *("--connections-max", said.connections_max),
+        ),
+        listens=(said.listen, said.status, *([said.statistics] if said.statistics else [])),
+        probe=BalancerProbe(f"http://{said.status}/status"),
         log_path=host.log(name),
         requires=said.requires,
         data_dir=directory,
@@ -311,6 +336,7 @@ Kinds = Mapping[str, Kind]
 KINDS: Final[Kinds] = {
     "zookeeper": Kind(ZooKeeper, _zookeeper),
     "broker": Kind(Broker, _broker),
+    "balancer": Kind(Balancer, _balancer),
     "registry": Kind(Registry, _registry),
     "mirror": Kind(Mirror, _mirror),
     "auditor": Kind(Auditor, _auditor),

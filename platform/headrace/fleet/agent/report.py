@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace.fleet.probes import BalancerProbe
 from headrace.fleet.supervisor import UnitState
 from headrace.fleet.units import Unit
 
@@ -41,7 +42,8 @@ class UnitReport(NamedTuple):
     """One unit as it is now.
 
     `state` and `note` are supervisord's words, `state` None when it does not know the unit; `problem` is None
-    for a unit that is ready; `definition` changes whenever the process would be started otherwise.
+    for a unit that is ready, of which `remark` may say what is worth knowing; `definition` changes whenever the
+    process would be started otherwise.
     """
 
     name: str
@@ -51,6 +53,7 @@ class UnitReport(NamedTuple):
     state: str | None
     note: str
     problem: str | None
+    remark: str
     drift: tuple[Drift, ...]
     pid: int | None
     uptime_s: int
@@ -84,7 +87,7 @@ class UnitReport(NamedTuple):
 
 
 def report_of(
-    unit: Unit, state: UnitState | None, problem: str | None, drift: tuple[Drift, ...]
+    unit: Unit, state: UnitState | None, problem: str | None, drift: tuple[Drift, ...], remark: str = ""
 ) -> UnitReport:
     """`problem` is the probe's; a unit whose process does not run has that one first."""
     if state is None:
@@ -99,6 +102,7 @@ def report_of(
         state=state.state if state else None,
         note=state.note if state else "",
         problem=problem,
+        remark=remark if problem is None else "",
         drift=drift,
         pid=state.pid if state and state.pid else None,
         uptime_s=state.uptime_s if state else 0,
@@ -142,3 +146,11 @@ def outcome_of(is_known: bool, is_same: bool, drift: tuple[Drift, ...]) -> Outco
     if not is_known:
         return Outcome.CREATED
     return Outcome.UNCHANGED if is_same and not drift else Outcome.CHANGED
+
+
+def ask(unit: Unit, state: UnitState | None) -> tuple[str | None, str]:
+    """What the probe says of a process that runs: its problem; without one, what is worth knowing."""
+    if state is None or not state.is_running:
+        return None, ""
+    problem = unit.probe.problem()
+    return problem, unit.probe.note() if problem is None and isinstance(unit.probe, BalancerProbe) else ""

@@ -19,7 +19,7 @@ def start_service(plan: DemoPlan, service: Service) -> Child:
         "datacenter": service.datacenter.name,
         "service": service.name,
         "server": service.server,
-        "bootstrap": service.datacenter.bootstrap,
+        "bootstrap": service.datacenter.producer_bootstrap,
         "registry": service.datacenter.registry_url,
         "topic": TOPIC,
         "share": f"{service.number}/{len(plan.services)}",

@@ -19,6 +19,7 @@ from headrace.client import Admin
 from headrace.client.errors import BrokerError
 from headrace.fleet import operate
 from headrace.fleet.errors import FleetError
+from headrace.fleet.probes import BalancerProbe
 from headrace.fleet.units import Unit, units_of
 from headrace.wire.errors import ErrorCode
 
@@ -85,10 +86,14 @@ def bring_up(plan: DemoPlan, stage: Stage) -> None:
         operate.up(plan.site, tell)
     for datacenter in plan.site.datacenters:
         hosts = [address.host for address in datacenter.brokers.values()]
+        front = f", services publish to {datacenter.balancer}" if datacenter in plan.site.sources else ""
         stage.say(
             f"{datacenter.name:<9} ZooKeeper {datacenter.zookeeper}, brokers {hosts[0]}"
             + "".join(f", .{host.rpartition('.')[2]}" for host in hosts[1:])
+            + front
         )
+    for note in {unit.probe.note() for unit in units if isinstance(unit.probe, BalancerProbe)} - {""}:
+        stage.say(note)
 
 
 def make_topics(plan: DemoPlan, stage: Stage) -> Start:

@@ -1,0 +1,96 @@
+"""The brokers behind the balancer: which there are, which get new connections, which one is next. Pure.
+
+A backend is *ready* while its broker announces its front: it gets new connections as long as it is healthy.
+It is *draining* once the broker has taken its front back (it stops) or has gone: connections that are open
+stay, new ones go elsewhere. It is dropped when the last of them is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from headrace.coordination.fronts import Front
+
+CHECK_INTERVAL_S: Final = 0.5
+CHECK_TIMEOUT_S: Final = 2.0
+CHECKS_TO_FALL: Final = 3
+CONNECT_TIMEOUT_S: Final = 2.0
+
+Address = tuple[str, int]
+
+
+class Phase(StrEnum):
+    READY = "ready"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One broker's front."""
+
+    broker_id: int
+    address: Address
+    phase: Phase
+
+    @property
+    def name(self) -> str:
+        return f"broker-{self.broker_id}"
+
+
+class Figures(NamedTuple):
+    """What an engine says of one backend: connections open now and ever, failed attempts, bytes from and to
+    clients, the last health check in words.
+    """
+
+    is_up: bool
+    connections: int
+    connections_total: int
+    connect_errors: int
+    bytes_in: int
+    bytes_out: int
+    check: str
+
+
+def after_fronts(known: Mapping[int, Backend], fronts: Iterable[Front]) -> dict[int, Backend]:
+    """What stands behind the balancer once these fronts are announced, and no others."""
+    ready = {
+        front.broker_id: Backend(front.broker_id, (front.host, front.port), Phase.READY) for front in fronts
+    }
+    draining = {
+        broker_id: Backend(broker_id, backend.address, Phase.DRAINING)
+        for broker_id, backend in known.items()
+        if broker_id not in ready
+    }
+    return dict(sorted((ready | draining).items()))
+
+
+def without_drained(known: Mapping[int, Backend], connections: Mapping[int, int]) -> dict[int, Backend]:
+    """The same without those that drain and have no connection left."""
+    return {
+        broker_id: backend
+        for broker_id, backend in known.items()
+        if backend.phase is Phase.READY or connections.get(broker_id, 0)
+    }
+
+
+class Health(NamedTuple):
+    """Of one backend. It begins down, rises with one good check, and falls with `CHECKS_TO_FALL` bad ones in
+    a row: a broker that is merely busy keeps its connections.
+    """
+
+    is_up: bool = False
+    failures: int = 0
+
+    def after(self, good: bool) -> Health:
+        if good:
+            return Health(is_up=True)
+        failures = self.failures + 1
+        return Health(self.is_up and failures < CHECKS_TO_FALL, min(failures, CHECKS_TO_FALL))
+
+
+def choose(up: Collection[int], connections: Mapping[int, int], total: Mapping[int, int]) -> int | None:
+    """The backend for a new connection: the one with the fewest, and of those the one that had the fewest."""
+    return min(up, key=lambda each: (connections.get(each, 0), total.get(each, 0), each), default=None)

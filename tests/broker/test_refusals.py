@@ -1,0 +1,74 @@
+"""Which batches must wait for one that was refused."""
+
+import pytest
+
+from headrace.broker.refusals import ENTRIES_MAX, KEPT_MS, ProducerBatch, Refusals, precedes, producer_batch
+from headrace.wire.batch import SEQUENCE_SPAN, readdress
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, encode_batch
+
+GONE = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def batch(first_sequence: int, epoch: int = 0, producer_id: int = 5) -> ProducerBatch:
+    return ProducerBatch(producer_id, epoch, first_sequence)
+
+
+def test_those_behind_wait_until_the_refused_one_comes_again() -> None:
+    refusals = Refusals()
+    refusals.note("t", 0, batch(4), GONE, 0)
+    refusals.note("t", 0, batch(6), GONE, 0)
+    assert refusals.awaited_before("t", 0, batch(8), 1) == 4
+    assert refusals.awaited_before("t", 0, batch(2), 1) is None, "a copy of what is stored"
+    assert refusals.awaited_before("t", 1, batch(8), 1) is None, "another partition"
+    assert refusals.awaited_before("t", 0, batch(8, producer_id=6), 1) is None, "another producer"
+    assert refusals.awaited_before("t", 0, batch(4), 1) is None
+    assert refusals.awaited_before("t", 0, batch(6), 1) is None
+    assert not len(refusals)
+
+
+def test_a_producer_that_begins_anew_is_not_held() -> None:
+    refusals = Refusals()
+    refusals.note("t", 0, batch(4), GONE, 0)
+    assert refusals.awaited_before("t", 0, batch(9, epoch=1), 1) is None
+    assert not len(refusals)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.MESSAGE_TOO_LARGE]
+)
+def test_what_is_stored_or_given_up_holds_nobody(code: ErrorCode) -> None:
+    refusals = Refusals()
+    refusals.note("t", 0, batch(4), code, 0)
+    assert not len(refusals)
+
+
+def test_memory_ends() -> None:
+    refusals = Refusals()
+    refusals.note("t", 0, batch(4), GONE, 0)
+    assert refusals.awaited_before("t", 0, batch(5), KEPT_MS - 1) == 4
+    assert refusals.awaited_before("t", 0, batch(5), KEPT_MS) is None
+    assert not len(refusals)
+    for number in range(ENTRIES_MAX + 5):
+        refusals.note("t", 0, batch(0, producer_id=number), GONE, 0)
+    assert len(refusals) == ENTRIES_MAX
+    assert refusals.awaited_before("t", 0, batch(1, producer_id=4), 1) is None
+    assert refusals.awaited_before("t", 0, batch(1, producer_id=5), 1) == 0
+
+
+def test_sequence_numbers_wrap() -> None:
+    assert precedes(SEQUENCE_SPAN - 1, 0)
+    assert not precedes(0, SEQUENCE_SPAN - 1)
+    assert not precedes(3, 3)
+
+
+def test_only_an_idempotent_producers_own_batch_has_a_turn() -> None:
+    record = Record(0, 1_000, None, b"v")
+    mine = encode_batch([record], producer_id=5, producer_epoch=1, base_sequence=2)
+    assert producer_batch(mine) == (5, 1, 2)
+    assert producer_batch(encode_batch([record])) is None
+    assert producer_batch(None) is None
+    assert producer_batch(mine[:40]) is None
+    copied = bytearray(mine)
+    readdress(copied, 0, 100)
+    assert producer_batch(bytes(copied)) is None, "a mirror's copy has its order from its address"
