@@ -109,8 +109,8 @@ def _loopback(port: int) -> Any:
 class Configuration(BaseModel):
     """What all kinds have.
 
-    `requires` names units that must be ready before this one is first started: `headrace up`, and an agent that
-    starts its units again, go by it. After a crash a unit comes back alone, and waits for them by itself.
+    `requires` names units that must be ready before this one is first started: `headrace up` and an agent
+    that starts its units again go by it. After a crash a unit comes back alone and waits for them by itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

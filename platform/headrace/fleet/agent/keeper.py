@@ -119,10 +119,11 @@ class Keeper:
         Drift costs supervisord another look at its configuration; who only waits can do without.
         """
         units = [self.unit(name) for name in (self.names() if names is None else names)]
+        differences: Differences | None = None
         if with_drift:
             states, differences = self._observe()
         else:
-            states, differences = self._supervisor.states(), None
+            states = self._supervisor.states()
 
         def look(unit: Unit) -> UnitReport:
             state = states.get(unit.name)
@@ -165,7 +166,8 @@ class Keeper:
                         f"unit {name} would be one more than {UNITS_MAX}, a host's most; delete another"
                     )
             _check_order(unit, others)
-            state, drift = None, ()
+            state: UnitState | None = None
+            drift: tuple[Drift, ...] = ()
             if before is not None:
                 states, differences = self._observe()
                 state = states.get(name)

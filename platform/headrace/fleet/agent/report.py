@@ -42,8 +42,8 @@ class UnitReport(NamedTuple):
     """One unit as it is now.
 
     `state` and `note` are supervisord's words, `state` None when it does not know the unit; `problem` is None
-    for a unit that is ready, of which `remark` may say what is worth knowing; `definition` changes whenever the
-    process would be started otherwise.
+    for a unit that is ready, of which `remark` may say what is worth knowing; `definition` changes whenever
+    the process would be started otherwise.
     """
 
     name: str
