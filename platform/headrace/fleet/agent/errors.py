@@ -77,7 +77,7 @@ class UnitUnknownError(AgentError):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         there = f"it has {', '.join(sorted(known))}" if known else "it has none; PUT one"
-        super().__init__(f"unit {name} is not one of this host; {there}")
+        super().__init__(f"unit {shortened(name)} is not one of this host; {there}")
 
 
 class Conflict(NamedTuple):
