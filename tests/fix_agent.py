@@ -102,6 +102,13 @@ class RunningAgent:
         listen = f"{HOST}:{free_port(HOST)}"
         return {"kind": "stand-in", "datacenter": "east", "listen": listen, **said}
 
+    def put_all(self, told: dict[str, dict[str, Any]]) -> None:
+        """Several units at once; returns when all are ready."""
+        for name in told:
+            self.client.put(name, told[name])
+        for name in told:
+            self.client.unit(name, wait_s=WAIT_MAX_S)
+
     def close(self) -> None:
         if self.process is not None:
             self.end(signal.SIGKILL)

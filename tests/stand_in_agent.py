@@ -27,7 +27,7 @@ broken = pathlib.Path(os.environ["HEADRACE_HOME"], os.environ["HEADRACE_UNIT"] +
 if broken.exists():
     sys.exit(broken.read_text())
 subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
-time.sleep(0.3)
+time.sleep(0.1)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)

@@ -31,25 +31,25 @@ def test_units_outlive_an_agent_that_ends_and_are_adopted(agent: RunningAgent) -
     assert agent.pid("one") == pid
 
 
-@pytest.mark.parametrize("step", ["recorded", "stopped", "started", "applied"])
-def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent, step: str) -> None:
+def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent) -> None:
     told = {name: agent.stand_in() for name in ("one", "two")}
-    for name in told:
-        agent.client.put(name, told[name], wait_s=READY_S)
-    pids = {name: agent.pid(name) for name in told}
-    (agent.home / "crash-at").write_text(step)
-    changed = {**told["one"], "value": "another"}
-    with pytest.raises(AgentUnreachableError):
-        agent.client.put("one", changed, wait_s=READY_S)
-    assert agent.has_ended() == -signal.SIGKILL
-    agent.start()
-    eventually(lambda: "one" in agent.states() and agent.pid("one") not in (0, pids["one"]))
-    one = agent.client.unit("one", wait_s=READY_S)
-    assert (one.configuration["value"], one.drift) == ("another", ())
-    # The client sends it again, since it never got an answer.
-    assert agent.client.put("one", changed, wait_s=READY_S).outcome is Outcome.UNCHANGED
-    assert agent.pid("two") == pids["two"], "the other unit did not notice"
-    assert not is_alive(pids["one"])
+    agent.put_all(told)
+    untouched = agent.pid("two")
+    for step in ("recorded", "stopped", "started", "applied"):
+        before = agent.pid("one")
+        (agent.home / "crash-at").write_text(step)
+        changed = {**told["one"], "value": f"killed when it was {step}"}
+        with pytest.raises(AgentUnreachableError):
+            agent.client.put("one", changed, wait_s=READY_S)
+        assert agent.has_ended() == -signal.SIGKILL
+        agent.start()
+        eventually(lambda before=before: "one" in agent.states() and agent.pid("one") not in (0, before))
+        one = agent.client.unit("one", wait_s=READY_S)
+        assert (one.configuration["value"], one.drift) == (changed["value"], ())
+        # The client sends it again, since it never got an answer.
+        assert agent.client.put("one", changed, wait_s=READY_S).outcome is Outcome.UNCHANGED, step
+        assert not is_alive(before), step
+        assert agent.pid("two") == untouched, "the other unit did not notice"
 
 
 @pytest.mark.parametrize("step", ["forgotten", "stopped"])
@@ -83,9 +83,7 @@ def kill_supervisord(agent: RunningAgent) -> None:
 
 
 def test_a_killed_supervisord_is_replaced_and_its_orphans_are_swept_before(agent: RunningAgent) -> None:
-    first, second = agent.stand_in(), agent.stand_in(requires=["one"])
-    agent.client.put("one", first, wait_s=READY_S)
-    agent.client.put("two", second, wait_s=READY_S)
+    agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
     orphans = units_left_in(agent.home)
     assert len(orphans) == 4, "two stand-ins and a child of each"
     kill_supervisord(agent)
@@ -96,9 +94,8 @@ def test_a_killed_supervisord_is_replaced_and_its_orphans_are_swept_before(agent
 
 
 def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgent) -> None:
-    agent.client.put("one", agent.stand_in(), wait_s=READY_S)
     gone = agent.stand_in()
-    agent.client.put("two", gone, wait_s=READY_S)
+    agent.put_all({"one": agent.stand_in(), "two": gone})
     orphans = units_left_in(agent.home)
     agent.end(signal.SIGKILL)
     kill_supervisord(agent)

@@ -175,10 +175,7 @@ def test_waiting_for_health_is_bounded_and_tells_why(agent: RunningAgent) -> Non
 
 def test_a_rolling_restart_waits_for_health_and_stops_at_the_first_that_fails(agent: RunningAgent) -> None:
     names = ["one", "two", "three"]
-    for name in names:
-        agent.client.put(name, agent.stand_in())
-    for name in names:
-        agent.client.unit(name, wait_s=READY_S)
+    agent.put_all({name: agent.stand_in() for name in names})
     before = {name: agent.pid(name) for name in names}
     missing: list[set[str]] = []
     is_over = threading.Event()

@@ -42,10 +42,10 @@ SOCKET_PATH_MAX: Final = 90
 STOP_TIMEOUT_MAX_S: Final = 60.0
 COMMAND_LENGTH_MAX: Final = 10_000
 
-_BAD_NAME_FAULT: Final = 10
 _NOT_RUNNING_FAULT: Final = 70
 _ALREADY_STARTED_FAULT: Final = 60
 _ALREADY_ADDED_FAULT: Final = 90
+_STILL_RUNNING_FAULT: Final = 91
 # Within a value supervisord takes these for a comment's begin; behind two quotes they are the same word.
 _COMMENT_SIGN: Final = re.compile(r"(?<=\s)(?=[;#])")
 
@@ -198,16 +198,14 @@ class Supervisor:
         """Stops a unit, and forgets it. Returns when its process is gone."""
         deadline = time.monotonic() + STOP_TIMEOUT_MAX_S
         # Asking again and again is quicker than waiting: between requests supervisord looks up once a second.
-        while (state := self.states().get(name)) is not None and state.pid:
-            if state.state != "STOPPING":
+        while (state := self.states().get(name)) is not None:
+            if state.state in ("STARTING", "RUNNING", "BACKOFF"):
                 self.stop(name)
+            elif self._call("removeProcessGroup", name, ignore=_STILL_RUNNING_FAULT):
+                return
             if time.monotonic() > deadline:
                 raise SupervisorError(f"unit {name}, process {state.pid}, does not end; see {self.log_path}")
             time.sleep(0.05)
-        if state is not None:
-            # Or it would be started again between these two.
-            self.stop(name)
-            self._call("removeProcessGroup", name, ignore=_BAD_NAME_FAULT)
 
     def states(self) -> dict[str, UnitState]:
         """Every unit the daemon knows, by name; empty when there is no daemon."""
