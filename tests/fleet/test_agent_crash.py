@@ -10,7 +10,7 @@ import pytest
 
 from fix_agent import RunningAgent, eventually
 from headrace.fleet.agent.errors import AgentUnreachableError
-from headrace.fleet.agent.report import Outcome
+from headrace.fleet.agent.report import DriftKind, Outcome
 from headrace.fleet.processes import is_alive, units_left_in
 
 READY_S = 60.0
@@ -108,3 +108,20 @@ def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgen
     assert agent.client.unit("one", wait_s=READY_S).is_ready
     assert not any(map(is_alive, orphans))
     assert len(units_left_in(agent.home)) == 4
+
+
+def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: RunningAgent) -> None:
+    agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
+    told = agent.home / "one.told"
+    told.unlink()
+    told.mkdir()
+    before = agent.pid("two")
+    try:
+        kill_supervisord(agent)
+        eventually(lambda: "two" in agent.states() and agent.pid("two") not in (0, before))
+        assert agent.client.unit("two", wait_s=READY_S).is_ready
+        one = agent.client.unit("one")
+        assert {each.what for each in one.drift} == {DriftKind.PROCESS, DriftKind.FILE}
+        assert "one cannot be started again" in (agent.home / "agent.out").read_text()
+    finally:
+        told.rmdir()

@@ -324,3 +324,22 @@ def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> No
     finally:
         agent.close()
     eventually(lambda: not is_alive(pid))
+
+
+def test_of_two_that_want_the_same_address_at_once_one_is_refused(agent: RunningAgent) -> None:
+    told = agent.stand_in()
+    refused: list[str] = []
+
+    def put(name: str) -> None:
+        try:
+            agent.client.put(name, told)
+        except AgentRefusedError as error:
+            refused.append(error.code)
+
+    threads = [threading.Thread(target=put, args=(name,)) for name in ("one", "two", "three")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == ["conflict", "conflict"]
+    assert len(agent.states()) == 1

@@ -1,19 +1,21 @@
-"""Who holds what a unit wants: an address, a folder of data.
+"""What a unit cannot have: an address or a folder that another holds, a place in the order that there is not.
 
-Owns that question. Looks at the other units of the host and at the machine's listening sockets; changes
+Owns these questions. Looks at the other units of the host and at the machine's listening sockets; changes
 nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.fleet.addresses import holder_of, is_taken
+from headrace.fleet.errors import FleetError
 from headrace.fleet.site import Address
-from headrace.fleet.units import Unit
+from headrace.fleet.units import Unit, levels
 
-from .errors import AddressNotHereError, Conflict
+from .errors import AddressNotHereError, ConfigurationError, Conflict, FieldProblem
 
 
 def conflicts_of(
@@ -26,6 +28,23 @@ def conflicts_of(
     """
     others = list(others)
     return [*_between_units(unit, others), *_with_the_machine(unit, others, held, home)]
+
+
+def with_local_requirements(units: Sequence[Unit]) -> list[Unit]:
+    """The units with those requirements alone that are units of this host."""
+    there = {unit.name for unit in units}
+    return [replace(unit, requires=tuple(each for each in unit.requires if each in there)) for unit in units]
+
+
+def check_order(unit: Unit, others: Sequence[Unit]) -> None:
+    """Raises `ConfigurationError` when the unit would close a circle of requirements."""
+    try:
+        levels(with_local_requirements([*others, unit]))
+    except FleetError as error:
+        requires = ", ".join(unit.requires)
+        raise ConfigurationError(
+            unit.name, [FieldProblem("requires", requires, f"cannot be: {error}")]
+        ) from error
 
 
 def _between_units(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -27,13 +26,11 @@ from headrace.fleet.supervisor import Differences, Supervisor, UnitState
 from headrace.fleet.units import Unit, levels
 
 from .configuration import Configuration
-from .conflicts import conflicts_of
+from .conflicts import check_order, conflicts_of, with_local_requirements
 from .desired import DesiredState, Entry
 from .errors import (
     BusyError,
-    ConfigurationError,
     ConflictError,
-    FieldProblem,
     NotReadyBeforeError,
     NotReadyError,
     TooManyUnitsError,
@@ -46,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 UNITS_MAX: Final = 64
 WATCH_INTERVAL_S: Final = 1.0
+RETRY_INTERVAL_S: Final = 5.0
 POLL_INTERVAL_S: Final = 0.2
 PROBES_AT_ONCE: Final = 8
 # A unit that ends slowly is killed after its own stop timeout; then it is the next one's turn.
@@ -158,36 +156,40 @@ class Keeper:
         """
         unit = self._make(name, configuration)
         with self._turn_of(name):
+            # Another unit, put at the same time, may want the same address.
             with self._shared:
-                before = self._units.get(name)
-                others = [other for other in self._units.values() if other.name != name]
-                if before is None and len(others) >= UNITS_MAX:
-                    raise TooManyUnitsError(
-                        f"unit {name} would be one more than {UNITS_MAX}, a host's most; delete another"
-                    )
-            _check_order(unit, others)
-            state: UnitState | None = None
-            drift: tuple[Drift, ...] = ()
-            if before is not None:
-                states, differences = self._observe()
-                state = states.get(name)
-                drift = _drift(unit, state, differences)
-            is_same = before is not None and before.definition == unit.definition
-            is_same = is_same and self._entries[name].configuration == configuration
-            outcome = outcome_of(before is not None, is_same, drift)
-            held = before.listens if before and state and state.is_running else ()
-            if conflicts := conflicts_of(unit, others, held=held, home=self.home):
-                raise ConflictError(conflicts)
-            if dry_run or outcome is Outcome.UNCHANGED:
-                return outcome
-            logger.info("%s is put: %s", name, outcome)
-            self._desired.write(name, Entry(configuration, is_applied=False))
-            with self._shared:
-                self._entries[name] = Entry(configuration, is_applied=False)
-                self._units[name] = unit
+                outcome = self._outcome(unit, configuration)
+                if dry_run or outcome is Outcome.UNCHANGED:
+                    return outcome
+                logger.info("%s is put: %s", name, outcome)
+                entry = Entry(configuration, is_applied=False)
+                self._desired.write(name, entry)
+                self._entries[name], self._units[name] = entry, unit
             self._reached("recorded")
             self._converge(name)
             return outcome
+
+    def _outcome(self, unit: Unit, configuration: Configuration) -> Outcome:
+        """What a PUT would do. Raises what `put` raises."""
+        before = self._units.get(unit.name)
+        others = [other for other in self._units.values() if other.name != unit.name]
+        if before is None and len(others) >= UNITS_MAX:
+            raise TooManyUnitsError(
+                f"unit {unit.name} would be one more than {UNITS_MAX}, a host's most; delete another"
+            )
+        check_order(unit, others)
+        state: UnitState | None = None
+        drift: tuple[Drift, ...] = ()
+        if before is not None:
+            states, differences = self._observe()
+            state = states.get(unit.name)
+            drift = _drift(unit, state, differences)
+        is_same = before is not None and before.definition == unit.definition
+        is_same = is_same and self._entries[unit.name].configuration == configuration
+        held = before.listens if before and state and state.is_running else ()
+        if conflicts := conflicts_of(unit, others, held=held, home=self.home):
+            raise ConflictError(conflicts)
+        return outcome_of(before is not None, is_same, drift)
 
     def restart(self, name: str) -> None:
         """Stops the unit and starts it, as it is defined now. Raises `UnitUnknownError`."""
@@ -316,11 +318,11 @@ class Keeper:
                     must_settle = True
                     self._settle()
                     must_settle = False
-            except FleetError as error:
+            except (FleetError, OSError) as error:
                 logger.error("the host is not as it should be: %s", error)
             except Exception:
                 logger.exception("the host is not as it should be; this is an error of the agent")
-            self._ending.wait(WATCH_INTERVAL_S)
+            self._ending.wait(RETRY_INTERVAL_S if must_settle else WATCH_INTERVAL_S)
 
     def _settle(self) -> None:
         """Finishes what a crash left half done, and starts what should run and does not.
@@ -352,7 +354,7 @@ class Keeper:
 
     def _bring_back(self, names: Sequence[str]) -> None:
         """Starts units in the order of their requirements; one that fails does not hold back the others."""
-        for level in levels(_local(list(self._units.values()))):
+        for level in levels(with_local_requirements(list(self._units.values()))):
             started = [unit for unit in level if unit.name in names and self._start_again(unit.name)]
             for unit in started:
                 if self._ending.is_set() or not self._supervisor.is_alive():
@@ -368,23 +370,12 @@ class Keeper:
             # A PUT may have been quicker.
             if state is None or not state.is_running or not self._entries[name].is_applied:
                 logger.info("%s is started again", name)
-                self._converge(name)
+                try:
+                    self._converge(name)
+                except (FleetError, OSError) as error:
+                    logger.error("%s cannot be started again: %s", name, error)
+                    return False
             return True
-
-
-def _local(units: Sequence[Unit]) -> list[Unit]:
-    """The units with those requirements alone that are units of this host."""
-    there = {unit.name for unit in units}
-    return [replace(unit, requires=tuple(each for each in unit.requires if each in there)) for unit in units]
-
-
-def _check_order(unit: Unit, others: Sequence[Unit]) -> None:
-    try:
-        levels(_local([*others, unit]))
-    except FleetError as error:
-        raise ConfigurationError(
-            unit.name, [FieldProblem("requires", ", ".join(unit.requires), f"cannot be: {error}")]
-        ) from error
 
 
 def _drift(unit: Unit, state: UnitState | None, differences: Differences) -> tuple[Drift, ...]:
