@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import logging
 import os
 import re
 import shlex
@@ -25,9 +26,11 @@ from typing import Any, Final, NamedTuple
 from xml.parsers.expat import ExpatError
 
 from .errors import SupervisorError
-from .processes import command_of, is_alive
+from .processes import command_of, end_units_left_in, is_alive
 from .site import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
 from .units import Unit
+
+logger = logging.getLogger(__name__)
 
 LOG_BYTES_MAX: Final = 10 << 20
 LOG_BACKUPS: Final = 2
@@ -153,8 +156,20 @@ class Supervisor:
             return False
         return True
 
-    def start_daemon(self, units: Iterable[Unit]) -> None:
-        """Starts the daemon, which knows these units then; none of them is started."""
+    def ensure_daemon(self, units: Iterable[Unit]) -> bool:
+        """Starts the daemon where there is none, knowing these units; none of them is started.
+
+        What a dead one has left behind is ended before. True when it was started.
+        """
+        if self.is_alive():
+            return False
+        self._end_silent_daemon()
+        if orphans := end_units_left_in(self.home):
+            logger.warning("ended %d processes that a dead supervisord had left behind", len(orphans))
+        self._start_daemon(units)
+        return True
+
+    def _start_daemon(self, units: Iterable[Unit]) -> None:
         self.write_configuration(units)
         self.socket_path.unlink(missing_ok=True)
         command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(self.configuration_path)]
@@ -174,7 +189,7 @@ class Supervisor:
             f"{said[-1] if said else 'it does not answer'}; see {self.log_path}"
         )
 
-    def end_silent_daemon(self) -> None:
+    def _end_silent_daemon(self) -> None:
         """Kills a daemon of this home that lives and does not answer: there must never be two."""
         try:
             pid = int(self.pid_path.read_text())

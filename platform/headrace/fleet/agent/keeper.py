@@ -89,11 +89,13 @@ class Keeper:
         self._watch.start()
 
     def close(self) -> None:
-        """Ends all waiting. Units go on."""
+        """Ends all waiting. Units go on, and with them supervisord."""
         self._ending.set()
         if self._watch.is_alive():
             self._watch.join(CLOSE_WAIT_MAX_S)
         self._probes.shutdown(wait=False, cancel_futures=True)
+        if not self._units and self._supervisor.is_alive():
+            self._supervisor.shut_down()
 
     # --- asking ---
 
@@ -295,17 +297,8 @@ class Keeper:
             end_units_left_in(self.home, name)
 
     def _ensure_daemon(self) -> None:
-        """A supervisord that knows the units. What a dead one left behind is ended before."""
         with self._shared:
-            if self._supervisor.is_alive():
-                return
-            self._sweep()
-            self._supervisor.start_daemon(self._units.values())
-
-    def _sweep(self) -> None:
-        self._supervisor.end_silent_daemon()
-        if orphans := end_units_left_in(self.home):
-            logger.warning("ended %d processes that a dead supervisord had left behind", len(orphans))
+            self._supervisor.ensure_daemon(self._units.values())
 
     # --- keeping ---
 
@@ -331,11 +324,7 @@ class Keeper:
         drift, for its owner to take away in an order of his own.
         """
         with self._shared:
-            if not self._supervisor.is_alive():
-                self._sweep()
-                if not self._units:
-                    return
-                self._ensure_daemon()
+            self._ensure_daemon()
             states, differences = self._observe()
         for name in differences.removed:
             with self._turn_of(name):

@@ -1,7 +1,7 @@
 """The agent's own life: one process, from its start to a signal.
 
-Owns the listening socket, TLS, the log, and what is left of the agent on disk while it runs. Units and
-supervisord are not its children: they outlive it.
+Owns its options, the listening socket, TLS, the log. Units and supervisord are not its children: they outlive
+it. What it serves is `serving`'s.
 """
 
 from __future__ import annotations
@@ -9,36 +9,26 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-import platform
-import signal
 import socket
 import ssl
 import sys
-import time
 from collections.abc import Callable
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from concurrent.futures import ThreadPoolExecutor
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import uvicorn
-
 from headrace.fleet.addresses import holder_of
 from headrace.fleet.errors import AddressTakenError, FleetError
 from headrace.fleet.site import HOME_VARIABLE, Address
+from headrace.fleet.supervisor import Supervisor
 
-from .app import create_app
-from .desired import DesiredState
 from .errors import AgentStateError
-from .keeper import Keeper
-from .kinds import KINDS, Host, Kinds, parse_configuration, unit_of
-from .places import Places, Whereabouts, build, lock
+from .kinds import KINDS, Kinds
+from .places import Places, lock
 from .tokens import make_token
 
-SHUTDOWN_WAIT_MAX_S: Final = 5
 CONNECTIONS_WAITING_MAX: Final = 128
-REQUESTS_AT_ONCE_MAX: Final = 200
 LOG_BYTES_MAX: Final = 5 << 20
 LOG_BACKUPS: Final = 2
 
@@ -96,72 +86,29 @@ def run_agent(
         token = make_token(places.token)
         with _listen(options.listen) as listening:
             os.chdir(home)
+            supervisor = Supervisor(home)
+            with ThreadPoolExecutor(1) as pool:
+                starting = pool.submit(supervisor.ensure_daemon, ())
+                # Half a second, in which supervisord starts.
+                from .serving import serve
+            is_new = starting.result()
             try:
-                _serve(places, options, listening, context, token, kinds, reached)
+                serve(
+                    places,
+                    listening,
+                    context=context,
+                    certificate=options.tls_certificate,
+                    token=token,
+                    kinds=kinds,
+                    is_daemon=options.log is not None,
+                    reached=reached,
+                )
+            except FleetError:
+                if is_new and not any(state.is_running for state in supervisor.states().values()):
+                    supervisor.shut_down()
+                raise
             finally:
                 places.whereabouts.unlink(missing_ok=True)
-
-
-def _serve(
-    places: Places,
-    options: Options,
-    listening: socket.socket,
-    context: ssl.SSLContext | None,
-    token: str,
-    kinds: Kinds,
-    reached: Callable[[str], None],
-) -> None:
-    host = Host.here(places.home)
-    keeper = Keeper(
-        places.home,
-        DesiredState(places.units, partial(parse_configuration, kinds=kinds)),
-        partial(unit_of, host=host, kinds=kinds),
-        reached=reached,
-    )
-    made = build()
-    about = {
-        "version": _version(),
-        "build": made,
-        "python": platform.python_version(),
-        "home": str(places.home),
-        "host": socket.gethostname(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "kinds": sorted(kinds),
-    }
-    config = uvicorn.Config(
-        create_app(keeper, token, kinds, about, lambda: setattr(server, "should_exit", True)),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        limit_concurrency=REQUESTS_AT_ONCE_MAX,
-        timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
-    )
-    server = uvicorn.Server(config)
-    config.load()
-    config.ssl = context
-    # uvicorn raises the signal once more after its own orderly end; without a handler that would be a death
-    # by signal.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    keeper.open()
-    try:
-        name, port = listening.getsockname()[:2]
-        url = f"{'https' if context else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
-        certificate = str(options.tls_certificate) if options.tls_certificate else None
-        Whereabouts(url, certificate, os.getpid(), made, options.log is not None).write(places.whereabouts)
-        logger.info("the agent of %s listens on %s, with %d units", places.home, url, len(keeper.names()))
-        server.run(sockets=[listening])
-    finally:
-        keeper.close()
-    logger.info("the agent ends; units go on without it")
-
-
-def _version() -> str:
-    try:
-        return version("headrace")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _log_to(path: Path | None) -> None:
