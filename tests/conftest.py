@@ -7,6 +7,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = [
+    "fix_agent",
     "fix_airflow",
     "fix_audit",
     "fix_balancer",

@@ -78,6 +78,24 @@ def test_status_knows_every_unit(headrace: Headrace, running_site: RunningSite) 
     assert "east-broker-1" in headrace("status").out
 
 
+def test_a_restart_waits_for_health(headrace: Headrace, running_site: RunningSite) -> None:
+    before = running_site.pid("west-registry")
+    said = headrace("restart", "west-registry")
+    assert (said.exit_code, "1 units were restarted" in said.out) == (0, True), said.err
+    assert running_site.pid("west-registry") != before
+    assert running_site.units["west-registry"].probe.problem() is None
+    said = headrace("restart", "west-registries")
+    assert said.exit_code == ExitCode.NO
+    assert "unit west-registries is not one of this host; it has analysis-auditor" in said.err
+
+
+def test_an_agent_that_would_tell_its_token_is_refused(headrace: Headrace) -> None:
+    said = headrace("agent", "--listen", "0.0.0.0:8084")
+    assert said.exit_code == ExitCode.NO
+    assert "give --tls-certificate and --tls-key" in said.err
+    assert headrace("agent", "--listen", "8084").exit_code == ExitCode.USAGE
+
+
 def test_logs_print_a_units_last_lines(headrace: Headrace) -> None:
     said = headrace("logs", "east-broker-1", "-n", 2)
     assert said.exit_code == 0

@@ -1,4 +1,4 @@
-"""Stand-in units under a real supervisord: order, readiness, crashes, taken ports, no orphans."""
+"""Stand-in units under a real agent and supervisord: order, readiness, crashes, taken ports, no orphans."""
 
 from __future__ import annotations
 
@@ -6,60 +6,31 @@ import fcntl
 import os
 import signal
 import socket
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fix_agent import eventually
 from headrace.fleet import operate
 from headrace.fleet.addresses import holder_of, is_taken
+from headrace.fleet.agent.places import Places, Whereabouts, is_locked
 from headrace.fleet.errors import AddressTakenError, FleetError, UnitFailedError
-from headrace.fleet.probes import HttpProbe
 from headrace.fleet.processes import is_alive, units_left_in
 from headrace.fleet.site import Address, Site
 from headrace.fleet.supervisor import Supervisor
 from headrace.fleet.units import Unit, levels
+from stand_in_agent import stand_in
 
-# Serves pages after a while; leaves a child of its own behind when it is not ended as a group.
-STAND_IN = """
-import http.server, subprocess, sys, time
-print("stand-in %d%% here")
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-time.sleep(0.3)
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-    def log_message(self, *words):
-        pass
-http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
-"""
-
-
-def stand_in(home: Path, name: str, address: Address, requires: tuple[str, ...] = ()) -> Unit:
-    script = home / 'it\'s a "stand in".py'
-    return Unit(
-        name=name,
-        datacenter="east",
-        kind="stand-in",
-        command=(sys.executable, str(script), address.host, str(address.port)),
-        listens=(address,),
-        probe=HttpProbe(f"http://{address}/"),
-        log_path=home / "logs" / f"{name}.log",
-        requires=requires,
-        environment={"A_VALUE": "100% of, it"},
-        files={script: STAND_IN},
-        start_timeout_s=20.0,
-        stop_timeout_s=5,
-    )
+pytestmark = pytest.mark.usefixtures("stand_in_program")
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site.one_machine(tmp_path / ("a long name " * 6) / "home")
+    site = Site.one_machine(tmp_path / ("a long name " * 6) / "home", block=97)
     site.home.mkdir(parents=True)
     yield site
     operate.down(site, units=())
@@ -70,13 +41,6 @@ def pair(site: Site) -> tuple[Unit, Unit]:
     first = stand_in(site.home, "first", Address("127.106.1.1", 8081))
     second = stand_in(site.home, "second", Address("127.106.1.2", 8081), requires=("first",))
     return first, second
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        time.sleep(0.05)
 
 
 def test_up_starts_in_order_and_down_leaves_nothing(site: Site, pair: tuple[Unit, Unit]) -> None:
@@ -111,7 +75,7 @@ def test_a_killed_unit_comes_back(site: Site, pair: tuple[Unit, Unit]) -> None:
 def test_a_changed_unit_is_started_anew(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     before = Supervisor(site.home).states()
-    changed = replace(pair[1], environment={"A_VALUE": "another"})
+    changed = stand_in(site.home, "second", pair[1].listens[0], requires=("first",), value="another")
     operate.up(site, units=(pair[0], changed))
     after = Supervisor(site.home).states()
     assert after["first"].pid == before["first"].pid
@@ -136,22 +100,99 @@ def test_a_unit_of_another_site_is_named_as_such(site: Site, tmp_path: Path, pai
 
 
 def test_a_unit_that_fails_shows_its_last_words(site: Site, pair: tuple[Unit, Unit]) -> None:
-    words = "import sys; sys.exit('no room on this disk')"
-    broken = replace(pair[0], command=(sys.executable, "-c", words), start_timeout_s=1.0)
+    (site.home / "first.broken").write_text("no room on this disk")
+    broken = stand_in(site.home, "first", pair[0].listens[0], start_timeout_s=1.0)
     with pytest.raises(UnitFailedError, match="no room on this disk") as caught:
         operate.up(site, units=(broken, pair[1]))
     assert caught.value.unit == "first"
-    assert Supervisor(site.home).states()["second"].state == "STOPPED", "it waits for the first"
+    assert "second" not in Supervisor(site.home).states(), "it waits for the first"
 
 
-def test_what_a_killed_supervisord_left_is_ended(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_what_an_agent_and_its_supervisord_left_is_ended(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
+    there = Whereabouts.read(Places(site.home).whereabouts)
+    assert there is not None
+    # The agent first: it would start another supervisord at once.
+    os.kill(there.pid, signal.SIGKILL)
     os.kill(int(Supervisor(site.home).pid_path.read_text()), signal.SIGKILL)
     eventually(lambda: not Supervisor(site.home).is_alive())
     assert all(map(is_alive, pids))
     assert operate.down(site, units=pair)
     assert not any(map(is_alive, pids))
+    assert operate.down(site, units=pair) is False
+
+
+def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Unit, Unit]) -> None:
+    operate.up(site, units=pair)
+    pids = units_left_in(site.home)
+    there = Whereabouts.read(Places(site.home).whereabouts)
+    assert there is not None
+    os.kill(there.pid, signal.SIGKILL)
+    eventually(lambda: not is_alive(there.pid))
+    assert all(row.is_ready for row in operate.status(site, units=pair))
+    assert operate.down(site, units=pair)
+    assert not any(map(is_alive, pids))
+
+
+def test_a_restart_goes_from_unit_to_unit(site: Site, pair: tuple[Unit, Unit]) -> None:
+    operate.up(site, units=pair)
+    before = Supervisor(site.home).states()
+    seen: list[str] = []
+    operate.restart(site, ["second", "first"], seen.append)
+    assert seen == ["second", "first"]
+    after = Supervisor(site.home).states()
+    assert all(after[name].pid != before[name].pid for name in seen)
+    (site.home / "first.broken").touch()
+    os.kill(after["first"].pid, signal.SIGKILL)
+    eventually(lambda: Supervisor(site.home).states()["first"].state == "BACKOFF")
+    with pytest.raises(FleetError, match=r"unit first is not ready .*so no unit was restarted"):
+        operate.restart(site, ["second", "first"])
+    assert Supervisor(site.home).states()["second"].pid == after["second"].pid
+
+
+def test_a_unit_that_is_no_longer_wanted_is_stopped(site: Site, pair: tuple[Unit, Unit]) -> None:
+    operate.up(site, units=pair)
+    before = Supervisor(site.home).states()
+    operate.up(site, units=pair[:1])
+    after = Supervisor(site.home).states()
+    assert set(after) == {"first"}
+    assert after["first"].pid == before["first"].pid
+
+
+def test_units_that_change_places_do_so(site: Site, pair: tuple[Unit, Unit]) -> None:
+    operate.up(site, units=pair)
+    here, there = (unit.listens[0] for unit in pair)
+    swapped = (
+        stand_in(site.home, "first", there),
+        stand_in(site.home, "second", here, requires=("first",)),
+    )
+    operate.up(site, units=swapped)
+    assert {row.name: row.listens for row in operate.status(site, units=swapped)} == {
+        "first": (str(there),),
+        "second": (str(here),),
+    }
+
+
+def test_up_and_its_units_hold_nothing_of_their_callers_output(site: Site, pair: tuple[Unit, Unit]) -> None:
+    script = """if True:
+        import pathlib, sys
+        from headrace.fleet import operate
+        from headrace.fleet.agent import local
+        from headrace.fleet.site import Address, Site
+        from stand_in_agent import PROGRAM, stand_in
+        local.PROGRAM = PROGRAM
+        site = Site.one_machine(pathlib.Path(sys.argv[1]), block=97)
+        operate.up(site, units=[stand_in(site.home, "first", Address("127.106.1.1", 8081))])
+        print("up")
+    """
+    command = [sys.executable, "-c", script, str(site.home)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # It returns once nobody has the other ends of its pipes any more.
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("up\n", "", 0)
+    assert units_left_in(site.home)
+    assert is_locked(Places(site.home))
 
 
 def test_two_at_once_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:

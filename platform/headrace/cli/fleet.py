@@ -1,4 +1,4 @@
-"""`headrace up | down | status | logs | demo`: the site on this machine."""
+"""`headrace up | down | status | restart | logs | agent | demo`: the site on this machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 if TYPE_CHECKING:
+    from headrace.fleet.agent.report import UnitReport
     from headrace.fleet.site import Site
     from headrace.fleet.units import Unit
 
@@ -80,17 +82,18 @@ def status(json: JsonOption = False) -> None:
         print_json(
             [
                 {
-                    "unit": row.unit.name,
-                    "kind": row.unit.kind,
-                    "datacenter": row.unit.datacenter,
-                    "state": row.state.state if row.state else None,
+                    "unit": row.name,
+                    "kind": row.kind,
+                    "datacenter": row.datacenter,
+                    "state": row.state,
                     "ready": row.is_ready,
                     "problem": row.problem,
-                    "note": row.note,
-                    "pid": row.state.pid if row.state and row.state.pid else None,
-                    "uptime_s": row.state.uptime_s if row.state else 0,
-                    "listens": [str(address) for address in row.unit.listens],
-                    "log": str(row.unit.log_path),
+                    "note": row.remark,
+                    "drift": [each._asdict() for each in row.drift],
+                    "pid": row.pid,
+                    "uptime_s": row.uptime_s,
+                    "listens": list(row.listens),
+                    "log": row.log,
                 }
                 for row in rows
             ]
@@ -100,20 +103,31 @@ def status(json: JsonOption = False) -> None:
             ["unit", "", ">pid", ">up", "listens on"],
             [
                 (
-                    row.unit.name,
-                    f"[green]ready[/] {row.note}".rstrip() if row.is_ready else f"[red]{row.problem}[/]",
-                    row.state.pid if row.state and row.state.pid else "-",
-                    in_duration(row.state.uptime_s) if row.state and row.state.pid else "-",
-                    " ".join(str(address) for address in row.unit.listens[:2]),
+                    row.name,
+                    _how(row),
+                    row.pid or "-",
+                    in_duration(row.uptime_s) if row.pid else "-",
+                    " ".join(row.listens[:2]),
                 )
                 for row in rows
             ],
             empty="this site has no units",
         )
-        if any(row.unit.kind == "airflow" and row.state for row in rows):
+        for row in rows:
+            for each in row.drift:
+                out.print(
+                    f"[yellow]drift[/]  {row.name}: {escape(each.message)}; `headrace up` takes it away"
+                )
+        if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
     if not all(row.is_ready for row in rows):
         raise typer.Exit(ExitCode.NO)
+
+
+def _how(row: UnitReport) -> str:
+    if row.problem:
+        return f"[red]{escape(row.problem)}[/]"
+    return f"[green]ready[/] {escape(row.remark)}".rstrip()
 
 
 def _print_login(here: Site) -> None:
@@ -124,7 +138,7 @@ def _print_login(here: Site) -> None:
 
 
 def logs(
-    unit: Annotated[str, typer.Argument(help="A unit, such as east-broker-1; or supervisord.")],
+    unit: Annotated[str, typer.Argument(help="A unit, such as east-broker-1; or supervisord, or agent.")],
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the last lines.")
     ] = 30,
@@ -136,7 +150,11 @@ def logs(
 
     here = site()
     paths = {each.name: each.log_path for each in units_of(here)}
-    paths["supervisord"] = here.home / "logs" / "supervisord.log"
+    # Units that others have put have their logs there, too.
+    for name in ("supervisord", "agent", unit):
+        path = here.home / "logs" / f"{name}.log"
+        if name != unit or (path.parent == here.home / "logs" and path.exists()):
+            paths[name] = path
     if unit not in paths:
         raise CommandError(f"there is no unit {unit!r}; there are {', '.join(sorted(paths))}", ExitCode.USAGE)
     if not paths[unit].exists():
@@ -147,6 +165,57 @@ def logs(
             subprocess.run(["tail", "-n", str(lines), "-F", str(paths[unit])], check=False).returncode
         )
     sys.stdout.write(operate.log_tail(paths[unit], lines) + "\n")
+
+
+def restart(
+    units: Annotated[
+        list[str] | None, typer.Argument(help="Units to restart, in this order; without any, all.")
+    ] = None,
+    wait_s: Annotated[
+        float,
+        typer.Option("--wait", min=1.0, max=600.0, help="Seconds that a unit may take to be ready again."),
+    ] = 60.0,
+) -> None:
+    """Restart units one after another, each once the one before is ready again."""
+    from headrace.fleet import operate
+
+    count = 0
+
+    def tell(name: str) -> None:
+        nonlocal count
+        count += 1
+        out.print(f"  [green]ready again[/]  {name}")
+
+    operate.restart(site(), units or None, tell, wait_s=wait_s)
+    out.print(f"{count} units were restarted, one after another")
+
+
+def agent(
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", help="Where to serve (default: the site's own, on loopback).", metavar="HOST:PORT"
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option("--tls-certificate", help="Serve TLS with this certificate (PEM, with its chain)."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key (PEM).")] = None,
+    allow_plain: Annotated[
+        bool, typer.Option("--allow-plain", help="Serve without TLS though not on loopback.")
+    ] = False,
+) -> None:
+    """Keep the units of this host, in the foreground; their state lies in $HEADRACE_HOME."""
+    from headrace.fleet.agent.configuration import parse_address
+    from headrace.fleet.agent.process import Options, run_agent
+
+    here = site()
+    try:
+        address = parse_address(listen) if listen else here.agent_address
+    except ValueError as error:
+        raise CommandError(f"--listen: {listen!r}: {error}", ExitCode.USAGE) from None
+    run_agent(Options(here.home, address, tls_certificate, tls_key, allow_plain))
 
 
 def demo(

@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (fleet.up, fleet.down, fleet.status, fleet.logs, fleet.demo):
+for command in (fleet.up, fleet.down, fleet.status, fleet.restart, fleet.logs, fleet.agent, fleet.demo):
     app.command(rich_help_panel="The site on this machine")(command)
 app.add_typer(topics.app, name="topics", rich_help_panel="Topics and events")
 app.command("produce", rich_help_panel="Topics and events")(produce.produce)

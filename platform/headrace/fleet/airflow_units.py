@@ -1,7 +1,7 @@
 """Airflow's units: api-server, scheduler, dag-processor and triggerer, in Airflow's own environment.
 
-Owns their commands, their probes and what they are told about the site. Imports nothing of Airflow, which is
-installed elsewhere; everything before Airflow's own start is `python -m headrace.airflow.run`'s.
+Owns their configurations, their probe and what they are told about the site. Imports nothing of Airflow,
+which is installed elsewhere; everything before Airflow's own start is `python -m headrace.airflow.run`'s.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
+from .agent.configuration import Airflow, Configuration
 from .errors import FleetError
-from .probes import PROBE_TIMEOUT_S, HttpProbe
+from .probes import PROBE_TIMEOUT_S
 from .site import Site
-from .units import Unit
 
 PYTHON_VARIABLE: Final = "HEADRACE_AIRFLOW_PYTHON"
 DAGS_VARIABLE: Final = "HEADRACE_DAGS"
@@ -27,7 +27,8 @@ USER: Final = "admin"
 # Every component says that it lives at least every 5 s.
 HEARTBEAT_AGE_MAX: Final = timedelta(seconds=20)
 
-_COMPONENTS: Final = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
+# Component → the name under which Airflow tells of its heartbeat.
+HEARTBEATS: Final = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 
 
 @dataclass(frozen=True)
@@ -111,39 +112,33 @@ def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
     }
 
 
-def airflow_units(site: Site) -> tuple[Unit, ...]:
-    """The four units."""
-    api = _unit(site, "api-server")
-    return (api, *(_unit(site, component, requires=(api.name,)) for component in _COMPONENTS))
+def airflow_version() -> str | None:
+    """The version of Airflow in its environment, None when there is none."""
+    for path in airflow_python().parents[1].glob("lib/python*/site-packages/apache_airflow-*.dist-info"):
+        return path.name.removeprefix("apache_airflow-").removesuffix(".dist-info")
+    return None
 
 
-def _unit(site: Site, component: str, requires: tuple[str, ...] = ()) -> Unit:
-    name = f"{site.warehouse}-airflow-{component}"
-    home, url = airflow_home(site), airflow_url(site)
-    connections = home / "connections.json"
-    is_api = component == "api-server"
-    return Unit(
-        name=name,
-        datacenter=site.warehouse,
-        kind="airflow",
-        command=(
-            str(airflow_python()),
-            *("-m", "headrace.airflow.run", component),
-            *("--home", str(home)),
-            *("--listen", str(site.airflow_address)),
-            *("--dags", str(dags_folder())),
-            *(("--connections", str(connections)) if is_api else ()),
-            *(("--database-url", site.airflow_database) if site.airflow_database else ()),
-        ),
-        listens=(site.airflow_address,) if is_api else (),
-        probe=(
-            HttpProbe(f"{url}/api/v2/monitor/health") if is_api else AirflowProbe(url, _COMPONENTS[component])
-        ),
-        log_path=site.home / "logs" / f"{name}.log",
-        requires=requires,
-        files={connections: json.dumps(airflow_connections(site), indent=1)} if is_api else {},
-        # The first start makes the database.
-        start_timeout_s=120.0,
-        # A running task is told to stop, and to stop its Spark application.
-        stop_timeout_s=20,
-    )
+def airflow_configurations(site: Site) -> dict[str, Configuration]:
+    """The four units', by name: the others wait for the api-server."""
+
+    def of_all(**more: Any) -> Airflow:
+        return Airflow(
+            datacenter=site.warehouse,
+            listen=site.airflow_address,
+            home=airflow_home(site),
+            # Said here, since the agent may have been started with other variables.
+            dags=dags_folder().absolute(),
+            python=airflow_python().absolute(),
+            database_url=site.airflow_database,
+            **more,
+        )
+
+    api = f"{site.warehouse}-airflow-api-server"
+    return {
+        api: of_all(component="api-server", connections=airflow_connections(site)),
+        **{
+            f"{site.warehouse}-airflow-{component}": of_all(component=component, requires=(api,))
+            for component in HEARTBEATS
+        },
+    }

@@ -1,34 +1,40 @@
-"""Bringing a site up and down, and saying how it is.
+"""Bringing a site up and down, and saying how it is, as a client of this machine's agent.
 
-Owns the order of things: what may start now, when a unit counts as ready, what is stopped first. Processes
-are `fleet.supervisor`'s, readiness is `fleet.probes`', who listens where is `fleet.addresses`'.
+Owns the order of things: what may start now, when a unit counts as ready, what is stopped first. The agent
+keeps each unit; where it is, and how it is started, is `fleet.agent.local`'s.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from .addresses import holder_of, is_taken
+from .agent.client import AgentClient, conflicts_in
+from .agent.conflicts import conflicts_of
+from .agent.desired import DesiredState, forget_all, unit_names
+from .agent.errors import AgentRefusedError, Conflict
+from .agent.kinds import Host, parse_configuration, unit_of
+from .agent.local import end_idle_daemon, ensure_agent, find_agent, wait_ended
+from .agent.places import Places
+from .agent.report import UnitReport, ask, report_of
 from .errors import AddressTakenError, FleetError, UnitFailedError
-from .probes import BalancerProbe
+from .logs import LOG_TAIL_LINES, log_tail
 from .processes import end_units_left_in
-from .site import Address, Site
-from .supervisor import Supervisor, UnitState
+from .site import Site
+from .supervisor import Supervisor
 from .units import Unit, levels, units_of
 
+__all__ = ["check_addresses", "down", "log_tail", "may_start", "restart", "status", "up"]
+
 POLL_INTERVAL_S: Final = 0.2
-PROBES_AT_ONCE: Final = 8
-LOG_TAIL_LINES: Final = 15
+AT_ONCE_MAX: Final = 8
 # One foreign process explains the others, which are most often of the same site.
 TAKEN_SHOWN_MAX: Final = 2
-LOG_TAIL_BYTES: Final = 16 << 10
 
 Observer = Callable[[Unit, str], None]
 """Told (unit, what) as things happen: `what` is starting, ready, stopping or stopped."""
@@ -38,164 +44,232 @@ def _say_nothing(unit: Unit, what: str) -> None:
     return None
 
 
-class UnitStatus(NamedTuple):
-    """One line of `headrace status`. `problem` is None for a unit that is ready; `note` is worth knowing
-    then."""
-
-    unit: Unit
-    state: UnitState | None
-    problem: str | None
-    note: str = ""
-
-    @property
-    def is_ready(self) -> bool:
-        return self.problem is None
-
-
 def may_start(units: Sequence[Unit], started: Collection[str], ready: Collection[str]) -> list[Unit]:
     """The units that are not started yet and whose requirements are all ready."""
     return [unit for unit in units if unit.name not in started and set(unit.requires) <= set(ready)]
 
 
 def up(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | None = None) -> None:
-    """Starts what does not run yet and returns when every unit is ready.
+    """Puts the units to this machine's agent, and returns when every one is ready.
 
-    Raises `AddressTakenError` before anything is started, and `UnitFailedError` when a unit is not ready in
-    its time; what runs then keeps running, so that it can be looked at.
+    Units that the agent has and that are not among these are deleted. Raises `AddressTakenError` before
+    anything is started, and `UnitFailedError` when a unit is not ready in its time; what runs then keeps
+    running, so that it can be looked at.
     """
     units = units_of(site) if units is None else units
-    supervisor = Supervisor(site.home)
     site.home.mkdir(parents=True, exist_ok=True)
-    with _locked(site.home):
-        running = {name for name, state in supervisor.states().items() if state.is_running}
-        check_addresses([unit for unit in units if unit.name not in running])
-        supervisor.ensure_daemon(units)
-        _start_in_order(supervisor, units, observe)
+    with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
+        try:
+            _make_room(agent, units)
+        except FleetError:
+            end_idle_daemon(site.home, agent)
+            raise
+        _start_in_order(agent, units, observe)
 
 
-def _start_in_order(supervisor: Supervisor, units: Sequence[Unit], observe: Observer) -> None:
+def _make_room(agent: AgentClient, units: Sequence[Unit]) -> None:
+    """Deletes the units that are not wanted, or that hold what another is to have from now on."""
+    conflicts: list[Conflict] = []
+    for unit in units:
+        try:
+            agent.put(unit.name, _told(unit), dry_run=True)
+        except AgentRefusedError as error:
+            if not (found := conflicts_in(error)):
+                raise
+            conflicts += found
+    if foreign := [each for each in conflicts if each.unit is None]:
+        raise _taken(foreign)
+    wanted = {unit.name for unit in units}
+    in_the_way = {each.unit for each in conflicts}
+    for report in agent.units(with_drift=False):
+        if report.name not in wanted or report.name in in_the_way:
+            agent.delete(report.name)
+
+
+def _start_in_order(agent: AgentClient, units: Sequence[Unit], observe: Observer) -> None:
     deadlines: dict[str, float] = {}
     ready: set[str] = set()
-    with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
-        while len(ready) < len(units):
-            for unit in may_start(units, deadlines, ready):
-                observe(unit, "starting")
-                supervisor.start(unit.name)
-                deadlines[unit.name] = time.monotonic() + unit.start_timeout_s
-            waiting = [unit for unit in units if unit.name in deadlines and unit.name not in ready]
-            problems = list(pool.map(lambda unit: unit.probe.problem(), waiting))
-            states = supervisor.states()
-            for unit, problem in zip(waiting, problems, strict=True):
-                state = states[unit.name]
-                if problem is None and state.is_running:
-                    ready.add(unit.name)
-                    observe(unit, "ready")
-                elif state.state == "FATAL" or time.monotonic() > deadlines[unit.name]:
-                    reason = problem if state.is_running else f"it is {state.state} ({state.note})"
-                    raise UnitFailedError(
-                        unit.name, reason or state.state, log_tail(unit.log_path), str(unit.log_path)
-                    )
-            if len(ready) < len(units) and not may_start(units, deadlines, ready):
-                time.sleep(POLL_INTERVAL_S)
+    by_name = {unit.name: unit for unit in units}
+    while len(ready) < len(units):
+        for unit in may_start(units, deadlines, ready):
+            observe(unit, "starting")
+            agent.put(unit.name, _told(unit))
+            deadlines[unit.name] = time.monotonic() + unit.start_timeout_s
+        waiting = [name for name in deadlines if name not in ready]
+        for report in agent.units(waiting, with_drift=False):
+            if report.is_ready:
+                ready.add(report.name)
+                observe(by_name[report.name], "ready")
+            elif report.has_failed or time.monotonic() > deadlines[report.name]:
+                raise _failure(agent, report)
+        if len(ready) < len(units) and not may_start(units, deadlines, ready):
+            time.sleep(POLL_INTERVAL_S)
+
+
+def _failure(agent: AgentClient, report: UnitReport) -> UnitFailedError:
+    is_running = report.state in ("STARTING", "RUNNING")
+    reason = report.problem if is_running else f"it is {report.state} ({report.note})"
+    tail = agent.log(report.name, lines=LOG_TAIL_LINES).rstrip("\n")
+    return UnitFailedError(report.name, reason or "", tail, report.log)
+
+
+def _told(unit: Unit) -> dict[str, object]:
+    if unit.configuration is None:
+        raise FleetError(f"unit {unit.name} has no configuration that an agent could be put")
+    return unit.configuration.model_dump(mode="json")
 
 
 def check_addresses(units: Sequence[Unit]) -> None:
     """Raises `AddressTakenError` that names every address somebody else already has, and who that is."""
-    taken = []
+    conflicts: list[Conflict] = []
     for unit in units:
-        for address in unit.listens:
-            if _is_taken(unit, address):
-                holder = holder_of(address) or "a process that cannot be seen"
-                taken.append(f"{address}, for unit {unit.name}, is taken by {holder}")
-    if taken:
-        raise AddressTakenError(
-            "; ".join(taken[:TAKEN_SHOWN_MAX])
-            + (f"; and {len(taken) - TAKEN_SHOWN_MAX} more" if len(taken) > TAKEN_SHOWN_MAX else "")
-            + ". End that process (another site: `make down` there), "
-            + "or give this site another `block` in site.yaml"
-        )
+        conflicts += conflicts_of(unit, (), held=(), home=None)
+    if conflicts:
+        raise _taken(conflicts)
 
 
-def _is_taken(unit: Unit, address: Address) -> bool:
-    try:
-        return is_taken(address)
-    except OSError as error:
-        raise FleetError(
-            f"unit {unit.name} cannot listen on {address}: {error.strerror}; "
-            "headrace on one machine needs Linux, where all of 127.0.0.0/8 is this machine"
-        ) from error
+def _taken(conflicts: Sequence[Conflict]) -> AddressTakenError:
+    more = f"; and {len(conflicts) - TAKEN_SHOWN_MAX} more" if len(conflicts) > TAKEN_SHOWN_MAX else ""
+    return AddressTakenError(
+        "; ".join(map(str, conflicts[:TAKEN_SHOWN_MAX]))
+        + more
+        + ". End that process (another site: `make down` there), "
+        + "or give this site another `block` in site.yaml"
+    )
 
 
 def down(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | None = None) -> bool:
-    """Stops every unit in the reverse order of the start, then supervisord, then any orphan.
+    """Stops every unit in the reverse order of the start, then supervisord and the agent, then any orphan.
 
     True when something was running.
     """
     units = units_of(site) if units is None else units
-    supervisor = Supervisor(site.home)
     if not site.home.exists():
         return False
     with _locked(site.home):
-        was_running = supervisor.is_alive()
-        if was_running:
-            for level in reversed(levels(units)):
-                _stop_together(supervisor, level, observe)
-            supervisor.shut_down()
+        agent = find_agent(site.home)
+        if agent is None:
+            was_running = _stop_without_agent(site, units, observe)
+        else:
+            was_running = True
+            with agent:
+                _delete_all(agent, units, observe)
+                agent.shut_down()
+            wait_ended(site.home)
         orphans = end_units_left_in(site.home)
     return was_running or bool(orphans)
 
 
-def _stop_together(supervisor: Supervisor, units: Sequence[Unit], observe: Observer) -> None:
-    states = supervisor.states()
-    stopping = [unit for unit in units if unit.name in states and states[unit.name].state != "STOPPED"]
-    for unit in stopping:
+def _delete_all(agent: AgentClient, units: Sequence[Unit], observe: Observer) -> None:
+    known = {report.name for report in agent.units(with_drift=False)}
+    for name in known - {unit.name for unit in units}:
+        agent.delete(name)
+
+    def delete(unit: Unit) -> None:
         observe(unit, "stopping")
-        supervisor.stop(unit.name)
-    # supervisord kills what outlives its stop timeout, so this ends.
-    while stopping:
+        agent.delete(unit.name)
+        observe(unit, "stopped")
+
+    with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="stop") as pool:
+        for level in reversed(levels(units)):
+            list(pool.map(delete, [unit for unit in level if unit.name in known]))
+
+
+def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
+    """What an agent that was killed has left: its units go on under supervisord."""
+    supervisor = Supervisor(site.home)
+    forget_all(Places(site.home.absolute()).units)
+    if not supervisor.is_alive():
+        return False
+    for level in reversed(levels(units)):
         states = supervisor.states()
-        still = [unit for unit in stopping if states[unit.name].pid]
+        stopping = [unit for unit in level if unit.name in states and states[unit.name].state != "STOPPED"]
         for unit in stopping:
-            if unit not in still:
-                observe(unit, "stopped")
-        stopping = still
-        if stopping:
-            time.sleep(POLL_INTERVAL_S)
+            observe(unit, "stopping")
+            supervisor.stop(unit.name)
+        # supervisord kills what outlives its stop timeout, so this ends.
+        while stopping:
+            states = supervisor.states()
+            still = [unit for unit in stopping if states[unit.name].pid]
+            for unit in stopping:
+                if unit not in still:
+                    observe(unit, "stopped")
+            stopping = still
+            if stopping:
+                time.sleep(POLL_INTERVAL_S)
+    supervisor.shut_down()
+    return True
 
 
-def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitStatus]:
-    """Every unit as it is now: supervisord's state and the probe's answer.
+def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
+    """Every unit as it is now.
 
-    While supervisord runs, units that it was not told of were left out at the start, and are left out here.
+    While the agent has units, those alone are told of, also when the site's description does not name them:
+    what it names besides was left out at the start. Without an agent, supervisord and the units are asked.
     """
     units = units_of(site) if units is None else units
+    order = {unit.name: number for number, unit in enumerate(units)}
+    if (agent := find_agent(site.home)) is not None:
+        with agent:
+            reports = agent.units()
+        if reports:
+            return sorted(reports, key=lambda each: order.get(each.name, len(order)))
     states = Supervisor(site.home).states()
     if states:
-        units = [unit for unit in units if unit.name in states]
+        put = {unit.name: unit for unit in [*units, *_put_before(site.home)]}
+        units = [unit for name, unit in put.items() if name in states]
 
-    def look(unit: Unit) -> UnitStatus:
+    def look(unit: Unit) -> UnitReport:
         state = states.get(unit.name)
-        if state is None or not state.is_running:
-            return UnitStatus(unit, state, state.state.lower() if state else "not started")
-        probe = unit.probe
-        problem = probe.problem()
-        note = probe.note() if problem is None and isinstance(probe, BalancerProbe) else ""
-        return UnitStatus(unit, state, problem, note)
+        problem, remark = ask(unit, state)
+        return report_of(unit, state, problem, (), remark)
 
-    with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
+    with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
         return list(pool.map(look, units))
 
 
-def log_tail(path: Path, line_count: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log, or an empty text when there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - max(LOG_TAIL_BYTES, line_count * 200)))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-line_count:])
+def _put_before(home: Path) -> list[Unit]:
+    """The units of an agent that does not run, as they were put to it; those that can still be read."""
+    places, host = Places(home.absolute()), Host.here(home)
+    found = []
+    for name in unit_names(places.units):
+        try:
+            entry = DesiredState(places.units, parse_configuration).read(name)
+            found.append(unit_of(name, entry.configuration, host))
+        except FleetError:
+            continue
+    return found
+
+
+def restart(
+    site: Site,
+    names: Sequence[str] | None,
+    observe: Callable[[str], None] = lambda name: None,
+    *,
+    wait_s: float = 60.0,
+) -> None:
+    """Restarts units (default: all of the agent's, in the order of their requirements) one after another.
+
+    `observe` is told each once it is ready again. Raises `AgentRefusedError` when one is not ready before, or
+    does not come back: what follows it is left alone.
+    """
+    agent = find_agent(site.home)
+    if agent is None:
+        raise FleetError(f"nothing runs in {site.home}; start it by `headrace up`")
+    with _locked(site.home), agent:
+        if names is None:
+            order = {unit.name: number for number, unit in enumerate(units_of(site))}
+            known = [report.name for report in agent.units(with_drift=False)]
+            names = sorted(known, key=lambda name: order.get(name, len(order)))
+        for report in agent.units(names, with_drift=False):
+            if not report.is_ready:
+                raise FleetError(
+                    f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
+                    "mend it first"
+                )
+        for name in names:
+            agent.roll([name], wait_s=wait_s)
+            observe(name)
 
 
 @contextmanager

@@ -13,10 +13,6 @@ from typing import Final, Protocol
 
 import httpx
 
-from headrace.client.admin import Admin
-from headrace.client.errors import ClientError
-from headrace.wire.errors import WireError
-
 from .site import Address
 
 PROBE_TIMEOUT_S: Final = 3.0
@@ -59,6 +55,14 @@ class BrokerProbe:
             # A refused connection is the usual case while a broker starts; a client would try again.
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S):
                 pass
+        except OSError as error:
+            return f"{self.address} {_reason(error)}"
+        # Half a second of importing, which only those need who probe a broker.
+        from headrace.client.admin import Admin
+        from headrace.client.errors import ClientError
+        from headrace.wire.errors import WireError
+
+        try:
             with Admin(str(self.address), timeout_ms=PROBE_TIMEOUT_S * 1000) as admin:
                 cluster = admin.describe_cluster()
         except OSError as error:

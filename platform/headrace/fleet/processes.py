@@ -54,20 +54,22 @@ def all_pids() -> Iterator[int]:
             yield int(directory.name)
 
 
-def units_left_in(home: Path) -> list[int]:
-    """Processes started as units of this home, whoever is their parent now."""
+def units_left_in(home: Path, unit: str | None = None) -> list[int]:
+    """Processes started as units (or as the one named) of this home, whoever is their parent now."""
     found = []
     for pid in all_pids():
         environment = environment_of(pid)
         is_ours = UNIT_VARIABLE in environment and environment.get(HOME_VARIABLE) == str(home.absolute())
+        if unit is not None and environment.get(UNIT_VARIABLE) != unit:
+            continue
         if is_ours and pid != os.getpid() and is_alive(pid):
             found.append(pid)
     return found
 
 
-def end_units_left_in(home: Path) -> list[int]:
+def end_units_left_in(home: Path, unit: str | None = None) -> list[int]:
     """Ends what a killed supervisord left behind: politely, then not. Returns the pids it found."""
-    found = units_left_in(home)
+    found = units_left_in(home, unit)
     for number, timeout_s in (
         (signal.SIGTERM, ORPHAN_TERM_TIMEOUT_S),
         (signal.SIGKILL, ORPHAN_KILL_TIMEOUT_S),

@@ -5,8 +5,8 @@ from it in `fleet.units`. Reads one file and the environment; writes nothing.
 
 The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; what services talk to at
 `.3`: the registry `:8081`, the balancer `:9092` (its status `:8084`, HAProxy's own statistics `:8404`);
-auditor's status `.4:8082`, Airflow `.7:8080`, brokers `.11`, `.12`, … `:9092` (for the balancer `:9093`),
-mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
+auditor's status `.4:8082`, Airflow `.7:8080`, the agent `.9:8084`, brokers `.11`, `.12`, … `:9092` (for the
+balancer `:9093`), mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .errors import SiteFileError
 HOME_VARIABLE: Final = "HEADRACE_HOME"
 # Every supervised process carries both: its home and its name.
 UNIT_VARIABLE: Final = "HEADRACE_UNIT"
+# And this, which differs once the unit would be started otherwise.
+DEFINITION_VARIABLE: Final = "HEADRACE_DEFINITION"
 SITE_FILE_NAME: Final = "site.yaml"
 
 BROKERS_MAX: Final = 9
@@ -41,6 +43,7 @@ NAMENODE_PORT: Final = 8020
 WEBHDFS_PORT: Final = 9870
 DATANODE_PORTS: Final = (9866, 9867, 9864)
 AIRFLOW_PORT: Final = 8080
+AGENT_PORT: Final = 8084
 
 
 class Address(NamedTuple):
@@ -213,6 +216,11 @@ class Site(_Part):
     @property
     def airflow_address(self) -> Address:
         return Address(self.analysis.host(7), AIRFLOW_PORT)
+
+    @property
+    def agent_address(self) -> Address:
+        """Where the agent of this machine listens, unless it is started by hand elsewhere."""
+        return Address(self.analysis.host(9), AGENT_PORT)
 
     @property
     def hdfs_url(self) -> str:

@@ -1,15 +1,17 @@
 """supervisord: its configuration and its control.
 
 Owns the file `supervisord.conf`, the daemon's socket and its RPC (supervisord.org/api.html). Decides nothing
-about order or readiness; that is `fleet.operate`. Imports nothing of supervisord, which runs as a process of
-its own.
+about order or readiness; that is `fleet.agent.keeper`'s. Imports nothing of supervisord, which runs as a
+process of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
+import logging
 import os
+import re
 import shlex
 import signal
 import socket
@@ -18,15 +20,17 @@ import sys
 import tempfile
 import time
 import xmlrpc.client
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.parsers.expat import ExpatError
 
 from .errors import SupervisorError
-from .processes import is_alive
-from .site import HOME_VARIABLE, UNIT_VARIABLE
+from .processes import command_of, end_units_left_in, is_alive
+from .site import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
 from .units import Unit
+
+logger = logging.getLogger(__name__)
 
 LOG_BYTES_MAX: Final = 10 << 20
 LOG_BACKUPS: Final = 2
@@ -37,9 +41,16 @@ RPC_TIMEOUT_S: Final = 30.0
 DAEMON_TIMEOUT_S: Final = 20.0
 # sockaddr_un holds 108 bytes, and supervisord binds a longer temporary name first.
 SOCKET_PATH_MAX: Final = 90
+# Longer than the longest `stop_timeout_s`, after which supervisord kills.
+STOP_TIMEOUT_MAX_S: Final = 60.0
+COMMAND_LENGTH_MAX: Final = 10_000
 
 _NOT_RUNNING_FAULT: Final = 70
 _ALREADY_STARTED_FAULT: Final = 60
+_ALREADY_ADDED_FAULT: Final = 90
+_STILL_RUNNING_FAULT: Final = 91
+# Within a value supervisord takes these for a comment's begin; behind two quotes they are the same word.
+_COMMENT_SIGN: Final = re.compile(r"(?<=\s)(?=[;#])")
 
 
 class UnitState(NamedTuple):
@@ -56,6 +67,14 @@ class UnitState(NamedTuple):
         return self.state in ("STARTING", "RUNNING")
 
 
+class Differences(NamedTuple):
+    """Units that the daemon does not know yet, runs by an earlier definition, or should not have."""
+
+    added: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+
+
 class Supervisor:
     """The supervisord of one home directory.
 
@@ -69,18 +88,22 @@ class Supervisor:
         self.pid_path = self.home / "supervisord.pid"
         self.socket_path = _socket_path(self.home)
 
-    def write_configuration(self, units: Sequence[Unit]) -> None:
-        """Writes the configuration and every file that the units want beside it."""
-        for unit in units:
-            unit.log_path.parent.mkdir(parents=True, exist_ok=True)
-            for path, text in unit.files.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
+    def write_files(self, unit: Unit) -> None:
+        """Writes what the unit wants to find beside it."""
+        unit.log_path.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in unit.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def write_configuration(self, units: Iterable[Unit]) -> None:
+        """Writes the daemon's configuration, by a rename: a reader sees the old one or the new."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.configuration_path.write_text(self._configuration(units))
+        new = self.configuration_path.with_suffix(".new")
+        new.write_text(self._configuration(units))
+        new.replace(self.configuration_path)
 
-    def _configuration(self, units: Sequence[Unit]) -> str:
+    def _configuration(self, units: Iterable[Unit]) -> str:
         daemon = {
             "logfile": self.log_path,
             "logfile_maxbytes": LOG_BYTES_MAX,
@@ -105,11 +128,13 @@ class Supervisor:
             **unit.environment,
             HOME_VARIABLE: str(self.home),
             UNIT_VARIABLE: unit.name,
+            # supervisord compares environments, but knows nothing of a unit's files.
+            DEFINITION_VARIABLE: unit.definition,
         }
         return {
-            "command": shlex.join(unit.command),
+            "command": _COMMENT_SIGN.sub("''", shlex.join(unit.command)),
             "environment": ",".join(f'{name}="{value}"' for name, value in environment.items()),
-            # `headrace up` starts units in their order; the daemon alone only keeps them alive.
+            # The agent starts units in their order; the daemon alone only keeps them alive.
             "autostart": "false",
             "autorestart": "true",
             "startsecs": START_SECONDS,
@@ -131,15 +156,21 @@ class Supervisor:
             return False
         return True
 
-    def ensure_daemon(self, units: Sequence[Unit]) -> None:
-        """Starts the daemon, or brings a running one to the same configuration.
+    def ensure_daemon(self, units: Iterable[Unit]) -> bool:
+        """Starts the daemon where there is none, knowing these units; none of them is started.
 
-        A unit whose definition changed, or that is gone, is stopped; nothing is started.
+        What a dead one has left behind is ended before. True when it was started.
         """
-        self.write_configuration(units)
         if self.is_alive():
-            self._reload()
-            return
+            return False
+        self._end_silent_daemon()
+        if orphans := end_units_left_in(self.home):
+            logger.warning("ended %d processes that a dead supervisord had left behind", len(orphans))
+        self._start_daemon(units)
+        return True
+
+    def _start_daemon(self, units: Iterable[Unit]) -> None:
+        self.write_configuration(units)
         self.socket_path.unlink(missing_ok=True)
         command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(self.configuration_path)]
         # supervisord imports pkg_resources, which warns on every start.
@@ -158,13 +189,38 @@ class Supervisor:
             f"{said[-1] if said else 'it does not answer'}; see {self.log_path}"
         )
 
-    def _reload(self) -> None:
+    def _end_silent_daemon(self) -> None:
+        """Kills a daemon of this home that lives and does not answer: there must never be two."""
+        try:
+            pid = int(self.pid_path.read_text())
+        except (OSError, ValueError):
+            return
+        if is_alive(pid) and str(self.configuration_path) in command_of(pid, length_max=COMMAND_LENGTH_MAX):
+            os.kill(pid, signal.SIGKILL)
+            _wait_gone(pid)
+
+    def differences(self, units: Iterable[Unit]) -> Differences:
+        """Compares what the daemon runs with these units. Changes nothing but what the daemon has read."""
+        self.write_configuration(units)
         ((added, changed, removed),) = self._call("reloadConfig")
-        for name in (*changed, *removed):
-            self._call("stopProcessGroup", name, True)
-            self._call("removeProcessGroup", name)
-        for name in (*added, *changed):
-            self._call("addProcessGroup", name)
+        return Differences(frozenset(added), frozenset(changed), frozenset(removed))
+
+    def add(self, name: str) -> None:
+        """Takes a unit up as it was last read by `differences`; does not start it."""
+        self._call("addProcessGroup", name, ignore=_ALREADY_ADDED_FAULT)
+
+    def remove(self, name: str) -> None:
+        """Stops a unit, and forgets it. Returns when its process is gone."""
+        deadline = time.monotonic() + STOP_TIMEOUT_MAX_S
+        # Asking again and again is quicker than waiting: between requests supervisord looks up once a second.
+        while (state := self.states().get(name)) is not None:
+            if state.state in ("STARTING", "RUNNING", "BACKOFF"):
+                self.stop(name)
+            elif self._call("removeProcessGroup", name, ignore=_STILL_RUNNING_FAULT):
+                return
+            if time.monotonic() > deadline:
+                raise SupervisorError(f"unit {name}, process {state.pid}, does not end; see {self.log_path}")
+            time.sleep(0.05)
 
     def states(self) -> dict[str, UnitState]:
         """Every unit the daemon knows, by name; empty when there is no daemon."""
@@ -198,11 +254,11 @@ class Supervisor:
         pid = self._call("getPID")
         self._call("shutdown")
         deadline = time.monotonic() + DAEMON_TIMEOUT_S
-        while is_alive(pid):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-                deadline += DAEMON_TIMEOUT_S
+        while is_alive(pid) and time.monotonic() < deadline:
             time.sleep(0.05)
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+            _wait_gone(pid)
         self.socket_path.unlink(missing_ok=True)
 
     def _call(self, method: str, *arguments: Any, ignore: int | None = None) -> Any:
@@ -237,6 +293,16 @@ class _UnixConnection(http.client.HTTPConnection):
             connection.close()
             raise
         self.sock = connection
+
+
+def _wait_gone(pid: int) -> None:
+    deadline = time.monotonic() + DAEMON_TIMEOUT_S
+    while is_alive(pid):
+        if time.monotonic() > deadline:
+            raise SupervisorError(
+                f"supervisord, process {pid}, outlives SIGKILL; look at the machine's disks"
+            )
+        time.sleep(0.05)
 
 
 def _socket_path(home: Path) -> Path:

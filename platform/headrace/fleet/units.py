@@ -1,27 +1,31 @@
-"""The units of a site: what each supervised process is, as data.
+"""The units of a site: what each supervised process is told, and what must be ready before it.
 
-Owns every unit's command, environment, files, addresses, readiness probe and what must be ready before it.
-Starts nothing and touches no file: `fleet.supervisor` runs units, `fleet.operate` decides when.
+Owns `Unit`, one supervised process as data, and the way from a site to the typed configurations of its units,
+which are the ones that a host's agent is put. What a configuration becomes on a host is `fleet.agent.kinds`'.
+Starts nothing and touches no file: `fleet.supervisor` runs units, `fleet.agent` and `fleet.operate` decide
+when.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import os
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from .errors import FleetError
-from .probes import BalancerProbe, BrokerProbe, HdfsProbe, HttpProbe, Probe, ZooKeeperProbe
-from .site import Address, Datacenter, Mirror, Site
+from pydantic import ValidationError
 
-# Bounded heaps: the whole site shares one machine with Spark.
-ZOOKEEPER_HEAP: Final = ("-Xms24m", "-Xmx128m")
-# One core's worth of threads and no optimising compiler: these servers start often and do little.
-SMALL_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+from .agent import configuration as said
+from .agent.configuration import Configuration
+from .airflow_units import airflow_configurations
+from .errors import FleetError, SiteFileError
+from .probes import Probe
+from .site import Address, Datacenter, Mirror, Site
 
 # What a broker of this one machine is told beyond its own defaults. Events of any age are kept (an access log
 # of 2015 is as good an input as today's), within a bound of bytes a partition.
@@ -39,6 +43,7 @@ class Unit:
 
     `requires` names the units that must be ready before this one is first started; after a crash it comes
     back alone and has to wait for them by itself. `files` are written before the start: path → text.
+    `data_dir` is the unit's alone. `configuration` is what it was made of, `version` that of its software.
     """
 
     name: str
@@ -53,25 +58,58 @@ class Unit:
     files: Mapping[Path, str] = field(default_factory=dict)
     start_timeout_s: float = 60.0
     stop_timeout_s: int = 15
+    data_dir: Path | None = None
+    configuration: Configuration | None = None
+    version: str = ""
+
+    def put_as(self, configuration: Configuration, version: str) -> Unit:
+        """The same unit, with what it was made of."""
+        return replace(self, configuration=configuration, version=version)
+
+    @cached_property
+    def definition(self) -> str:
+        """A short name for all that the process depends on; a unit with another one has to be restarted."""
+        files = {str(path): text for path, text in self.files.items()}
+        told = [self.command, dict(self.environment), files, str(self.log_path), self.version]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def units_of(site: Site) -> tuple[Unit, ...]:
-    """All units of the site, each after those it requires."""
-    units: list[Unit] = []
-    for datacenter in site.datacenters:
-        units.append(_zookeeper(site, datacenter))
-        units += (_broker(site, datacenter, broker_id) for broker_id in datacenter.brokers)
-        units.append(_registry(site, datacenter))
-    units += (_balancer(site, datacenter) for datacenter in site.sources)
-    units.append(_hdfs(site))
-    units += (_mirror(site, mirror) for mirror in site.mirrors)
-    units += (_auditor(site, datacenter) for datacenter in site.datacenters)
-    if site.airflow:
-        # Its units are built of this module's.
-        from .airflow_units import airflow_units
+    """All units of the site on this host, each after those it requires."""
+    # The agent's units are this module's: it is imported late.
+    from .agent.kinds import Host, unit_of
 
-        units += airflow_units(site)
-    return tuple(in_order(units))
+    host = Host.here(site.home)
+    try:
+        configurations = configurations_of(site)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field_name = ".".join(map(str, first["loc"]))
+        raise SiteFileError(
+            f"the site in {site.home} cannot be: {error.title}: {field_name}: {first['msg']}"
+            f" (it says {first['input']!r})"
+        ) from error
+    return tuple(in_order(unit_of(name, each, host) for name, each in configurations.items()))
+
+
+def configurations_of(site: Site) -> dict[str, Configuration]:
+    """What each unit of the site is told, by its name."""
+    made: dict[str, Configuration] = {}
+    for datacenter in site.datacenters:
+        made[f"{datacenter.name}-zookeeper"] = _zookeeper(site, datacenter)
+        for broker_id in datacenter.brokers:
+            made[f"{datacenter.name}-broker-{broker_id}"] = _broker(site, datacenter, broker_id)
+        made[f"{datacenter.name}-registry"] = _registry(datacenter)
+    for datacenter in site.sources:
+        made[f"{datacenter.name}-balancer"] = _balancer(site, datacenter)
+    made[f"{site.warehouse}-hdfs"] = _hdfs(site)
+    for mirror in site.mirrors:
+        made[f"{mirror.target}-mirror-{mirror.source}"] = _mirror(site, mirror)
+    for datacenter in site.datacenters:
+        made[f"{datacenter.name}-auditor"] = _auditor(site, datacenter)
+    if site.airflow:
+        made |= airflow_configurations(site)
+    return made
 
 
 def in_order(units: Iterable[Unit]) -> list[Unit]:
@@ -125,204 +163,88 @@ def pyspark_jars() -> Path:
     return Path(spec.submodule_search_locations[0]) / "jars"
 
 
-def _python(module: str, *arguments: object) -> tuple[str, ...]:
-    return (sys.executable, "-m", module, *(str(argument) for argument in arguments))
+def _data(site: Site, datacenter: str, name: str) -> Path:
+    return site.home / "data" / datacenter / name
 
 
-def _log(site: Site, name: str) -> Path:
-    return site.home / "logs" / f"{name}.log"
-
-
-def _zookeeper(site: Site, datacenter: Datacenter) -> Unit:
-    name = f"{datacenter.name}-zookeeper"
-    directory = site.home / "data" / datacenter.name / "zookeeper"
-    address = datacenter.zookeeper
-    configuration = {
-        "tickTime": 2000,
-        "dataDir": directory / "data",
-        "clientPortAddress": address.host,
-        "clientPort": address.port,
-        "admin.enableServer": "false",
-        "4lw.commands.whitelist": "srvr",
-        # kB; the default of 64 MB is for ensembles with a disk of their own.
-        "preAllocSize": 1024,
-        "maxClientCnxns": 1000,
-        "autopurge.snapRetainCount": 3,
-        "autopurge.purgeInterval": 12,
-    }
-    zoo_cfg, log4j = directory / "zoo.cfg", directory / "log4j2.properties"
-    return Unit(
-        name=name,
+def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
+    return said.ZooKeeper(
         datacenter=datacenter.name,
-        kind="zookeeper",
-        command=(
-            java(),
-            *ZOOKEEPER_HEAP,
-            *SMALL_JVM,
-            f"-Dlog4j2.configurationFile={log4j}",
-            "-cp",
-            f"{pyspark_jars()}/*",
-            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            str(zoo_cfg),
-        ),
-        listens=(address,),
-        probe=ZooKeeperProbe(address),
-        log_path=_log(site, name),
-        files={
-            zoo_cfg: "".join(f"{key}={value}\n" for key, value in configuration.items()),
-            log4j: _LOG4J_TO_CONSOLE,
-        },
+        listen=datacenter.zookeeper,
+        data_dir=_data(site, datacenter.name, "zookeeper"),
     )
 
 
-_LOG4J_TO_CONSOLE = """\
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d %p %c{1}: %m%n
-"""
-
-
-def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Unit:
-    name = f"{datacenter.name}-broker-{broker_id}"
-    address = datacenter.brokers[broker_id]
-    settings = {**BROKER_SETTINGS, **datacenter.broker_settings}
-    listens = [address]
-    front: list[object] = []
-    if datacenter in site.sources:
-        listens.append(datacenter.front(broker_id))
-        front = ["--front-listen", listens[-1], "--front-advertise", datacenter.balancer]
-    return Unit(
-        name=name,
+def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration:
+    has_balancer = datacenter in site.sources
+    return said.Broker(
         datacenter=datacenter.name,
-        kind="broker",
-        command=_python(
-            "headrace.broker",
-            *("--broker-id", broker_id),
-            *("--datacenter", datacenter.name),
-            *("--listen", address),
-            *front,
-            *("--zookeeper", datacenter.zookeeper),
-            *("--data-dir", site.home / "data" / datacenter.name / f"broker-{broker_id}"),
-            *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
-        ),
-        listens=tuple(listens),
-        probe=BrokerProbe(address, broker_id),
-        log_path=_log(site, name),
         requires=(f"{datacenter.name}-zookeeper",),
+        broker_id=broker_id,
+        listen=datacenter.brokers[broker_id],
+        front_listen=datacenter.front(broker_id) if has_balancer else None,
+        front_advertise=datacenter.balancer if has_balancer else None,
+        zookeeper=str(datacenter.zookeeper),
+        data_dir=_data(site, datacenter.name, f"broker-{broker_id}"),
+        settings={**BROKER_SETTINGS, **datacenter.broker_settings},
     )
 
 
-def _balancer(site: Site, datacenter: Datacenter) -> Unit:
-    name = f"{datacenter.name}-balancer"
-    return Unit(
-        name=name,
+def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
+    return said.Balancer(
         datacenter=datacenter.name,
-        kind="balancer",
-        command=_python(
-            "headrace.fleet.balancer",
-            *("--listen", datacenter.balancer),
-            *("--zookeeper", datacenter.zookeeper),
-            *("--directory", site.home / "data" / datacenter.name / "balancer"),
-            *("--status", datacenter.balancer_status),
-            *("--statistics", datacenter.haproxy_statistics),
-        ),
-        listens=(datacenter.balancer, datacenter.balancer_status, datacenter.haproxy_statistics),
-        probe=BalancerProbe(f"http://{datacenter.balancer_status}/status"),
-        log_path=_log(site, name),
         # It finds brokers as they come and go; that they are required makes it leave before they do.
         requires=_brokers(datacenter),
+        listen=datacenter.balancer,
+        zookeeper=str(datacenter.zookeeper),
+        status=datacenter.balancer_status,
+        statistics=datacenter.haproxy_statistics,
+        data_dir=_data(site, datacenter.name, "balancer"),
     )
 
 
-def _registry(site: Site, datacenter: Datacenter) -> Unit:
-    name = f"{datacenter.name}-registry"
-    return Unit(
-        name=name,
+def _registry(datacenter: Datacenter) -> Configuration:
+    return said.Registry(
         datacenter=datacenter.name,
-        kind="registry",
-        command=_python(
-            "headrace.registry", "--listen", datacenter.registry, "--zookeeper", datacenter.zookeeper
-        ),
-        listens=(datacenter.registry,),
-        probe=HttpProbe(f"{datacenter.registry_url}/subjects"),
-        log_path=_log(site, name),
         requires=(f"{datacenter.name}-zookeeper",),
+        listen=datacenter.registry,
+        zookeeper=str(datacenter.zookeeper),
     )
 
 
-def _hdfs(site: Site) -> Unit:
-    name = f"{site.warehouse}-hdfs"
-    return Unit(
-        name=name,
+def _hdfs(site: Site) -> Configuration:
+    return said.Hdfs(
         datacenter=site.warehouse,
-        kind="hdfs",
-        command=_python(
-            "headrace.warehouse.hdfs",
-            *("--host", site.namenode.host),
-            *("--data-dir", site.home / "data" / site.warehouse / "hdfs"),
-        ),
-        listens=(site.namenode, site.webhdfs, *site.datanode),
-        probe=HdfsProbe(site.webhdfs_url),
-        log_path=_log(site, name),
-        # Read by the java launcher; a start costs 5 s of CPU so, and 8 s with the optimising compiler.
-        environment={"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
-        start_timeout_s=120.0,
+        host=site.namenode.host,
+        data_dir=_data(site, site.warehouse, "hdfs"),
     )
 
 
-def _mirror(site: Site, mirror: Mirror) -> Unit:
-    name = f"{mirror.target}-mirror-{mirror.source}"
+def _mirror(site: Site, mirror: Mirror) -> Configuration:
     source, target = site.datacenter(mirror.source), site.datacenter(mirror.target)
-    status = site.mirror_status(mirror)
-    return Unit(
-        name=name,
-        datacenter=mirror.target,
-        kind="mirror",
-        command=_python(
-            "headrace.mirror",
-            *("--source-datacenter", source.name),
-            *("--source-bootstrap", source.bootstrap),
-            *("--target-bootstrap", target.bootstrap),
-            *("--target-zookeeper", target.zookeeper),
-            *("--registry", target.registry_url),
-            *("--status", status),
-        ),
-        listens=(status,),
-        probe=HttpProbe(f"http://{status}/status"),
-        log_path=_log(site, name),
+    return said.Mirror(
+        datacenter=target.name,
         requires=_brokers(source) + _brokers(target),
+        source=source.name,
+        source_bootstrap=tuple(source.brokers.values()),
+        target_bootstrap=tuple(target.brokers.values()),
+        target_zookeeper=str(target.zookeeper),
+        registry_url=target.registry_url,
+        status=site.mirror_status(mirror),
     )
 
 
-def _auditor(site: Site, datacenter: Datacenter) -> Unit:
-    name = f"{datacenter.name}-auditor"
-    extra: list[object] = []
+def _auditor(site: Site, datacenter: Datacenter) -> Configuration:
     mirrored = [mirror.source for mirror in site.mirrors if mirror.target == datacenter.name]
-    if mirrored:
-        extra += ["--mirrors-zookeeper", datacenter.zookeeper]
-    # What is mirrored was written with schemas of its own datacenter's registry.
-    registries = [site.datacenter(name).registry_url for name in (datacenter.name, *mirrored)]
-    if datacenter.name == site.warehouse:
-        extra += ["--store", site.audit_store_url]
-    return Unit(
-        name=name,
+    return said.Auditor(
         datacenter=datacenter.name,
-        kind="auditor",
-        command=_python(
-            "headrace.audit",
-            *("--datacenter", datacenter.name),
-            *("--bootstrap", datacenter.bootstrap),
-            *("--registry", ",".join(registries)),
-            *("--status", datacenter.auditor),
-            *extra,
-        ),
-        listens=(datacenter.auditor,),
-        probe=HttpProbe(f"http://{datacenter.auditor}/status"),
-        log_path=_log(site, name),
         requires=(*_brokers(datacenter), f"{datacenter.name}-registry"),
+        bootstrap=tuple(datacenter.brokers.values()),
+        # What is mirrored was written with schemas of its own datacenter's registry.
+        registry_urls=tuple(site.datacenter(name).registry_url for name in (datacenter.name, *mirrored)),
+        status=datacenter.auditor,
+        mirrors_zookeeper=str(datacenter.zookeeper) if mirrored else None,
+        store=site.audit_store_url if datacenter.name == site.warehouse else None,
     )
 
 

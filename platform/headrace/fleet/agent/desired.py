@@ -1,0 +1,95 @@
+"""What the host should run, on disk: one file a unit, written so that a crash leaves the old one or the new.
+
+Owns `<home>/agent/units/<name>.json`. What it means to have a unit is `keeper`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from .configuration import Configuration
+from .errors import AgentStateError, BadRequestError
+
+FORMAT: Final = 1
+_NEW: Final = ".new"
+
+
+class Entry(NamedTuple):
+    """A unit as it was put. `is_applied` False: the host had not been brought to it when this was written."""
+
+    configuration: Configuration
+    is_applied: bool
+
+
+class DesiredState:
+    """The files of one home. `parse`: (unit, JSON data) → configuration, raising `BadRequestError`."""
+
+    def __init__(self, directory: Path, parse: Callable[[str, object], Configuration]) -> None:
+        self.directory = directory
+        self._parse = parse
+
+    def load(self) -> dict[str, Entry]:
+        """Everything that was put. Raises `AgentStateError` for a file that cannot be read."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for unfinished in self.directory.glob(f"*{_NEW}"):
+            unfinished.unlink()
+        return {name: self.read(name) for name in unit_names(self.directory)}
+
+    def read(self, name: str) -> Entry:
+        """One unit. Raises `AgentStateError`."""
+        path = self.directory / f"{name}.json"
+        try:
+            said: dict[str, Any] = json.loads(path.read_bytes())
+            if said["format"] != FORMAT:
+                raise ValueError(f"it has format {said['format']}, and this agent knows {FORMAT}")
+            return Entry(self._parse(name, said["configuration"]), bool(said["is_applied"]))
+        except (OSError, ValueError, KeyError, TypeError, BadRequestError) as error:
+            raise AgentStateError(
+                f"the agent cannot read {path}: {error}. Mend the file, or delete it and put the unit again"
+            ) from error
+
+    def write(self, name: str, entry: Entry, *, is_durable: bool = True) -> None:
+        """Durable once it returns, if that is asked for; whole at any time."""
+        said = {
+            "format": FORMAT,
+            "is_applied": entry.is_applied,
+            "configuration": entry.configuration.model_dump(mode="json"),
+        }
+        path = self.directory / f"{name}.json"
+        new = path.with_name(path.name + _NEW)
+        # A database's URL may hold a password.
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(said, file, indent=1)
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+        new.replace(path)
+        if is_durable:
+            self._flush_directory()
+
+    def remove(self, name: str) -> None:
+        """Durable once it returns."""
+        (self.directory / f"{name}.json").unlink(missing_ok=True)
+        self._flush_directory()
+
+    def _flush_directory(self) -> None:
+        descriptor = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def unit_names(directory: Path) -> list[str]:
+    """The units that were put to the agent whose files lie here."""
+    return sorted(path.stem for path in directory.glob("*.json"))
+
+
+def forget_all(directory: Path) -> None:
+    """Every unit is let go of, without any agent: for who has stopped them all."""
+    for path in directory.glob("*.json"):
+        path.unlink()

@@ -1,0 +1,29 @@
+"""The last lines of a unit's log.
+
+Owns reading them within a bound, whatever the file holds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+LOG_TAIL_LINES: Final = 15
+LOG_TAIL_BYTES: Final = 16 << 10
+LOG_LINES_MAX: Final = 10_000
+LOG_BYTES_MAX: Final = 20 << 20
+_LINE_BYTES: Final = 200
+
+
+def log_tail(path: Path, line_count: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a log, or an empty text when there is none; at most `LOG_BYTES_MAX` of it is read."""
+    length = min(max(LOG_TAIL_BYTES, line_count * _LINE_BYTES), LOG_BYTES_MAX)
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - length))
+            text = file.read(length).decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-line_count:])

@@ -1,0 +1,151 @@
+"""A real agent of a host, as a process of its own, for tests that talk to it, and that kill it.
+
+Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones. Fixtures: `agent` (one a file,
+without units at the begin of each test), `stand_in_program` (`headrace up` starts such an agent, too).
+"""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stand_in_agent
+from fix_ports import free_port
+from headrace.fleet.agent import local
+from headrace.fleet.agent.client import AgentClient
+from headrace.fleet.agent.errors import AgentUnreachableError
+from headrace.fleet.agent.local import find_agent
+from headrace.fleet.processes import end_units_left_in
+from headrace.fleet.site import Address
+from headrace.fleet.supervisor import Supervisor, UnitState
+
+HOST = "127.106.2.1"
+WAIT_MAX_S = 60.0
+
+
+def eventually(true: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, "it did not become true in time"
+        time.sleep(0.05)
+
+
+class RunningAgent:
+    """One home, its agent, and a client of it."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.home = home
+        self.options = options
+        self.address = Address(HOST, free_port(HOST))
+        self.supervisor = Supervisor(home)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.client: AgentClient
+
+    def start(self, program: tuple[str, ...] = stand_in_agent.PROGRAM) -> None:
+        assert self.process is None
+        words = ["--home", str(self.home), "--listen", str(self.address), *self.options]
+        with (self.home / "agent.out").open("ab") as out:
+            self.process = subprocess.Popen(
+                [*program, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+        self.wait_found()
+
+    def wait_found(self) -> None:
+        """Until the agent answers."""
+        assert self.process is not None
+        deadline = time.monotonic() + WAIT_MAX_S
+        while True:
+            assert self.process.poll() is None, (self.home / "agent.out").read_text()
+            assert time.monotonic() < deadline
+            if (client := find_agent(self.home)) is not None:
+                try:
+                    client.health()
+                except AgentUnreachableError:
+                    client.close()
+                else:
+                    self.client = client
+                    return
+            time.sleep(0.05)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """A signal to the agent; its exit code. Its units go on."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.has_ended()
+
+    def has_ended(self) -> int:
+        """Waits for its end; the exit code."""
+        assert self.process is not None
+        code = self.process.wait(WAIT_MAX_S)
+        self.process = None
+        self.client.close()
+        return code
+
+    def restart(self) -> None:
+        self.end()
+        self.start()
+
+    def states(self) -> dict[str, UnitState]:
+        """What supervisord says, without asking the agent."""
+        return self.supervisor.states()
+
+    def pid(self, name: str) -> int:
+        return self.states()[name].pid
+
+    def stand_in(self, **said: Any) -> dict[str, Any]:
+        """A configuration with an address of its own."""
+        listen = f"{HOST}:{free_port(HOST)}"
+        return {"kind": "stand-in", "datacenter": "east", "listen": listen, **said}
+
+    def put_all(self, told: dict[str, dict[str, Any]]) -> None:
+        """Several units at once; returns when all are ready."""
+        for name in told:
+            self.client.put(name, told[name])
+        for name in told:
+            self.client.unit(name, wait_s=WAIT_MAX_S)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.end(signal.SIGKILL)
+        if self.supervisor.is_alive():
+            self.supervisor.shut_down()
+        end_units_left_in(self.home)
+
+
+@pytest.fixture(scope="module")
+def _home_with_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    home = tmp_path_factory.mktemp("agent") / "home"
+    home.mkdir()
+    made = RunningAgent(home)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def agent(_home_with_agent: RunningAgent) -> Iterator[RunningAgent]:
+    """One agent for all tests of a file: without units at the begin of each, and started again where the test
+    before has ended it.
+    """
+    made = _home_with_agent
+    if made.process is None:
+        made.start()
+    yield made
+    for path in (*made.home.glob("*.broken"), *made.home.glob("crash-at")):
+        path.unlink()
+    names = [path.stem for path in (made.home / "agent" / "units").glob("*.json")]
+    if names and made.process is None:
+        made.start()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: made.client.delete(name), names))
+
+
+@pytest.fixture
+def stand_in_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "PROGRAM", stand_in_agent.PROGRAM)

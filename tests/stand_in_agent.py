@@ -1,0 +1,94 @@
+"""An agent that keeps a further kind of unit: a stand-in, which starts in a moment and needs no JVM.
+
+`python tests/stand_in_agent.py` takes the options of `python -m headrace.fleet.agent`. A file `crash-at` in
+the home, with the name of a step, makes the agent kill itself when it comes to that step, once.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headrace.fleet.agent.configuration import Configuration, HostPort, Text
+from headrace.fleet.agent.kinds import KINDS, Host, Kind, Kinds, unit_of
+from headrace.fleet.probes import HttpProbe
+from headrace.fleet.site import Address
+from headrace.fleet.units import Unit
+
+# Serves pages after a while; leaves a child of its own behind when it is not ended as a group. While there is
+# a file of its name with the ending `.broken` in the home, it cannot start.
+STAND_IN = """
+import http.server, os, pathlib, subprocess, sys, time
+print("stand-in %d%% here")
+broken = pathlib.Path(os.environ["HEADRACE_HOME"], os.environ["HEADRACE_UNIT"] + ".broken")
+if broken.exists():
+    sys.exit(broken.read_text())
+subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
+time.sleep(0.1)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *words):
+        pass
+http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+class StandIn(Configuration):
+    """What a stand-in is told."""
+
+    kind: Literal["stand-in"] = "stand-in"
+    listen: HostPort
+    value: Text = "100% of, it; #1"
+    start_timeout_s: Annotated[float, Field(gt=0)] = 20.0
+
+
+def _stand_in(name: str, said: StandIn, host: Host) -> Unit:
+    script = host.home / 'it\'s a "stand in".py'
+    return Unit(
+        name=name,
+        datacenter=said.datacenter,
+        kind=said.kind,
+        command=(host.python, str(script), said.listen.host, str(said.listen.port), said.value),
+        listens=(said.listen,),
+        probe=HttpProbe(f"http://{said.listen}/"),
+        log_path=host.log(name),
+        requires=said.requires,
+        environment={"A_VALUE": "100% of, it"},
+        files={script: STAND_IN, host.home / f"{name}.told": said.value},
+        start_timeout_s=said.start_timeout_s,
+        stop_timeout_s=5,
+    )
+
+
+STAND_IN_KINDS: Kinds = {**KINDS, "stand-in": Kind(StandIn, _stand_in)}
+PROGRAM = (sys.executable, __file__)
+
+
+def stand_in(home: Path, name: str, address: Address, requires: tuple[str, ...] = (), **said: object) -> Unit:
+    """A stand-in as a unit of this host."""
+    configuration = StandIn.model_validate(
+        {"datacenter": "east", "listen": address, "requires": requires, **said}
+    )
+    return unit_of(name, configuration, Host.here(home), STAND_IN_KINDS)
+
+
+def crash(step: str) -> None:
+    """Looks for the file in the working directory, which is the agent's home."""
+    try:
+        wanted = Path("crash-at").read_text()
+    except FileNotFoundError:
+        return
+    if wanted == step:
+        Path("crash-at").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    from headrace.fleet.agent.__main__ import main
+
+    sys.exit(main(kinds=STAND_IN_KINDS, reached=crash))
