@@ -32,7 +32,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 # What does not need one another is set up side by side.
-TOGETHER := @$(MAKE) --no-print-directory -j2
+TOGETHER := @$(MAKE) -s -j2
 
 demo:
 	$(TOGETHER) setup airflow jars haproxy

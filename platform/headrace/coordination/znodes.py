@@ -3,20 +3,20 @@
 Names are Kafka's (0.8 to 3.x) wherever Kafka has one, so that old tools find their way. JSON values carry
 `"version": 1`.
 
-    /brokers/ids/<id>                              ephemeral  BrokerRegistration as JSON /brokers/topics
-    data       empty; its version counts changes of any topic /brokers/topics/<topic>
-    data       {"topic_id", "partitions": {"0": [1, 2]}} /brokers/topics/<topic>/partitions/<p>/state   data
-    {"leader", "leader_epoch", "isr"} /config/topics/<topic>                         data       {"config":
-    {"retention.ms": "…"}} /latest_producer_id_block                      data       {"block_start",
-    "block_end"} as text, inclusive /consumers/<group>/ids/<member>                ephemeral  {"subscription":
-    {"<topic>": <streams>}} /consumers/<group>/owners/<topic>/<partition>  ephemeral  the owning member, as
-    text /consumers/<group>/offsets/<topic>/<partition> data       the next address to read, as decimal text
+    /brokers/ids/<id>                              ephemeral  BrokerRegistration as JSON
+    /brokers/topics                                data       empty; its version counts changes of any topic
+    /brokers/topics/<topic>                        data       {"topic_id", "partitions": {"0": [1, 2]}}
+    /brokers/topics/<topic>/partitions/<p>/state   data       {"leader", "leader_epoch", "isr"}
+    /config/topics/<topic>                         data       {"config": {"retention.ms": "…"}}
+    /latest_producer_id_block                      data       {"block_start", "block_end"} as text, inclusive
+    /consumers/<group>/ids/<member>                ephemeral  {"subscription": {"<topic>": <streams>}}
+    /consumers/<group>/owners/<topic>/<partition>  ephemeral  the owning member, as text
+    /consumers/<group>/offsets/<topic>/<partition> data       the next address to read, as decimal text
     /controller_election/…                         ephemeral  the controller's candidates
-    /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} of its listener behind a
-    balancer /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: the broker gets new connections
-    from it /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west",
-    0], …]} /headrace/registry/…                           the schema registry's store
-    (headrace.registry.store)
+    /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
+    /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer sends it connections
+    /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …]}
+    /headrace/registry/…                           the schema registry's store (headrace.registry.store)
 """
 
 from typing import Final
