@@ -52,6 +52,7 @@ _GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
 # In this order they begin, then all others: the long ones early, and two that compute apart where it can be.
 _TURNS = (
     ("site",),
+    ("tests/network/test_network_datacenters.py",),  # a minute of waiting, while others compute
     ("tests/audit/", "tests/broker/", "tests/client/"),
     ("tests/warehouse/test_job.py",),
     ("tests/clients/",),

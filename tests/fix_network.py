@@ -228,13 +228,14 @@ class Network:
             return pool.submit(function, *arguments).result()
 
     def close(self) -> None:
-        """End every process that was started here, and remove every namespace."""
+        """End every process that was started here, and remove every namespace. May be called again."""
         _end(self._processes)
         if self._relay is not None:
             assert self._relay.stdin is not None and self._relay.stdout is not None
             self._relay.stdin.close()
             self._relay.wait(END_WAIT_MAX_S)
             self._relay.stdout.close()
+            self._relay = None
         for name in namespaces():
             if name.startswith(self._prefix):
                 _ip("netns", "delete", name)

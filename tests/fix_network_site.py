@@ -6,9 +6,11 @@ mirrors=["east"])`; `site.start("east-zookeeper", …)` starts units and waits u
 from a neighbour's place, say that they are ready. The address plan is `fleet.site`'s.
 """
 
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -91,8 +93,9 @@ OpenSite = Callable[..., NetworkSite]
 
 
 @pytest.fixture(scope="module")
-def open_site(open_network: OpenNetwork, tmp_path_factory: pytest.TempPathFactory) -> OpenSite:
+def open_site(open_network: OpenNetwork) -> Iterator[OpenSite]:
     """Sites that last as long as the test file; nothing runs in them yet."""
+    opened: list[NetworkSite] = []
 
     def open_one(
         plan: Mapping[str, Mapping[str, Sequence[int]]],
@@ -111,13 +114,17 @@ def open_site(open_network: OpenNetwork, tmp_path_factory: pytest.TempPathFactor
             for name, hosts in plan.items()
         )
         site = Site.model_construct(
-            home=tmp_path_factory.mktemp("network-site"),
+            home=Path(tempfile.mkdtemp(prefix="headrace-network-")),
             datacenters=datacenters,
             mirrors=tuple(Mirror(source=source, target=WAREHOUSE) for source in mirrors),
             warehouse=WAREHOUSE,
             airflow=False,
             airflow_database=None,
         )
-        return NetworkSite(open_network(plan), site)
+        opened.append(NetworkSite(open_network(plan), site))
+        return opened[-1]
 
-    return open_one
+    yield open_one
+    for each in opened:
+        each.network.close()
+        shutil.rmtree(each.site.home, ignore_errors=True)
