@@ -44,8 +44,12 @@ class BalancerProcess:
         command += ["--listen", self.address, "--status", f"127.0.0.1:{self.status_port}"]
         command += ["--statistics", f"127.0.0.1:{self.statistics_port}"]
         command += ["--zookeeper", zookeeper, "--directory", str(directory / "balancer")]
+        self._command = command
+        self.start()
+
+    def start(self) -> None:
         with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, preexec_fn=die_with_parent)
 
     @property
     def address(self) -> str:

@@ -35,7 +35,7 @@ def test_a_producer_that_begins_anew_is_not_held() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.MESSAGE_TOO_LARGE]
+    "code", [ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.MESSAGE_TOO_LARGE]
 )
 def test_what_is_stored_or_given_up_holds_nobody(code: ErrorCode) -> None:
     refusals = Refusals()

@@ -71,6 +71,9 @@ def test_fronts_are_asked_for_and_taken_back(zookeeper: ZooKeeperRoom) -> None:
         marks[0].release()
         assert FrontRegistry(broker).balancers_of(1) == []
         assert FrontRegistry(broker).balancers_of(11) == ["b-1"]
+        FrontRegistry(broker).mark(11, "bb-1")
+        FrontRegistry(broker).forget("b")
+        assert FrontRegistry(broker).balancers_of(11) == ["bb-1"]
         balancer.create("/headrace/fronts/3", b'{"version":1,"host":"127.1.0.13"}')
         with pytest.raises(CorruptNodeError, match=r"/headrace/fronts/3: not a broker's front: KeyError"):
             FrontRegistry(broker).live()

@@ -21,6 +21,7 @@ import pytest
 from fix_balancer import Balanced, wait_until
 from fix_broker import RawClient
 from fix_java import JavaPeer
+from headrace.fleet.probes import BalancerProbe
 from headrace.wire.batch import hop
 from headrace.wire.records import Record, decode_records, encode_batch
 
@@ -163,7 +164,7 @@ def test_producers_see_nothing_of_brokers_that_come_and_go(
 ) -> None:
     balanced, balancer = balanced_cluster, balanced_cluster.balancer
     lines = tmp_path / "lines"
-    lines.write_text("".join(f"0 1000 {key_of(n).hex()} {(b'%d' % n).hex()}\n" for n in range(LINES)))
+    lines.write_text("".join(f"0 1000 x{key_of(n).hex()} x{(b'%d' % n).hex()}\n" for n in range(LINES)))
     publishing: dict[str, Publishing] = {}
     with RawClient(balanced.cluster[1].address) as client:
         for name, idempotent in itertools.product(("confluent", "kafka-python", "java"), (True, False)):
@@ -257,6 +258,9 @@ def test_it_says_what_it_does(balanced_cluster: Balanced) -> None:
     assert status["listen"] == balancer.address
     assert {row["broker_id"] for row in status["backends"]} == {1, 2}
     assert status["why"] in balancer.output()
+    probe = BalancerProbe(f"http://127.0.0.1:{balancer.status_port}/status")
+    assert probe.problem() is None
+    assert probe.note() == (status["why"] if balancer.engine == "embedded" else "")
     page = balancer.page()
     assert balancer.address in page
     assert all(row["address"] in page for row in status["backends"])
@@ -264,3 +268,26 @@ def test_it_says_what_it_does(balanced_cluster: Balanced) -> None:
         own = f"http://127.0.0.1:{balancer.statistics_port}/;csv"
         with urllib.request.urlopen(own, timeout=5) as answer:
             assert "brokers,broker-1," in answer.read().decode()
+
+
+def test_a_killed_balancer_leaves_nothing_behind(balanced_cluster: Balanced) -> None:
+    """What it started ends with it: its successor, which the supervisor starts at once, needs the address."""
+    balancer = balanced_cluster.balancer
+    balancer.process.kill()
+    balancer.process.wait(20)
+    balancer.start()
+    balancer.wait_serving(1, 2)
+    with RawClient(balancer.address) as client:
+        client.send(client.produce_frame("nowhere", 0, encode_batch([Record(0, 1, None, b"v")])))
+        assert client.read_produced().error_code
+
+
+def test_without_brokers_it_says_so(balanced_cluster: Balanced) -> None:
+    balancer = balanced_cluster.balancer
+    for broker in balanced_cluster.cluster.brokers[:2]:
+        assert broker.stop() == 0
+    balancer.wait_serving()
+    assert balancer.status()["problem"] == "no broker takes connections"
+    assert balancer.stop() == 0
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(balancer.address)

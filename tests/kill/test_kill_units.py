@@ -30,6 +30,7 @@ UNITS = (
     "east-auditor",
     "analysis-auditor",
     "east-registry",
+    "east-balancer",
     "analysis-hdfs",
 )
 

@@ -13,7 +13,7 @@ from headrace.broker.core import Connection
 from headrace.broker.handlers import api_versions, cluster, fetch, metadata, produce, produce_plain
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.produce import Passing, ProduceJob
-from headrace.broker.peers import ANSWER_WAIT_MS, Address, Peers
+from headrace.broker.peers import ANSWER_WAIT_MS, Address, Lost, Peers
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
@@ -29,6 +29,11 @@ PASS_VERSION: Final = 9
 CLIENT_ID: Final = "headrace-front"
 # A leader whose disk stalls must say so before the link to it is given up, with all that is in flight there.
 PASSED_TIMEOUT_MS_MAX: Final = ANSWER_WAIT_MS - 5_000
+
+# What producers are told when a leader could not be asked, and when it may have stored what it was sent. All
+# clients try again after these two; librdkafka takes NETWORK_EXCEPTION in an answer for final.
+NOT_THERE: Final = ErrorCode.LEADER_NOT_AVAILABLE
+FATE_UNKNOWN: Final = ErrorCode.REQUEST_TIMED_OUT
 
 Tree = dict[str, Any]
 
@@ -121,7 +126,7 @@ class FrontService(BrokerService):
     def _pass_to(self, leader: int, job: ProduceJob, body: ProduceRequest, passings: list[Passing]) -> None:
         broker = self._state.view.brokers.get(leader)
         if broker is None:
-            _settle_all(job, passings, ErrorCode.LEADER_NOT_AVAILABLE, f"broker {leader} is not alive")
+            _settle_all(job, passings, NOT_THERE, f"broker {leader} is not alive")
             return
         topics = [
             ProduceTopic(each.topic, NO_UUID, [ProducePartition(each.part.partition, each.part.records)])
@@ -135,16 +140,14 @@ class FrontService(BrokerService):
             self._peers.ask((broker.host, broker.port), frame, None)
             return
 
-        def done(answer: memoryview | None, reason: str) -> None:
-            if answer is None:
-                _settle_all(job, passings, ErrorCode.NETWORK_EXCEPTION, reason)
+        def done(answer: memoryview | Lost) -> None:
+            if isinstance(answer, Lost):
+                _settle_all(job, passings, FATE_UNKNOWN if answer.was_sent else NOT_THERE, answer.reason)
             else:
                 _settle_by(job, passings, answer)
 
         if not self._peers.ask((broker.host, broker.port), frame, done):
-            _settle_all(
-                job, passings, ErrorCode.NETWORK_EXCEPTION, f"broker {leader} does not keep up: try again"
-            )
+            _settle_all(job, passings, NOT_THERE, f"broker {leader} does not keep up: try again")
 
 
 def _settle_all(job: ProduceJob, passings: list[Passing], code: ErrorCode, message: str) -> None:
@@ -161,7 +164,7 @@ def _settle_by(job: ProduceJob, passings: list[Passing], answer: memoryview) -> 
         if len(results) != len(passings):
             raise WireError(f"{len(results)} results for {len(passings)} partitions")
     except WireError as error:
-        _settle_all(job, passings, ErrorCode.NETWORK_EXCEPTION, str(error))
+        _settle_all(job, passings, FATE_UNKNOWN, str(error))
         return
     for passing, result in zip(passings, results, strict=True):
         job.note(passing.place, passing.batch, ErrorCode(result.error_code))

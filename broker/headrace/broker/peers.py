@@ -29,7 +29,16 @@ ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 GATHER_MAX: Final = 64
 
 Address = tuple[str, int]
-Done = Callable[[memoryview | None, str], None]
+
+
+class Lost(NamedTuple):
+    """No answer will come. `was_sent`: the peer may have got the request all the same."""
+
+    reason: str
+    was_sent: bool
+
+
+Done = Callable[[memoryview | Lost], None]
 
 
 class _InFlight(NamedTuple):
@@ -47,7 +56,7 @@ class Peers:
         self._links: dict[Address, _Link] = {}
 
     def ask(self, address: Address, frame: bytes, done: Done | None) -> bool:
-        """Send a framed request; `done(answer, "")` or `done(None, reason)` follows, unless `done` is None.
+        """Send a framed request; `done(answer)` or `done(lost)` follows, unless `done` is None.
 
         False if too much is in flight to that peer already: nothing was sent.
         """
@@ -134,7 +143,7 @@ class _Link:
                 raise ConnectionResetError("it answered what nobody asked")
             answered = self._in_flight.popleft()
             self._in_flight_bytes -= answered.size_bytes
-            answered.done(frame, "")
+            answered.done(frame)
 
     def _flush(self) -> None:
         while self._outgoing:
@@ -176,5 +185,6 @@ class _Link:
         where = f"{self._address[0]}:{self._address[1]}"
         logger.warning("connection to the broker at %s lost: %s", where, reason)
         waiting, self._in_flight = self._in_flight, deque()
+        lost = Lost(f"the broker at {where}: {reason}", self._connected)
         for each in waiting:
-            each.done(None, f"the broker at {where}: {reason}")
+            each.done(lost)

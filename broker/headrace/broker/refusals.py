@@ -19,7 +19,7 @@ from headrace.wire.errors import ErrorCode, WireError
 KEPT_MS: Final = 120_000  # as long as clients try by default (delivery.timeout.ms)
 ENTRIES_MAX: Final = 10_000  # beyond it the oldest is forgotten
 
-# The client tries again, and the batch is not in the log, or may not be.
+# The client sends it again, and it is not in the log, or may not be.
 _COMES_AGAIN: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -27,7 +27,7 @@ _COMES_AGAIN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )

@@ -6,11 +6,12 @@ no new connection can be on its way to it. Without balancers there is no mark, a
 balancer marks a broker before it gives it connections, and takes the mark back after it has stopped.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.coordination import documents, znodes
-from headrace.coordination.errors import CorruptNodeError
+from headrace.coordination.errors import CorruptNodeError, NoNodeError
 from headrace.coordination.session import HeldNode, Watch, ZooKeeperSession
 
 
@@ -46,8 +47,17 @@ class FrontRegistry:
 
     def mark(self, broker_id: int, balancer: str) -> HeldNode:
         """Says that `balancer` gives this broker new connections. The name is the process's own: nobody else
-        may hold it."""
+        may hold it. Begins with the address it listens on, and a dash."""
         return self._session.hold_ephemeral(znodes.balanced(broker_id, balancer), b"", wait_s=0.0)
+
+    def forget(self, address: str) -> None:
+        """Takes back the marks of whoever listened on this address before: it is dead, its session may live
+        on for a while."""
+        for name in self._session.children_or_empty(znodes.BALANCED):
+            broker_id, _, balancer = name.partition("-")
+            if balancer.startswith(f"{address}-"):
+                with contextlib.suppress(NoNodeError):
+                    self._session.delete(znodes.balanced(int(broker_id), balancer))
 
     def balancers_of(self, broker_id: int) -> list[str]:
         """The balancers that may still give this broker new connections."""

@@ -64,6 +64,7 @@ public final class Peer {
       case "produce":
         return produce(arguments);
       case "begin":
+        ENDING.remove(arguments.get("name"));
         UNDER_WAY.put(
             arguments.get("name"),
             CompletableFuture.supplyAsync(() -> produced(arguments), task -> new Thread(task).start()));

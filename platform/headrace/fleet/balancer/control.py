@@ -60,12 +60,15 @@ class Control:
     async def run(self) -> None:
         """Serves until cancelled. Raises `BalancerError` when the engine ends by itself."""
         loop = asyncio.get_running_loop()
+
+        def see(fronts: list[Front]) -> None:
+            loop.call_soon_threadsafe(self._see, fronts)
+
         await self._engine.start()
         failed = asyncio.create_task(self._engine.failed())
         try:
-            await asyncio.to_thread(
-                self._fronts.watch, lambda fronts: loop.call_soon_threadsafe(self._see, fronts)
-            )
+            await asyncio.to_thread(self._fronts.forget, f"{self._listen[0]}:{self._listen[1]}")
+            await asyncio.to_thread(self._fronts.watch, see)
             while not failed.done():
                 await self._look()
                 with contextlib.suppress(TimeoutError):

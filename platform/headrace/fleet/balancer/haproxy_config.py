@@ -13,9 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kio.schema.api_versions.v0.request import ApiVersionsRequest
-
-from headrace.wire.messages import encode_request
+from headrace.wire.apis import ApiKey, frame_request
 
 from .backends import (
     CHECK_INTERVAL_S,
@@ -37,9 +35,8 @@ HALF_CLOSED_TIMEOUT_S: Final = 30
 OLD_PROCESS_MAX_S: Final = 24 * 3600
 
 CHECK_CORRELATION_ID: Final = 1
-CHECK_REQUEST: Final = encode_request(
-    ApiVersionsRequest(), correlation_id=CHECK_CORRELATION_ID, client_id=None
-)
+# ApiVersions, version 0: a head, and nothing in it.
+CHECK_REQUEST: Final = frame_request(ApiKey.API_VERSIONS, 0, CHECK_CORRELATION_ID, None, False, [])
 # After its length, a good answer begins with the correlation id and error code 0.
 CHECK_ANSWER: Final = CHECK_CORRELATION_ID.to_bytes(4, "big") + bytes(2)
 
