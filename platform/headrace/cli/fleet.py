@@ -187,7 +187,7 @@ def restart(
         out.print(f"  [green]ready again[/]  {name}")
 
     operate.restart(site(), units or None, tell, wait_s=wait_s)
-    out.print(f"{count} units were restarted, one after another")
+    out.print(f"restarted {count} unit{'' if count == 1 else 's'}, one after another")
 
 
 def agent(

@@ -21,7 +21,7 @@ from .agent.errors import AgentRefusedError, Conflict
 from .agent.kinds import Host, parse_configuration, unit_of
 from .agent.local import end_idle_daemon, ensure_agent, find_agent, wait_ended
 from .agent.places import Places
-from .agent.report import UnitReport, ask, report_of
+from .agent.report import Outcome, UnitReport, ask, report_of
 from .errors import AddressTakenError, FleetError, UnitFailedError
 from .logs import LOG_TAIL_LINES, log_tail
 from .processes import end_units_left_in
@@ -60,19 +60,24 @@ def up(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | Non
     site.home.mkdir(parents=True, exist_ok=True)
     with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
         try:
-            _make_room(agent, units)
+            as_wanted = _make_room(agent, units)
         except FleetError:
             end_idle_daemon(site.home, agent)
             raise
-        _start_in_order(agent, units, observe)
+        _start_in_order(agent, units, as_wanted, observe)
 
 
-def _make_room(agent: AgentClient, units: Sequence[Unit]) -> None:
-    """Deletes the units that are not wanted, or that hold what another is to have from now on."""
+def _make_room(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
+    """Deletes the units that are not wanted, or that hold what another is to have from now on.
+
+    Returns those that need not be put, since the host has them already as they are wanted.
+    """
     conflicts: list[Conflict] = []
+    as_wanted: set[str] = set()
     for unit in units:
         try:
-            agent.put(unit.name, _told(unit), dry_run=True)
+            if agent.put(unit.name, _told(unit), dry_run=True).outcome is Outcome.UNCHANGED:
+                as_wanted.add(unit.name)
         except AgentRefusedError as error:
             if not (found := conflicts_in(error)):
                 raise
@@ -84,16 +89,21 @@ def _make_room(agent: AgentClient, units: Sequence[Unit]) -> None:
     for report in agent.units(with_drift=False):
         if report.name not in wanted or report.name in in_the_way:
             agent.delete(report.name)
+            as_wanted.discard(report.name)
+    return as_wanted
 
 
-def _start_in_order(agent: AgentClient, units: Sequence[Unit], observe: Observer) -> None:
+def _start_in_order(
+    agent: AgentClient, units: Sequence[Unit], as_wanted: Collection[str], observe: Observer
+) -> None:
     deadlines: dict[str, float] = {}
     ready: set[str] = set()
     by_name = {unit.name: unit for unit in units}
     while len(ready) < len(units):
         for unit in may_start(units, deadlines, ready):
             observe(unit, "starting")
-            agent.put(unit.name, _told(unit))
+            if unit.name not in as_wanted:
+                agent.put(unit.name, _told(unit))
             deadlines[unit.name] = time.monotonic() + unit.start_timeout_s
         waiting = [name for name in deadlines if name not in ready]
         for report in agent.units(waiting, with_drift=False):

@@ -152,5 +152,6 @@ def ask(unit: Unit, state: UnitState | None) -> tuple[str | None, str]:
     """What the probe says of a process that runs: its problem; without one, what is worth knowing."""
     if state is None or not state.is_running:
         return None, ""
-    problem = unit.probe.problem()
-    return problem, unit.probe.note() if problem is None and isinstance(unit.probe, BalancerProbe) else ""
+    probe = unit.probe
+    problem = probe.problem()
+    return problem, probe.note() if problem is None and isinstance(probe, BalancerProbe) else ""
