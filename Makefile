@@ -17,7 +17,7 @@ UV := $(BIN)/uv
 # Airflow lives apart: its Spark provider brings pyspark-client, which overwrites files of pyspark.
 AIRFLOW_VENV := .venv-airflow
 # Much of what tests do is waiting: for fsyncs, sessions, JVMs. tests/conftest.py says what stays together.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 HEADRACE_HOME ?= $(CURDIR)/.headrace
 export HEADRACE_HOME
 # Container images often set it, and then every process compiles all that it imports: half of its start.
