@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 # Airflow lives apart: its Spark provider brings pyspark-client, which overwrites files of pyspark.
 AIRFLOW_VENV := .venv-airflow
-# Much of what tests do is waiting: for fsyncs, sessions, JVMs. tests/conftest.py says what stays together.
+# Much of what tests do is waiting: for fsyncs, sessions, JVMs, links. tests/conftest.py says what stays together.
 TEST_PROCESSES ?= 3
 HEADRACE_HOME ?= $(CURDIR)/.headrace
 export HEADRACE_HOME

@@ -33,25 +33,26 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # They may import one another, before pytest would come to rewrite their assertions.
 pytest.register_assert_rewrite(*pytest_plugins)
 
-# `make test` runs two test processes. A file's tests stay together in one of them, and so do all files of
-# the one site (`running_site`), and of the one Spark session with its brokers and HDFS (`spark`).
+# `make test` runs three test processes. A file's tests stay together in one of them, and so do all files of
+# a site (`running_site`: one goes with Airflow, of one the parts are killed), and of the one Spark session
+# with its brokers and HDFS (`spark`).
 _SITE = (
     "tests/cli/test_cli_commands.py",
     "tests/dags/test_airflow_end_to_end.py",
     "tests/fleet/test_demo_run.py",
-    "tests/kill/test_kill_loads.py",
-    "tests/kill/test_kill_units.py",
 )
+_KILLS = ("tests/kill/test_kill_loads.py", "tests/kill/test_kill_units.py")
 _SPARK = (
     "tests/warehouse/test_hdfs_trouble.py",
     "tests/warehouse/test_load.py",
     "tests/warehouse/test_source_peer.py",
     "tests/warehouse/test_source_spark.py",
 )
-_GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
+_GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_KILLS, "kills"), **dict.fromkeys(_SPARK, "spark")}
 # In this order they begin, then all others: the long ones early, and two that compute apart where it can be.
 _TURNS = (
     ("site",),
+    ("kills",),
     ("tests/network/test_network_datacenters.py",),  # a minute of waiting, while others compute
     ("tests/audit/", "tests/broker/", "tests/client/"),
     ("tests/warehouse/test_job.py",),
@@ -73,8 +74,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {item.nodeid: _group(item.nodeid) for item in items}
     for item in items:
-        if "running_site" in getattr(item, "fixturenames", ()) and groups[item.nodeid] != "site":
-            raise pytest.UsageError(f"{item.nodeid} uses the one site: name its file in tests/conftest.py")
+        if "running_site" in getattr(item, "fixturenames", ()) and groups[item.nodeid] not in (
+            "site",
+            "kills",
+        ):
+            raise pytest.UsageError(f"{item.nodeid} uses a site: name its file in tests/conftest.py")
     items.sort(key=lambda item: _turn(groups[item.nodeid]))
 
 
