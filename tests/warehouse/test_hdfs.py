@@ -119,7 +119,7 @@ class JustConnected(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("capacity_bytes", "free_bytes", "says", "kind"),
     [
-        (0, 0, "how much room it has", HdfsUnreachableError),
+        (0, 0, "offers no room at all", HdfsUnreachableError),
         (1 << 40, 1 << 39, "although 549755813888 bytes are free", HdfsNoTargetError),
         (1 << 40, 1 << 20, "no DataNode has room", HdfsFullError),
     ],

@@ -2,6 +2,7 @@
 nothing.
 """
 
+import shutil
 import time
 from dataclasses import replace
 from typing import Any
@@ -82,7 +83,8 @@ def test_restarts_safe_mode_and_a_full_datanode(world: World, own_hdfs: HdfsProc
         assert retriable
 
         # A disk that is full to the last byte but the reserved ones.
-        own_hdfs.config.extra["dfs.datanode.du.reserved"] = str(1 << 60)
+        disk_bytes = shutil.disk_usage(own_hdfs.config.data_dir).total
+        own_hdfs.config.extra["dfs.datanode.du.reserved"] = str(disk_bytes - (64 << 20))
         own_hdfs.start("datanode")
         own_hdfs.wait_ready()
         line, retriable = refused(topic)

@@ -100,7 +100,8 @@ class Hdfs:
         if state["NumLiveDataNodes"] < 1:
             return f"no DataNode is connected to the NameNode at {self.url}", free_bytes
         if state["CapacityTotal"] < 1:
-            return f"no DataNode has told the NameNode at {self.url} yet how much room it has", free_bytes
+            reason = "no room at all: it has just started, or all of its disk is reserved"
+            return f"the DataNode of the NameNode at {self.url} offers {reason}", free_bytes
         return None, free_bytes
 
     def wait_ready(self, timeout_s: float) -> None:
