@@ -150,17 +150,15 @@ def java() -> str:
     return str(Path(home) / "bin" / "java") if home else "java"
 
 
-def pyspark_jars() -> Path:
-    """The folder of PySpark's own jars, which hold a whole ZooKeeper server.
-
-    Raises `FleetError` when PySpark is not installed.
+def zookeeper_jars(home: Path) -> Path | None:
+    """A folder of jars that hold a whole ZooKeeper server: PySpark's own, else those that
+    `python -m headrace.warehouse.jars zookeeper` has fetched into this home. None: neither is here.
     """
     spec = importlib.util.find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        raise FleetError(
-            "pyspark is not installed here; run `make` or pip install 'headrace[warehouse,fleet]'"
-        )
-    return Path(spec.submodule_search_locations[0]) / "jars"
+    if spec is not None and spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0]) / "jars"
+    fetched = home / "jars" / "zookeeper"
+    return fetched if fetched.is_dir() else None
 
 
 def _data(site: Site, datacenter: str, name: str) -> Path:

@@ -27,7 +27,7 @@ from headrace.fleet.airflow_units import (
 from headrace.fleet.errors import FleetError
 from headrace.fleet.probes import BalancerProbe, BrokerProbe, HdfsProbe, HttpProbe, ZooKeeperProbe
 from headrace.fleet.site import Address
-from headrace.fleet.units import Unit, java, pyspark_jars
+from headrace.fleet.units import Unit, java, zookeeper_jars
 
 from .configuration import (
     Airflow,
@@ -72,15 +72,12 @@ class Host:
     @staticmethod
     def here(home: Path) -> Host:
         """This machine, with `home` as the place for state, data and logs."""
-        try:
-            jars = pyspark_jars()
-        except FleetError:
-            jars = None
+        home = home.absolute()
+        jars = zookeeper_jars(home)
         try:
             ours = version_of("headrace")
         except PackageNotFoundError:
             ours = "unknown"
-        home = home.absolute()
         versions = dict.fromkeys(("broker", "balancer", "registry", "mirror", "auditor"), ours)
         versions["zookeeper"] = _version_of_jar(jars, "zookeeper")
         versions["hdfs"] = _version_of_jar(home / "jars" / "hdfs", "hadoop-hdfs")
@@ -105,8 +102,9 @@ def _version_of_jar(folder: Path | None, name: str) -> str:
 def _zookeeper(name: str, said: ZooKeeper, host: Host) -> Unit:
     if host.zookeeper_jars is None:
         raise FleetError(
-            f"unit {name} needs ZooKeeper's jars, which PySpark brings, and PySpark is not installed here; "
-            "run `make` or pip install 'headrace[warehouse,fleet]'"
+            f"unit {name} needs ZooKeeper's jars, and they are not here: PySpark brings them (run `make` or "
+            "pip install 'headrace[warehouse,fleet]'), or `python -m headrace.warehouse.jars zookeeper` "
+            f"fetches them alone into {host.home}"
         )
     directory = said.data_dir or host.home / "data" / name
     settings = {
