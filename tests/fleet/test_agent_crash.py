@@ -125,3 +125,19 @@ def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: Runni
         assert "one cannot be started again" in (agent.home / "agent.out").read_text()
     finally:
         told.rmdir()
+
+
+def test_units_end_with_an_agent_that_was_told_so_and_come_back_with_the_next(
+    agent: RunningAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "options", ("--ends-units",))
+    agent.restart()
+    agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
+    assert agent.end(signal.SIGTERM) == 0
+    assert not agent.supervisor.is_alive() and not units_left_in(agent.home)
+    log = (agent.home / "logs" / "supervisord.log").read_text()
+    assert log.rindex("stopped: two") < log.rindex("stopped: one")
+    monkeypatch.undo()
+    agent.start()
+    for name in ("one", "two"):
+        eventually(lambda name=name: agent.client.unit(name).is_ready)

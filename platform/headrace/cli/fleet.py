@@ -205,6 +205,9 @@ def agent(
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="Serve without TLS though not on loopback.")
     ] = False,
+    ends_units: Annotated[
+        bool, typer.Option("--ends-units", help="Stop the units when it ends; the next start starts them.")
+    ] = False,
 ) -> None:
     """Keep the units of this host, in the foreground; their state lies in $HEADRACE_HOME."""
     from headrace.fleet.agent.configuration import parse_address
@@ -215,7 +218,7 @@ def agent(
         address = parse_address(listen) if listen else here.agent_address
     except ValueError as error:
         raise CommandError(f"--listen: {listen!r}: {error}", ExitCode.USAGE) from None
-    run_agent(Options(here.home, address, tls_certificate, tls_key, allow_plain))
+    run_agent(Options(here.home, address, tls_certificate, tls_key, allow_plain, ends_units=ends_units))
 
 
 def demo(

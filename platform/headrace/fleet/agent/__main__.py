@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
     add("--tls-certificate", type=Path, metavar="FILE", help="PEM, with its chain")
     add("--tls-key", type=Path, metavar="FILE", help="PEM, without a passphrase")
     add("--allow-plain", action="store_true", help="serve without TLS though not on loopback")
+    add("--ends-units", action="store_true", help="stop the units when it ends")
     add("--daemon", action="store_true", help="go into the background")
     options = parser.parse_args(arguments)
     home = options.home.absolute()
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
                 tls_key=options.tls_key and options.tls_key.absolute(),
                 allow_plain=options.allow_plain,
                 log=log if options.daemon else None,
+                ends_units=options.ends_units,
             ),
             **more,
         )

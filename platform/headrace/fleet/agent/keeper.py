@@ -88,14 +88,28 @@ class Keeper:
         self._units = {name: self._make(name, entry.configuration) for name, entry in self._entries.items()}
         self._watch.start()
 
-    def close(self) -> None:
-        """Ends all waiting. Units go on, and with them supervisord."""
+    def close(self, *, ends_units: bool = False) -> None:
+        """Ends all waiting. Units go on, and with them supervisord.
+
+        With `ends_units` they are stopped, in the reverse order of their start, and supervisord ends. They
+        stay this host's: the next agent starts them again.
+        """
         self._ending.set()
         if self._watch.is_alive():
             self._watch.join(CLOSE_WAIT_MAX_S)
+        if ends_units:
+            self._end_units()
         self._probes.shutdown(wait=False, cancel_futures=True)
         if not self._units and self._supervisor.is_alive():
             self._supervisor.shut_down()
+
+    def _end_units(self) -> None:
+        for level in reversed(levels(with_local_requirements(list(self._units.values())))):
+            if self._supervisor.is_alive():
+                list(self._probes.map(self._supervisor.remove, [unit.name for unit in level]))
+        if self._supervisor.is_alive():
+            self._supervisor.shut_down()
+        end_units_left_in(self.home)
 
     # --- asking ---
 

@@ -1,7 +1,7 @@
 """The agent's own life: one process, from its start to a signal.
 
 Owns its options, the listening socket, TLS, the log. Units and supervisord are not its children: they outlive
-it. What it serves is `serving`'s.
+it, unless it is told otherwise. What it serves is `serving`'s.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ logger = logging.getLogger("headrace.fleet.agent")
 
 
 class Options(NamedTuple):
-    """How an agent is started. `log`: a file for the log of a daemon, None for stderr."""
+    """How an agent is started.
+
+    `log`: a file for the log of a daemon, None for stderr. `ends_units`: its units end when it ends, as they
+    must where nothing outlives it, in a container.
+    """
 
     home: Path
     listen: Address
@@ -44,6 +48,7 @@ class Options(NamedTuple):
     tls_key: Path | None = None
     allow_plain: bool = False
     log: Path | None = None
+    ends_units: bool = False
 
     def check(self) -> None:
         """Raises `FleetError` for options that do not go together."""
@@ -101,6 +106,7 @@ def run_agent(
                     token=token,
                     kinds=kinds,
                     is_daemon=options.log is not None,
+                    ends_units=options.ends_units,
                     reached=reached,
                 )
             except FleetError:

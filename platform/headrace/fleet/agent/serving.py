@@ -41,6 +41,7 @@ def serve(
     token: str,
     kinds: Kinds,
     is_daemon: bool,
+    ends_units: bool,
     reached: Callable[[str], None],
 ) -> None:
     """Serves until a signal, or until it is asked to end. Raises `AgentStateError` before it begins."""
@@ -86,8 +87,8 @@ def serve(
         logger.info("the agent of %s listens on %s, with %d units", places.home, url, len(keeper.names()))
         server.run(sockets=[listening])
     finally:
-        keeper.close()
-    logger.info("the agent ends; units go on without it")
+        keeper.close(ends_units=ends_units)
+    logger.info("the agent ends; units %s", "have ended with it" if ends_units else "go on without it")
 
 
 def _version() -> str:
