@@ -3,6 +3,7 @@
 #   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose seven events)
 #   make up / down / status         start the site, stop it, say how it is
 #   make test / lint                what .ci/run runs
+#   make image                      the container image headrace (docs/containers.md), where a Docker engine runs
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make clean                      stop the site and remove its data; `make distclean`: all that was set up, too
 #   make requirements               compile requirements/*.txt anew
@@ -26,7 +27,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint bench-load up down status clean distclean requirements setup airflow java jars debian haproxy
+.PHONY: help demo test lint image bench-load up down status clean distclean requirements setup airflow java jars debian \
+	haproxy
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -48,6 +50,8 @@ down:
 
 test:
 	$(TOGETHER) setup airflow jars debian lint
+	@if $(BIN)/python containers/container_image.py --engine; then \
+		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
 
 lint: setup
@@ -55,6 +59,10 @@ lint: setup
 	@$(BIN)/ruff format --quiet --check . && echo "ruff format: clean"
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | grep -e broken -e BROKEN -e '->'
+
+image: setup java
+	@$(call from_debian,mmdebstrap,which makes the root of the container image,there can be no image)
+	@$(BIN)/python containers/container_image.py
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py
@@ -133,4 +141,5 @@ endef
 COMPILE := $(UV) pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 requirements: setup
 	$(COMPILE) pyproject.toml --extra warehouse --extra fleet --extra postgresql --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra fleet --extra postgresql -c requirements/dev.txt -o requirements/image.txt
 	$(COMPILE) pyproject.toml --extra airflow requirements/airflow.in -o requirements/airflow.txt
