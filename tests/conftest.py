@@ -14,6 +14,7 @@ pytest_plugins = [
     "fix_broker",
     "fix_client",
     "fix_clients",
+    "fix_containers",
     "fix_datacenter",
     "fix_fake_log",
     "fix_hdfs",

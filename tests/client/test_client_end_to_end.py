@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 
@@ -212,36 +211,3 @@ def test_offsets(admin, bootstrap, topic):
 def test_an_admin_without_brokers_says_so():
     with Admin("127.0.0.1:1", timeout_ms=200) as admin, pytest.raises(NetworkError, match=r"127\.0\.0\.1:1"):
         admin.topics()
-
-
-@pytest.mark.slow
-def test_nothing_acknowledged_is_lost_or_doubled_when_a_broker_is_killed(broker_cluster):
-    cluster = broker_cluster(2)
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topic("kill", 4)
-    stop = threading.Event()
-    futures = []
-
-    def publish():
-        with Producer(cluster.bootstrap, retry_backoff_ms=20, batch_size_bytes=2000) as producer:
-            while not stop.is_set():
-                number = len(futures)
-                futures.append(producer.send("kill", b"%d" % number, key=b"%d" % (number % 50)))
-                if number % 100 == 0:
-                    time.sleep(0.002)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    time.sleep(0.3)
-    cluster[1].kill()
-    time.sleep(0.2)
-    cluster[1].start()
-    time.sleep(0.3)
-    stop.set()
-    thread.join(WAIT_S)
-    assert all(future.exception(0) is None for future in futures)
-    got = read(cluster.bootstrap, "kill", len(futures), partitions=4)
-    assert sorted(int(record.value) for record in got) == list(range(len(futures)))
-    for key in {record.key for record in got}:
-        numbers = [int(record.value) for record in got if record.key == key]
-        assert numbers == sorted(numbers)
