@@ -51,7 +51,7 @@ class AirflowSite:
         return self.client.trigger(f"load-{topic}")
 
     def seal_after(self, load: Run, topic: str) -> Run:
-        return self.client.run_caused_by(f"seal-{topic}", load, timeout_s=60)
+        return self.client.run_caused_by(f"seal-{topic}", load, timeout_s=150)
 
     def sealed(self, topic: str) -> dict[int, int]:
         """Rows by sealed hour."""

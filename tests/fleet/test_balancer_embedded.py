@@ -11,7 +11,7 @@ from headrace.fleet.balancer.backends import Backend, Phase
 from headrace.fleet.balancer.embedded import EmbeddedEngine
 from headrace.fleet.balancer.haproxy_config import CHECK_ANSWER, CHECK_REQUEST
 
-WAIT_MAX_S = 20.0
+WAIT_MAX_S = 60.0
 QUESTION, ANSWER = b"a question", b"its answer"
 
 

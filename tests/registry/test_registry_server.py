@@ -33,7 +33,7 @@ class Http:
     """Short words for requests; every answer must have the registry's media type."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, trust_env=False, timeout=20)
+        self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
     def __call__(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
         response = self.client.request(method, path, json=body, headers={"Content-Type": MEDIA_TYPE})
