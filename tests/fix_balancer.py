@@ -25,7 +25,7 @@ from fix_ports import free_port, free_ports
 from fix_zookeeper import ZooKeeperServer, die_with_parent, room_on
 
 ENGINES: Final = ("haproxy", "embedded")
-WAIT_MAX_S: Final = 30.0
+WAIT_MAX_S: Final = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -56,12 +56,12 @@ class BalancerProcess:
         return f"127.0.0.1:{self.port}"
 
     def page(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.status_port}/", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.status_port}/", timeout=20) as answer:
             return str(answer.read().decode())
 
     def status(self) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.status_port}/status"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=20) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

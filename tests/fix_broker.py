@@ -30,8 +30,8 @@ from headrace.wire import fetch, produce
 from headrace.wire.messages import decode_response, encode_request
 from headrace.wire.primitives import NO_UUID
 
-READY_WAIT_MAX_S: Final = 30.0
-STOP_WAIT_MAX_S: Final = 30.0
+READY_WAIT_MAX_S: Final = 90.0
+STOP_WAIT_MAX_S: Final = 60.0
 
 
 class BrokerProcess:
@@ -216,7 +216,7 @@ def one_broker(zookeeper_server: ZooKeeperServer) -> Iterator[BrokerCluster]:
 class RawClient:
     """A client that says just what it is told and reads just one answer: for what no real client does."""
 
-    def __init__(self, address: str, *, timeout_s: float = 20.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -16,7 +16,7 @@ import pytest
 from fix_broker import BrokerCluster, StartCluster
 from fix_zookeeper import ZooKeeperServer, room_on
 
-CREATE_WAIT_MAX_S: Final = 30.0
+CREATE_WAIT_MAX_S: Final = 60.0
 SEGMENT_BYTES: Final = 1 << 17
 SETTINGS: Final = {
     "log.segment.bytes": str(SEGMENT_BYTES),

@@ -16,7 +16,7 @@ from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.hdfs.local import HdfsConfig, Role, command
 from headrace.warehouse.jars import ensure_jars
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 
 
 @dataclass
@@ -47,7 +47,7 @@ class HdfsProcess:
     def kill(self, role: Role = "both", with_signal: int = signal.SIGKILL) -> None:
         process = self.processes.pop(role)
         process.send_signal(with_signal)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
     def wait_ready(self) -> None:
         with self.client() as client:

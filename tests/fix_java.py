@@ -131,10 +131,10 @@ class JavaPeer:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)
         self._process.stdout.close()
 
     def _listen(self) -> None:

@@ -20,7 +20,7 @@ from fix_java import QUIET, KafkaTool, class_path
 from fix_ports import free_port
 from fix_zookeeper import die_with_parent
 
-START_WAIT_MAX_S: Final = 60.0
+START_WAIT_MAX_S: Final = 120.0
 SEGMENT_BYTES: Final = 1 << 20
 
 

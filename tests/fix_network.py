@@ -34,8 +34,8 @@ RELAY: Final = Path(__file__).parent / "network" / "wan_relay.py"
 NETWORKS: Final = {"east": "10.1.0", "west": "10.2.0", "analysis": "10.9.0"}
 WAN_DELAY_MS: Final = 40.0  # each way
 WAN_QUEUE_PACKETS: Final = 2_000
-END_WAIT_MAX_S: Final = 30.0
-RELAY_WAIT_MAX_S: Final = 30.0
+END_WAIT_MAX_S: Final = 60.0
+RELAY_WAIT_MAX_S: Final = 60.0
 
 _CLONE_NEWNET: Final = 0x40000000
 _libc: Final = ctypes.CDLL(None, use_errno=True)

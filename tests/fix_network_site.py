@@ -21,7 +21,7 @@ from fix_network import NETWORKS, Network, OpenNetwork
 from headrace.fleet.site import Datacenter, Mirror, Site
 from headrace.fleet.units import Unit, levels, units_of
 
-READY_WAIT_MAX_S: Final = 90.0
+READY_WAIT_MAX_S: Final = 180.0
 WAREHOUSE: Final = "analysis"
 Result = TypeVar("Result")
 

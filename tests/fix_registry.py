@@ -21,7 +21,7 @@ class RegistryProcess:
     def stop(self) -> int:
         """SIGTERM; answers the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=60)
 
     def kill(self) -> None:
         self.process.kill()
@@ -39,7 +39,7 @@ def launch(hosts: str, listen: str = "127.0.0.1:0") -> RegistryProcess:
     assert process.stdout is not None
     line = process.stdout.readline()
     found = re.search(r"http://\S+", line)
-    assert found, f"the registry said {line!r} and ended with {process.wait(timeout=20)}"
+    assert found, f"the registry said {line!r} and ended with {process.wait(timeout=60)}"
     return RegistryProcess(process, found[0])
 
 

@@ -190,7 +190,7 @@ class World:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
         for created in admin.create_topics([confluent_kafka.admin.NewTopic(name, partitions, 1)]).values():
-            created.result(timeout=30)
+            created.result(timeout=60)
         return TestTopic(self, name, partitions)
 
 

@@ -255,7 +255,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: Any, timeout_s: float = 30) -> None:
+def wait_for(condition: Any, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

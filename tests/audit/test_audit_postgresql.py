@@ -26,7 +26,7 @@ from headrace.audit.fold import Said
 from headrace.audit.report import is_complete, report
 from headrace.audit.store import AuditStore, StoreError
 
-START_WAIT_MAX_S: Final = 60
+START_WAIT_MAX_S: Final = 120
 ACCOUNT: Final = "postgres"  # PostgreSQL refuses to run as root
 
 pytestmark = pytest.mark.skipif(shutil.which("pg_ctl") is None, reason="PostgreSQL is not installed here")

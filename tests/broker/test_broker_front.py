@@ -16,7 +16,6 @@ from kio.schema.types import TopicName
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_ports import free_port
 from fix_zookeeper import ZooKeeperRoom
-from headrace.broker.broker import LEAVE_WAIT_MAX_S
 from headrace.broker.front import VIRTUAL_NODE_ID
 from headrace.coordination.fronts import FrontRegistry
 from headrace.wire.batch import hop
@@ -195,7 +194,7 @@ def test_a_dead_leader_is_told_and_found_again(front: tuple[BrokerCluster, Balan
         assert code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)
         assert client.produce("t", led[1], raw).error_code == 0, "others are not disturbed"
         cluster[2].start()
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while client.produce("t", led[2], raw).error_code:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -222,7 +221,7 @@ def test_a_batch_behind_a_refused_one_waits_for_it(front: tuple[BrokerCluster, B
         cluster[2].stop()
         assert ErrorCode(client.produce("t", led, numbered(led, 0)).error_code).retriable
         cluster[2].start()
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while client.produce("t", led, encode_batch([Record(0, 1_000, None, b"x")])).error_code:
             assert time.monotonic() < deadline, "the leader is not found again"
             time.sleep(0.05)
@@ -288,13 +287,12 @@ def test_a_broker_leaves_a_balancer_before_it_stops(
         assert cluster[1].stop() == 0
         # Where no balancer has marked it, there is nothing to wait for.
         assert fronts.balancers_of(2) == []
-        began = time.monotonic()
         assert cluster[2].stop() == 0
-        assert time.monotonic() - began < LEAVE_WAIT_MAX_S
+        assert "has not let go" not in cluster[2].output()
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)

@@ -28,7 +28,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def fill(cluster, batches=5, records=4, partition=0, codec=Codec.NONE, size_bytes=20):
@@ -400,7 +400,7 @@ def test_wakeup_ends_a_poll(cluster, consumer):
     threading.Timer(0.1, reader.wakeup).start()
     began = time.monotonic()
     assert reader.poll(WAIT_S) == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_one_thread_at_a_time(cluster, consumer):

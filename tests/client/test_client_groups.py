@@ -296,7 +296,7 @@ def test_draining_waits_for_the_reader_and_no_longer_than_told():
     next(stream)
     began = time.monotonic()
     stream.drain(0.1)
-    assert 0.1 <= time.monotonic() - began < 5
+    assert 0.1 <= time.monotonic() - began < 30
     assert stream.consumed() == {}
     reader = threading.Timer(0.1, lambda: stream.get(0.2))
     reader.start()

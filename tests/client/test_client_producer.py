@@ -27,7 +27,7 @@ from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.partitioning import partition_for_key
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 @pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
@@ -259,7 +259,7 @@ def test_close_gives_up_in_time(fake_cluster, fast_producer):
     futures = [sender.send("t", b"2") for _ in range(5)]
     began = time.monotonic()
     sender.close(timeout_s=0.2)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     for future in futures:
         with pytest.raises(ClosedError):
             future.result(0)

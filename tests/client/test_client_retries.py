@@ -17,7 +17,7 @@ from headrace.client.faults import BatchInterceptor, DropPlan, Verdict
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def test_a_lost_answer_does_not_repeat_records(fake_cluster, fast_producer):

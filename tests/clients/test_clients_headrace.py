@@ -139,7 +139,7 @@ def test_keys_land_where_others_put_them(bootstrap: str) -> None:
     python.close()
     with headrace.client.Producer(bootstrap) as ours:
         for key, delivery in [(key, ours.send(topic, b"", key=key)) for key in keys]:
-            placed[key].add(delivery.result(timeout=30).partition)
+            placed[key].add(delivery.result(timeout=60).partition)
     assert placed == {key: {partition_for_key(key, KEYED_PARTITIONS)} for key in keys}
 
 

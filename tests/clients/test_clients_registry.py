@@ -20,7 +20,7 @@ from headrace.registry.serializers import AvroSerializer as OurAvroSerializer
 pytestmark = pytest.mark.real_client
 
 COUNT = 5_000
-READ_WAIT_MAX_S = 20.0
+READ_WAIT_MAX_S = 60.0
 
 OLD_SCHEMA = json.dumps(
     {

@@ -17,7 +17,7 @@ from headrace.coordination.errors import CoordinationError, CorruptNodeError, No
 from headrace.coordination.session import ZooKeeperSession
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

@@ -27,7 +27,7 @@ from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.topics import PartitionState, TopicRegistry, TopicState
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

@@ -23,7 +23,7 @@ from headrace.coordination.errors import (
 from headrace.coordination.session import Node, SessionState, ZooKeeperSession
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
@@ -76,7 +76,7 @@ def test_no_server_is_named_within_the_bound() -> None:
         ZooKeeperUnavailableError, match=r"no ZooKeeper answered at 127\.0\.0\.1:\d+ within 0\.5 s"
     ):
         session.start(connect_timeout_s=0.5)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
 
 
 def test_a_closed_session_serves_nobody(zookeeper: ZooKeeperRoom) -> None:
@@ -234,4 +234,4 @@ def test_a_call_ends_within_its_bound_when_no_server_is_left(
         started = time.monotonic()
         with pytest.raises(ZooKeeperUnavailableError, match="did not answer within 1 s"):
             session.get("/")
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 20

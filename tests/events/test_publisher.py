@@ -74,7 +74,7 @@ class World:
         partitions = consumer.list_topics(topic, 20).topics[topic].partitions
         consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
         found, ended = [], set()
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 60
         while len(ended) < len(partitions):
             assert time.monotonic() < deadline, f"could not read {topic} to its end"
             for message in consumer.consume(1000, 0.5):

@@ -314,7 +314,7 @@ def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> No
         pid = agent.pid("east-zookeeper")
         process.send_signal(signal.SIGKILL)
         # The pipe ends with the agent: supervisord and the unit, which live on, hold nothing of it.
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
         assert b"listens on" in output
         assert agent.has_ended() == -signal.SIGKILL
         assert agent.pid("east-zookeeper") == pid

@@ -100,7 +100,8 @@ def test_what_a_running_haproxy_is_told() -> None:
     there = {"broker-1": Server(ONE.address, Admin.READY), "broker-2": Server(TWO.address, Admin.DRAIN)}
     assert commands(there, [ONE, TWO]) == []
     assert commands(there | {"broker-2": Server(TWO.address, Admin.READY)}, [ONE, TWO]) == [
-        "set server brokers/broker-2 state drain"
+        "disable health brokers/broker-2",
+        "set server brokers/broker-2 state drain",
     ]
     assert commands(there, [ONE]) == [
         "set server brokers/broker-2 state maint",
@@ -108,6 +109,7 @@ def test_what_a_running_haproxy_is_told() -> None:
     ]
     assert commands({"broker-1": Server(("127.0.0.1", 1), Admin.MAINT)}, [ONE]) == [
         "set server brokers/broker-1 addr 127.1.0.11 port 9093",
+        "enable health brokers/broker-1",
         "set server brokers/broker-1 state ready",
     ]
 
@@ -124,6 +126,7 @@ def test_the_commands_lead_to_what_is_wanted(before: list[Backend], wanted: list
         each.name: Server(each.address, Admin.READY if each.phase is Phase.READY else Admin.DRAIN)
         for each in before
     }
+    checked = {name for name, server in servers.items() if server.admin is Admin.READY}
     for command in commands(servers, wanted):
         verb, _, rest = command.partition(" server brokers/")
         match verb, *rest.split():
@@ -132,15 +135,18 @@ def test_the_commands_lead_to_what_is_wanted(before: list[Backend], wanted: list
                 servers[name] = Server((host, int(port)), Admin.MAINT)
             case "del", name:
                 assert servers.pop(name).admin is Admin.MAINT
+                checked.discard(name)
             case "set", name, "state", state:
                 servers[name] = servers[name]._replace(admin=Admin(state))
             case "set", name, "addr", host, "port", port:
                 servers[name] = servers[name]._replace(address=(host, int(port)))
             case _:
-                assert command.startswith("enable health")
+                verb, name = command.split(" health brokers/")
+                (checked.add if verb == "enable" else checked.remove)(name)
     assert commands(servers, wanted) == []
     ready = {each.name for each in wanted if each.phase is Phase.READY}
     assert {name for name, server in servers.items() if server.admin is Admin.READY} == ready
+    assert checked == ready, "whoever leaves is not asked any more"
 
 
 def test_what_haproxy_says_of_its_servers() -> None:

@@ -135,6 +135,25 @@ def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Un
     assert not any(map(is_alive, pids))
 
 
+def test_an_agent_that_dies_while_it_is_asked_keeps_nobody_from_stopping(
+    site: Site, pair: tuple[Unit, Unit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operate.up(site, units=pair)
+    pids = units_left_in(site.home)
+    there = Whereabouts.read(Places(site.home).whereabouts)
+    assert there is not None
+    ask = operate.AgentClient.units
+
+    def ask_the_dead(agent: operate.AgentClient, **options: bool) -> object:
+        os.kill(there.pid, signal.SIGKILL)
+        return ask(agent, **options)
+
+    monkeypatch.setattr(operate.AgentClient, "units", ask_the_dead)
+    assert operate.down(site, units=pair)
+    assert not any(map(is_alive, pids))
+    assert operate.down(site, units=pair) is False
+
+
 def test_a_restart_goes_from_unit_to_unit(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     before = Supervisor(site.home).states()

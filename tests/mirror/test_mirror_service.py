@@ -194,6 +194,9 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
         for _ in range(5):
             send(east, "short", 2_000, partitions=1)
         wait_for(lambda: admin.list_offsets("short", EARLIEST)[0].offset > copied_to)
+        # From here on the gap stays as it is.
+        admin.alter_configs("short", {"retention.bytes": "-1"})
+        wait_for(lambda: admin.describe_configs("short")["retention.bytes"].value == "-1")
         send(east, "good", 100, partitions=1)
         mirror.start()
         wait_for(lambda: len(mirror.partitions()) == 2, mirror.output)

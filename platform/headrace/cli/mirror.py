@@ -113,7 +113,7 @@ def _ask(here: Site, mirror: Mirror) -> dict[str, Any]:
     address = here.mirror_status(mirror)
     name = f"{mirror.target}-mirror-{mirror.source}"
     try:
-        answer = httpx.get(f"http://{address}/status", timeout=TIMEOUT_S, trust_env=False)
+        answer = httpx.get(f"http://{address}/status", timeout=TIMEOUT_S, trust_env=False, verify=False)
         found: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise CommandError(

@@ -18,7 +18,7 @@ import httpx
 
 from .agent.configuration import Airflow, Configuration
 from .errors import FleetError
-from .probes import PROBE_TIMEOUT_S
+from .probes import get
 from .site import Site
 
 PYTHON_VARIABLE: Final = "HEADRACE_AIRFLOW_PYTHON"
@@ -41,7 +41,7 @@ class AirflowProbe:
     def problem(self) -> str | None:
         url = f"{self.url}/api/v2/monitor/health"
         try:
-            answer = httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False)
+            answer = get(url)
             said = answer.json()[self.component]
         except httpx.HTTPError as error:
             return f"{url}: {error}"

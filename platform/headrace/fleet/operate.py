@@ -17,9 +17,9 @@ from typing import Final
 from .agent.client import AgentClient, conflicts_in
 from .agent.conflicts import conflicts_of
 from .agent.desired import DesiredState, forget_all, unit_names
-from .agent.errors import AgentRefusedError, Conflict
+from .agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
 from .agent.kinds import Host, parse_configuration, unit_of
-from .agent.local import end_idle_daemon, ensure_agent, find_agent, wait_ended
+from .agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
 from .agent.places import Places
 from .agent.report import Outcome, UnitReport, ask, report_of
 from .errors import AddressTakenError, FleetError, UnitFailedError
@@ -32,6 +32,8 @@ from .units import Unit, levels, units_of
 __all__ = ["check_addresses", "down", "log_tail", "may_start", "restart", "status", "up"]
 
 POLL_INTERVAL_S: Final = 0.2
+# A process that was killed closes its connections before it lets go of its locks.
+AGENT_DEATH_WAIT_S: Final = 5.0
 AT_ONCE_MAX: Final = 8
 # One foreign process explains the others, which are most often of the same site.
 TAKEN_SHOWN_MAX: Final = 2
@@ -157,17 +159,26 @@ def down(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | N
     if not site.home.exists():
         return False
     with _locked(site.home):
-        agent = find_agent(site.home)
-        if agent is None:
-            was_running = _stop_without_agent(site, units, observe)
-        else:
-            was_running = True
-            with agent:
-                _delete_all(agent, units, observe)
-                agent.shut_down()
-            wait_ended(site.home)
+        was_running = _stop(site, units, observe)
         orphans = end_units_left_in(site.home)
     return was_running or bool(orphans)
+
+
+def _stop(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
+    agent = find_agent(site.home)
+    if agent is None:
+        return _stop_without_agent(site, units, observe)
+    try:
+        with agent:
+            _delete_all(agent, units, observe)
+            agent.shut_down()
+    except AgentUnreachableError:
+        # Somebody may have killed it in the meantime.
+        if not has_ended(site.home, AGENT_DEATH_WAIT_S):
+            raise
+        _stop_without_agent(site, units, observe)
+    wait_ended(site.home)
+    return True
 
 
 def _delete_all(agent: AgentClient, units: Sequence[Unit], observe: Observer) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
@@ -110,11 +110,36 @@ def _retain(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
 
 @contextmanager
 def _spark(options: argparse.Namespace) -> "Iterator[SparkSession]":
-    spark = spark_session(f"headrace {options.command} {' '.join(options.topics)}", master=options.master)
+    """A session that is started once something is asked of it: most refusals, and loads that find nothing
+    new, come before that. Under spark-submit it is there from the start: a cluster takes an application
+    without one for a failed one.
+    """
+    spark = _Session(f"headrace {options.command} {' '.join(options.topics)}", options.master)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        spark.start()
     try:
-        yield spark
+        yield cast("SparkSession", spark)
     finally:
         spark.stop()
+
+
+class _Session:
+    def __init__(self, app_name: str, master: str | None) -> None:
+        self._app_name = app_name
+        self._master = master
+        self._started: SparkSession | None = None
+
+    def start(self) -> "SparkSession":
+        if self._started is None:
+            self._started = spark_session(self._app_name, master=self._master)
+        return self._started
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.start(), name)
+
+    def stop(self) -> None:
+        if self._started is not None:
+            self._started.stop()
 
 
 _COMMANDS: Final[dict[str, tuple[Run, str]]] = {

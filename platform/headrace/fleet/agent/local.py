@@ -116,9 +116,16 @@ def end_idle_daemon(home: Path, agent: AgentClient) -> None:
 
 def wait_ended(home: Path) -> None:
     """Returns once no agent keeps this home. Raises `AgentStateError` after `END_TIMEOUT_S`."""
+    if not has_ended(home, END_TIMEOUT_S):
+        raise AgentStateError(f"the agent of {home.absolute()} has not ended in {END_TIMEOUT_S:g} s")
+
+
+def has_ended(home: Path, timeout_s: float) -> bool:
+    """Whether no agent keeps this home; waits `timeout_s` at most for that."""
     places = Places(home.absolute())
-    deadline = time.monotonic() + END_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while is_locked(places):
         if time.monotonic() > deadline:
-            raise AgentStateError(f"the agent of {places.home} has not ended in {END_TIMEOUT_S:g} s")
+            return False
         time.sleep(POLL_INTERVAL_S)
+    return True

@@ -226,7 +226,8 @@ class EmbeddedEngine:
             if before.is_up != member.health.is_up:
                 up = "up" if member.health.is_up else f"down: {member.check}"
                 logger.warning("%s at %s:%d is %s", member.backend.name, *member.backend.address, up)
-                if not member.health.is_up:
+                # A broker that stops no longer answers checks while it finishes what it has.
+                if not member.health.is_up and member.backend.phase is Phase.READY:
                     member.cut()
             await asyncio.sleep(CHECK_INTERVAL_S)
 

@@ -142,6 +142,9 @@ def commands(present: Mapping[str, Server], wanted: Iterable[Backend]) -> list[s
             said.append(f"set server {name} addr {backend.address[0]} port {backend.address[1]}")
         admin = Admin.READY if backend.phase is Phase.READY else Admin.DRAIN
         if server.admin is not admin:
+            # A broker that stops no longer answers checks while it finishes what it has: that is no reason
+            # to cut its connections.
+            said.append(f"{'enable' if admin is Admin.READY else 'disable'} health {name}")
             said.append(f"set server {name} state {admin}")
     for gone in sorted(present.keys() - names):
         if present[gone].admin is not Admin.MAINT:
