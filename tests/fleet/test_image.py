@@ -6,7 +6,10 @@ for an agent that ends its units.
 
 from __future__ import annotations
 
+import re
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +32,20 @@ def test_what_is_built_follows_what_it_is_made_of(monkeypatch: pytest.MonkeyPatc
     assert container_image.content() != image
 
 
-def test_without_an_engine_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def pins(name: str) -> set[str]:
+    """`package==version` of each line of a requirements file."""
+    text = (container_image.ROOT / "requirements" / f"{name}.txt").read_text()
+    return set(re.findall(r"^(\S+==\S+)", text, re.MULTILINE))
+
+
+def test_the_image_has_the_packages_that_are_tested() -> None:
+    assert pins("image") < pins("dev"), "`make requirements` brings them together"
+    project = tomllib.loads((container_image.ROOT / "pyproject.toml").read_text())["project"]
+    packages = {pin.partition("==")[0] for pin in pins("image")}
+    assert set(project["dependencies"]) | {"supervisor"} <= packages
+
+
+def test_without_an_engine_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     assert container_image.engine_problem() == (
         f"no Docker engine here: {tmp_path}/none does not exist (DOCKER_HOST may name another)"
