@@ -50,6 +50,7 @@ _SPARK = (
     "tests/warehouse/test_source_spark.py",
 )
 _GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_KILLS, "kills"), **dict.fromkeys(_SPARK, "spark")}
+SITE_GROUPS = ("site", "kills")
 # In this order they begin, then all others: the long ones early, and two that compute apart where it can be.
 _TURNS = (
     ("site",),
@@ -75,12 +76,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {item.nodeid: _group(item.nodeid) for item in items}
     for item in items:
-        if "running_site" in getattr(item, "fixturenames", ()) and groups[item.nodeid] not in (
-            "site",
-            "kills",
-        ):
+        if "running_site" in getattr(item, "fixturenames", ()) and groups[item.nodeid] not in SITE_GROUPS:
             raise pytest.UsageError(f"{item.nodeid} uses a site: name its file in tests/conftest.py")
     items.sort(key=lambda item: _turn(groups[item.nodeid]))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """A site ends with the last test of its group: an idle one takes a fifth of a core from all others."""
+    group = _group(item.nodeid)
+    if group not in SITE_GROUPS or (nextitem is not None and _group(nextitem.nodeid) == group):
+        return
+    for definition in item.session._fixturemanager.getfixturedefs("running_site", item) or ():
+        definition.finish(item._request)
 
 
 def _turn(group: str) -> int:
