@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 import pytest
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i16, i32, i64
 
@@ -98,6 +99,14 @@ class BrokerProcess:
             )
             time.sleep(0.02)
 
+    def sees(self) -> set[int]:
+        """The brokers that it knows to be alive."""
+        request = MetadataRequest(
+            topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        with RawClient(self.address) as client:
+            return {each.node_id for each in client.ask(request).brokers}
+
     def output(self) -> str:
         """All it has written so far."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
@@ -160,6 +169,12 @@ class BrokerCluster:
             broker.start(wait=False)
         for broker in self.brokers:
             broker.wait_until_ready()
+        everybody = {broker.broker_id for broker in self.brokers}
+        deadline = time.monotonic() + READY_WAIT_MAX_S
+        # Each learns of the others a moment after it is ready itself.
+        while len(everybody) > 1 and any(broker.sees() != everybody for broker in self.brokers):
+            assert time.monotonic() < deadline, f"not all of brokers {everybody} see all others"
+            time.sleep(0.02)
 
     def close(self) -> None:
         for broker in self.brokers:
