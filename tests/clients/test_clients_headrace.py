@@ -28,7 +28,7 @@ from headrace.wire.partitioning import partition_for_key
 
 pytestmark = pytest.mark.real_client
 
-COUNT = 100_000
+COUNT = 30_000
 FOREIGN_COUNT = 10_000
 PIECE = 400
 KEYED = 600
