@@ -6,9 +6,11 @@ offsets in the same registry, and the brokers tell of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
-from headrace.client.admin import LATEST, Admin, Result
+from headrace.client.admin import Admin, Result
 from headrace.client.calls import Schema, control_call
 from headrace.wire.apis import ApiKey
 
@@ -33,7 +35,7 @@ class GroupAdmin(Admin):
         call = control_call(ApiKey.LIST_GROUPS, build)
         # Each broker tells of those that it coordinates.
         for node_id in self.describe_cluster().brokers:
-            body = self._call(call, result, lambda node_id=node_id: node_id, repeatable=True)
+            body = self._call(call, result, partial(int, node_id), repeatable=True)
             found |= {each.group_id for each in body.groups}
         return sorted(found)
 
@@ -56,18 +58,13 @@ class GroupAdmin(Admin):
             if each.committed_offset >= 0
         }
 
-    def lags_bytes(self, topic: str) -> dict[str, int]:
-        """How many bytes of a topic each group has still to read, of the groups that read it at all."""
-        ends = {partition: place.offset for partition, place in self.list_offsets(topic, LATEST).items()}
+    def lags_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
+        """How many bytes below these ends each group has still to read, of the groups that read any of it."""
         lags = {}
         for group in self.groups():
-            stored = {
-                partition: offset
-                for (name, partition), offset in self.group_offsets(group).items()
-                if name == topic and partition in ends
-            }
+            stored = {key: at for key, at in self.group_offsets(group).items() if key in ends}
             if stored:
-                lags[group] = sum(max(0, ends[partition] - offset) for partition, offset in stored.items())
+                lags[group] = sum(max(0, ends[key] - at) for key, at in stored.items())
         return lags
 
     def _coordinator(self, group: str) -> int:

@@ -9,7 +9,11 @@ from typing import Any, Final
 
 from .agents import Agents, check
 from .attributes import Attribute, Schema
+from .audits import AuditVerdict
+from .data_sources import ClusterData, TopicData
 from .resource import DataSource, Resource
+from .schemas import SchemaResource
+from .topics import Topic
 from .turns import Turns
 from .units import UNIT_RESOURCES
 from .values import Trouble, Values, is_known
@@ -74,10 +78,10 @@ class HeadraceProvider:
         return SCHEMA
 
     def get_resources(self) -> list[type[Resource]]:
-        return [*UNIT_RESOURCES]
+        return [*UNIT_RESOURCES, Topic, SchemaResource]
 
     def get_data_sources(self) -> list[type[DataSource]]:
-        return []
+        return [ClusterData, TopicData, AuditVerdict]
 
     def get_functions(self) -> list[Any]:
         return []

@@ -196,6 +196,9 @@ class Servicer(ProviderServicer):
 def _trouble_of(error: Exception) -> Trouble:
     if isinstance(error, FleetError):
         return Trouble("The host's agent could not do it", str(error))
+    # Clients are imported only where they are used; their errors are made for people.
+    if type(error).__module__.startswith("headrace."):
+        return Trouble("It could not be done", str(error))
     logger.error("unforeseen", exc_info=error)
     return Trouble(f"{type(error).__name__}: {error}", REPORT_IT)
 

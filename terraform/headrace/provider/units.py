@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from tf.types import Unknown
 
 from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError
+from headrace.fleet.errors import FleetError
 
-from . import unit_kinds
+from . import holdings, unit_kinds
 from .agents import NotYetKnownError
 from .attributes import Schema
+from .clusters import PLAN_TIMEOUT_S, administered
+from .holdings import Holdings
 from .planning import Change, Plan, replaces_of
 from .resource import Call, Resource
 from .unit_kinds import UnitKind
@@ -86,7 +89,7 @@ class UnitResource(Resource):
             self.check_holds_nothing(prior)
 
     def check_holds_nothing(self, state: Values) -> None:
-        """Raises `ResourceError` when data would be lost."""
+        """Raises `ResourceError` when data would be lost, or nobody can tell."""
 
     # apply
 
@@ -193,6 +196,16 @@ class UnitResource(Resource):
         return {**values, **self.kind.values_of(report.configuration, {})}
 
     # hands
+
+    def _on_disk(self, state: Values, what: str, reason: str) -> Holdings:
+        """What its folder holds, for one that does not answer."""
+        try:
+            found = self._client(state).data(state["name"])
+        except FleetError as error:
+            if isinstance(error, AgentRefusedError) and error.code == "unit_unknown":
+                return Holdings(0, "")
+            raise holdings.refuse_unknown(what, f"{reason} Nor does its host's agent: {error}.") from error
+        return Holdings(found.size_bytes, f"in {found.directory} of host {state['host']} (it does not run)")
 
     def _client(self, values: Values) -> AgentClient:
         try:
@@ -321,6 +334,17 @@ class Broker(UnitResource):
     type_name = "broker"
     kind = unit_kinds.BROKER
 
+    def check_holds_nothing(self, state: Values) -> None:
+        from headrace.client.errors import ClientError
+
+        what = f"Broker {state['name']}"
+        try:
+            with administered([state["advertise"] or state["listen"]], timeout_s=PLAN_TIMEOUT_S) as admin:
+                held = holdings.of_broker(admin, int(state["broker_id"]))
+        except ClientError as error:
+            held = self._on_disk(state, what, f"It does not tell: {error}.")
+        holdings.refuse(what, held)
+
 
 class Balancer(UnitResource):
     type_name = "balancer"
@@ -345,6 +369,16 @@ class Auditor(UnitResource):
 class Warehouse(UnitResource):
     type_name = "warehouse"
     kind = unit_kinds.WAREHOUSE
+
+    def check_holds_nothing(self, state: Values) -> None:
+        from headrace.warehouse.hdfs.errors import HdfsError
+
+        what = f"Warehouse {state['name']}"
+        try:
+            held = holdings.of_warehouse(f"http://{state['listen_host']}:{int(state['http_port'])}")
+        except HdfsError as error:
+            held = self._on_disk(state, what, f"It does not tell: {error}.")
+        holdings.refuse(what, held)
 
 
 class Airflow(UnitResource):
