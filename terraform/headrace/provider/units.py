@@ -340,7 +340,7 @@ class Broker(UnitResource):
         what = f"Broker {state['name']}"
         try:
             with administered([state["advertise"] or state["listen"]], timeout_s=PLAN_TIMEOUT_S) as admin:
-                held = holdings.of_broker(admin, int(state["broker_id"]))
+                held = holdings.of_broker(admin, int(state["broker_id"]), self.provider.going)
         except ClientError as error:
             held = self._on_disk(state, what, f"It does not tell: {error}.")
         holdings.refuse(what, held)
