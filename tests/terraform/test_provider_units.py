@@ -67,12 +67,23 @@ def test_units_live_as_the_hcl_says(workspace: Make, agent: RunningAgent) -> Non
     ports = free_ports(3, HOST)
     secret = "postgresql://airflow:hunter2@db/airflow"
 
+    more = f"""
+  database_url = "{secret}"
+  connections = {{
+    spark = {{ conn_type = "spark", host = "local", port = 7077, password = "hunter3", extra = {{ a = "b" }} }}
+  }}"""
+
     def hcl(heap: str) -> str:
         return (
             provider(agent)
             + unit("zookeeper", "zk", ports[0], heap)
             + unit("registry", "reg", ports[1], "zookeeper = headrace_zookeeper.zk.listen")
-            + unit("airflow", "af", ports[2], f'component = "api-server"\n  database_url = "{secret}"')
+            + unit(
+                "airflow",
+                "af",
+                ports[2],
+                f'component = "api-server"\n  database_url = "{secret}"{connections}',
+            )
             + """
 resource "headrace_load" "clicks" {
   host         = "host-a"
@@ -87,10 +98,17 @@ resource "headrace_load" "clicks" {
     token = give_token(folder, agent)
     said = folder.apply()
     assert "4 added" in said
-    assert token not in said and "hunter2" not in said and "database_url = (sensitive value)" in said
+    assert token not in said and "hunter" not in said and "database_url = (sensitive value)" in said
     # Defaults are in the plan.
     assert re.search(r"\+ heap_mib_max += 128", said)
     assert agent.client.load("clicks")["completeness"] == 0.99
+    assert agent.client.unit("af").configuration["connections"]["spark"] == {
+        "conn_type": "spark",
+        "host": "local",
+        "port": 7077,
+        "password": "hunter3",
+        "extra": {"a": "b"},
+    }
     ready = {report.name: report.is_ready for report in agent.client.units()}
     assert ready == {"af": True, "reg": True, "zk": True}
     assert folder.attributes("headrace_registry.reg")["zookeeper"] == f"{HOST}:{ports[0]}"
@@ -105,7 +123,7 @@ resource "headrace_load" "clicks" {
     assert "zk.told was changed by somebody else" in said and re.search(r"heap_mib_max += 128 -> 64", said)
     assert "headrace_airflow.af will be created" in said
     assert re.search(r'owner += "somebody else" -> "web"', said)
-    assert "hunter2" not in said
+    assert "hunter" not in said
     assert "1 added, 2 changed, 0 destroyed" in folder.run("apply", "plan")
     assert agent.client.unit("zk").configuration["heap_mib_max"] == 64
     assert agent.client.unit("zk").drift == () and agent.client.unit("af").is_ready
@@ -127,8 +145,8 @@ resource "headrace_mirror" "m" {
   datacenter       = "analysis"
   source           = "east"
   source_bootstrap = ["127.0.0.1:9092", "127.0.0.1"]
-  target_bootstrap = [headrace_broker.b.listen]
-  target_zookeeper = headrace_broker.b.zookeeper
+  target_bootstrap = ["127.0.0.1:9092"]
+  target_zookeeper = "127.0.0.1:2181"
   status           = "127.0.0.1:8083"
   topics           = "("
 }

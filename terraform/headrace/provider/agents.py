@@ -80,6 +80,19 @@ class Agents:
                 self._clients[host] = self._made(host)
             return self._clients[host]
 
+    def client_now(self, host: str) -> AgentClient:
+        """The same for an apply and a refresh, where everything must be known. Raises `ResourceError`."""
+        try:
+            return self.client(host)
+        except NotYetKnownError as error:
+            raise ResourceError(
+                Trouble(
+                    f"It is not known yet where the agent of host {host} is",
+                    "The provider's `agents` depends on something that is not made yet. Apply that first, "
+                    "with -target.",
+                )
+            ) from error
+
     def close(self) -> None:
         for client in self._clients.values():
             client.close()

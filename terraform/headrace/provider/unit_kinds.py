@@ -17,7 +17,7 @@ from headrace.fleet.agent import configuration as said
 from .attributes import Attribute, Schema, attributes_of
 from .values import Path, Trouble, Values, is_known, plain
 
-# Whatever a computed attribute says, a plan without changes must not show it.
+# What a unit says of itself. A plan wants it ready and without drift: what is not so is shown as a change.
 LIFE: Final = (
     Attribute(name="id", computed=True, description="`host/name`, which `terraform import` takes, too."),
     Attribute(
