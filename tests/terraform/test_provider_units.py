@@ -68,9 +68,10 @@ def test_units_live_as_the_hcl_says(workspace: Make, agent: RunningAgent) -> Non
     secret = "postgresql://airflow:hunter2@db/airflow"
 
     more = f"""
+  component    = "api-server"
   database_url = "{secret}"
   connections = {{
-    spark = {{ conn_type = "spark", host = "local", port = 7077, password = "hunter3", extra = {{ a = "b" }} }}
+    spark = {{ conn_type = "spark", host = "local", port = 7077, password = "hunter3", extra = {{ a = 1 }} }}
   }}"""
 
     def hcl(heap: str) -> str:
@@ -78,12 +79,7 @@ def test_units_live_as_the_hcl_says(workspace: Make, agent: RunningAgent) -> Non
             provider(agent)
             + unit("zookeeper", "zk", ports[0], heap)
             + unit("registry", "reg", ports[1], "zookeeper = headrace_zookeeper.zk.listen")
-            + unit(
-                "airflow",
-                "af",
-                ports[2],
-                f'component = "api-server"\n  database_url = "{secret}"{connections}',
-            )
+            + unit("airflow", "af", ports[2], more)
             + """
 resource "headrace_load" "clicks" {
   host         = "host-a"
@@ -107,7 +103,7 @@ resource "headrace_load" "clicks" {
         "host": "local",
         "port": 7077,
         "password": "hunter3",
-        "extra": {"a": "b"},
+        "extra": {"a": "1"},
     }
     ready = {report.name: report.is_ready for report in agent.client.units()}
     assert ready == {"af": True, "reg": True, "zk": True}
