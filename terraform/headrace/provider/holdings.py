@@ -88,6 +88,34 @@ def of_broker(admin: GroupAdmin, broker_id: int, going: Collection[str]) -> Hold
     return Holdings(sum(sizes.values()), where, behind=behind)
 
 
+def topics_known_to(zookeeper: str, going: Collection[str]) -> list[str]:
+    """The topics in a datacenter's registry, but for internal ones and those (by id) that are going.
+
+    Raises `CoordinationError`.
+    """
+    from headrace.coordination.session import ZooKeeperSession
+    from headrace.coordination.topics import TopicRegistry
+
+    session = ZooKeeperSession(zookeeper, name="headrace-terraform")
+    session.start(connect_timeout_s=PATIENCE_S)
+    try:
+        found = TopicRegistry(session).list()
+    finally:
+        session.close()
+    return sorted(
+        name for name, topic in found.items() if not name.startswith("_") and str(topic.topic_id) not in going
+    )
+
+
+def registry_of(what: str, topics: list[str]) -> Trouble:
+    """The refusal for a ZooKeeper that knows these topics."""
+    return Trouble(
+        f"{what} holds the registry of {len(topics)} topic{'s' if len(topics) > 1 else ''}",
+        f"It knows of {listed(topics)}: where their partitions lie, how they are set, and how far consumer "
+        f"groups have read. Without it nobody finds what the brokers hold. {_WAY_OUT}",
+    )
+
+
 def of_warehouse(webhdfs_url: str) -> Holdings:
     """What HDFS holds. Raises `HdfsError`."""
     from headrace.warehouse.hdfs.client import Hdfs

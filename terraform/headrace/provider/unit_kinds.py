@@ -197,7 +197,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-ZOOKEEPER: Final = UnitKind(said.ZooKeeper, replaces=("data_dir",))
+ZOOKEEPER: Final = UnitKind(said.ZooKeeper, replaces=("data_dir",), holds_data=True)
 BROKER: Final = UnitKind(said.Broker, replaces=("broker_id", "zookeeper", "data_dir"), holds_data=True)
 BALANCER: Final = UnitKind(said.Balancer)
 REGISTRY: Final = UnitKind(said.Registry)

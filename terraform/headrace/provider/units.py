@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 # A wait is asked for in slices, so that Ctrl-C is heard between two.
 WAIT_SLICE_S: Final = 1.0
 LOG_LINES: Final = 15
+# ZooKeeper's `preAllocSize` as the agent sets it.
+TRANSACTION_LOG_BYTES_MIN: Final = 1 << 20
 
 
 class UnitResource(Resource):
@@ -205,7 +207,9 @@ class UnitResource(Resource):
             if isinstance(error, AgentRefusedError) and error.code == "unit_unknown":
                 return Holdings(0, "")
             raise holdings.refuse_unknown(what, f"{reason} Nor does its host's agent: {error}.") from error
-        return Holdings(found.size_bytes, f"in {found.directory} of host {state['host']} (it does not run)")
+        return Holdings(
+            found.size_bytes, f"on disk, in {found.directory} of host {state['host']} (it does not answer)"
+        )
 
     def _client(self, values: Values) -> AgentClient:
         return self.provider.agents.client_now(values["host"])
@@ -319,6 +323,21 @@ def _settled(planned: Values, report: UnitReport) -> Values:
 class ZooKeeper(UnitResource):
     type_name = "zookeeper"
     kind = unit_kinds.ZOOKEEPER
+
+    def check_holds_nothing(self, state: Values) -> None:
+        from headrace.coordination.errors import CoordinationError
+
+        what = f"ZooKeeper {state['name']}"
+        try:
+            topics = holdings.topics_known_to(state["listen"], self.provider.going)
+        except CoordinationError as error:
+            held = self._on_disk(state, what, f"It does not tell: {error}.")
+            # Before its first transaction there are a configuration and an empty snapshot.
+            if held.size_bytes >= TRANSACTION_LOG_BYTES_MIN:
+                holdings.refuse(what, held)
+            return
+        if topics:
+            raise ResourceError(holdings.registry_of(what, topics))
 
 
 class Broker(UnitResource):
