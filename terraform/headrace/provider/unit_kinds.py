@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from headrace.fleet.agent import configuration as said
 
 from .attributes import Attribute, Schema, attributes_of
+from .descriptions import description_of
 from .values import Path, Trouble, Values, is_known, plain
 
 # What a unit says of itself. A plan wants it ready and without drift: what is not so is shown as a change.
@@ -47,14 +48,19 @@ _CONNECTIONS: Final = Attribute(
     default={},
     description="Airflow's connections, by id; the api-server's alone.",
     type=(
-        Attribute(name="conn_type", description="Such as headrace or spark."),
-        Attribute(name="description", optional=True),
-        Attribute(name="host", optional=True),
-        Attribute(name="port", type="number", optional=True),
-        Attribute(name="login", optional=True),
-        Attribute(name="password", optional=True, sensitive=True),
-        Attribute(name="schema", optional=True),
-        Attribute(name="extra", type=["map", "string"], optional=True),
+        Attribute(name="conn_type", description="The kind of connection: headrace, spark, …"),
+        Attribute(name="description", optional=True, description="For people."),
+        Attribute(name="host", optional=True, description="Where it is."),
+        Attribute(name="port", type="number", optional=True, description="Its port."),
+        Attribute(name="login", optional=True, description="Who logs in there."),
+        Attribute(name="password", optional=True, sensitive=True, description="With this."),
+        Attribute(name="schema", optional=True, description="Which of its databases, or the like."),
+        Attribute(
+            name="extra",
+            type=["map", "string"],
+            optional=True,
+            description="What this kind of connection has beside them.",
+        ),
     ),
 )
 _NAME: Final = TypeAdapter(said.UnitName)
@@ -87,6 +93,7 @@ class UnitKind:
         own = attributes_of(
             self.model.model_json_schema(),
             renamed=self._renamed,
+            described=partial(description_of, self.kind),
             replaces=self._replaces,
             special={"connections": _CONNECTIONS},
         )
@@ -95,7 +102,7 @@ class UnitKind:
         )
         name = Attribute(name="name", replaces=True, description="The unit's name, the only one on its host.")
         data = (ALLOW_DATA_LOSS,) if self.holds_data else ()
-        summary = " ".join((self.model.__doc__ or "").split())
+        summary = " ".join((self.model.__doc__ or "").split()).partition(". ")[0].rstrip(".") + "."
         return Schema((host, name, *own, *data, *LIFE), summary)
 
     @cached_property
