@@ -21,7 +21,7 @@ from .values import ResourceError, Trouble, Values, is_known, plain
 if TYPE_CHECKING:
     from headrace.fleet.agent.client import AgentClient
 
-# A schedule and a retention have no default here: what is not said is a load by hand, and hours that are kept.
+# A schedule and a retention have no default here: what is not said is a load by hand, hours that are kept.
 _NULLABLE: Final = ("schedule", "retention")
 
 SCHEMA: Final = Schema(
