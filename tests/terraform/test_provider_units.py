@@ -182,12 +182,16 @@ def test_a_plan_asks_the_agent_and_an_import_takes_over(workspace: Make, agent: 
         + unit("zookeeper", "zk", ports[0])
         + unit("registry", "reg", agent.address.port, f'zookeeper = "{HOST}:{ports[0]}"')
         + unit("registry", "other", ports[2], 'zookeeper = "127.0.0.1:1"').replace('"host-a"', '"host-b"')
+        + unit("airflow", "a", ports[1], 'component = "scheduler"\n  database_url = var.url')
+        + 'variable "url" { sensitive = true }'
     )
     give_token(folder, agent)
+    folder.environment["TF_VAR_url"] = "postgresql://airflow:hunter2@db\t"
     said = " ".join(folder.plan(code=1).split())
     # The address is the agent's own; that the unit is there already is worth a word.
     assert "on main.tf line" in said and f"{agent.address} is taken" in said
     assert "Unit zk is there already, and is taken over" in said
+    assert "database_url cannot be so" in said and "hunter2" not in said
     assert "The provider knows no host 'host-b'" in said and 'host = "host-b"' in said
     folder.write(provider(agent) + unit("zookeeper", "zk", ports[0]))
     folder.run("import", "headrace_zookeeper.zk", "host-a/zk")

@@ -87,7 +87,8 @@ def reported(store_url: str, topic: str, from_ms: int | None = None, to_ms: int 
             raise StoreError(f"there is no audit store {url}: the file is not on this machine")
         store = AuditStore(store_url)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise ResourceError(Trouble("This is no audit store", f"{error}", ("store",))) from error
+        text = "Expected an SQLAlchemy URL, such as sqlite:////var/lib/headrace/audit.db."
+        raise ResourceError(Trouble("This is no audit store", text, ("store",))) from error
     except StoreError as error:
         raise ResourceError(Trouble("The audit store cannot be read", f"{error}.", ("store",))) from error
     try:

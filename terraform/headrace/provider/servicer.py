@@ -26,7 +26,7 @@ from .attributes import Schema
 from .planning import change_of
 from .provider import SCHEMA, HeadraceProvider
 from .resource import Call, DataSource, Resource
-from .values import ResourceError, Trouble, Values, wire
+from .values import INTERRUPTED, ResourceError, Trouble, Values, wire
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Servicer(ProviderServicer):
 
         def change() -> Values | None:
             if self._stopping.is_set():
-                raise ResourceError(Trouble("Interrupted before it was begun", "Apply again."), state=prior)
+                raise ResourceError(INTERRUPTED, state=prior)
             if planned is None:
                 resource.delete(call, prior or {})
                 return None
