@@ -1,0 +1,34 @@
+"""`python -m headrace.provider`: started by Terraform, for as long as one command of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+MAGIC_COOKIE = ("TF_PLUGIN_MAGIC_COOKIE", "d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2")
+
+
+def main() -> int:
+    name, value = MAGIC_COOKIE
+    if os.environ.get(name) != value:
+        print(
+            "This is headrace's Terraform provider. Terraform starts it: see docs/terraform.md",
+            file=sys.stderr,
+        )
+        return 1
+    # One command of Terraform starts three of these, one after another: what a start costs is felt.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    gc.disable()
+    from .provider import HeadraceProvider
+    from .serving import serve
+
+    gc.enable()
+    return serve(HeadraceProvider())
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # Without the interpreter's tidying up, which takes a tenth of a second.
+    os._exit(code)
