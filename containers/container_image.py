@@ -67,7 +67,8 @@ def engine_problem() -> str | None:
 
 def content() -> str:
     """A digest of all that the image `headrace` is made from."""
-    code = [path for folder in ("platform", "broker", "mirror", "terraform/headrace", "schemas") for path in _files(ROOT / folder)]
+    folders = ("platform", "broker", "mirror", "terraform/headrace", "schemas")
+    code = [path for folder in folders for path in _files(ROOT / folder)]
     own = [ROOT / "pyproject.toml", HERE / "Dockerfile", HERE / "headrace", HERE / "headrace-container"]
     return _digest([*code, *own], base_content())
 
