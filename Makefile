@@ -4,6 +4,7 @@
 #   make up / down / status         start the site, stop it, say how it is
 #   make test / lint                what .ci/run runs
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
+#   make terraform                  the Terraform provider, where `terraform init` finds it (DIR=folder: in your HCL's, too)
 #   make clean                      stop the site and remove its data; `make distclean`: all that was set up, too
 #   make requirements               compile requirements/*.txt anew
 
@@ -16,6 +17,8 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 # Airflow lives apart: its Spark provider brings pyspark-client, which overwrites files of pyspark.
 AIRFLOW_VENV := .venv-airflow
+# So does the Terraform provider: its library pins protobuf 5.
+TERRAFORM_VENV := .venv-terraform
 # Much of what tests do is waiting: for fsyncs, sessions, JVMs, links. tests/conftest.py says what stays together.
 TEST_PROCESSES ?= 3
 HEADRACE_HOME ?= $(CURDIR)/.headrace
@@ -26,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint bench-load up down status clean distclean requirements setup airflow java jars debian haproxy
+.PHONY: help demo test lint bench-load up down status clean distclean requirements setup airflow terraform java jars debian haproxy
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -66,8 +69,8 @@ clean: down
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 distclean: clean
-	@echo "removing $(VENV), $(AIRFLOW_VENV) and the jars"
-	@rm -rf $(VENV) $(AIRFLOW_VENV) "$(HEADRACE_HOME)/jars"
+	@echo "removing $(VENV), $(AIRFLOW_VENV), $(TERRAFORM_VENV) and the jars"
+	@rm -rf $(VENV) $(AIRFLOW_VENV) $(TERRAFORM_VENV) "$(HEADRACE_HOME)/jars"
 
 # --- setting up ------------------------------------------------------------------------------------------------
 
@@ -95,6 +98,26 @@ $(AIRFLOW_VENV)/.installed: $(VENV)/.installed requirements/airflow.txt pyprojec
 	@if ! [ -x $(AIRFLOW_VENV)/bin/python ]; then $(UV) venv -q --python $(BIN)/python $(AIRFLOW_VENV); fi
 	@$(UV) pip sync -q --python $(AIRFLOW_VENV)/bin/python --require-hashes requirements/airflow.txt
 	@$(UV) pip install -q --python $(AIRFLOW_VENV)/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+# A mirror of Terraform's kind inside the environment, so that two checkouts on a machine do not meet. It is found by
+# the examples' and DIR's terraform.d/plugins, and by TF_CLI_CONFIG_FILE=$(TERRAFORM_VENV)/terraform.rc elsewhere.
+PLUGINS := $(CURDIR)/$(TERRAFORM_VENV)/plugins
+terraform: $(TERRAFORM_VENV)/.installed
+	@platform=$$(terraform version -json 2>/dev/null | sed -n 's/.*"platform": "\(.*\)".*/\1/p'); \
+	if [ -n "$$platform" ]; then folder="$(PLUGINS)/headrace.local/headrace/headrace/0.1.0/$$platform"; mkdir -p "$$folder"; \
+		install -C -m 755 terraform/terraform-provider-headrace "$$folder/terraform-provider-headrace_v0.1.0"; \
+	else echo "there is no terraform on the PATH, and without it the provider is of no use (1.6 or newer)" >&2; fi
+	@for folder in terraform/examples/*/ $(DIR); do if [ -d "$$folder" ]; then \
+		mkdir -p "$$folder/terraform.d" && ln -sfn "$(PLUGINS)" "$$folder/terraform.d/plugins"; fi; done
+
+$(TERRAFORM_VENV)/.installed: $(VENV)/.installed requirements/terraform.txt pyproject.toml
+	@echo "setting up $(TERRAFORM_VENV): the Terraform provider, pinned with hashes (about 120 MB)"
+	@if ! [ -x $(TERRAFORM_VENV)/bin/python ]; then $(UV) venv -q --python $(BIN)/python $(TERRAFORM_VENV); fi
+	@$(UV) pip sync -q --compile-bytecode --python $(TERRAFORM_VENV)/bin/python --require-hashes requirements/terraform.txt
+	@$(UV) pip install -q --python $(TERRAFORM_VENV)/bin/python --no-deps --no-build-isolation -e .
+	@printf 'provider_installation {\n  filesystem_mirror {\n    path    = "%s"\n    include = ["headrace.local/*/*"]\n  }\n  direct {\n    exclude = ["headrace.local/*/*"]\n  }\n}\n' \
+		"$(PLUGINS)" >$(TERRAFORM_VENV)/terraform.rc
 	@touch $@
 
 java:
@@ -134,3 +157,4 @@ COMPILE := $(UV) pip compile -q --python-version 3.11 --generate-hashes --no-emi
 requirements: setup
 	$(COMPILE) pyproject.toml --extra warehouse --extra fleet --extra postgresql --group dev -o requirements/dev.txt
 	$(COMPILE) pyproject.toml --extra airflow requirements/airflow.in -o requirements/airflow.txt
+	$(COMPILE) requirements/terraform.in -o requirements/terraform.txt

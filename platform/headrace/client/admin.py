@@ -124,10 +124,12 @@ class Admin:
         config: Mapping[str, str] | None = None,
         *,
         wait_for_leaders: bool = True,
+        validate_only: bool = False,
     ) -> UUID:
         """Create a topic; returns its id.
 
-        Every partition has a leader on return, unless told not to wait for that.
+        Every partition has a leader on return, unless told not to wait for that. `validate_only`: raise what
+        would be raised, and create nothing.
         """
 
         def build(schema: Schema) -> Any:
@@ -141,14 +143,17 @@ class Admin:
                 configs=tuple(schema.make("CreatableTopicConfig", name=k, value=v) for k, v in entries),
             )
             return schema.make(
-                "CreateTopicsRequest", topics=(topic,), timeout=milliseconds(self._timeout_s * 1000)
+                "CreateTopicsRequest",
+                topics=(topic,),
+                timeout=milliseconds(self._timeout_s * 1000),
+                validate_only=validate_only,
             )
 
-        def result(body: Any) -> list[_Result]:
-            return [_Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.topics]
+        def result(body: Any) -> list[Result]:
+            return [Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.topics]
 
         body = self._change(ApiKey.CREATE_TOPICS, build, result)
-        if wait_for_leaders:
+        if wait_for_leaders and not validate_only:
             self._wait_for_leaders(name, partitions)
         return getattr(body.topics[0], "topic_id", None) or NO_UUID
 
@@ -165,9 +170,9 @@ class Admin:
                 "DeleteTopicsRequest", topic_names=(name,), timeout=milliseconds(self._timeout_s * 1000)
             )
 
-        def result(body: Any) -> list[_Result]:
+        def result(body: Any) -> list[Result]:
             return [
-                _Result(t.error_code, f"topic {t.name!r}", getattr(t, "error_message", None))
+                Result(t.error_code, f"topic {t.name!r}", getattr(t, "error_message", None))
                 for t in body.responses
             ]
 
@@ -185,8 +190,8 @@ class Admin:
                 validate_only=False,
             )
 
-        def result(body: Any) -> list[_Result]:
-            return [_Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.results]
+        def result(body: Any) -> list[Result]:
+            return [Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.results]
 
         self._change(ApiKey.CREATE_PARTITIONS, build, result)
         self._wait_for_leaders(name, total)
@@ -208,8 +213,8 @@ class Admin:
             )
             return schema.make("DescribeConfigsRequest", resources=(resource,))
 
-        def result(body: Any) -> list[_Result]:
-            return [_Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.results]
+        def result(body: Any) -> list[Result]:
+            return [Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.results]
 
         body = self._call(
             control_call(ApiKey.DESCRIBE_CONFIGS, build), result, lambda: node_id, repeatable=True
@@ -221,8 +226,13 @@ class Admin:
             for entry in body.results[0].configs
         }
 
-    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        """Set some of a topic's settings, and leave the others; None puts one back to its default."""
+    def alter_configs(
+        self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set some of a topic's settings, and leave the others; None puts one back to its default.
+
+        `validate_only`: raise what would be raised, and change nothing.
+        """
 
         def build(schema: Schema) -> Any:
             configs = tuple(
@@ -237,10 +247,12 @@ class Admin:
             resource = schema.make(
                 "AlterConfigsResource", resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=configs
             )
-            return schema.make("IncrementalAlterConfigsRequest", resources=(resource,), validate_only=False)
+            return schema.make(
+                "IncrementalAlterConfigsRequest", resources=(resource,), validate_only=validate_only
+            )
 
-        def result(body: Any) -> list[_Result]:
-            return [_Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.responses]
+        def result(body: Any) -> list[Result]:
+            return [Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.responses]
 
         self._change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, result)
 
@@ -250,8 +262,8 @@ class Admin:
         def build(schema: Schema) -> Any:
             return schema.make("DescribeClusterRequest", include_cluster_authorized_operations=False)
 
-        def result(body: Any) -> list[_Result]:
-            return [_Result(body.error_code, "the cluster", body.error_message)]
+        def result(body: Any) -> list[Result]:
+            return [Result(body.error_code, "the cluster", body.error_message)]
 
         body = self._call(control_call(ApiKey.DESCRIBE_CLUSTER, build), result, lambda: None, repeatable=True)
         brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in body.brokers}
@@ -317,7 +329,7 @@ class Admin:
     # calling
 
     def _change(
-        self, api_key: ApiKey, build: Callable[[Schema], Any], result: Callable[[Any], list[_Result]]
+        self, api_key: ApiKey, build: Callable[[Schema], Any], result: Callable[[Any], list[Result]]
     ) -> Any:
         return self._call(control_call(api_key, build), result, self._controller, repeatable=False)
 
@@ -328,7 +340,7 @@ class Admin:
     def _call(
         self,
         call: Call,
-        result: Callable[[Any], list[_Result]],
+        result: Callable[[Any], list[Result]],
         target: Callable[[], int | None],
         *,
         repeatable: bool,
@@ -357,7 +369,7 @@ class Admin:
                     self._refresh([], deadline_s)
 
     @staticmethod
-    def _raise_worst(results: list[_Result]) -> None:
+    def _raise_worst(results: list[Result]) -> None:
         for result in results:
             if result.code != ErrorCode.NONE:
                 raise BrokerError(result.code, result.what, result.message)
@@ -433,7 +445,9 @@ class Admin:
         self.close()
 
 
-class _Result(NamedTuple):
+class Result(NamedTuple):
+    """One error code of an answer, `NONE` among them, and what it is about."""
+
     code: int
     what: str
     message: str | None

@@ -24,6 +24,10 @@ SPOKEN: Final[dict[int, tuple[int, int]]] = {
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (4, 12),
+    # Up to the versions that ask for several groups at once.
+    ApiKey.OFFSET_FETCH: (2, 7),
+    ApiKey.FIND_COORDINATOR: (1, 3),
+    ApiKey.LIST_GROUPS: (0, 4),
     ApiKey.API_VERSIONS: (0, 3),
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.DELETE_TOPICS: (1, 6),

@@ -164,6 +164,19 @@ class SchemaRegistryClient:
         path = "/config" if subject is None else f"/config/{_q(subject)}?defaultToGlobal=true"
         return str(self._request("GET", path)["compatibilityLevel"])
 
+    def own_config(self, subject: str) -> str | None:
+        """The level set for this very subject; None where the global one is in force."""
+        try:
+            return str(self._request("GET", f"/config/{_q(subject)}")["compatibilityLevel"])
+        except RegistryError as error:
+            if error.error_code == errors.SUBJECT_LEVEL_NOT_CONFIGURED:
+                return None
+            raise
+
+    def delete_config(self, subject: str) -> None:
+        """Lets the global level be in force for the subject again."""
+        self._request("DELETE", f"/config/{_q(subject)}")
+
     def set_config(self, level: str, subject: str | None = None) -> None:
         path = "/config" if subject is None else f"/config/{_q(subject)}"
         self._request("PUT", path, {"compatibility": level})

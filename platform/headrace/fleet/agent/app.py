@@ -24,6 +24,7 @@ from headrace.fleet.logs import LOG_LINES_MAX, log_tail
 
 from .configuration import NAME_LENGTH_MAX, NAME_PATTERN
 from .errors import AgentError, BadRequestError, BodyTooLongError, NotReadyError, shortened
+from .folders import folder_size_bytes
 from .keeper import UNITS_MAX, Keeper
 from .kinds import Kinds, parse_configuration
 from .report import Outcome, UnitReport
@@ -210,6 +211,12 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
     ) -> Response:
         text = log_tail(keeper.unit(name).log_path, lines)
         return PlainTextResponse(text + "\n" if text else "")
+
+    @app.get("/v1/units/{name}/data")
+    def measure_data(name: UnitName) -> dict[str, Any]:
+        directory = keeper.unit(name).data_dir
+        size_bytes = 0 if directory is None else folder_size_bytes(directory)
+        return {"directory": None if directory is None else str(directory), "size_bytes": size_bytes}
 
 
 def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | None = None) -> UnitReport:

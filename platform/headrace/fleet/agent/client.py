@@ -30,6 +30,13 @@ class Put(NamedTuple):
     unit: UnitReport | None
 
 
+class DataFolder(NamedTuple):
+    """Where a unit keeps its data, None for one that keeps none; and how much there is."""
+
+    directory: str | None
+    size_bytes: int
+
+
 class AgentClient:
     """One agent. Raises `AgentUnreachableError`, and `AgentRefusedError` for what it says no to.
 
@@ -116,6 +123,11 @@ class AgentClient:
     def log(self, name: str, *, lines: int = 100) -> str:
         """The last lines of a unit's log."""
         return self._request("GET", f"{_unit(name)}/log", params={"lines": lines}).text
+
+    def data(self, name: str) -> DataFolder:
+        """The unit's folder of data, and what it holds on disk."""
+        said = self._ask("GET", f"{_unit(name)}/data")
+        return DataFolder(said["directory"], int(said["size_bytes"]))
 
     def shut_down(self) -> None:
         """Ends supervisord and the agent. Refused with `units_left` while there are units."""

@@ -128,6 +128,14 @@ class Hdfs:
             files.extend(self.walk(full) if entry.is_dir else [(full, entry)])
         return files
 
+    def usage(self, path: str) -> tuple[int, int]:
+        """How many files there are below `path`, and how many bytes they hold; nothing if it isn't there."""
+        try:
+            found = self._call(f"sum up {path}", lambda: self._client.content(path))
+        except HdfsMissingError:
+            return 0, 0
+        return int(found["fileCount"]), int(found["length"])
+
     def status(self, path: str) -> Entry | None:
         """The file or directory itself, or None if it isn't there."""
         found = self._call(f"look at {path}", lambda: self._client.status(path, strict=False))

@@ -1,0 +1,79 @@
+"""Values as Terraform hands them over, and what is said about them.
+
+Owns: what counts as known, the paths that lead Terraform to a line of HCL, and `Trouble`, the one form in
+which anything wrong is told. Pure.
+
+A value is what MessagePack makes of it: None, bool, int, float, str, list, dict, and `Unknown` for what is
+known after apply only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from msgpack import ExtType
+from tf.types import Unknown
+
+Values = dict[str, Any]
+# A text is an attribute, a tuple of one the key or the index of an element: tf's own form.
+Path = tuple[str | tuple[str | int], ...]
+
+LIST_SHOWN_MAX: Final = 5
+
+
+class Trouble(NamedTuple):
+    """One thing to tell. `path` leads to the attribute, empty for the resource as a whole."""
+
+    summary: str
+    detail: str = ""
+    path: Path = ()
+    is_warning: bool = False
+
+
+class ResourceError(Exception):
+    """The request fails. `state` is what there is of the resource nevertheless, which Terraform keeps."""
+
+    def __init__(self, *troubles: Trouble, state: Values | None = None) -> None:
+        super().__init__("; ".join(each.summary for each in troubles))
+        self.troubles = troubles
+        self.state = state
+
+
+def is_known(value: object) -> bool:
+    """Whether nothing in it is known after apply only."""
+    # Terraform may know something of what it does not know, such as a text's begin: an extension of its own.
+    if value is Unknown or isinstance(value, ExtType):
+        return False
+    if isinstance(value, Mapping):
+        return all(map(is_known, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_known, value))
+    return True
+
+
+def is_same(one: object, other: object) -> bool:
+    """Whether two values are the same for sure."""
+    return is_known(one) and is_known(other) and one == other
+
+
+def path_of(location: Iterable[str | int]) -> Path:
+    """A pydantic location as a path: an attribute, then keys and indices of its elements."""
+    first, *rest = location
+    return (str(first), *((each,) for each in rest if each != "[key]"))
+
+
+def listed(words: Iterable[object]) -> str:
+    """`a, b, c and 4 more`."""
+    said = [str(word) for word in words]
+    more = len(said) - LIST_SHOWN_MAX
+    return ", ".join(said) if more <= 0 else f"{', '.join(said[:LIST_SHOWN_MAX])} and {more} more"
+
+
+def bytes_of(count: int) -> str:
+    """`1,234 bytes`, or `5.2 MB (5,234,567 bytes)`."""
+    plain = f"{count:,} bytes"
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= 10 * size or (count >= size and unit != "kB"):
+            return f"{count / size:.1f} {unit} ({plain})"
+    return plain
