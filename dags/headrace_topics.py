@@ -1,9 +1,12 @@
-"""A load DAG and a seal DAG for every topic of `topics.yaml`."""
+"""A load DAG and a seal DAG for every topic of `topics.yaml`, and for every load put to this host's agent."""
 
 from pathlib import Path
 
 from headrace.airflow.factory import dags_of
-from headrace.airflow.topics import read_topics
+from headrace.airflow.topics import read_loads, read_topics
 
-# Airflow finds DAGs among a module's globals.
-globals().update(dags_of(read_topics(Path(__file__).with_name("topics.yaml"))))
+PUT = {plan.topic: plan for plan in read_loads()}
+LISTED = [plan for plan in read_topics(Path(__file__).with_name("topics.yaml")) if plan.topic not in PUT]
+
+# Airflow finds DAGs among a module's globals. Who has put a load, by Terraform say, means it to run.
+globals().update(dags_of(LISTED) | dags_of(PUT.values(), starts_paused=False))

@@ -7,9 +7,9 @@ from airflow.sdk import DAG, CronTriggerTimetable
 
 from headrace.airflow.factory import SPARK_POOL
 from headrace.airflow.operators import WarehouseJobOperator
-from headrace.airflow.topics import read_topics
+from headrace.airflow.topics import read_all
 
-PLANS = read_topics(Path(__file__).with_name("topics.yaml"))
+PLANS = read_all(Path(__file__).with_name("topics.yaml"))
 HOUR = timedelta(hours=1)
 
 

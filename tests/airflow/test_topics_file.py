@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.airflow.topics import TopicPlan, TopicsFileError, parse_topics, read_topics
+from headrace.airflow.topics import TopicsFileError, parse_topics, read_all, read_topics
+from headrace.warehouse.load_plan import TopicPlan
 
 
 def plans(text: str) -> tuple[TopicPlan, ...]:
@@ -78,3 +79,17 @@ def test_an_error_names_topic_field_and_value(text: str, said: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TopicsFileError, match=r"nothing\.yaml cannot be read: No such file"):
         read_topics(tmp_path / "nothing.yaml")
+
+
+def test_what_was_put_to_the_agent_is_read_beside_the_file_and_is_the_newer_word(tmp_path: Path) -> None:
+    (tmp_path / "topics.yaml").write_text("topics: {clicks: {owner: a}, orders: {owner: a}}")
+    (tmp_path / "loads").mkdir()
+    (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "schedule": null, "grace": "1h"}')
+    read = read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})
+    assert read == (
+        TopicPlan(topic="clicks", owner="a"),
+        TopicPlan(topic="orders", owner="b", schedule=None, grace=timedelta(hours=1)),
+    )
+    (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "grace": "soon"}')
+    with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace: 'soon' is not a duration"):
+        read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})

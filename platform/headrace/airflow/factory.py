@@ -24,7 +24,7 @@ from headrace.airflow.assets import loaded_asset, sealed_asset
 from headrace.airflow.operators import LoadTopicOperator
 from headrace.airflow.sealing import DUE_TASK, SEAL_TASK, SealHourOperator, check_sealed, days_due
 from headrace.airflow.sensors import AuditCompleteSensor
-from headrace.airflow.topics import TopicPlan
+from headrace.warehouse.load_plan import TopicPlan
 
 SPARK_POOL: Final = "spark"
 # Hours also become due by the mere passing of time, when a topic falls silent.
@@ -46,13 +46,13 @@ def seal_id(topic: str) -> str:
     return f"seal-{topic}"
 
 
-def dags_of(plans: Iterable[TopicPlan], **options: Any) -> dict[str, DAG]:
-    """Both DAGs of every topic, by id."""
-    made = [make(plan, **options) for plan in plans for make in (load_dag, seal_dag)]
+def dags_of(plans: Iterable[TopicPlan], *, starts_paused: bool = True) -> dict[str, DAG]:
+    """Both DAGs of every topic, by id. `starts_paused`: somebody switches them on."""
+    made = [make(plan, starts_paused=starts_paused) for plan in plans for make in (load_dag, seal_dag)]
     return {dag.dag_id: dag for dag in made}
 
 
-def load_dag(plan: TopicPlan) -> DAG:
+def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
     """`load-<topic>`: one load, from where the last one ended."""
     with DAG(
         load_id(plan.topic),
@@ -60,6 +60,7 @@ def load_dag(plan: TopicPlan) -> DAG:
         doc_md=_LOAD_DOC.format(plan=plan, seal=seal_id(plan.topic)),
         schedule=_every(plan.schedule) if plan.schedule else None,
         catchup=False,
+        is_paused_upon_creation=starts_paused,
         max_active_runs=1,
         params={
             "until": Param(
@@ -89,7 +90,7 @@ def load_dag(plan: TopicPlan) -> DAG:
     return dag
 
 
-def seal_dag(plan: TopicPlan) -> DAG:
+def seal_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
     """`seal-<topic>`: seals closed hours that the audit proves complete, and fails for those it does not."""
     with DAG(
         seal_id(plan.topic),
@@ -100,6 +101,7 @@ def seal_dag(plan: TopicPlan) -> DAG:
             assets=[loaded_asset(plan.topic, plan.output)],
         ),
         catchup=False,
+        is_paused_upon_creation=starts_paused,
         max_active_runs=1,
         params={
             "from": Param(None, **_TIME, title="From", description="Only hours from this time on."),

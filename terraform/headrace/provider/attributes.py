@@ -12,7 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from msgpack import ExtType
 from tf.gen import tfplugin_pb2 as pb
+from tf.types import Unknown
+
+from .values import number
 
 _MISSING: Final = object()
 _NESTING: Final = {
@@ -50,6 +54,19 @@ class Attribute:
     def is_required(self) -> bool:
         return not (self.optional or self.computed or self.has_default)
 
+    def decoded(self, value: Any) -> Any:
+        """A value as it comes, with every number as `values` has it."""
+        if value is None or value is Unknown or isinstance(value, ExtType):
+            return value
+        if self.nesting is None:
+            return _decoded(self.type, value)
+        if self.nesting == "single":
+            return {each.name: each.decoded(value.get(each.name)) for each in self.type}
+        inner = Attribute(name=self.name, type=self.type, nesting="single")
+        if self.nesting == "map":
+            return {key: inner.decoded(each) for key, each in value.items()}
+        return [inner.decoded(each) for each in value]
+
     def to_pb(self) -> pb.Schema.Attribute:
         if self.nesting is None:
             shape: dict[str, Any] = {"type": json.dumps(self.type).encode()}
@@ -82,6 +99,13 @@ class Schema:
 
     def names(self) -> list[str]:
         return [each.name for each in self.attributes]
+
+    def decoded(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Values as they come, with every number as `values` has it. None is no resource at all."""
+        if values is None:
+            return None
+        types = {each.name: each for each in self.attributes}
+        return {name: types[name].decoded(value) for name, value in values.items() if name in types}
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values with every attribute: Terraform wants to see each."""
@@ -127,6 +151,16 @@ def attributes_of(
             )
         )
     return made
+
+
+def _decoded(type_: Any, value: Any) -> Any:
+    if value is None or value is Unknown or isinstance(value, ExtType):
+        return value
+    if type_ == "number":
+        return number(value)
+    if isinstance(type_, list) and type_[0] == "map":
+        return {key: _decoded(type_[1], each) for key, each in value.items()}
+    return [_decoded(type_[1], each) for each in value] if isinstance(type_, list) else value
 
 
 def _type_of(shape: Mapping[str, Any]) -> Any:

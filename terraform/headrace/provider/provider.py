@@ -11,6 +11,7 @@ from .agents import Agents, check
 from .attributes import Attribute, Schema
 from .audits import AuditVerdict
 from .data_sources import ClusterData, TopicData
+from .loads import Load
 from .resource import DataSource, Resource
 from .schemas import SchemaResource
 from .topics import Topic
@@ -78,7 +79,7 @@ class HeadraceProvider:
         return SCHEMA
 
     def get_resources(self) -> list[type[Resource]]:
-        return [*UNIT_RESOURCES, Topic, SchemaResource]
+        return [*UNIT_RESOURCES, Topic, SchemaResource, Load]
 
     def get_data_sources(self) -> list[type[DataSource]]:
         return [ClusterData, TopicData, AuditVerdict]

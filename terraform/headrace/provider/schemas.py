@@ -260,8 +260,8 @@ def _incompatible(planned: Values, reasons: list[str]) -> Trouble:
     said = "\n".join(f"- {reason}" for reason in reasons)
     return Trouble(
         f"The schema may not follow the versions of {planned['subject']}",
-        f"{said}\n\nConsumers that have the one could not read what was written with the other. Give a new field "
-        "a default, leave required ones as they are, or make another subject.",
+        f"{said}\n\nConsumers that have the one could not read what was written with the other. Give a new "
+        "field a default, leave required ones as they are, or make another subject.",
         ("schema",),
     )
 

@@ -12,6 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final, TypeVar
 
 from tf.gen import tfplugin_pb2 as pb
@@ -20,10 +21,11 @@ from tf.utils import Diagnostics, read_dynamic_value, to_dynamic_value
 
 from headrace.fleet.errors import FleetError
 
+from .attributes import Schema
 from .planning import change_of
-from .provider import HeadraceProvider
+from .provider import SCHEMA, HeadraceProvider
 from .resource import Call, DataSource, Resource
-from .values import ResourceError, Trouble, Values
+from .values import ResourceError, Trouble, Values, wire
 
 logger = logging.getLogger(__name__)
 
@@ -60,19 +62,19 @@ class Servicer(ProviderServicer):
 
     def ValidateProviderConfig(self, request: Any, context: object) -> pb.ValidateProviderConfig.Response:
         call = self._call()
-        config = read_dynamic_value(request.config)
+        config = SCHEMA.decoded(read_dynamic_value(request.config)) or {}
         self._guarded(call, lambda: call.troubles.extend(self.provider.validate(config)))
         return pb.ValidateProviderConfig.Response(diagnostics=_told(call))
 
     def ConfigureProvider(self, request: Any, context: object) -> pb.ConfigureProvider.Response:
         call = self._call()
-        config = read_dynamic_value(request.config)
+        config = SCHEMA.decoded(read_dynamic_value(request.config)) or {}
         self._guarded(call, lambda: self.provider.configure(config))
         return pb.ConfigureProvider.Response(diagnostics=_told(call))
 
     def ValidateResourceConfig(self, request: Any, context: object) -> pb.ValidateResourceConfig.Response:
         call, resource = self._call(), self._resource(request.type_name)
-        config = read_dynamic_value(request.config)
+        config = _read(resource, request.config) or {}
         self._guarded(call, lambda: call.troubles.extend(resource.validate(config)))
         return pb.ValidateResourceConfig.Response(diagnostics=_told(call))
 
@@ -80,7 +82,7 @@ class Servicer(ProviderServicer):
         self, request: Any, context: object
     ) -> pb.ValidateDataResourceConfig.Response:
         call, source = self._call(), self._data_source(request.type_name)
-        config = read_dynamic_value(request.config)
+        config = _read(source, request.config) or {}
         self._guarded(call, lambda: call.troubles.extend(source.validate(config)))
         return pb.ValidateDataResourceConfig.Response(diagnostics=_told(call))
 
@@ -89,23 +91,25 @@ class Servicer(ProviderServicer):
     def UpgradeResourceState(self, request: Any, context: object) -> pb.UpgradeResourceState.Response:
         """A state that an older provider wrote: what is no attribute any more is left out."""
         schema = self._resource(request.type_name).get_schema()
-        state = schema.whole(json.loads(request.raw_state.json))
-        return pb.UpgradeResourceState.Response(upgraded_state=to_dynamic_value(state))
+        state = schema.decoded(json.loads(request.raw_state.json, parse_float=Decimal))
+        return pb.UpgradeResourceState.Response(upgraded_state=_encoded(schema, state))
 
     def ReadResource(self, request: Any, context: object) -> pb.ReadResource.Response:
         call, resource = self._call(), self._resource(request.type_name)
-        state = read_dynamic_value(request.current_state)
+        state = _read(resource, request.current_state) or {}
         found = self._guarded(call, lambda: resource.read(call, state))
         if _failed(call):
             found = state
-        return pb.ReadResource.Response(new_state=_encoded(resource, found), diagnostics=_told(call))
+        return pb.ReadResource.Response(
+            new_state=_encoded(resource.get_schema(), found), diagnostics=_told(call)
+        )
 
     def PlanResourceChange(self, request: Any, context: object) -> pb.PlanResourceChange.Response:
         call, resource = self._call(), self._resource(request.type_name)
-        prior = read_dynamic_value(request.prior_state)
-        config = read_dynamic_value(request.config)
+        prior = _read(resource, request.prior_state)
+        config = _read(resource, request.config)
         if config is None:
-            self._guarded(call, lambda: resource.plan_deletion(call, prior))
+            self._guarded(call, lambda: resource.plan_deletion(call, prior or {}))
             return pb.PlanResourceChange.Response(diagnostics=_told(call))
         schema = resource.get_schema()
         change = change_of(schema, config, prior)
@@ -115,22 +119,24 @@ class Servicer(ProviderServicer):
         call.troubles.extend(plan.troubles)
         if plan.replaces:
             # Terraform asks for the plan of a deletion when it is one, not when it is half of a replacement.
-            self._guarded(call, lambda: resource.plan_deletion(call, prior))
+            self._guarded(call, lambda: resource.plan_deletion(call, prior or {}))
         paths = [pb.AttributePath(steps=[pb.AttributePath.Step(attribute_name=n)]) for n in plan.replaces]
         return pb.PlanResourceChange.Response(
-            planned_state=_encoded(resource, plan.planned), requires_replace=paths, diagnostics=_told(call)
+            planned_state=_encoded(resource.get_schema(), plan.planned),
+            requires_replace=paths,
+            diagnostics=_told(call),
         )
 
     def ApplyResourceChange(self, request: Any, context: object) -> pb.ApplyResourceChange.Response:
         call, resource = self._call(), self._resource(request.type_name)
-        prior = read_dynamic_value(request.prior_state)
-        planned = read_dynamic_value(request.planned_state)
+        prior = _read(resource, request.prior_state)
+        planned = _read(resource, request.planned_state)
 
         def change() -> Values | None:
             if self._stopping.is_set():
                 raise ResourceError(Trouble("Interrupted before it was begun", "Apply again."), state=prior)
             if planned is None:
-                resource.delete(call, prior)
+                resource.delete(call, prior or {})
                 return None
             if prior is None:
                 return resource.create(call, planned)
@@ -140,27 +146,26 @@ class Servicer(ProviderServicer):
             state = self._telling(call, change)
         except ResourceError as error:
             state = error.state if error.state is not None else prior
-        return pb.ApplyResourceChange.Response(new_state=_encoded(resource, state), diagnostics=_told(call))
+        return pb.ApplyResourceChange.Response(
+            new_state=_encoded(resource.get_schema(), state), diagnostics=_told(call)
+        )
 
     def ImportResourceState(self, request: Any, context: object) -> pb.ImportResourceState.Response:
         call, resource = self._call(), self._resource(request.type_name)
         state = self._guarded(call, lambda: resource.import_(call, request.id))
         imported = []
         if state is not None:
-            state = resource.get_schema().whole(state)
+            encoded = _encoded(resource.get_schema(), state)
             imported.append(
-                pb.ImportResourceState.ImportedResource(
-                    type_name=request.type_name, state=to_dynamic_value(state)
-                )
+                pb.ImportResourceState.ImportedResource(type_name=request.type_name, state=encoded)
             )
         return pb.ImportResourceState.Response(imported_resources=imported, diagnostics=_told(call))
 
     def ReadDataSource(self, request: Any, context: object) -> pb.ReadDataSource.Response:
         call, source = self._call(), self._data_source(request.type_name)
-        config = read_dynamic_value(request.config)
+        config = _read(source, request.config) or {}
         found = self._guarded(call, lambda: source.read(call, config))
-        state = None if found is None else source.get_schema().whole(found)
-        return pb.ReadDataSource.Response(state=to_dynamic_value(state), diagnostics=_told(call))
+        return pb.ReadDataSource.Response(state=_encoded(source.get_schema(), found), diagnostics=_told(call))
 
     # hands
 
@@ -207,8 +212,12 @@ def _failed(call: Call) -> bool:
     return any(not each.is_warning for each in call.troubles)
 
 
-def _encoded(resource: Resource, state: Values | None) -> pb.DynamicValue:
-    return to_dynamic_value(None if state is None else resource.get_schema().whole(state))
+def _read(thing: Resource | DataSource, value: pb.DynamicValue) -> Values | None:
+    return thing.get_schema().decoded(read_dynamic_value(value))
+
+
+def _encoded(schema: Schema, state: Values | None) -> pb.DynamicValue:
+    return to_dynamic_value(None if state is None else wire(schema.whole(state)))
 
 
 def _told(call: Call) -> list[pb.Diagnostic]:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from headrace.fleet.agent import configuration as said
 
 from .attributes import Attribute, Schema, attributes_of
-from .values import Path, Trouble, Values, is_known, path_of
+from .values import Path, Trouble, Values, is_known, path_of, plain
 
 # Whatever a computed attribute says, a plan without changes must not show it.
 LIFE: Final = (
@@ -110,7 +110,7 @@ class UnitKind:
         for field, name in self.attribute_names.items():
             value = values.get(name)
             if value is not None and is_known(value):
-                told[field] = _without_nulls(value) if field == "connections" else value
+                told[field] = plain(_without_nulls(value) if field == "connections" else value)
         return told
 
     def knows_all(self, values: Values) -> bool:

@@ -3,13 +3,14 @@
 Owns: what counts as known, the paths that lead Terraform to a line of HCL, and `Trouble`, the one form in
 which anything wrong is told. Pure.
 
-A value is what MessagePack makes of it: None, bool, int, float, str, list, dict, and `Unknown` for what is
-known after apply only.
+A value is None, bool, int, Decimal, str, list, dict, or `Unknown` for what is known after apply only. Numbers
+that are not whole are Decimals: Terraform counts in 512 bits, and 0.99 must come back to it as it went.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from msgpack import ExtType
@@ -38,6 +39,35 @@ class ResourceError(Exception):
         super().__init__("; ".join(each.summary for each in troubles))
         self.troubles = troubles
         self.state = state
+
+
+def number(value: Any) -> Any:
+    """A number as it is handled here: of MessagePack's and JSON's forms."""
+    if isinstance(value, str):
+        value = Decimal(value)
+    elif isinstance(value, float):
+        value = Decimal(repr(value))
+    return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else value
+
+
+def plain(value: Any) -> Any:
+    """A value for JSON, as agents take it."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def wire(value: Any) -> Any:
+    """A value as Terraform takes it."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, float):
+        return wire(number(value))
+    if isinstance(value, Mapping):
+        return {key: wire(each) for key, each in value.items()}
+    return [wire(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def is_known(value: object) -> bool:

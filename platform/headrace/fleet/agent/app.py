@@ -27,6 +27,7 @@ from .errors import AgentError, BadRequestError, BodyTooLongError, NotReadyError
 from .folders import folder_size_bytes
 from .keeper import UNITS_MAX, Keeper
 from .kinds import Kinds, parse_configuration
+from .loads import Loads
 from .report import Outcome, UnitReport
 from .tokens import is_authorized
 
@@ -99,14 +100,22 @@ WaitS = Annotated[float, Query(ge=0, le=WAIT_S_MAX, allow_inf_nan=False)]
 
 
 def create_app(
-    keeper: Keeper, token: str, kinds: Kinds, about: Mapping[str, Any], end: Callable[[], None]
+    keeper: Keeper,
+    loads: Loads,
+    token: str,
+    kinds: Kinds,
+    about: Mapping[str, Any],
+    end: Callable[[], None],
 ) -> ASGIApp:
-    """The web application of one keeper. `about` is what `/v1/version` says; `end` ends the process."""
+    """The web application of one keeper, and of its home's loads. `about` is what `/v1/version` says; `end`
+    ends the process.
+    """
     app = FastAPI(title="headrace agent", openapi_url=None, docs_url=None, redoc_url=None)
     _add_error_handlers(app)
     _add_agent(app, keeper, kinds, about, end)
     _add_units(app, keeper, kinds)
     _add_rolling(app, keeper)
+    _add_loads(app, loads)
     return OnlyWithToken(app, token)
 
 
@@ -253,3 +262,26 @@ def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
             )
         done = [report.to_json() for report in keeper.roll(names, wait_s)]
         return {"outcome": "restarted", "units": done}
+
+
+def _add_loads(app: FastAPI, loads: Loads) -> None:
+    @app.get("/v1/loads")
+    def list_loads() -> dict[str, Any]:
+        return {"loads": {topic: loads.load(topic) for topic in loads.topics()}}
+
+    @app.get("/v1/loads/{topic}")
+    def get_load(topic: str) -> dict[str, Any]:
+        return {"topic": topic, "load": loads.load(topic)}
+
+    @app.put("/v1/loads/{topic}")
+    def put_load(topic: str, body: Body, dry_run: bool = False) -> Response:
+        outcome = loads.put(topic, body, dry_run=dry_run)
+        if dry_run:
+            return JSONResponse({"outcome": outcome, "dry_run": True})
+        status = 201 if outcome is Outcome.CREATED else 200
+        return JSONResponse({"outcome": outcome, "topic": topic, "load": loads.load(topic)}, status)
+
+    @app.delete("/v1/loads/{topic}")
+    def delete_load(topic: str) -> dict[str, str]:
+        loads.delete(topic)
+        return {"outcome": "deleted"}

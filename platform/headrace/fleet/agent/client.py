@@ -129,6 +129,25 @@ class AgentClient:
         said = self._ask("GET", f"{_unit(name)}/data")
         return DataFolder(said["directory"], int(said["size_bytes"]))
 
+    def load(self, topic: str) -> dict[str, Any]:
+        """How this host's Airflow loads the topic. Refused with `load_unknown` when it does not."""
+        return dict(self._ask("GET", _load(topic))["load"])
+
+    def put_load(self, topic: str, said: Mapping[str, Any], *, dry_run: bool = False) -> Outcome:
+        """Lets this host's Airflow load the topic so."""
+        answer = self._ask("PUT", _load(topic), params={"dry_run": dry_run}, json=dict(said))
+        return Outcome(answer["outcome"])
+
+    def delete_load(self, topic: str) -> bool:
+        """The topic is not loaded any more; False when it was not."""
+        try:
+            self._ask("DELETE", _load(topic))
+        except AgentRefusedError as error:
+            if error.code == "load_unknown":
+                return False
+            raise
+        return True
+
     def shut_down(self) -> None:
         """Ends supervisord and the agent. Refused with `units_left` while there are units."""
         self._ask("POST", "/v1/shutdown")
@@ -171,6 +190,10 @@ def conflicts_in(error: AgentRefusedError) -> list[Conflict]:
 
 def _unit(name: str) -> str:
     return f"/v1/units/{quote(name, safe='')}"
+
+
+def _load(topic: str) -> str:
+    return f"/v1/loads/{quote(topic, safe='')}"
 
 
 def _report(said: Mapping[str, Any]) -> UnitReport:

@@ -6,16 +6,15 @@ Owns `<home>/agent/units/<name>.json`. What it means to have a unit is `keeper`'
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from .configuration import Configuration
 from .errors import AgentStateError, BadRequestError
+from .folders import NEW, remove_durably, write_durably
 
 FORMAT: Final = 1
-_NEW: Final = ".new"
 
 
 class Entry(NamedTuple):
@@ -35,7 +34,7 @@ class DesiredState:
     def load(self) -> dict[str, Entry]:
         """Everything that was put. Raises `AgentStateError` for a file that cannot be read."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for unfinished in self.directory.glob(f"*{_NEW}"):
+        for unfinished in self.directory.glob(f"*{NEW}"):
             unfinished.unlink()
         return {name: self.read(name) for name in unit_names(self.directory)}
 
@@ -59,29 +58,12 @@ class DesiredState:
             "is_applied": entry.is_applied,
             "configuration": entry.configuration.model_dump(mode="json"),
         }
-        path = self.directory / f"{name}.json"
-        new = path.with_name(path.name + _NEW)
         # A database's URL may hold a password.
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(said, file, indent=1)
-            file.flush()
-            if is_durable:
-                os.fsync(file.fileno())
-        new.replace(path)
-        if is_durable:
-            self._flush_directory()
+        write_durably(self.directory / f"{name}.json", json.dumps(said, indent=1), is_durable=is_durable)
 
     def remove(self, name: str) -> None:
         """Durable once it returns."""
-        (self.directory / f"{name}.json").unlink(missing_ok=True)
-        self._flush_directory()
-
-    def _flush_directory(self) -> None:
-        descriptor = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        remove_durably(self.directory / f"{name}.json")
 
 
 def unit_names(directory: Path) -> list[str]:

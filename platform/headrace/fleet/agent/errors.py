@@ -57,9 +57,9 @@ class ConfigurationError(BadRequestError):
 
     code = "configuration_invalid"
 
-    def __init__(self, unit: str, problems: Sequence[FieldProblem]) -> None:
+    def __init__(self, name: str, problems: Sequence[FieldProblem], *, what: str = "unit") -> None:
         self.problems = tuple(problems)
-        super().__init__(f"unit {unit}: " + "; ".join(map(str, problems)))
+        super().__init__(f"{what} {name}: " + "; ".join(map(str, problems)))
 
     @property
     def details(self) -> Mapping[str, Any]:

@@ -37,6 +37,10 @@ class Places(NamedTuple):
         return self.directory / "units"
 
     @property
+    def loads(self) -> Path:
+        return self.home / "loads"
+
+    @property
     def lock(self) -> Path:
         return self.directory / "lock"
 

@@ -24,6 +24,7 @@ from .app import create_app
 from .desired import DesiredState
 from .keeper import Keeper
 from .kinds import Host, Kinds, parse_configuration, unit_of
+from .loads import Loads
 from .places import Places, Whereabouts, build
 
 SHUTDOWN_WAIT_MAX_S: Final = 5
@@ -62,7 +63,9 @@ def serve(
         "kinds": sorted(kinds),
     }
     config = uvicorn.Config(
-        create_app(keeper, token, kinds, about, lambda: setattr(server, "should_exit", True)),
+        create_app(
+            keeper, Loads(places.loads), token, kinds, about, lambda: setattr(server, "should_exit", True)
+        ),
         log_config=None,
         access_log=False,
         lifespan="off",
