@@ -17,36 +17,46 @@ provider "headrace" {
 
 locals {
   checkout = "${path.module}/../../.."
-  home     = abspath(coalesce(var.home, "${local.checkout}/.headrace"))
+  home     = coalesce(var.home, abspath("${local.checkout}/.headrace"))
 }
 
-module "datacenter" {
-  source   = "../../modules/datacenter"
-  for_each = { for datacenter in var.datacenters : datacenter.name => datacenter }
+module "east" {
+  source = "../../modules/datacenter"
 
-  name            = each.key
-  hosts           = [{ agent = "local", network = each.value.network }]
-  brokers         = each.value.brokers
-  broker_settings = merge(var.broker_settings, each.value.broker_settings)
+  name            = "east"
+  hosts           = [{ agent = "local", network = var.east.network }]
+  brokers         = var.east.brokers
+  broker_settings = merge(var.broker_settings, var.east.broker_settings)
   topics          = var.topics
-  data_dir        = "${local.home}/data/${each.key}"
+  data_dir        = "${local.home}/data/east"
+}
+
+module "west" {
+  source = "../../modules/datacenter"
+
+  name            = "west"
+  hosts           = [{ agent = "local", network = var.west.network }]
+  brokers         = var.west.brokers
+  broker_settings = merge(var.broker_settings, var.west.broker_settings)
+  topics          = var.topics
+  data_dir        = "${local.home}/data/west"
 }
 
 module "analysis" {
   source = "../../modules/analysis"
 
-  name            = var.analysis.name
+  name            = "analysis"
   hosts           = [{ agent = "local", network = var.analysis.network }]
   brokers         = var.analysis.brokers
   broker_settings = merge(var.broker_settings, var.analysis.broker_settings)
-  sources         = [for datacenter in var.datacenters : module.datacenter[datacenter.name].source]
-  audit_store     = "sqlite:///${local.home}/data/${var.analysis.name}/audit.db"
+  sources         = [module.east.source, module.west.source]
+  audit_store     = "sqlite:///${local.home}/data/analysis/audit.db"
   airflow = {
     home         = "${local.home}/airflow"
-    dags         = abspath(coalesce(var.airflow.dags, "${local.checkout}/dags"))
-    python       = abspath(coalesce(var.airflow.python, "${local.checkout}/.venv-airflow/bin/python"))
-    job_python   = abspath(coalesce(var.airflow.job_python, "${local.checkout}/.venv/bin/python"))
+    dags         = coalesce(var.airflow.dags, abspath("${local.checkout}/dags"))
+    python       = coalesce(var.airflow.python, abspath("${local.checkout}/.venv-airflow/bin/python"))
+    job_python   = coalesce(var.airflow.job_python, abspath("${local.checkout}/.venv/bin/python"))
     database_url = var.airflow.database_url
   }
-  data_dir = "${local.home}/data/${var.analysis.name}"
+  data_dir = "${local.home}/data/analysis"
 }

@@ -1,7 +1,7 @@
 output "datacenters" {
-  description = "Where services publish and consumers read, by datacenter."
+  description = "Where services publish and consumers read."
   value = {
-    for name, datacenter in module.datacenter : name => {
+    for datacenter in [module.east, module.west] : datacenter.name => {
       balancer          = datacenter.balancer
       bootstrap_servers = datacenter.bootstrap_servers
       registry_url      = datacenter.registry_url

@@ -4,24 +4,29 @@ variable "home" {
   default     = null
 }
 
-variable "datacenters" {
-  description = "Where services publish: each a /24 of loopback."
-  type = list(object({
-    name            = string
-    network         = string
+variable "east" {
+  description = "A datacenter where services publish: a /24 of loopback."
+  type = object({
+    network         = optional(string, "127.1.0")
     brokers         = optional(number, 3)
     broker_settings = optional(map(string), {})
-  }))
-  default = [
-    { name = "east", network = "127.1.0" },
-    { name = "west", network = "127.2.0" },
-  ]
+  })
+  default = {}
+}
+
+variable "west" {
+  description = "The other one."
+  type = object({
+    network         = optional(string, "127.2.0")
+    brokers         = optional(number, 3)
+    broker_settings = optional(map(string), {})
+  })
+  default = {}
 }
 
 variable "analysis" {
-  description = "Where everything is mirrored to."
+  description = "Where both are mirrored to."
   type = object({
-    name            = optional(string, "analysis")
     network         = optional(string, "127.9.0")
     brokers         = optional(number, 2)
     broker_settings = optional(map(string), {})
@@ -41,7 +46,7 @@ variable "broker_settings" {
 }
 
 variable "topics" {
-  description = "Topics of each datacenter where services publish."
+  description = "Topics of east and of west."
   type        = map(object({ partitions = number }))
   default     = { page-view = { partitions = 3 } }
 }

@@ -73,9 +73,10 @@ resource "headrace_mirror" "this" {
   name       = "${var.name}-mirror-${each.key}"
   datacenter = var.name
   # What a unit may require is what its own host has.
-  requires = [
-    for unit, host in merge(each.value.units, local.units_here) : unit if host == local.unit_hosts["mirror-${each.key}"]
-  ]
+  requires = concat([
+    for units in [each.value.units, local.units_here] :
+    [for unit, host in units : unit if host == local.unit_hosts["mirror-${each.key}"]]
+  ]...)
   source           = each.key
   source_bootstrap = each.value.bootstrap_servers
   target_bootstrap = module.datacenter.bootstrap_servers
@@ -133,8 +134,8 @@ resource "headrace_airflow" "api_server" {
       conn_type = "headrace"
       extra = merge(
         {
-          bootstrap    = join(",", module.datacenter.bootstrap_servers)
-          registry_url = join(",", concat(local.registry_urls, [module.datacenter.registry_url]))
+          bootstrap    = join(",", module.datacenter.source.bootstrap_servers)
+          registry_url = join(",", concat(local.registry_urls, [module.datacenter.source.registry_url]))
           hdfs_url     = local.hdfs_url
           webhdfs_url  = local.webhdfs_url
           audit_store  = var.audit_store

@@ -42,12 +42,13 @@ output "topics" {
   }
 }
 
+# Addresses as planned: what is made of them need not wait until the brokers are there. A mirror waits by itself.
 output "source" {
   description = "What the analysis module is told of a datacenter that it mirrors."
   value = {
     name              = var.name
-    bootstrap_servers = local.bootstrap_servers
-    registry_url      = local.registry_url
+    bootstrap_servers = [for id in local.bootstrap_ids : local.listen["broker-${id}"]]
+    registry_url      = var.registry ? "http://${local.listen.registry}" : null
     units             = local.bootstrap_units
   }
 }
