@@ -25,6 +25,7 @@ pytest_plugins = [
     "fix_registry",
     "fix_site",
     "fix_spark",
+    "fix_terraform",
     "fix_warehouse",
     "fix_zookeeper",
 ]

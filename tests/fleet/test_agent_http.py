@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fix_agent import HOST, RunningAgent, eventually
 from fix_ports import free_port
+from headrace.airflow.topics import read_loads
 from headrace.fleet.agent.client import AgentClient
 from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.fleet.agent.report import DriftKind, Outcome
@@ -343,3 +344,51 @@ def test_of_two_that_want_the_same_address_at_once_one_is_refused(agent: Running
         thread.join()
     assert refused == ["conflict", "conflict"]
     assert len(agent.states()) == 1
+
+
+def test_a_unit_tells_how_much_it_holds_on_disk(agent: RunningAgent) -> None:
+    listen = f"{HOST}:{free_port(HOST)}"
+    agent.client.put("z", {"kind": "zookeeper", "datacenter": "east", "listen": listen})
+    folder = agent.home / "data" / "z"
+    (folder / "deeper").mkdir()
+    before = agent.client.data("z")
+    (folder / "deeper" / "more").write_bytes(b"x" * 1000)
+    after = agent.client.data("z")
+    assert after.directory == str(folder)
+    # ZooKeeper may write meanwhile.
+    assert after.size_bytes >= before.size_bytes + 1000 >= 1000
+    put = agent.stand_in()
+    agent.client.put("a", put)
+    assert agent.client.data("a") == (None, 0)
+
+
+def test_loads_are_kept_as_the_dags_read_them(agent: RunningAgent) -> None:
+    client, path = agent.client, agent.home / "loads" / "page-view.json"
+    said = {"owner": "web", "schedule": None, "grace": "1h"}
+    assert client.put_load("page-view", said, dry_run=True) is Outcome.CREATED
+    assert not path.exists()
+    assert client.put_load("page-view", said) is Outcome.CREATED
+    assert client.put_load("page-view", said) is Outcome.UNCHANGED
+    assert client.put_load("page-view", {**said, "retries": 0}) is Outcome.CHANGED
+    whole = client.load("page-view")
+    assert whole["retries"] == 0 and whole["schedule"] is None and whole["audit_wait"] == "30m"
+    (plan,) = read_loads({"HEADRACE_HOME": str(agent.home)})
+    assert (plan.topic, plan.owner, plan.retries) == ("page-view", "web", 0)
+    assert plan.grace == datetime.timedelta(hours=1)
+    assert ask(agent, "GET", "/v1/loads").json() == {"loads": {"page-view": whole}}
+    for body, message in (
+        ({"owner": "web", "grace": "soon"}, "load page-view: grace: 'soon'"),
+        ({}, "owner is missing"),
+        (["web"], "expected an object"),
+        ({"owner": "web", "color": "red"}, "unknown field 'color'"),
+    ):
+        status, code, text = refusal(agent, "PUT", "/v1/loads/page-view", json=body)
+        assert (status, code) == (422, "configuration_invalid") and message in text
+    assert refusal(agent, "PUT", "/v1/loads/a%20b", json={"owner": "web"})[:2] == (
+        422,
+        "configuration_invalid",
+    )
+    assert client.load("page-view") == whole
+    assert client.delete_load("page-view") and not client.delete_load("page-view")
+    assert refusal(agent, "GET", "/v1/loads/page-view")[:2] == (404, "load_unknown")
+    assert refusal(agent, "GET", "/v1/loads/..%2Fagent%2Ftoken")[0] == 404

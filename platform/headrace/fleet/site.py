@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import SiteFileError
@@ -258,6 +257,9 @@ def parse_site(text: str, *, home: Path, where: str) -> Site:
 
     `where` names the text in errors. Raises `SiteFileError`, one line that says which field is wrong and why.
     """
+    # Whoever needs addresses and models alone starts the sooner.
+    import yaml
+
     try:
         data = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:

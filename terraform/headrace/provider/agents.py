@@ -80,6 +80,19 @@ class Agents:
                 self._clients[host] = self._made(host)
             return self._clients[host]
 
+    def client_now(self, host: str) -> AgentClient:
+        """The same for an apply and a refresh, where everything must be known. Raises `ResourceError`."""
+        try:
+            return self.client(host)
+        except NotYetKnownError as error:
+            raise ResourceError(
+                Trouble(
+                    f"It is not known yet where the agent of host {host} is",
+                    "The provider's `agents` depends on something that is not made yet. Apply that first, "
+                    "with -target.",
+                )
+            ) from error
+
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
@@ -136,19 +149,18 @@ def check(config: Values) -> list[Trouble]:
 
 
 def _check_agent(host: str, said: Mapping[str, Any]) -> list[Trouble]:
-    here = ("agents", (host,))
     troubles = []
     url = said.get("url")
     if isinstance(url, str):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            text = f"It says {url!r}; an agent's URL is such as https://10.0.0.5:8084."
-            troubles.append(Trouble("This is no URL of an agent", text, (*here, "url")))
+            text = f"Host {host} says {url!r}; an agent's URL is such as https://10.0.0.5:8084."
+            troubles.append(Trouble("This is no URL of an agent", text, ("agents",)))
     token, file = said.get("token"), said.get("token_file")
     if (token is None) == (file is None):
         both = "both `token` and `token_file`" if token is not None else "neither `token` nor `token_file`"
         text = f"Host {host} has {both}. The agent keeps its token in its home, in agent/token."
-        troubles.append(Trouble("An agent is asked with one token", text, here))
+        troubles.append(Trouble("An agent is asked with one token", text, ("agents",)))
     return troubles
 
 

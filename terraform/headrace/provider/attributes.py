@@ -147,7 +147,7 @@ def attributes_of(
                 optional=not is_required and default is None,
                 default=_MISSING if is_required or default is None else default,
                 replaces=field in replaces,
-                sensitive=bool(said.get("writeOnly")),
+                sensitive=shape.get("format") == "password",
             )
         )
     return made

@@ -6,7 +6,7 @@ not in HDFS yet are the audit's count; groups that are behind are told in bytes,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .audits import reported
@@ -69,13 +69,16 @@ def of_topic(admin: GroupAdmin, topic: str, audit_store: str | None) -> Holdings
     )
 
 
-def of_broker(admin: GroupAdmin, broker_id: int) -> Holdings:
-    """What the partitions hold that lie on this broker. Raises `ClientError`."""
+def of_broker(admin: GroupAdmin, broker_id: int, going: Collection[str]) -> Holdings:
+    """What the partitions hold that lie on this broker, but for those of topics (by id) that are going.
+
+    Raises `ClientError`.
+    """
     here = {
         (name, partition)
         for name, info in admin.topics().items()
         for partition, part in info.partitions.items()
-        if broker_id in part.replicas
+        if broker_id in part.replicas and str(info.topic_id) not in going
     }
     starts, ends = _addresses(admin, {topic for topic, _ in here})
     sizes = {key: ends[key] - starts[key] for key in sorted(here) if ends[key] > starts[key]}

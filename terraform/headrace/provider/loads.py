@@ -124,7 +124,8 @@ class Load(Resource):
 
     def _foreseen(self, planned: Values) -> list[Trouble]:
         try:
-            outcome = self._client(planned).put_load(planned["topic"], _said(planned), dry_run=True)
+            client = self.provider.agents.client(planned["host"])
+            outcome = client.put_load(planned["topic"], _said(planned), dry_run=True)
         except (NotYetKnownError, AgentUnreachableError):
             return []
         except AgentRefusedError as error:
@@ -168,7 +169,7 @@ class Load(Resource):
         return {"host": host, "topic": topic, "id": identity, **found}
 
     def _client(self, values: Values) -> AgentClient:
-        return self.provider.agents.client(values["host"])
+        return self.provider.agents.client_now(values["host"])
 
 
 def _identity(values: Values) -> str:

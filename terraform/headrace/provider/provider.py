@@ -68,6 +68,8 @@ class HeadraceProvider:
         self.ready_timeout_s = READY_TIMEOUT_S
         self.turns = Turns()
         self._ours: set[str] = set()
+        self.going: set[str] = set()
+        """The ids of topics that this plan lets go: what is on them need not be kept."""
 
     def full_name(self) -> str:
         return ADDRESS

@@ -19,6 +19,7 @@ from tf.gen import tfplugin_pb2 as pb
 from tf.provider import ProviderServicer
 from tf.utils import Diagnostics, read_dynamic_value, to_dynamic_value
 
+from headrace.fleet.agent.errors import AgentUnreachableError
 from headrace.fleet.errors import FleetError
 
 from .attributes import Schema
@@ -199,6 +200,8 @@ class Servicer(ProviderServicer):
 
 
 def _trouble_of(error: Exception) -> Trouble:
+    if isinstance(error, AgentUnreachableError):
+        return Trouble("A host's agent does not answer", f"{error}. Is it started, and is its URL right?")
     if isinstance(error, FleetError):
         return Trouble("The host's agent could not do it", str(error))
     # Clients are imported only where they are used; their errors are made for people.

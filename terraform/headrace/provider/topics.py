@@ -131,10 +131,14 @@ class Topic(Resource):
         return []
 
     def plan_deletion(self, call: Call, prior: Values) -> None:
+        if not prior.get("allow_data_loss"):
+            self._check_holds_nothing(prior)
+        self.provider.going.add(prior["topic_id"])
+
+    def _check_holds_nothing(self, prior: Values) -> None:
+        """Raises `ResourceError`."""
         from headrace.client.errors import ClientError, UnknownTopicError
 
-        if prior.get("allow_data_loss"):
-            return
         what = f"Topic {prior['name']}"
         try:
             with administered(prior["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
@@ -334,8 +338,8 @@ def bootstrap_problems(values: Values) -> list[Trouble]:
         Trouble(
             "This is no address of a broker",
             f"It says {server!r}; expected HOST:PORT, such as 127.1.0.11:9092.",
-            ("bootstrap_servers", (number,)),
+            ("bootstrap_servers",),
         )
-        for number, server in enumerate(servers)
+        for server in servers
         if isinstance(server, str) and not _ADDRESS.fullmatch(server)
     ]

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from headrace.fleet.agent import configuration as said
 
 from .attributes import Attribute, Schema, attributes_of
-from .values import Path, Trouble, Values, is_known, path_of, plain
+from .values import Path, Trouble, Values, is_known, plain
 
-# Whatever a computed attribute says, a plan without changes must not show it.
+# What a unit says of itself. A plan wants it ready and without drift: what is not so is shown as a change.
 LIFE: Final = (
     Attribute(name="id", computed=True, description="`host/name`, which `terraform import` takes, too."),
     Attribute(
@@ -159,9 +159,8 @@ class UnitKind:
         return (self.attribute_names[name],) if name in self.attribute_names else ()
 
     def _trouble(self, error: Mapping[str, Any]) -> Trouble:
-        path: Path = ()
-        if location := error["loc"]:
-            path = path_of((self.attribute_names.get(str(location[0]), str(location[0])), *location[1:]))
+        location = error["loc"]
+        path: Path = (self.attribute_names.get(str(location[0]), str(location[0])),) if location else ()
         message = error["msg"].removeprefix("Value error, ")
         value = f"It says {error['input']!r}: " if path else ""
         where = f"{path[0]} cannot be so" if path else "This unit cannot be so"

@@ -160,7 +160,6 @@ class UnitResource(Resource):
 
     def read(self, call: Call, state: Values) -> Values | None:
         client = self._client(state)
-        self.provider.note_ours(state["id"])
         try:
             report = client.unit(state["name"])
         except AgentRefusedError as error:
@@ -171,6 +170,7 @@ class UnitResource(Resource):
             text = f"Host {state['host']} has a {report.kind} of that name now. It is left alone."
             call.warn(f"{self.type_name} {state['id']} is gone", text)
             return None
+        self.provider.note_ours(state["id"])
         return {**state, **self.kind.values_of(report.configuration, state), **_reported(report)}
 
     def import_(self, call: Call, identity: str) -> Values:
@@ -208,16 +208,7 @@ class UnitResource(Resource):
         return Holdings(found.size_bytes, f"in {found.directory} of host {state['host']} (it does not run)")
 
     def _client(self, values: Values) -> AgentClient:
-        try:
-            return self.provider.agents.client(values["host"])
-        except NotYetKnownError as error:
-            raise ResourceError(
-                Trouble(
-                    f"It is not known yet where the agent of host {values['host']} is",
-                    "The provider's `agents` depends on something that is not made yet. Apply that first, "
-                    "with -target.",
-                )
-            ) from error
+        return self.provider.agents.client_now(values["host"])
 
     def _is_ours(self, values: Values) -> bool:
         return self.provider.is_ours(f"{values['host']}/{values['name']}")
@@ -340,7 +331,7 @@ class Broker(UnitResource):
         what = f"Broker {state['name']}"
         try:
             with administered([state["advertise"] or state["listen"]], timeout_s=PLAN_TIMEOUT_S) as admin:
-                held = holdings.of_broker(admin, int(state["broker_id"]))
+                held = holdings.of_broker(admin, int(state["broker_id"]), self.provider.going)
         except ClientError as error:
             held = self._on_disk(state, what, f"It does not tell: {error}.")
         holdings.refuse(what, held)

@@ -17,8 +17,8 @@ from msgpack import ExtType
 from tf.types import Unknown
 
 Values = dict[str, Any]
-# A text is an attribute, a tuple of one the key or the index of an element: tf's own form.
-Path = tuple[str | tuple[str | int], ...]
+# The attribute that is wrong, or nothing. No deeper: Terraform finds no line for an element in a literal.
+Path = tuple[str, ...]
 
 LIST_SHOWN_MAX: Final = 5
 
@@ -85,12 +85,6 @@ def is_known(value: object) -> bool:
 def is_same(one: object, other: object) -> bool:
     """Whether two values are the same for sure."""
     return is_known(one) and is_known(other) and one == other
-
-
-def path_of(location: Iterable[str | int]) -> Path:
-    """A pydantic location as a path: an attribute, then keys and indices of its elements."""
-    first, *rest = location
-    return (str(first), *((each,) for each in rest if each != "[key]"))
 
 
 def listed(words: Iterable[object]) -> str:

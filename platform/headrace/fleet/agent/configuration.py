@@ -90,6 +90,8 @@ HostPort = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 HostName = Annotated[str, StringConstraints(pattern=f"^{_HOST}$")]
 Text = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_PLAIN)]
+# A URL that may hold a password: whoever shows a configuration to people leaves it out.
+Secret = Annotated[Text, Field(json_schema_extra={"format": "password"})]
 Pattern = Annotated[Text, AfterValidator(_check_pattern)]
 Url = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")]
 ZooKeeperHosts = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_ZOOKEEPER)]
@@ -198,7 +200,7 @@ class Auditor(Configuration):
     registry_urls: Annotated[tuple[Url, ...], Field(min_length=1, max_length=LIST_LENGTH_MAX)]
     status: HostPort
     mirrors_zookeeper: ZooKeeperHosts | None = None
-    store: Text | None = None
+    store: Secret | None = None
     keep_days: Annotated[float, Field(gt=0, le=36_500)] | None = None
 
 
@@ -229,7 +231,7 @@ class Airflow(Configuration):
     home: Directory | None = None
     dags: Directory | None = None
     python: Directory | None = None
-    database_url: Text | None = None
+    database_url: Secret | None = None
     connections: Annotated[Mapping[str, Mapping[str, Any]], Field(max_length=LIST_LENGTH_MAX)] = {}
 
     @model_validator(mode="after")

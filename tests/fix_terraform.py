@@ -1,0 +1,123 @@
+"""Terraform at work: a folder of HCL, the real `terraform`, and the provider as `make terraform` sets it up.
+
+Owns `Workspace`. Fixture: `workspace`, a factory of initialised folders; the tests are skipped where there is
+no terraform, or no provider.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+VENV = ROOT / ".venv-terraform"
+COMMAND_TIMEOUT_S = 240
+
+BEGIN = """
+terraform {
+  required_providers {
+    headrace = { source = "headrace.local/headrace/headrace" }
+  }
+}
+"""
+
+
+class Workspace:
+    """One folder of HCL, and its state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        settings = {"TF_CLI_CONFIG_FILE": str(VENV / "terraform.rc"), "CHECKPOINT_DISABLE": "1"}
+        self.environment = {**os.environ, **settings, "TF_IN_AUTOMATION": "1"}
+
+    def write(self, text: str) -> None:
+        (self.folder / "main.tf").write_text(BEGIN + text)
+
+    def run(self, *words: str, code: int | None = 0) -> str:
+        """What the command says; it must end with `code` (None: with any)."""
+        done = subprocess.run(
+            self._command(*words),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        assert code is None or done.returncode == code, done.stdout
+        return done.stdout
+
+    def apply(self, *, code: int = 0) -> str:
+        return self.run("apply", "-auto-approve", code=code)
+
+    def plan(self, *words: str, code: int = 2) -> str:
+        """The plan; by default there must be changes."""
+        return self.run("plan", "-detailed-exitcode", *words, code=code)
+
+    def interrupt_apply(self, once: Callable[[], bool]) -> str:
+        """Ctrl-C, which all processes of a terminal get, once something is true in the middle of an apply."""
+        process = subprocess.Popen(
+            self._command("apply", "-auto-approve"),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None and not once():
+                time.sleep(0.1)
+            os.killpg(process.pid, signal.SIGINT)
+            said, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+            return said
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def attributes(self, address: str) -> dict[str, Any]:
+        """A resource as the state has it; its `status` is there when it is to be replaced."""
+        kind, _, name = address.partition(".")
+        state = json.loads((self.folder / "terraform.tfstate").read_text())
+        for each in state["resources"]:
+            if (each["type"], each["name"]) == (kind, name):
+                (instance,) = each["instances"]
+                more = {"status": instance["status"]} if "status" in instance else {}
+                return {**instance["attributes"], **more}
+        raise AssertionError(f"{address} is not in the state")
+
+    @staticmethod
+    def _command(*words: str) -> list[str]:
+        return ["terraform", words[0], "-no-color", *words[1:]]
+
+
+@pytest.fixture(scope="session")
+def terraform() -> None:
+    """There is a terraform, and the provider."""
+    if shutil.which("terraform") is None:
+        pytest.skip("there is no terraform on the PATH")
+    if not (VENV / "terraform.rc").exists():
+        pytest.skip(f"there is no {VENV}; run `make terraform`")
+
+
+@pytest.fixture
+def workspace(terraform: None, tmp_path: Path) -> Callable[[str], Workspace]:
+    def make(text: str) -> Workspace:
+        folder = tmp_path / "hcl"
+        folder.mkdir()
+        made = Workspace(folder)
+        made.write(text)
+        made.run("init")
+        return made
+
+    return make

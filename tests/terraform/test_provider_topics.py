@@ -1,0 +1,164 @@
+"""Topics and schemas by the real terraform, on a real broker that it starts: growth, refusals, and that no
+data is lost by mistake.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import quick_kinds_agent
+from fix_agent import HOST, RunningAgent
+from fix_audit_world import HOUR_A, SAID_MS, TOPIC, Batch, PartitionBytes, counted
+from fix_audit_world import said as as_said
+from fix_ports import free_port
+from fix_terraform import Workspace
+from fix_zookeeper import ZooKeeperRoom
+from headrace.audit.records import DATACENTER_TIER
+from headrace.audit.store import AuditStore
+from headrace.client.admin import Admin
+from headrace.client.producer import Producer
+from headrace.coordination.consumers import ConsumerRegistry
+from headrace.registry.client import SchemaRegistryClient
+
+Make = Callable[[str], Workspace]
+FIELD = {"name": "id", "type": "long"}
+
+
+@pytest.fixture
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    home = tmp_path_factory.mktemp("terraform") / "home"
+    home.mkdir()
+    made = RunningAgent(home)
+    try:
+        made.start(quick_kinds_agent.PROGRAM)
+        yield made
+    finally:
+        made.close()
+
+
+def publish(broker: str, topic: str, count: int) -> None:
+    with Producer(broker) as producer:
+        for number in range(count):
+            producer.send(topic, f"event {number}".encode(), partition=0)
+
+
+def count_at_datacenter(url: str, count: int) -> None:
+    """What the audit knows once a datacenter has counted so many events of 2015, and nobody else anything."""
+    log = PartitionBytes()
+    log.append(Batch(0, 20, 0, 0, count, HOUR_A).encode())
+    store = AuditStore(url)
+    store.fold([as_said(each, time_ms=SAID_MS) for each in counted(DATACENTER_TIER, {0: log})])
+    store.close()
+
+
+@pytest.mark.slow
+def test_topics_and_schemas_live_and_nothing_with_data_in_it_is_destroyed_by_mistake(
+    workspace: Make, agent: RunningAgent, zookeeper: ZooKeeperRoom, registry_url: str, tmp_path: Path
+) -> None:
+    broker = f"{HOST}:{free_port(HOST)}"
+
+    def topic(
+        name: str, partitions: int, retention_ms: str, brokers: str, allow: bool = False, more: str = ""
+    ) -> str:
+        return f"""
+resource "headrace_topic" "{name}" {{
+  bootstrap_servers = [{brokers}]
+  name              = "{name}"
+  partitions        = {partitions}
+  config            = {{ "retention.ms" = "{retention_ms}" }}
+  allow_data_loss   = {str(allow).lower()}
+  {more}
+}}
+"""
+
+    def hcl(partitions: int, retention_ms: str, *fields: object, more: str = "") -> str:
+        schema = json.dumps({"type": "record", "name": "Click", "fields": [FIELD, *fields]})
+        return f"""
+provider "headrace" {{
+  home = "{agent.home}"
+}}
+
+resource "headrace_broker" "b" {{
+  host       = "local"
+  name       = "b"
+  datacenter = "east"
+  broker_id  = 1
+  zookeeper  = "{zookeeper.hosts}"
+  listen     = "{broker}"
+}}
+{topic("clicks", partitions, retention_ms, "headrace_broker.b.listen", allow=True)}
+resource "headrace_schema" "clicks" {{
+  registry_url = "{registry_url}"
+  subject      = "clicks-value"
+  schema       = {json.dumps(schema)}
+}}
+{more}
+"""
+
+    store = f"sqlite:///{tmp_path}/audit.db"
+    count_at_datacenter(store, 7)
+    folder = workspace(hcl(2, "86400000"))
+    assert "3 added" in folder.apply()
+    publish(broker, "clicks", 10)
+    with zookeeper.session() as session:
+        ConsumerRegistry(session, "dashboards").commit("clicks", 0, 0)
+
+    bad = topic("bad", 1, "soon", f'"{broker}"')
+    folder.write(hcl(1, "86400000", {"name": "required", "type": "string"}, more=bad))
+    said = " ".join(folder.plan(code=1).split())
+    for line, message in (
+        ("partitions = 1", "clicks has 2, the plan wants 1: what the others hold would be lost"),
+        ('config = { "retention.ms" = "soon" }', "INVALID_CONFIG"),
+        ("schema = ", "The schema may not follow|required"),
+    ):
+        assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)}.*({message})", said), said
+
+    more = f"""
+data "headrace_topic" "clicks" {{
+  bootstrap_servers = ["{broker}"]
+  name              = headrace_topic.clicks.name
+}}
+output "size_bytes" {{ value = data.headrace_topic.clicks.size_bytes }}
+output "lags" {{ value = data.headrace_topic.clicks.lags_bytes }}
+
+data "headrace_audit_verdict" "all" {{
+  store     = "{store}"
+  topic     = "{TOPIC}"
+  from_hour = "2015-05-17T11:00:00Z"
+}}
+output "verdict" {{ value = data.headrace_audit_verdict.all.status }}
+output "counts" {{ value = data.headrace_audit_verdict.all.counts }}
+"""
+    kept = topic(TOPIC, 1, "-1", f'"{broker}"', more=f'audit_store = "{store}"')
+    page = {"name": "page", "type": ["null", "string"], "default": None}
+    folder.write(hcl(3, "172800000", page, more=more + kept))
+    said = folder.apply()
+    assert "1 added, 2 changed, 0 destroyed" in said
+    with Admin(broker) as admin, SchemaRegistryClient(registry_url) as registry:
+        assert len(admin.topic("clicks").partitions) == 3
+        assert admin.describe_configs("clicks")["retention.ms"].value == "172800000"
+        assert registry.versions("clicks-value") == [1, 2]
+        size_bytes = admin.list_offsets("clicks")[0].offset
+        assert size_bytes > 0
+        assert 'verdict    = "unknown"' in said and re.search(r'"datacenter" += 7\n', said)
+        assert f"size_bytes = {size_bytes}" in said and f'"dashboards" = {size_bytes}' in said
+
+        admin.create_topic("by-hand", 1)
+        publish(broker, "by-hand", 1)
+        publish(broker, TOPIC, 10)
+        with zookeeper.session() as session:
+            ConsumerRegistry(session, "dashboards").commit(TOPIC, 0, 0)
+        size_bytes = admin.list_offsets(TOPIC)[0].offset
+        said = " ".join(folder.plan("-destroy", code=1).split())
+        assert f"Topic {TOPIC} holds data" in said and f"It holds {size_bytes} bytes in 1 partition" in said
+        assert "7 of its events are not yet in HDFS, as the audit counts" in said
+        assert f"dashboards ({size_bytes} bytes behind)" in said and "allow_data_loss = true" in said
+        # What goes by leave of its own topic is no reason to keep the broker.
+        assert "Broker b holds data" in said and "in 2 partitions of by-hand, page-view." in said
+        admin.delete_topic("by-hand")
+        admin.delete_topic(TOPIC)
+    assert "3 destroyed" in folder.run("destroy", "-auto-approve")
+    assert agent.client.units() == []

@@ -1,0 +1,231 @@
+"""Units of a host by the real terraform: what is made, changed, found, refused; and what Ctrl-C leaves."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import quick_kinds_agent
+from fix_agent import HOST, RunningAgent
+from fix_ports import free_ports
+from fix_terraform import Workspace
+
+Make = Callable[[str], Workspace]
+
+
+@pytest.fixture(scope="module")
+def _agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    home = tmp_path_factory.mktemp("terraform") / "home"
+    home.mkdir()
+    made = RunningAgent(home)
+    try:
+        made.start(quick_kinds_agent.PROGRAM)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def agent(_agent: RunningAgent) -> Iterator[RunningAgent]:
+    yield _agent
+    for path in _agent.home.glob("*.broken"):
+        path.unlink()
+    for report in _agent.client.units(with_drift=False):
+        _agent.client.delete(report.name)
+
+
+def provider(agent: RunningAgent, more: str = "") -> str:
+    return f"""
+variable "token" {{ sensitive = true }}
+provider "headrace" {{
+  agents = {{ "host-a" = {{ url = "http://{agent.address}", token = var.token }} }}
+  {more}
+}}
+"""
+
+
+def unit(kind: str, name: str, port: int, more: str = "") -> str:
+    return f"""
+resource "headrace_{kind}" "{name}" {{
+  host       = "host-a"
+  name       = "{name}"
+  datacenter = "east"
+  listen     = "{HOST}:{port}"
+  {more}
+}}
+"""
+
+
+def give_token(workspace: Workspace, agent: RunningAgent) -> str:
+    token = (agent.home / "agent" / "token").read_text().strip()
+    workspace.environment["TF_VAR_token"] = token
+    return token
+
+
+def test_units_live_as_the_hcl_says(workspace: Make, agent: RunningAgent) -> None:
+    ports = free_ports(3, HOST)
+    secret = "postgresql://airflow:hunter2@db/airflow"
+
+    more = f"""
+  component    = "api-server"
+  database_url = "{secret}"
+  connections = {{
+    spark = {{ conn_type = "spark", host = "local", port = 7077, password = "hunter3", extra = {{ a = 1 }} }}
+  }}"""
+
+    def hcl(heap: str) -> str:
+        return (
+            provider(agent)
+            + unit("zookeeper", "zk", ports[0], heap)
+            + unit("registry", "reg", ports[1], "zookeeper = headrace_zookeeper.zk.listen")
+            + unit("airflow", "af", ports[2], more)
+            + """
+resource "headrace_load" "clicks" {
+  host         = "host-a"
+  topic        = "clicks"
+  owner        = "web"
+  completeness = 0.99
+}
+"""
+        )
+
+    folder = workspace(hcl(""))
+    token = give_token(folder, agent)
+    said = folder.apply()
+    assert "4 added" in said
+    assert token not in said and "hunter" not in said and "database_url = (sensitive value)" in said
+    # Defaults are in the plan.
+    assert re.search(r"\+ heap_mib_max += 128", said)
+    assert agent.client.load("clicks")["completeness"] == 0.99
+    assert agent.client.unit("af").configuration["connections"]["spark"] == {
+        "conn_type": "spark",
+        "host": "local",
+        "port": 7077,
+        "password": "hunter3",
+        "extra": {"a": "1"},
+    }
+    ready = {report.name: report.is_ready for report in agent.client.units()}
+    assert ready == {"af": True, "reg": True, "zk": True}
+    assert folder.attributes("headrace_registry.reg")["zookeeper"] == f"{HOST}:{ports[0]}"
+    folder.plan(code=0)
+
+    pid = agent.pid("reg")
+    (agent.home / "zk.told").write_text("something else")
+    agent.client.delete("af")
+    agent.client.put_load("clicks", {"owner": "somebody else"})
+    folder.write(hcl("heap_mib_max = 64"))
+    said = folder.plan("-out=plan")
+    assert "zk.told was changed by somebody else" in said and re.search(r"heap_mib_max += 128 -> 64", said)
+    assert "headrace_airflow.af will be created" in said
+    assert re.search(r'owner += "somebody else" -> "web"', said)
+    assert "hunter" not in said
+    assert "1 added, 2 changed, 0 destroyed" in folder.run("apply", "plan")
+    assert agent.client.unit("zk").configuration["heap_mib_max"] == 64
+    assert agent.client.unit("zk").drift == () and agent.client.unit("af").is_ready
+    assert agent.client.load("clicks")["owner"] == "web"
+    # What was not changed was not restarted.
+    assert agent.pid("reg") == pid
+
+
+def test_what_is_wrong_is_told_at_its_line(workspace: Make, agent: RunningAgent) -> None:
+    (port,) = free_ports(1, HOST)
+    folder = workspace(
+        provider(agent)
+        + unit("zookeeper", "Zk", port, "heap_mib_max = 1")
+        + unit("broker", "b", 99999, 'broker_id = 1\n  zookeeper = "nowhere"\n  settings = { "a b" = "c" }')
+        + """
+resource "headrace_mirror" "m" {
+  host             = "host-a"
+  name             = "m"
+  datacenter       = "analysis"
+  source           = "east"
+  source_bootstrap = ["127.0.0.1:9092", "127.0.0.1"]
+  target_bootstrap = ["127.0.0.1:9092"]
+  target_zookeeper = "127.0.0.1:2181"
+  status           = "127.0.0.1:8083"
+  topics           = "("
+}
+
+resource "headrace_load" "l" {
+  host     = "host-a"
+  topic    = "clicks"
+  owner    = "web"
+  schedule = "whenever"
+}
+"""
+    )
+    give_token(folder, agent)
+    said = " ".join(folder.run("validate", code=1).split())
+    for line, message in (
+        ('name = "Zk"', "It says 'Zk'. A unit's name has at most 63 small letters"),
+        ("heap_mib_max = 1", "greater than or equal to 32"),
+        (f'listen = "{HOST}:99999"', "with a port from 1 to 65535"),
+        ('zookeeper = "nowhere"', "should match pattern"),
+        ('source_bootstrap = ["127.0.0.1:9092", "127.0.0.1"]', "expected HOST:PORT"),
+        ('topics = "("', "is no regular expression"),
+        ('schedule = "whenever"', "schedule 'whenever' is not a cron expression"),
+    ):
+        assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)} .*{re.escape(message)}", said), (
+            message
+        )
+
+
+def test_a_plan_asks_the_agent_and_an_import_takes_over(workspace: Make, agent: RunningAgent) -> None:
+    ports = free_ports(3, HOST)
+    agent.client.put(
+        "zk", {"kind": "zookeeper", "datacenter": "east", "listen": f"{HOST}:{ports[0]}"}, wait_s=60
+    )
+    folder = workspace(
+        provider(agent)
+        + unit("zookeeper", "zk", ports[0])
+        + unit("registry", "reg", agent.address.port, f'zookeeper = "{HOST}:{ports[0]}"')
+        + unit("registry", "other", ports[2], 'zookeeper = "127.0.0.1:1"').replace('"host-a"', '"host-b"')
+    )
+    give_token(folder, agent)
+    said = " ".join(folder.plan(code=1).split())
+    # The address is the agent's own; that the unit is there already is worth a word.
+    assert "on main.tf line" in said and f"{agent.address} is taken" in said
+    assert "Unit zk is there already, and is taken over" in said
+    assert "The provider knows no host 'host-b'" in said and 'host = "host-b"' in said
+    folder.write(provider(agent) + unit("zookeeper", "zk", ports[0]))
+    folder.run("import", "headrace_zookeeper.zk", "host-a/zk")
+    pid = agent.pid("zk")
+    folder.plan(code=0)
+    assert agent.pid("zk") == pid
+
+
+def test_after_ctrl_c_the_next_apply_goes_on_and_a_broken_unit_shows_its_log(
+    workspace: Make, agent: RunningAgent
+) -> None:
+    ports = free_ports(2, HOST)
+
+    def hcl(heap: int, wait_s: int) -> str:
+        return (
+            provider(agent, f"ready_timeout_s = {wait_s}")
+            + unit("zookeeper", "first", ports[0], f"heap_mib_max = {heap}")
+            + unit("registry", "second", ports[1], "zookeeper = headrace_zookeeper.first.listen")
+        )
+
+    broken = agent.home / "first.broken"
+    broken.write_text("it is out of order")
+    folder = workspace(hcl(128, 600))
+    give_token(folder, agent)
+    began = time.monotonic()
+    said = folder.interrupt_apply(
+        lambda: "first" in {each.name for each in agent.client.units(with_drift=False)}
+    )
+    assert time.monotonic() - began < 120 and "Interrupted" in said, said
+    left = folder.attributes("headrace_zookeeper.first")
+    assert left["ready"] is False and "status" not in left
+    broken.unlink()
+    said = folder.apply()
+    # It may have become ready by itself meanwhile; what counts is that it is not made anew.
+    assert re.search(r"1 added, [01] changed, 0 destroyed", said)
+    assert folder.attributes("headrace_zookeeper.first")["ready"] is True
+
+    broken.write_text("it is out of order")
+    folder.write(hcl(64, 2))
+    said = folder.apply(code=1)
+    assert "Unit first is not ready" in said and "it is out of order" in said
+    assert folder.attributes("headrace_zookeeper.first")["ready"] is False
