@@ -34,11 +34,14 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 help:
 	@sed -n 's/^#   //p' Makefile
 
+# The provider is of use only where Terraform is.
+TERRAFORM := $(if $(shell command -v terraform),terraform)
+
 # What does not need one another is set up side by side.
 TOGETHER := @$(MAKE) -s -j2
 
 demo:
-	$(TOGETHER) setup airflow jars haproxy
+	$(TOGETHER) setup airflow jars haproxy $(TERRAFORM)
 	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
 
 up: haproxy
@@ -50,7 +53,7 @@ down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
 test:
-	$(TOGETHER) setup airflow jars debian lint
+	$(TOGETHER) setup airflow jars debian $(TERRAFORM) lint
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
 
 lint: setup

@@ -2,7 +2,7 @@
 # analysis, whose Airflow loads the topics into HDFS. These are the units of `headrace up`, one by one, so that the
 # commands work on them; `make demo` applies this folder.
 terraform {
-  required_version = ">= 1.6"
+  required_version = ">= 1.9"
 
   required_providers {
     headrace = {

@@ -46,9 +46,15 @@ variable "broker_settings" {
 }
 
 variable "topics" {
-  description = "Topics of east and of west."
-  type        = map(object({ partitions = number }))
-  default     = { page-view = { partitions = 3 } }
+  description = "Topics of east and of west, with schemas where they have one; the demo makes its own."
+  type = map(object({
+    partitions      = number
+    config          = optional(map(string), {})
+    schema          = optional(string)
+    audit_store     = optional(string)
+    allow_data_loss = optional(bool, false)
+  }))
+  default = {}
 }
 
 variable "airflow" {

@@ -1,6 +1,6 @@
 # The smallest: one datacenter of one broker on this machine, and one topic in it.
 terraform {
-  required_version = ">= 1.6"
+  required_version = ">= 1.9"
 
   required_providers {
     headrace = {

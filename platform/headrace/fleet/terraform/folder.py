@@ -20,7 +20,8 @@ from headrace.fleet.site import Datacenter, Site
 from headrace.fleet.units import BROKER_SETTINGS
 
 ENVIRONMENT_VARIABLE: Final = "HEADRACE_TERRAFORM_ENVIRONMENT"
-VERSION_MIN: Final = (1, 6)
+# A validation of one variable by another.
+VERSION_MIN: Final = (1, 9)
 VERSION_TIMEOUT_S: Final = 30.0
 _PARTS: Final = ("modules/datacenter", "modules/analysis", "examples/linkedin")
 # What a user's shell may say for folders of their own; it would lead ours astray.
