@@ -84,7 +84,7 @@ def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
             new = [unit for unit in units if unit.name not in names]
             check_addresses([unit for unit in new if not ours & set(map(str, unit.listens))])
             yield agent
-        except FleetError:
+        except BaseException:
             end_idle_daemon(site.home, agent)
             raise
 
