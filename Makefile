@@ -53,7 +53,7 @@ down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
 test:
-	$(TOGETHER) setup airflow jars debian $(TERRAFORM) lint
+	$(TOGETHER) setup airflow $(TERRAFORM) jars debian lint
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
 
 lint: setup

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 ROOT = Path(__file__).parents[1]
-PATH_FOLDERS = ("platform", "broker", "mirror")
+PATH_FOLDERS = ("platform", "broker", "mirror", "terraform")
 LINES_MAX = 500
 # Written in pieces, so that this file does not name them either.
 REGISTRY_HOSTS = [

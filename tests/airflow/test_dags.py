@@ -1,5 +1,6 @@
 """The DAGs as Airflow reads them: which there are, how they hang together, what a bad topics.yaml says."""
 
+import json
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -20,8 +21,11 @@ topics:
 """
 
 
-def bag(folder: Path) -> DagBag:
-    return DagBag(folder)
+def bag(folder: Path, home: Path | None = None) -> DagBag:
+    """The DAGs of a folder, with the loads of an agent's home or with none, never with this machine's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_HOME", str(home or "/nowhere"))
+        return DagBag(folder)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,19 @@ def test_what_is_shipped_is_imported_without_errors() -> None:
         "retain",
         "daily-active-users",
     }
+
+
+def test_a_load_that_was_put_to_the_agent_has_its_dags_and_they_are_switched_on(tmp_path: Path) -> None:
+    (tmp_path / "loads").mkdir()
+    for topic, schedule in (("clicks", None), ("page-view", "*/5 * * * *")):
+        said = {"owner": "web", "schedule": schedule}
+        (tmp_path / "loads" / f"{topic}.json").write_text(json.dumps(said))
+    found = bag(REPOSITORY / "dags", tmp_path)
+    assert not found.import_errors
+    assert found.dags["load-page-view"].timetable.expression == "*/5 * * * *"
+    for dag_id in ("load-clicks", "seal-clicks", "load-page-view", "seal-page-view"):
+        assert found.dags[dag_id].is_paused_upon_creation is False
+    assert bag(REPOSITORY / "dags").dags["load-page-view"].is_paused_upon_creation is True
 
 
 def test_each_topic_has_its_two_dags(dags: dict[str, DAG]) -> None:

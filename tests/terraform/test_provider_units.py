@@ -1,6 +1,7 @@
 """Units of a host by the real terraform: what is made, changed, found, refused; and what Ctrl-C leaves."""
 
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -9,7 +10,7 @@ import pytest
 import quick_kinds_agent
 from fix_agent import HOST, RunningAgent
 from fix_ports import free_ports
-from fix_terraform import Workspace
+from fix_terraform import ROOT, VENV, Workspace
 
 Make = Callable[[str], Workspace]
 
@@ -181,12 +182,16 @@ def test_a_plan_asks_the_agent_and_an_import_takes_over(workspace: Make, agent: 
         + unit("zookeeper", "zk", ports[0])
         + unit("registry", "reg", agent.address.port, f'zookeeper = "{HOST}:{ports[0]}"')
         + unit("registry", "other", ports[2], 'zookeeper = "127.0.0.1:1"').replace('"host-a"', '"host-b"')
+        + unit("airflow", "a", ports[1], 'component = "scheduler"\n  database_url = var.url')
+        + 'variable "url" { sensitive = true }'
     )
     give_token(folder, agent)
+    folder.environment["TF_VAR_url"] = "postgresql://airflow:hunter2@db\t"
     said = " ".join(folder.plan(code=1).split())
     # The address is the agent's own; that the unit is there already is worth a word.
     assert "on main.tf line" in said and f"{agent.address} is taken" in said
     assert "Unit zk is there already, and is taken over" in said
+    assert "database_url cannot be so" in said and "hunter2" not in said
     assert "The provider knows no host 'host-b'" in said and 'host = "host-b"' in said
     folder.write(provider(agent) + unit("zookeeper", "zk", ports[0]))
     folder.run("import", "headrace_zookeeper.zk", "host-a/zk")
@@ -229,3 +234,16 @@ def test_after_ctrl_c_the_next_apply_goes_on_and_a_broken_unit_shows_its_log(
     said = folder.apply(code=1)
     assert "Unit first is not ready" in said and "it is out of order" in said
     assert folder.attributes("headrace_zookeeper.first")["ready"] is False
+
+
+def test_the_reference_is_what_the_provider_says(terraform: None) -> None:
+    done = subprocess.run(
+        [str(VENV / "bin" / "python"), "-m", "headrace.provider.reference"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    documented = (ROOT / "docs" / "terraform.md").read_text().partition("<!-- reference -->\n")[2]
+    assert documented == done.stdout, "run `python -m headrace.provider.reference` for docs/terraform.md"
+    rows = [row for row in documented.splitlines() if row.startswith("| `")]
+    assert len(rows) > 100 and not [row for row in rows if row.endswith("|  |")], "what is it for?"

@@ -13,8 +13,6 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Final
 
-from croniter import croniter
-
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic), within Airflow's bound for ids.
 TOPIC_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 RETRIES_MAX: Final = 20
@@ -96,6 +94,9 @@ def plan_of(topic: str, said: Mapping[str, Any]) -> TopicPlan:
 
 
 def _check(plan: TopicPlan) -> None:
+    # Whoever needs the defaults alone, such as Terraform's provider at each start, does without.
+    from croniter import croniter
+
     schedule = plan.schedule
     if schedule is not None and not (isinstance(schedule, str) and croniter.is_valid(schedule)):
         raise LoadPlanError(

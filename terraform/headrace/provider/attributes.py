@@ -8,7 +8,7 @@ they are added here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -121,13 +121,15 @@ def attributes_of(
     schema: Mapping[str, Any],
     *,
     renamed: Mapping[str, str],
+    described: Callable[[str], str],
     replaces: Sequence[str],
     special: Mapping[str, Attribute],
 ) -> list[Attribute]:
     """The attributes that a model's JSON Schema describes, in its order; without `kind`, which is the
     resource's own.
 
-    `renamed`: field → attribute; `replaces`: fields; `special`: field → the attribute to have for it.
+    `renamed`: field → attribute; `described`: field → what it is for; `replaces`: fields; `special`: field →
+    the attribute to have for it.
     """
     made = []
     for field, said in schema["properties"].items():
@@ -143,7 +145,7 @@ def attributes_of(
             Attribute(
                 name=renamed.get(field, field),
                 type=_type_of(shape),
-                description=said.get("description", ""),
+                description=described(field),
                 optional=not is_required and default is None,
                 default=_MISSING if is_required or default is None else default,
                 replaces=field in replaces,

@@ -56,10 +56,15 @@ SCHEMA: Final = Schema(
             computed=True,
             description="Each hour of each datacenter that has the topic.",
             type=(
-                Attribute(name="hour", computed=True),
-                Attribute(name="datacenter", computed=True),
-                Attribute(name="status", computed=True),
-                Attribute(name="counts", type=["map", "number"], computed=True),
+                Attribute(name="hour", computed=True, description="Its start, RFC 3339."),
+                Attribute(name="datacenter", computed=True, description="Where the events were published."),
+                Attribute(name="status", computed=True, description="As above, of this hour."),
+                Attribute(
+                    name="counts",
+                    type=["map", "number"],
+                    computed=True,
+                    description="As above, of this hour.",
+                ),
             ),
         ),
     ),
@@ -82,7 +87,8 @@ def reported(store_url: str, topic: str, from_ms: int | None = None, to_ms: int 
             raise StoreError(f"there is no audit store {url}: the file is not on this machine")
         store = AuditStore(store_url)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise ResourceError(Trouble("This is no audit store", f"{error}", ("store",))) from error
+        text = "Expected an SQLAlchemy URL, such as sqlite:////var/lib/headrace/audit.db."
+        raise ResourceError(Trouble("This is no audit store", text, ("store",))) from error
     except StoreError as error:
         raise ResourceError(Trouble("The audit store cannot be read", f"{error}.", ("store",))) from error
     try:

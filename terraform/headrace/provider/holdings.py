@@ -21,22 +21,20 @@ TopicPartition = tuple[str, int]
 
 
 class Holdings(NamedTuple):
-    """What something holds. `unloaded_events`: how many are not in HDFS yet, None where nobody was asked;
-    `behind`: group → bytes that it has still to read.
+    """What something holds. `behind`: group → bytes that it has still to read; `unloaded`: what is not yet in
+    HDFS, in a sentence, None where nobody was asked.
     """
 
     size_bytes: int
     where: str
-    unloaded_events: int | None = None
     behind: Mapping[str, int] = {}
+    unloaded: str | None = None
 
     def words(self) -> str:
         """In sentences, for a refusal."""
         said = [f"It holds {bytes_of(self.size_bytes)} {self.where}."]
-        if self.unloaded_events:
-            said.append(f"{self.unloaded_events:,} of its events are not yet in HDFS, as the audit counts.")
-        elif self.unloaded_events == 0:
-            said.append("By the audit's count all of its events are in HDFS.")
+        if self.unloaded is not None:
+            said.append(self.unloaded)
         behind = {group: lag for group, lag in sorted(self.behind.items()) if lag}
         if behind:
             groups = listed(f"{group} ({bytes_of(lag)} behind)" for group, lag in behind.items())
@@ -64,8 +62,8 @@ def of_topic(admin: GroupAdmin, topic: str, audit_store: str | None) -> Holdings
     return Holdings(
         sum(end - starts[key] for key, end in ends.items()),
         f"in {len(ends)} partition{'s' if len(ends) > 1 else ''}",
-        None if audit_store is None else unloaded_events(audit_store, topic),
         admin.lags_bytes(ends),
+        None if audit_store is None else _unloaded(audit_store, topic),
     )
 
 
@@ -88,6 +86,34 @@ def of_broker(admin: GroupAdmin, broker_id: int, going: Collection[str]) -> Hold
     return Holdings(sum(sizes.values()), where, behind=behind)
 
 
+def topics_known_to(zookeeper: str, going: Collection[str]) -> list[str]:
+    """The topics in a datacenter's registry, but for internal ones and those (by id) that are going.
+
+    Raises `CoordinationError`.
+    """
+    from headrace.coordination.session import ZooKeeperSession
+    from headrace.coordination.topics import TopicRegistry
+
+    session = ZooKeeperSession(zookeeper, name="headrace-terraform")
+    session.start(connect_timeout_s=PATIENCE_S)
+    try:
+        found = TopicRegistry(session).list()
+    finally:
+        session.close()
+    return sorted(
+        name for name, topic in found.items() if not name.startswith("_") and str(topic.topic_id) not in going
+    )
+
+
+def registry_of(what: str, topics: list[str]) -> Trouble:
+    """The refusal for a ZooKeeper that knows these topics."""
+    return Trouble(
+        f"{what} holds the registry of {len(topics)} topic{'s' if len(topics) > 1 else ''}",
+        f"It knows of {listed(topics)}: where their partitions lie, how they are set, and how far consumer "
+        f"groups have read. Without it nobody finds what the brokers hold. {_WAY_OUT}",
+    )
+
+
 def of_warehouse(webhdfs_url: str) -> Holdings:
     """What HDFS holds. Raises `HdfsError`."""
     from headrace.warehouse.hdfs.client import Hdfs
@@ -97,11 +123,16 @@ def of_warehouse(webhdfs_url: str) -> Holdings:
     return Holdings(size_bytes, f"in {files:,} file{'s' if files != 1 else ''} of HDFS")
 
 
-def unloaded_events(audit_store: str, topic: str) -> int:
+def _unloaded(audit_store: str, topic: str) -> str:
     """How many events of a topic the tiers before the warehouse have counted more than it has."""
-    counts = [verdict.counts for verdict in reported(audit_store, topic).verdicts]
+    try:
+        counts = [verdict.counts for verdict in reported(audit_store, topic).verdicts]
+    except ResourceError as error:
+        return f"How many of its events are in HDFS is not known: {error.troubles[0].detail}"
     before = (max(each.datacenter, each.analysis) - each.warehouse - each.dead_lettered for each in counts)
-    return sum(max(0, missing) for missing in before)
+    if missing := sum(max(0, each) for each in before):
+        return f"{missing:,} of its events are not yet in HDFS, as the audit counts."
+    return "By the audit's count all of its events are in HDFS."
 
 
 def _addresses(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tf.types import Unknown
 
 from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError
+from headrace.warehouse.load_plan import DEFAULTS, FIELDS, LoadPlanError, plan_of
 
 from .agents import NotYetKnownError
 from .attributes import Attribute, Schema
@@ -20,19 +21,8 @@ from .values import ResourceError, Trouble, Values, is_known, plain
 if TYPE_CHECKING:
     from headrace.fleet.agent.client import AgentClient
 
-# The defaults of `warehouse.load_plan`; a test compares them. A schedule and a retention have none here: what
-# is not said is a load by hand, and hours that are kept.
-_DEFAULTS: Final = {
-    "output": "/data",
-    "completeness": 1.0,
-    "grace": "10m",
-    "audit_delay": "5m",
-    "audit_wait": "30m",
-    "retries": 3,
-    "retry_delay": "30s",
-}
+# A schedule and a retention have no default here: what is not said is a load by hand, hours that are kept.
 _NULLABLE: Final = ("schedule", "retention")
-_FIELDS: Final = ("owner", *_NULLABLE, *_DEFAULTS)
 
 SCHEMA: Final = Schema(
     (
@@ -44,26 +34,26 @@ SCHEMA: Final = Schema(
         ),
         Attribute(
             name="output",
-            default=_DEFAULTS["output"],
+            default=DEFAULTS["output"],
             description="The warehouse's root in HDFS; hours are OUTPUT/TOPIC/hourly/YYYY/MM/DD/HH.",
         ),
         Attribute(
             name="completeness",
             type="number",
-            default=_DEFAULTS["completeness"],
+            default=DEFAULTS["completeness"],
             description="The share of an hour's events that must have arrived before it is sealed.",
         ),
         Attribute(
-            name="grace", default=_DEFAULTS["grace"], description="How long after its end an hour is closed."
+            name="grace", default=DEFAULTS["grace"], description="How long after its end an hour is closed."
         ),
         Attribute(
             name="audit_delay",
-            default=_DEFAULTS["audit_delay"],
+            default=DEFAULTS["audit_delay"],
             description="How long what is missing is taken for late.",
         ),
         Attribute(
             name="audit_wait",
-            default=_DEFAULTS["audit_wait"],
+            default=DEFAULTS["audit_wait"],
             description="How long a seal waits for the audit to know.",
         ),
         Attribute(
@@ -74,11 +64,11 @@ SCHEMA: Final = Schema(
         Attribute(
             name="retries",
             type="number",
-            default=_DEFAULTS["retries"],
+            default=DEFAULTS["retries"],
             description="Of a load that has failed.",
         ),
         Attribute(
-            name="retry_delay", default=_DEFAULTS["retry_delay"], description="How long before each of them."
+            name="retry_delay", default=DEFAULTS["retry_delay"], description="How long before each of them."
         ),
         Attribute(name="id", computed=True, description="`host/topic`, which `terraform import` takes, too."),
     ),
@@ -96,8 +86,6 @@ class Load(Resource):
         return SCHEMA
 
     def validate(self, config: Values) -> list[Trouble]:
-        from headrace.warehouse.load_plan import LoadPlanError, plan_of
-
         known = {name: value for name, value in _said(config).items() if is_known(value)}
         if not is_known(config.get("owner")):
             known["owner"] = "not known yet"
@@ -178,7 +166,7 @@ def _identity(values: Values) -> str:
 
 def _said(values: Values) -> dict[str, Any]:
     """The load as the agent is told it."""
-    said = {name: plain(values.get(name)) for name in _FIELDS}
+    said = {name: plain(values.get(name)) for name in FIELDS}
     return {name: value for name, value in said.items() if value is not None or name in _NULLABLE}
 
 

@@ -26,12 +26,19 @@ from .attributes import Schema
 from .planning import change_of
 from .provider import SCHEMA, HeadraceProvider
 from .resource import Call, DataSource, Resource
-from .values import ResourceError, Trouble, Values, wire
+from .values import INTERRUPTED, ResourceError, Trouble, Values, wire
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_WHO: Final = {
+    "headrace.client.": "The brokers",
+    "headrace.registry.": "The schema registry",
+    "headrace.audit.": "The audit store",
+    "headrace.warehouse.": "HDFS",
+    "headrace.coordination.": "ZooKeeper",
+}
 REPORT_IT: Final = "This is a fault of headrace's provider. TF_LOG=error shows where; please report it."
 
 
@@ -135,7 +142,7 @@ class Servicer(ProviderServicer):
 
         def change() -> Values | None:
             if self._stopping.is_set():
-                raise ResourceError(Trouble("Interrupted before it was begun", "Apply again."), state=prior)
+                raise ResourceError(INTERRUPTED, state=prior)
             if planned is None:
                 resource.delete(call, prior or {})
                 return None
@@ -205,8 +212,9 @@ def _trouble_of(error: Exception) -> Trouble:
     if isinstance(error, FleetError):
         return Trouble("The host's agent could not do it", str(error))
     # Clients are imported only where they are used; their errors are made for people.
-    if type(error).__module__.startswith("headrace."):
-        return Trouble("It could not be done", str(error))
+    for module, who in _WHO.items():
+        if type(error).__module__.startswith(module):
+            return Trouble(f"{who} could not do it", f"{error}.")
     logger.error("unforeseen", exc_info=error)
     return Trouble(f"{type(error).__name__}: {error}", REPORT_IT)
 

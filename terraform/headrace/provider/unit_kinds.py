@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from headrace.fleet.agent import configuration as said
 
 from .attributes import Attribute, Schema, attributes_of
-from .values import Path, Trouble, Values, is_known, plain
+from .descriptions import description_of
+from .values import Trouble, Values, is_known, plain
 
 # What a unit says of itself. A plan wants it ready and without drift: what is not so is shown as a change.
 LIFE: Final = (
@@ -47,14 +48,19 @@ _CONNECTIONS: Final = Attribute(
     default={},
     description="Airflow's connections, by id; the api-server's alone.",
     type=(
-        Attribute(name="conn_type", description="Such as headrace or spark."),
-        Attribute(name="description", optional=True),
-        Attribute(name="host", optional=True),
-        Attribute(name="port", type="number", optional=True),
-        Attribute(name="login", optional=True),
-        Attribute(name="password", optional=True, sensitive=True),
-        Attribute(name="schema", optional=True),
-        Attribute(name="extra", type=["map", "string"], optional=True),
+        Attribute(name="conn_type", description="The kind of connection: headrace, spark, …"),
+        Attribute(name="description", optional=True, description="For people."),
+        Attribute(name="host", optional=True, description="Where it is."),
+        Attribute(name="port", type="number", optional=True, description="Its port."),
+        Attribute(name="login", optional=True, description="Who logs in there."),
+        Attribute(name="password", optional=True, sensitive=True, description="With this."),
+        Attribute(name="schema", optional=True, description="Which of its databases, or the like."),
+        Attribute(
+            name="extra",
+            type=["map", "string"],
+            optional=True,
+            description="What this kind of connection has beside them.",
+        ),
     ),
 )
 _NAME: Final = TypeAdapter(said.UnitName)
@@ -65,7 +71,8 @@ _UNIT_NAME_RULE: Final = (
 
 class UnitKind:
     """One kind. `renamed`: the agent's field → the attribute, where Terraform needs the name itself;
-    `replaces`: fields of which another value means another unit, or loses data.
+    `replaces`: fields of which another value means another unit, or loses data; `stands_in`: for others of
+    its kind in its datacenter, so that they are not restarted together.
     """
 
     def __init__(
@@ -75,10 +82,12 @@ class UnitKind:
         renamed: Mapping[str, str] | None = None,
         replaces: tuple[str, ...] = (),
         holds_data: bool = False,
+        stands_in: bool = False,
     ) -> None:
         self.model = model
         self.kind: str = model.model_fields["kind"].default
         self.holds_data = holds_data
+        self.stands_in = stands_in
         self._renamed = dict(renamed or {})
         self._replaces = ("datacenter", *replaces)
 
@@ -87,6 +96,7 @@ class UnitKind:
         own = attributes_of(
             self.model.model_json_schema(),
             renamed=self._renamed,
+            described=partial(description_of, self.kind),
             replaces=self._replaces,
             special={"connections": _CONNECTIONS},
         )
@@ -95,7 +105,7 @@ class UnitKind:
         )
         name = Attribute(name="name", replaces=True, description="The unit's name, the only one on its host.")
         data = (ALLOW_DATA_LOSS,) if self.holds_data else ()
-        summary = " ".join((self.model.__doc__ or "").split())
+        summary = " ".join((self.model.__doc__ or "").split()).partition(". ")[0].rstrip(".") + "."
         return Schema((host, name, *own, *data, *LIFE), summary)
 
     @cached_property
@@ -153,18 +163,22 @@ class UnitKind:
                     troubles.append(self._trouble(dict(each)))
         return troubles
 
-    def path(self, field: str) -> Path:
-        """The path of an agent's field, which may name an element after a dot."""
-        name, _, _ = field.partition(".")
-        return (self.attribute_names[name],) if name in self.attribute_names else ()
+    def cannot_be(self, field: str, value: str, reason: str) -> Trouble:
+        """What is wrong with an agent's field, which may name an element after a dot; "" is the whole."""
+        name = self.attribute_names.get(field.partition(".")[0])
+        if name is None:
+            return Trouble("This unit cannot be so", f"{reason}.")
+        # A password is no better off in an error than in a plan.
+        shown = "" if name in self._secrets else f"It says {value}: "
+        return Trouble(f"{name} cannot be so", f"{shown}{reason}.", (name,))
+
+    @cached_property
+    def _secrets(self) -> set[str]:
+        return {each.name for each in self.schema.attributes if each.sensitive or each.nesting}
 
     def _trouble(self, error: Mapping[str, Any]) -> Trouble:
-        location = error["loc"]
-        path: Path = (self.attribute_names.get(str(location[0]), str(location[0])),) if location else ()
-        message = error["msg"].removeprefix("Value error, ")
-        value = f"It says {error['input']!r}: " if path else ""
-        where = f"{path[0]} cannot be so" if path else "This unit cannot be so"
-        return Trouble(where, f"{value}{message}.", path)
+        field = ".".join(map(str, error["loc"]))
+        return self.cannot_be(field, repr(error["input"]), error["msg"].removeprefix("Value error, "))
 
 
 def _is_unit_name(name: str) -> bool:
@@ -197,10 +211,12 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-ZOOKEEPER: Final = UnitKind(said.ZooKeeper, replaces=("data_dir",))
-BROKER: Final = UnitKind(said.Broker, replaces=("broker_id", "zookeeper", "data_dir"), holds_data=True)
-BALANCER: Final = UnitKind(said.Balancer)
-REGISTRY: Final = UnitKind(said.Registry)
+ZOOKEEPER: Final = UnitKind(said.ZooKeeper, replaces=("data_dir",), holds_data=True, stands_in=True)
+BROKER: Final = UnitKind(
+    said.Broker, replaces=("broker_id", "zookeeper", "data_dir"), holds_data=True, stands_in=True
+)
+BALANCER: Final = UnitKind(said.Balancer, stands_in=True)
+REGISTRY: Final = UnitKind(said.Registry, stands_in=True)
 MIRROR: Final = UnitKind(said.Mirror)
 AUDITOR: Final = UnitKind(said.Auditor)
 WAREHOUSE: Final = UnitKind(

@@ -23,7 +23,7 @@ from .holdings import Holdings
 from .planning import Change, Plan, replaces_of
 from .resource import Call, Resource
 from .unit_kinds import UnitKind
-from .values import ResourceError, Trouble, Values, is_known
+from .values import INTERRUPTED, ResourceError, Trouble, Values, is_known
 
 if TYPE_CHECKING:
     from headrace.fleet.agent.client import AgentClient
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 # A wait is asked for in slices, so that Ctrl-C is heard between two.
 WAIT_SLICE_S: Final = 1.0
 LOG_LINES: Final = 15
+# ZooKeeper's `preAllocSize` as the agent sets it.
+TRANSACTION_LOG_BYTES_MIN: Final = 1 << 20
 
 
 class UnitResource(Resource):
@@ -109,9 +111,13 @@ class UnitResource(Resource):
         client = self._client(planned)
         if self.kind.told(prior) == self.kind.told(planned) and prior["ready"] and not prior["drift"]:
             return {**planned, **_settled(planned, client.unit(planned["name"]))}
+        if not self.kind.stands_in:
+            return self._put(call, client, planned, prior)
         # One at a time in a datacenter, each once the one before is ready: nobody loses all brokers at once.
         with self.provider.turns.of(f"{planned['datacenter']} {self.kind.kind}") as turn:
             turn.check(planned["name"])
+            if call.stopping.is_set():
+                raise ResourceError(INTERRUPTED, state=prior)
             state = self._put(call, client, planned, prior)
             turn.went_well()
             return state
@@ -205,7 +211,9 @@ class UnitResource(Resource):
             if isinstance(error, AgentRefusedError) and error.code == "unit_unknown":
                 return Holdings(0, "")
             raise holdings.refuse_unknown(what, f"{reason} Nor does its host's agent: {error}.") from error
-        return Holdings(found.size_bytes, f"in {found.directory} of host {state['host']} (it does not run)")
+        return Holdings(
+            found.size_bytes, f"on disk, in {found.directory} of host {state['host']} (it does not answer)"
+        )
 
     def _client(self, values: Values) -> AgentClient:
         return self.provider.agents.client_now(values["host"])
@@ -230,12 +238,7 @@ class UnitResource(Resource):
         """What an agent's no means, each part at its attribute."""
         if error.code == "configuration_invalid":
             return [
-                Trouble(
-                    f"{self.kind.path(each['field'])[0] if self.kind.path(each['field']) else each['field']} "
-                    "cannot be so",
-                    f"It says {each['value']}: {each['message']}.",
-                    self.kind.path(each["field"]),
-                )
+                self.kind.cannot_be(each["field"], each["value"], each["message"])
                 for each in error.details["fields"]
             ]
         if error.code == "conflict":
@@ -282,6 +285,13 @@ def _waited(client: AgentClient, name: str, report: UnitReport) -> UnitReport:
         return type(report).from_json(error.details["unit"])
 
 
+# The attributes that say where a unit listens.
+_WHERE: Final = {
+    *("listen", "front_listen", "status", "statistics", "component", "listen_host"),
+    *("rpc_port", "http_port", "data_port", "data_ipc_port", "data_http_port"),
+}
+
+
 def _computed(change: Change) -> Values:
     """What is planned for what nobody says: a ready unit without drift."""
     planned, prior = change.planned, change.prior
@@ -291,7 +301,7 @@ def _computed(change: Change) -> Values:
         return {"id": identity, "listens": Unknown, "version": Unknown, "ready": Unknown, "drift": []}
     return {
         "id": identity,
-        "listens": Unknown if change.changed - {"allow_data_loss"} else prior.get("listens"),
+        "listens": Unknown if change.changed & _WHERE else prior.get("listens"),
         "version": prior.get("version"),
         "ready": True,
         "drift": [],
@@ -319,6 +329,21 @@ def _settled(planned: Values, report: UnitReport) -> Values:
 class ZooKeeper(UnitResource):
     type_name = "zookeeper"
     kind = unit_kinds.ZOOKEEPER
+
+    def check_holds_nothing(self, state: Values) -> None:
+        from headrace.coordination.errors import CoordinationError
+
+        what = f"ZooKeeper {state['name']}"
+        try:
+            topics = holdings.topics_known_to(state["listen"], self.provider.going)
+        except CoordinationError as error:
+            held = self._on_disk(state, what, f"It does not tell: {error}.")
+            # Before its first transaction there are a configuration and an empty snapshot.
+            if held.size_bytes >= TRANSACTION_LOG_BYTES_MIN:
+                holdings.refuse(what, held)
+            return
+        if topics:
+            raise ResourceError(holdings.registry_of(what, topics))
 
 
 class Broker(UnitResource):

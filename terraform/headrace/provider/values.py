@@ -32,6 +32,9 @@ class Trouble(NamedTuple):
     is_warning: bool = False
 
 
+INTERRUPTED: Final = Trouble("Interrupted before it was begun", "Apply again.")
+
+
 class ResourceError(Exception):
     """The request fails. `state` is what there is of the resource nevertheless, which Terraform keeps."""
 
