@@ -4,6 +4,7 @@
 #   make up / down / status         start the site, stop it, say how it is
 #   make test / lint                what .ci/run runs
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
+#   make bench-terraform            the demo's deployment by Terraform, timed: cold, without changes, after a stop
 #   make terraform                  the Terraform provider, where `terraform init` finds it (DIR=folder: in your HCL's, too)
 #   make clean                      stop the site and remove its data; `make distclean`: all that was set up, too
 #   make requirements               compile requirements/*.txt anew
@@ -29,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint bench-load up down status clean distclean requirements setup airflow terraform java jars debian haproxy
+.PHONY: help demo test lint bench-load bench-terraform up down status clean distclean requirements setup airflow terraform java jars debian haproxy
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,6 +65,9 @@ lint: setup
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py
+
+bench-terraform: setup airflow jars terraform
+	@$(BIN)/python bench/provision.py
 
 clean: down
 	@if [ -d "$(HEADRACE_HOME)" ]; then \

@@ -234,7 +234,7 @@ variable "listen" {
 }
 
 variable "allow_data_loss" {
-  description = "Whether brokers and a warehouse that hold data may be destroyed or replaced. What was applied last counts."
+  description = "Whether brokers and a warehouse that hold data, and the ZooKeeper that knows it, may be destroyed or replaced. What was applied last counts."
   type        = bool
   default     = false
   nullable    = false

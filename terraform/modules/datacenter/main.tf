@@ -77,11 +77,12 @@ locals {
 resource "headrace_zookeeper" "this" {
   count = var.zookeeper == null ? 1 : 0
 
-  host       = local.unit_hosts.zookeeper
-  name       = "${var.name}-zookeeper"
-  datacenter = var.name
-  listen     = local.listen.zookeeper
-  data_dir   = local.data_dirs.zookeeper
+  host            = local.unit_hosts.zookeeper
+  name            = "${var.name}-zookeeper"
+  datacenter      = var.name
+  listen          = local.listen.zookeeper
+  data_dir        = local.data_dirs.zookeeper
+  allow_data_loss = var.allow_data_loss
 }
 
 locals {
