@@ -5,6 +5,7 @@
 #   make test / lint                what .ci/run runs
 #   make image                      the container image headrace (docs/containers.md), where a Docker engine runs
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
+#   make bench-terraform            the demo's deployment by Terraform, timed: cold, without changes, after a stop
 #   make terraform                  the Terraform provider, where `terraform init` finds it (DIR=folder: in your HCL's, too)
 #   make clean                      stop the site and remove its data; `make distclean`: all that was set up, too
 #   make requirements               compile requirements/*.txt anew
@@ -30,17 +31,20 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint image bench-load up down status clean distclean requirements setup airflow terraform java jars \
-	debian haproxy
+.PHONY: help demo test lint image bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
+	java jars debian haproxy
 
 help:
 	@sed -n 's/^#   //p' Makefile
+
+# The provider is of use only where Terraform is.
+TERRAFORM := $(if $(shell command -v terraform),terraform)
 
 # What does not need one another is set up side by side.
 TOGETHER := @$(MAKE) -s -j2
 
 demo:
-	$(TOGETHER) setup airflow jars haproxy
+	$(TOGETHER) setup airflow jars haproxy $(TERRAFORM)
 	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
 
 up: haproxy
@@ -52,7 +56,7 @@ down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
 test:
-	$(TOGETHER) setup airflow terraform jars debian lint
+	$(TOGETHER) setup airflow $(TERRAFORM) jars debian lint
 	@if $(BIN)/python containers/container_image.py --engine; then \
 		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
@@ -69,6 +73,9 @@ image: setup java
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py
+
+bench-terraform: setup airflow jars terraform
+	@$(BIN)/python bench/provision.py
 
 clean: down
 	@if [ -d "$(HEADRACE_HOME)" ]; then \

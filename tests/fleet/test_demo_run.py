@@ -13,6 +13,7 @@ from fix_airflow import AirflowSite
 from headrace.audit.evidence import PRODUCER_HOP, Status
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
+from headrace.fleet import terraform
 from headrace.fleet.demo.main import run_demo
 from headrace.fleet.demo.plan import TOPIC
 from headrace.fleet.demo.recount import Start, count_rows
@@ -68,6 +69,8 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
     assert {verdict.status for verdict in verdicts} == {Status.COMPLETE}
     hours_ms = sorted({verdict.hour_ms for verdict in verdicts})
     assert hdfs_counts(airflow_site, hours_ms) == dict(counted)
+    # The site ran already, exactly so: Terraform finds nothing to start.
+    assert terraform.missing(airflow_site.site) is not None or re.search(r"Terraform: \d+ added\n", said)
     assert "half way: reader 2 leaves" in said
     assert "the same in every hour, and no row twice" in said
     assert f"{len(hours_ms)} of {len(hours_ms)} hours sealed" in said
@@ -75,6 +78,7 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
 
     assert run_demo(drop=7, event_count=600, publishing_s=4.0) == 1
     said = capsys.readouterr().out
+    assert terraform.missing(airflow_site.site) is not None or "Terraform: no changes" in said
     store = AuditStore(airflow_site.site.audit_store_url)
     try:
         lost = [each for each in report(store, TOPIC).verdicts if each.status is Status.LOST]

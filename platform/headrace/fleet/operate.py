@@ -29,7 +29,7 @@ from .site import Site
 from .supervisor import Supervisor
 from .units import Unit, levels, units_of
 
-__all__ = ["check_addresses", "down", "log_tail", "may_start", "restart", "status", "up"]
+__all__ = ["check_addresses", "down", "log_tail", "may_start", "prepared", "restart", "status", "up"]
 
 POLL_INTERVAL_S: Final = 0.2
 # A process that was killed closes its connections before it lets go of its locks.
@@ -67,6 +67,26 @@ def up(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | Non
             end_idle_daemon(site.home, agent)
             raise
         _start_in_order(agent, units, as_wanted, observe)
+
+
+@contextmanager
+def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
+    """This machine's agent, for who puts the units in another way than `up`; no `up` or `down` comes between.
+
+    Raises `AddressTakenError` when somebody who is not of this site has what a unit needs.
+    """
+    site.home.mkdir(parents=True, exist_ok=True)
+    with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
+        try:
+            reports = agent.units(with_drift=False)
+            names = {report.name for report in reports}
+            ours = {address for report in reports for address in report.listens}
+            new = [unit for unit in units if unit.name not in names]
+            check_addresses([unit for unit in new if not ours & set(map(str, unit.listens))])
+            yield agent
+        except BaseException:
+            end_idle_daemon(site.home, agent)
+            raise
 
 
 def _make_room(agent: AgentClient, units: Sequence[Unit]) -> set[str]:

@@ -29,6 +29,8 @@ SITE_FILE_NAME: Final = "site.yaml"
 
 BROKERS_MAX: Final = 9
 BLOCK_MAX: Final = 240
+# Who asks first is told of so many brokers, and finds the others through them: one more restarts nobody.
+BOOTSTRAP_BROKERS_MAX: Final = 3
 
 ZOOKEEPER_PORT: Final = 2181
 BROKER_PORT: Final = 9092
@@ -92,9 +94,14 @@ class Datacenter(_Part):
         return {n: Address(self.host(10 + n), BROKER_PORT) for n in range(1, self.broker_count + 1)}
 
     @property
+    def bootstrap_brokers(self) -> dict[int, Address]:
+        """The first brokers, which are asked for the others."""
+        return dict(list(self.brokers.items())[:BOOTSTRAP_BROKERS_MAX])
+
+    @property
     def bootstrap(self) -> str:
         """The brokers themselves: for consumers, administration, mirrors."""
-        return ",".join(str(address) for address in self.brokers.values())
+        return ",".join(map(str, self.bootstrap_brokers.values()))
 
     def front(self, broker_id: int) -> Address:
         """Where the balancer reaches a broker."""

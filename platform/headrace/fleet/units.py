@@ -224,8 +224,8 @@ def _mirror(site: Site, mirror: Mirror) -> Configuration:
         datacenter=target.name,
         requires=_brokers(source) + _brokers(target),
         source=source.name,
-        source_bootstrap=tuple(source.brokers.values()),
-        target_bootstrap=tuple(target.brokers.values()),
+        source_bootstrap=tuple(source.bootstrap_brokers.values()),
+        target_bootstrap=tuple(target.bootstrap_brokers.values()),
         target_zookeeper=str(target.zookeeper),
         registry_url=target.registry_url,
         status=site.mirror_status(mirror),
@@ -237,7 +237,7 @@ def _auditor(site: Site, datacenter: Datacenter) -> Configuration:
     return said.Auditor(
         datacenter=datacenter.name,
         requires=(*_brokers(datacenter), f"{datacenter.name}-registry"),
-        bootstrap=tuple(datacenter.brokers.values()),
+        bootstrap=tuple(datacenter.bootstrap_brokers.values()),
         # What is mirrored was written with schemas of its own datacenter's registry.
         registry_urls=tuple(site.datacenter(name).registry_url for name in (datacenter.name, *mirrored)),
         status=datacenter.auditor,
@@ -247,4 +247,4 @@ def _auditor(site: Site, datacenter: Datacenter) -> Configuration:
 
 
 def _brokers(datacenter: Datacenter) -> tuple[str, ...]:
-    return tuple(f"{datacenter.name}-broker-{broker_id}" for broker_id in datacenter.brokers)
+    return tuple(f"{datacenter.name}-broker-{broker_id}" for broker_id in datacenter.bootstrap_brokers)

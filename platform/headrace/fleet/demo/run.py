@@ -17,9 +17,10 @@ from headrace.audit.report import Report, report, wait_until_settled
 from headrace.audit.store import AuditStore
 from headrace.client import Admin
 from headrace.client.errors import BrokerError
-from headrace.fleet import operate
+from headrace.fleet import operate, terraform
 from headrace.fleet.errors import FleetError
 from headrace.fleet.probes import BalancerProbe
+from headrace.fleet.terraform import Said
 from headrace.fleet.units import Unit, units_of
 from headrace.wire.errors import ErrorCode
 
@@ -75,15 +76,11 @@ def bring_up(plan: DemoPlan, stage: Stage) -> None:
     kinds = Counter(unit.kind for unit in units)
     stage.step(f"{len(plan.site.datacenters)} datacenters on this machine, {len(units)} processes")
     stage.say(", ".join(f"{count} × {kind}" for kind, count in kinds.items()))
-    with stage.bars({"ready": len(units)}) as bars:
-        ready: list[str] = []
-
-        def tell(unit: Unit, what: str) -> None:
-            if what == "ready":
-                ready.append(unit.name)
-                bars.show("ready", len(ready))
-
-        operate.up(plan.site, tell)
+    if reason := terraform.missing(plan.site):
+        stage.say(f"{reason}: provisioned as `headrace up` does it")
+        _bring_up_alone(plan, stage, units)
+    else:
+        _apply(plan, stage, units)
     for datacenter in plan.site.datacenters:
         hosts = [address.host for address in datacenter.brokers.values()]
         front = f", services publish to {datacenter.balancer}" if datacenter in plan.site.sources else ""
@@ -94,6 +91,30 @@ def bring_up(plan: DemoPlan, stage: Stage) -> None:
         )
     for note in {unit.probe.note() for unit in units if isinstance(unit.probe, BalancerProbe)} - {""}:
         stage.say(note)
+
+
+def _bring_up_alone(plan: DemoPlan, stage: Stage, units: Sequence[Unit]) -> None:
+    with stage.bars({"ready": len(units)}) as bars:
+        ready: list[str] = []
+
+        def tell(unit: Unit, what: str) -> None:
+            if what == "ready":
+                ready.append(unit.name)
+                bars.show("ready", len(ready))
+
+        operate.up(plan.site, tell)
+
+
+def _apply(plan: DemoPlan, stage: Stage, units: Sequence[Unit]) -> None:
+    stage.say(f"terraform apply in {terraform.folder_of(plan.site)}")
+    with stage.bars({"ready": len(units)}) as bars:
+
+        def tell(said: Said) -> None:
+            if said.is_planned:
+                bars.show("ready", len(units) - len(terraform.units_among(said.planned - said.done)))
+
+        said = terraform.apply(plan.site, units, tell, stage.warn)
+    stage.say(f"Terraform: {said.outcome()}")
 
 
 def make_topics(plan: DemoPlan, stage: Stage) -> Start:

@@ -1,0 +1,139 @@
+"""The working copy: the example's HCL, its modules, and the site as its variables.
+
+Owns the folder `terraform` in the site's home, and what must be there for it. `terraform plan` by hand works
+in it, too. Runs nothing but `terraform version`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.fleet.airflow_units import airflow_python, dags_folder
+from headrace.fleet.site import Datacenter, Site
+from headrace.fleet.units import BROKER_SETTINGS
+
+ENVIRONMENT_VARIABLE: Final = "HEADRACE_TERRAFORM_ENVIRONMENT"
+# A validation of one variable by another.
+VERSION_MIN: Final = (1, 9)
+VERSION_TIMEOUT_S: Final = 30.0
+_PARTS: Final = ("modules/datacenter", "modules/analysis", "examples/linkedin")
+# What a user's shell may say for folders of their own; it would lead ours astray.
+_KEPT_VARIABLES: Final = ("TF_LOG", "TF_LOG_PATH")
+
+
+def sources() -> Path:
+    """The folder of modules and examples, the checkout's."""
+    return Path(__file__).parents[4] / "terraform"
+
+
+def environment() -> Path:
+    """Where `make terraform` has put the provider: `$HEADRACE_TERRAFORM_ENVIRONMENT`, else beside ours."""
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(named) if named else Path(sys.prefix).parent / ".venv-terraform"
+
+
+def missing(site: Site) -> str | None:
+    """Why this site cannot be provisioned by Terraform; None when it can."""
+    program = shutil.which("terraform")
+    if program is None:
+        return "Terraform is not installed"
+    command = [program, "version", "-json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, env=variables_for_terraform()
+    )
+    version = json.loads(done.stdout)["terraform_version"] if done.returncode == 0 else "which does not run"
+    if done.returncode or _numbers(version) < VERSION_MIN:
+        wanted = ".".join(map(str, VERSION_MIN))
+        return f"Terraform {wanted} or newer is needed, and {program} is {version}"
+    if not (environment() / "plugins").is_dir():
+        return "the Terraform provider is not set up (`make terraform`)"
+    if not (sources() / _PARTS[-1]).is_dir():
+        return f"the Terraform modules are not installed: there is no {sources()}"
+    if _plan_of(site) != _plan_of(Site.one_machine(site.home)):
+        return "site.yaml has other datacenters than terraform/examples/linkedin"
+    return None
+
+
+def variables_for_terraform() -> dict[str, str]:
+    """Our own environment variables as Terraform is given them."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TF_") or name in _KEPT_VARIABLES
+    }
+    return {
+        **kept,
+        "TF_CLI_CONFIG_FILE": str(environment() / "terraform.rc"),
+        "TF_IN_AUTOMATION": "1",
+        # It would ask the network whether there is a newer one.
+        "CHECKPOINT_DISABLE": "1",
+    }
+
+
+def inputs_of(site: Site) -> dict[str, Any]:
+    """The example's variables. Pure, but for where Airflow is installed."""
+    return {
+        "home": str(site.home),
+        **{each.name: _datacenter(each) for each in site.datacenters},
+        "broker_settings": dict(BROKER_SETTINGS),
+        "airflow": {
+            "dags": str(dags_folder().absolute()),
+            "python": str(airflow_python().absolute()),
+            "job_python": sys.executable,
+            "database_url": site.airflow_database,
+        },
+    }
+
+
+def folder_of(site: Site) -> Path:
+    """Where Terraform is run for this site."""
+    return site.home / "terraform" / _PARTS[-1]
+
+
+def make_folder(site: Site) -> Path:
+    """Brings the working copy up to date; the folder to run Terraform in. Its state stays."""
+    top = site.home / "terraform"
+    for part in _PARTS:
+        _copy(sources() / part, top / part)
+    here = folder_of(site)
+    (here / "terraform.tfvars.json").write_text(json.dumps(inputs_of(site), indent=2) + "\n")
+    # So that `terraform plan` by hand finds the provider.
+    plugins = here / "terraform.d" / "plugins"
+    plugins.parent.mkdir(exist_ok=True)
+    plugins.unlink(missing_ok=True)
+    plugins.symlink_to((environment() / "plugins").absolute())
+    return here
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    files: Mapping[str, Path] = {path.name: path for path in source.glob("*.tf")}
+    for stale in target.glob("*.tf"):
+        if stale.name not in files:
+            stale.unlink()
+    for name, path in files.items():
+        shutil.copyfile(path, target / name)
+
+
+def _datacenter(datacenter: Datacenter) -> dict[str, Any]:
+    return {
+        "network": datacenter.network,
+        "brokers": datacenter.broker_count,
+        "broker_settings": dict(datacenter.broker_settings),
+    }
+
+
+def _plan_of(site: Site) -> tuple[object, ...]:
+    """Which datacenters there are, and who mirrors whom."""
+    return tuple(each.name for each in site.datacenters), site.mirrors, site.warehouse
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("-")[0].split(".") if part.isdecimal())

@@ -1,0 +1,115 @@
+"""What Terraform says, read: progress, outcome, and errors in words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.fleet.site import Datacenter, Mirror, Site
+from headrace.fleet.terraform import folder, missing
+from headrace.fleet.terraform.said import Said, units_among
+
+BROKER = 'module.east.headrace_broker.this["1"]'
+TOPIC = 'module.east.headrace_topic.this["a.headrace_broker.b"]'
+
+
+def heard(*lines: dict[str, Any] | str) -> Said:
+    said = Said()
+    for line in lines:
+        said.hear(line if isinstance(line, str) else json.dumps(line))
+    return said
+
+
+def planned(address: str, action: str = "create") -> dict[str, Any]:
+    return {"type": "planned_change", "change": {"resource": {"addr": address}, "action": action}}
+
+
+def done(address: str, action: str = "create") -> dict[str, Any]:
+    return {"type": "apply_complete", "hook": {"resource": {"addr": address}, "action": action}}
+
+
+def summary(operation: str, add: int = 0, change: int = 0, remove: int = 0) -> dict[str, Any]:
+    counts = {"add": add, "change": change, "import": 0, "remove": remove}
+    return {"type": "change_summary", "changes": {**counts, "operation": operation}}
+
+
+def error(summary_text: str, detail: str = "", **more: Any) -> dict[str, Any]:
+    said = {"severity": "error", "summary": summary_text, "detail": detail, **more}
+    return {"type": "diagnostic", "diagnostic": said}
+
+
+def test_progress_is_what_is_planned_and_not_done() -> None:
+    said = heard("Terraform 1.11", "[]", planned(BROKER), planned(TOPIC), planned("x", "delete"))
+    assert not said.is_planned
+    said.hear(json.dumps(summary("plan", add=2)))
+    assert said.is_planned
+    assert said.changes is None
+    assert units_among(said.planned - said.done) == {BROKER}
+    said.hear(json.dumps(done(BROKER)))
+    assert units_among(said.planned - said.done) == set()
+    said.hear(json.dumps(summary("apply", add=2, remove=1)))
+    assert said.outcome() == "2 added, 1 destroyed"
+
+
+def test_nothing_to_do_is_said() -> None:
+    assert heard(summary("plan"), summary("apply")).outcome() == "no changes"
+
+
+def test_errors_are_told_once_with_their_place_and_not_all_of_many() -> None:
+    place = {"range": {"filename": "main.tf", "start": {"line": 7}}, "address": BROKER}
+    first = error("127.1.0.11:9092 is taken", "By process 7.\nEnd it.", **place)
+    said = heard(first, first, {**first, "diagnostic": {**first["diagnostic"], "severity": "warning"}})
+    assert said.troubles() == (
+        f"127.1.0.11:9092 is taken\n  {BROKER}, main.tf line 7\n  By process 7.\n  End it."
+    )
+    said = heard(*(error(f"number {number}") for number in range(5)))
+    assert said.troubles() == "number 0\nnumber 1\nnumber 2\n… and 2 more"
+
+
+def test_why_a_site_is_not_provisioned_by_terraform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site.one_machine(tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv(folder.ENVIRONMENT_VARIABLE, str(tmp_path / "environment"))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert missing(site) == "Terraform is not installed"
+    program = programs / "terraform"
+    monkeypatch.setattr("shutil.which", lambda name: str(program))
+
+    def has_version(version: str) -> None:
+        program.write_text(f"""#!/bin/sh\necho '{{"terraform_version": "{version}"}}'\n""")
+        program.chmod(0o755)
+
+    has_version("1.5.7")
+    assert missing(site) == f"Terraform 1.9 or newer is needed, and {program} is 1.5.7"
+    has_version("1.10.0-rc1")
+    assert missing(site) == "the Terraform provider is not set up (`make terraform`)"
+    (tmp_path / "environment" / "plugins").mkdir(parents=True)
+    assert missing(site) is None
+    north = (*site.datacenters, Datacenter(name="north", network="127.3.0"))
+    mirrors = (*site.mirrors, Mirror(source="north", target="analysis"))
+    other = site.model_copy(update={"datacenters": north, "mirrors": mirrors})
+    assert missing(other) == "site.yaml has other datacenters than terraform/examples/linkedin"
+
+
+def test_the_working_copy_is_brought_up_to_date_and_keeps_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(folder.ENVIRONMENT_VARIABLE, str(tmp_path / "environment"))
+    site = Site.one_machine(tmp_path / "home", block=7)
+    here = folder.make_folder(site)
+    (here / "terraform.tfstate").write_text("{}")
+    (here / "gone.tf").write_text("")
+    (here / "main.tf").write_text("changed by hand")
+    assert folder.make_folder(site) == here
+    names = {path.name for path in here.iterdir()}
+    assert {"terraform.tfstate", "main.tf", "terraform.tfvars.json"} <= names
+    assert "gone.tf" not in names
+    assert (here / "main.tf").read_text() == (folder.sources() / "examples/linkedin/main.tf").read_text()
+    assert (here / "../../modules/datacenter/main.tf").is_file()
+    assert (here / "terraform.d/plugins").readlink() == tmp_path / "environment" / "plugins"
+    said = json.loads((here / "terraform.tfvars.json").read_text())
+    assert said["home"] == str(site.home)
+    assert said["west"]["network"] == "127.9.0"

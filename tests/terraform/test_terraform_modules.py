@@ -1,0 +1,138 @@
+"""The modules and examples, by Terraform itself: they plan what they say, and the demo's is the site."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_agent import RunningAgent
+from fix_terraform import ROOT, Workspace
+from headrace.client import Admin, Producer
+from headrace.fleet.agent.kinds import parse_configuration
+from headrace.fleet.site import Site
+from headrace.fleet.terraform.folder import make_folder, missing
+from headrace.fleet.units import configurations_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SOURCES = ROOT / "terraform"
+NO_CONFIGURATION = {"host", "name", "listen_host", "allow_data_loss"}
+COMPUTED = {"id", "listens", "version", "ready", "drift"}
+
+
+@pytest.fixture(scope="module")
+def copy(terraform: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The modules and examples in a folder of the tests' own."""
+    ignore = shutil.ignore_patterns("headrace", ".terraform*", "terraform.d", "*.tfstate*")
+    return Path(shutil.copytree(SOURCES, tmp_path_factory.mktemp("hcl") / "terraform", ignore=ignore))
+
+
+def test_hcl_is_formatted(terraform: None) -> None:
+    command = ["terraform", "fmt", "-check", "-recursive", "-diff", "-no-color", str(SOURCES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("module", ["datacenter", "analysis"])
+def test_a_module_plans_what_it_says(copy: Path, module: str) -> None:
+    workspace = Workspace(copy / "modules" / module)
+    workspace.run("init")
+    assert "0 failed" in workspace.run("test")
+
+
+@pytest.fixture
+def site_home(tmp_path: Path) -> Iterator[RunningAgent]:
+    running = RunningAgent(tmp_path / "home")
+    running.home.mkdir()
+    running.start()
+    yield running
+    running.close()
+
+
+def test_the_demos_example_is_the_site(
+    terraform: None, site_home: RunningAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_DAGS", str(site_home.home / "dags"))
+    whole = Site.one_machine(site_home.home, block=118)
+    east = whole.datacenters[0].model_copy(
+        update={"broker_count": 4, "broker_settings": {"num.partitions": "5", "log.segment.bytes": "1000000"}}
+    )
+    site = whole.model_copy(
+        update={
+            "datacenters": (east, *whole.datacenters[1:]),
+            "airflow_database": "postgresql+psycopg2://airflow:secret@127.0.0.1/airflow",
+        }
+    )
+    assert missing(site) is None
+    workspace = Workspace(make_folder(site))
+    workspace.run("init")
+    said = workspace.run("plan", "-out=plan")
+    assert "secret" not in said
+    planned = json.loads(workspace.run("show", "-json", "plan"))["planned_values"]["root_module"]
+    assert {unit["name"]: _configuration(unit) for unit in _units_in(planned)} == {
+        name: configuration.model_dump(mode="json") for name, configuration in configurations_of(site).items()
+    }
+
+
+def _units_in(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for resource in module.get("resources", []):
+        yield {"type": resource["type"], **resource["values"]}
+    for child in module.get("child_modules", []):
+        yield from _units_in(child)
+
+
+def _configuration(unit: dict[str, Any]) -> dict[str, Any]:
+    """A planned unit as the agent would be told of it."""
+    kind = unit["type"].removeprefix("headrace_").replace("warehouse", "hdfs")
+    left_out = NO_CONFIGURATION | COMPUTED | {"type"}
+    said = {name: value for name, value in unit.items() if name not in left_out and value is not None}
+    if kind == "hdfs":
+        said["host"] = unit["listen_host"]
+    if kind == "airflow":
+        said["connections"] = {
+            name: {what: value for what, value in each.items() if value is not None}
+            for name, each in unit["connections"].items()
+        }
+    return parse_configuration(unit["name"], {**said, "kind": kind}).model_dump(mode="json")
+
+
+def test_another_broker_touches_nothing_else_and_goes_again(copy: Path, site_home: RunningAgent) -> None:
+    # An address of its own for each of the processes that test.
+    address = f"127.118.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 2}"
+    workspace = Workspace(copy / "examples" / "one-host")
+    hcl = workspace.folder / "main.tf"
+    # Else a second broker is news for whoever is told of the first three.
+    hcl.write_text(
+        hcl.read_text().replace(
+            "  brokers = var.brokers\n", "  brokers = var.brokers\n  bootstrap_brokers = 1\n"
+        )
+    )
+    inputs = [f"-var=address={address}", f"-var=home={site_home.home}"]
+    workspace.run("init")
+    workspace.run("apply", "-auto-approve", *inputs)
+    assert "No changes." in workspace.plan(*inputs, code=0)
+    before = {name: state.pid for name, state in site_home.states().items()}
+    assert set(before) == {
+        f"here-{unit}" for unit in ("zookeeper", "broker-1", "balancer", "registry", "auditor")
+    }
+
+    more = [*inputs, "-var=brokers=2"]
+    assert "Plan: 1 to add, 0 to change, 0 to destroy." in workspace.run("apply", "-auto-approve", *more)
+    with Admin(f"{address}:9092") as admin:
+        admin.create_topic("wide", 4)
+        leaders = {partition.leader for partition in admin.topic("wide").partitions.values()}
+        assert leaders == {1, 2}, "a new topic's partitions are on the new broker, too"
+        with Producer(f"{address}:9092") as producer:
+            for partition in range(4):
+                producer.send("wide", b"x" * 1000, partition=partition).result(60)
+        said = workspace.plan(*inputs, code=1)
+        assert "Broker here-broker-2 holds data" in said
+        assert "in 2 partitions of wide" in said
+        admin.delete_topic("wide")
+    assert "Plan: 0 to add, 0 to change, 1 to destroy." in workspace.run("apply", "-auto-approve", *inputs)
+    assert {name: state.pid for name, state in site_home.states().items()} == before
