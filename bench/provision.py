@@ -1,8 +1,7 @@
 """How long the demo's whole deployment takes by Terraform: cold, without changes, and after a stop.
 
-Owns a site of its own (block 180 of loopback, a temporary home) and the bars. `make bench-terraform`; the
-exit code is 1 when a bar is missed. Beside it stands `headrace up`, which starts the same units without
-Terraform.
+Owns a site of its own (block 180 of loopback, a temporary home), and the bars. `make bench-terraform`; its
+exit code is 1 when a bar is missed. Beside it stands `headrace up`: the same units without Terraform.
 """
 
 from __future__ import annotations

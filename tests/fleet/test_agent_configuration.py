@@ -174,6 +174,31 @@ def test_a_unit_that_would_be_started_otherwise_has_another_definition(
     assert before.definition != unit_of("unit", parse_configuration("unit", smallest(kind)), newer).definition
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "said"),
+    [
+        ("broker", "settings", {"num.partitions": "2", "flush.ms": "9"}),
+        ("hdfs", "settings", {"dfs.replication": "1", "dfs.blocksize": "1048576"}),
+        (
+            "airflow",
+            "connections",
+            {"b": {"host": "h", "conn_type": "spark"}, "a": {"conn_type": "headrace"}},
+        ),
+    ],
+)
+def test_the_same_said_in_another_order_is_the_same_unit(kind: str, field: str, said: dict[str, Any]) -> None:
+    turned = {
+        name: dict(reversed(each.items())) if isinstance(each, dict) else each
+        for name, each in reversed(said.items())
+    }
+    more = {"component": "api-server"} if kind == "airflow" else {}
+    before, after = (
+        unit_of("unit", parse_configuration("unit", smallest(kind, **more, **{field: each})), HOST)
+        for each in (said, turned)
+    )
+    assert before.definition == after.definition
+
+
 STATES = st.sampled_from(["RUNNING", "STARTING", "BACKOFF", "STOPPING", "STOPPED", "EXITED", "FATAL"])
 UNIT = unit_of("unit", parse_configuration("unit", smallest("zookeeper")), HOST)
 TEXTS = st.sampled_from([*UNIT.files.values(), "other", None])

@@ -13,10 +13,11 @@ import pytest
 from fix_agent import RunningAgent
 from fix_terraform import ROOT, Workspace
 from headrace.client import Admin, Producer
-from headrace.fleet.agent.kinds import parse_configuration
+from headrace.fleet.agent.configuration import Configuration
+from headrace.fleet.agent.kinds import Host, parse_configuration, unit_of
 from headrace.fleet.site import Site
 from headrace.fleet.terraform.folder import make_folder, missing
-from headrace.fleet.units import configurations_of
+from headrace.fleet.units import configurations_of, units_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -74,9 +75,12 @@ def test_the_demos_example_is_the_site(
     said = workspace.run("plan", "-out=plan")
     assert "secret" not in said
     planned = json.loads(workspace.run("show", "-json", "plan"))["planned_values"]["root_module"]
-    assert {unit["name"]: _configuration(unit) for unit in _units_in(planned)} == {
-        name: configuration.model_dump(mode="json") for name, configuration in configurations_of(site).items()
-    }
+    told = {unit["name"]: _configuration(unit) for unit in _units_in(planned)}
+    assert told == configurations_of(site)
+    host = Host.here(site.home)
+    definitions = {name: unit_of(name, each, host).definition for name, each in told.items()}
+    # Whichever way it was started, the other has nothing to restart.
+    assert definitions == {unit.name: unit.definition for unit in units_of(site)}
 
 
 def _units_in(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -86,7 +90,7 @@ def _units_in(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _units_in(child)
 
 
-def _configuration(unit: dict[str, Any]) -> dict[str, Any]:
+def _configuration(unit: dict[str, Any]) -> Configuration:
     """A planned unit as the agent would be told of it."""
     kind = unit["type"].removeprefix("headrace_").replace("warehouse", "hdfs")
     left_out = NO_CONFIGURATION | COMPUTED | {"type"}
@@ -98,7 +102,7 @@ def _configuration(unit: dict[str, Any]) -> dict[str, Any]:
             name: {what: value for what, value in each.items() if value is not None}
             for name, each in unit["connections"].items()
         }
-    return parse_configuration(unit["name"], {**said, "kind": kind}).model_dump(mode="json")
+    return parse_configuration(unit["name"], {**said, "kind": kind})
 
 
 def test_another_broker_touches_nothing_else_and_goes_again(copy: Path, site_home: RunningAgent) -> None:

@@ -99,6 +99,11 @@ def _version_of_jar(folder: Path | None, name: str) -> str:
     return "unknown"
 
 
+def _in_order(settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    """A mapping has no order: who says the same in another one must not restart the unit."""
+    return sorted(settings.items())
+
+
 def _zookeeper(name: str, said: ZooKeeper, host: Host) -> Unit:
     if host.zookeeper_jars is None:
         raise FleetError(
@@ -163,7 +168,7 @@ def _broker(name: str, said: Broker, host: Host) -> Unit:
             *_option("--front-advertise", said.front_advertise),
             *("--zookeeper", said.zookeeper),
             *("--data-dir", directory),
-            *(word for key, value in said.settings.items() for word in ("--set", f"{key}={value}")),
+            *(word for key, value in _in_order(said.settings) for word in ("--set", f"{key}={value}")),
         ),
         listens=(said.listen, *([said.front_listen] if said.front_listen else [])),
         probe=BrokerProbe(said.listen, said.broker_id),
@@ -269,7 +274,7 @@ def _hdfs(name: str, said: Hdfs, host: Host) -> Unit:
             *("--host", said.host),
             *("--data-dir", directory),
             *(word for pair in zip(options, ports, strict=True) for word in pair),
-            *(word for key, value in said.settings.items() for word in ("--set", f"{key}={value}")),
+            *(word for key, value in _in_order(said.settings) for word in ("--set", f"{key}={value}")),
         ),
         listens=tuple(Address(said.host, port) for port in ports),
         probe=HdfsProbe(f"http://{said.host}:{said.http_port}"),
@@ -307,7 +312,7 @@ def _airflow(name: str, said: Airflow, host: Host) -> Unit:
         ),
         log_path=host.log(name),
         requires=said.requires,
-        files={connections: json.dumps(said.connections, indent=1)} if is_api else {},
+        files={connections: json.dumps(said.connections, indent=1, sort_keys=True)} if is_api else {},
         # The first start makes the database.
         start_timeout_s=120.0,
         # A running task is told to stop, and to stop its Spark application.
