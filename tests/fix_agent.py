@@ -97,6 +97,11 @@ class RunningAgent:
     def pid(self, name: str) -> int:
         return self.states()[name].pid
 
+    def pid_or_0(self, name: str) -> int:
+        """For a unit that is stopped, or taken out and put in again, at this moment."""
+        state = self.states().get(name)
+        return 0 if state is None else state.pid
+
     def stand_in(self, **said: Any) -> dict[str, Any]:
         """A configuration with an address of its own."""
         listen = f"{HOST}:{free_port(HOST)}"

@@ -43,7 +43,7 @@ def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: Runni
             agent.client.put("one", changed, wait_s=READY_S)
         assert agent.has_ended() == -signal.SIGKILL
         agent.start()
-        eventually(lambda before=before: "one" in agent.states() and agent.pid("one") not in (0, before))
+        eventually(lambda before=before: agent.pid_or_0("one") not in (0, before))
         one = agent.client.unit("one", wait_s=READY_S)
         assert (one.configuration["value"], one.drift) == (changed["value"], ())
         # The client sends it again, since it never got an answer.
@@ -118,7 +118,7 @@ def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: Runni
     before = agent.pid("two")
     try:
         kill_supervisord(agent)
-        eventually(lambda: "two" in agent.states() and agent.pid("two") not in (0, before))
+        eventually(lambda: agent.pid_or_0("two") not in (0, before))
         assert agent.client.unit("two", wait_s=READY_S).is_ready
         one = agent.client.unit("one")
         assert {each.what for each in one.drift} == {DriftKind.PROCESS, DriftKind.FILE}

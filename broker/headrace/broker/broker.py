@@ -49,8 +49,8 @@ DEREGISTER_WAIT_MAX_S: Final = 3.0
 # it passed on, for clients to take their last answers.
 LEAVE_WAIT_MAX_S: Final = 5.0
 LEAVE_LOOK_S: Final = 0.02
-PASSED_WAIT_MAX_S: Final = 3.0
-FAREWELL_WAIT_MAX_S: Final = 2.0
+PASSED_WAIT_MAX_S: Final = 5.0
+FAREWELL_WAIT_MAX_S: Final = 4.0
 PRODUCER_ID_BLOCK: Final = 1000
 
 Address = tuple[str, int]
