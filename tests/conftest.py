@@ -22,6 +22,7 @@ pytest_plugins = [
     "fix_kafka",
     "fix_network",
     "fix_network_site",
+    "fix_network_terraform",
     "fix_ports",
     "fix_registry",
     "fix_site",

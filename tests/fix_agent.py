@@ -1,9 +1,12 @@
 """A real agent of a host, as a process of its own, for tests that talk to it, and that kill it.
 
-Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones. Fixtures: `agent` (one a file,
-without units at the begin of each test), `stand_in_program` (`headrace up` starts such an agent, too).
+Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones; `self_signed`. Fixtures:
+`agent` (one a file, without units at the begin of each test), `stand_in_program` (`headrace up` starts such
+an agent, too).
 """
 
+import datetime
+import ipaddress
 import signal
 import subprocess
 import time
@@ -13,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import stand_in_agent
 from fix_ports import free_port
@@ -33,6 +39,30 @@ def eventually(true: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not become true in time"
         time.sleep(0.05)
+
+
+def self_signed(directory: Path, host: str) -> tuple[Path, Path]:
+    """A certificate for this address and its key, as files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "an agent")])
+    now = datetime.datetime.now(datetime.UTC)
+    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(alternative, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "certificate.pem", directory / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    paths[1].write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    return paths
 
 
 class RunningAgent:

@@ -8,8 +8,9 @@ others and brings it there after a while. Nothing of the machine's own network i
 inside the namespaces, and addresses (10.n.0.0/24) exist only there.
 
 Processes are started in a host by `Network.popen` (an agent of that host may do it as well: it is an ordinary
-process there), and `Network.call` runs a function of the test itself there. All is removed in the end; what
-a killed test run left is swept away by the next one, by the number of its process in the namespaces' names.
+process there), and `Network.call` runs a function of the test itself there. All is removed in the end, with
+every process that is still in a host, whoever started it; what a killed test run left is swept away by the
+next one, by the number of its process in the namespaces' names.
 """
 
 import ctypes
@@ -18,11 +19,14 @@ import os
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -72,7 +76,20 @@ def sweep() -> None:
     for name in namespaces():
         pid = name[2:].partition("x")[0]
         if not Path("/proc", pid).exists():
-            _ip("netns", "delete", name)
+            _remove(name)
+
+
+def _remove(namespace: str) -> None:
+    """With all processes in it: an agent's units outlive the agent."""
+    deadline = time.monotonic() + END_WAIT_MAX_S
+    while pids := _ip("netns", "pids", namespace).split():
+        if time.monotonic() > deadline:
+            raise NetworkError(f"processes {', '.join(pids)} of {namespace} do not end")
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.05)
+    _ip("netns", "delete", namespace)
 
 
 def why_not() -> str | None:
@@ -238,7 +255,7 @@ class Network:
             self._relay = None
         for name in namespaces():
             if name.startswith(self._prefix):
-                _ip("netns", "delete", name)
+                _remove(name)
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import os
 import signal
 import socket
@@ -16,11 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from fix_agent import HOST, RunningAgent, eventually
+from fix_agent import HOST, RunningAgent, eventually, self_signed
 from fix_ports import free_port
 from headrace.airflow.topics import read_loads
 from headrace.fleet.agent.client import AgentClient
@@ -239,29 +235,6 @@ def test_without_tls_it_listens_on_loopback_alone(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "give --tls-certificate and --tls-key, listen on loopback, or say --allow-plain" in done.stderr
-
-
-def self_signed(directory: Path, host: str) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "an agent")])
-    now = datetime.datetime.now(datetime.UTC)
-    alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(alternative, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / "certificate.pem", directory / "key.pem"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    paths[1].write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
-    return paths
 
 
 def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path) -> None:

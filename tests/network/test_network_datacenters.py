@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import httpx
 import pytest
 
 from fix_network import enter
-from fix_network_site import NetworkSite, OpenSite
+from fix_network_terraform import PLAN, SERVICES, ProvisionedSite
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
 from headrace.audit.report import Report, report, wait_until_settled
 from headrace.audit.store import AuditStore
@@ -43,37 +44,15 @@ POLICY = Policy(hops=(PRODUCER_HOP, MIRROR_HOP))
 FRONTEND = Path(__file__).with_name("frontend.py")
 
 
-@pytest.fixture(scope="module")
-def site(open_site: OpenSite) -> NetworkSite:
-    made = open_site(
-        {
-            "east": {"east-1": (2, 3, 4, 11), "east-2": (51,)},
-            "west": {"west-1": (2, 3, 4, 11), "west-2": (51,)},
-            "analysis": {"analysis-1": (2, 3, 4, 11, 21, 22), "analysis-2": (51,)},
-        },
-        mirrors=["east", "west"],
-    )
-    made.start(*made.without("hdfs"))
-    for datacenter in ("east", "west"):
-        made.call(datacenter, create_topics, made.site.datacenter(datacenter).bootstrap)
-    return made
-
-
-def create_topics(bootstrap: str) -> None:
-    with Admin(bootstrap) as admin:
-        admin.create_topic(TOPIC, PARTITIONS)
-        admin.create_topic(FAR_TOPIC, PARTITIONS)
-
-
 class Frontend:
     """`frontend.py` in a host, and how many events it has handed over in the end."""
 
-    def __init__(self, site: NetworkSite, datacenter: str) -> None:
-        there = site.site.datacenter(datacenter)
-        self.log = site.site.home / "logs" / f"frontend-{datacenter}.log"
-        words = [sys.executable, str(FRONTEND), datacenter, there.bootstrap, there.registry_url]
+    def __init__(self, site: ProvisionedSite, datacenter: str) -> None:
+        there = site.outputs[datacenter]
+        self.log = site.home / f"frontend-{datacenter}.log"
+        words = [sys.executable, str(FRONTEND), datacenter, there["balancer"], there["registry_url"]]
         self.process: subprocess.Popen[bytes] = site.network.popen(
-            f"{datacenter}-2", [*words, TOPIC, str(PER_SECOND)], self.log
+            SERVICES[datacenter], [*words, TOPIC, str(PER_SECOND)], self.log
         )
 
     def stop(self) -> int:
@@ -88,10 +67,10 @@ class Reader:
     """
 
     def __init__(
-        self, site: NetworkSite, host: str, datacenter: str, topic: str, partitions: int = PARTITIONS
+        self, site: ProvisionedSite, host: str, datacenter: str, topic: str, partitions: int = PARTITIONS
     ) -> None:
         self.keys: Counter[bytes] = Counter()
-        self._bootstrap = site.site.datacenter(datacenter).bootstrap
+        self._bootstrap = site.bootstrap(datacenter)
         self._topic = topic
         self._partitions = partitions
         self._namespace = site.network.namespace(host)
@@ -123,10 +102,10 @@ class Reader:
 class Writer:
     """Writes to a topic in another datacenter, steadily, from a thread that is in `host`."""
 
-    def __init__(self, site: NetworkSite, host: str, datacenter: str, topic: str) -> None:
+    def __init__(self, site: ProvisionedSite, host: str, datacenter: str, topic: str) -> None:
         self.sent = 0
         self.acknowledged = 0
-        self._bootstrap = site.site.datacenter(datacenter).bootstrap
+        self._bootstrap = site.bootstrap(datacenter)
         self._topic = topic
         self._namespace = site.network.namespace(host)
         self._stopping = threading.Event()
@@ -151,10 +130,10 @@ class Writer:
 
 
 @contextmanager
-def readers_and_writer(site: NetworkSite) -> Iterator[tuple[Reader, Reader, Writer]]:
+def readers_and_writer(site: ProvisionedSite) -> Iterator[tuple[Reader, Reader, Writer]]:
     """A consumer in east itself; one in the analysis cluster and a producer in west that use it from afar."""
-    near = Reader(site, "east-2", "east", TOPIC)
-    far = Reader(site, "analysis-2", "east", TOPIC)
+    near = Reader(site, "east-3", "east", TOPIC)
+    far = Reader(site, "analysis-3", "east", TOPIC)
     writer = Writer(site, "west-2", "east", FAR_TOPIC)
     try:
         yield near, far, writer
@@ -172,9 +151,8 @@ def wait_until(condition: Any, wait_max_s: float, what: str, explain: Any = lamb
     return time.monotonic() - start
 
 
-def mirror_status(site: NetworkSite, source: str) -> dict[str, Any]:
-    (mirror,) = (each for each in site.site.mirrors if each.source == source)
-    url = f"http://{site.site.mirror_status(mirror)}/status"
+def mirror_status(site: ProvisionedSite, source: str) -> dict[str, Any]:
+    url = site.outputs["analysis"]["mirrors"][source]
     answer = site.call("analysis", lambda: httpx.get(url, timeout=10, trust_env=False).json())
     assert isinstance(answer, dict)
     return answer
@@ -191,10 +169,22 @@ def is_known_now(found: Report, datacenter: str) -> bool:
     return verdict is not None and verdict.hour_ms == found.judged_ms - found.judged_ms % HOUR_MS
 
 
-def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(site: NetworkSite) -> None:
-    store = AuditStore(site.site.audit_store_url)
+def test_terraform_makes_them_over_the_wan_and_finds_them_so(provisioned_site: ProvisionedSite) -> None:
+    site = provisioned_site
+    brokers = {dc: {each["host"] for each in site.outputs[dc]["brokers"].values()} for dc in PLAN}
+    assert brokers == {
+        "east": {"east-1", "east-2"},
+        "west": {"west-1"},
+        "analysis": {"analysis-1", "analysis-2"},
+    }
+    assert "No changes." in site.terraform("plan", "-detailed-exitcode")
+
+
+def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_site: ProvisionedSite) -> None:
+    site = provisioned_site
+    store = AuditStore(site.audit_store_url)
     frontends = {datacenter: Frontend(site, datacenter) for datacenter in ("east", "west")}
-    mirrored = Reader(site, "analysis-2", "analysis", TOPIC, len(frontends) * PARTITIONS)
+    mirrored = Reader(site, "analysis-3", "analysis", TOPIC, len(frontends) * PARTITIONS)
     try:
         with readers_and_writer(site) as (near, far, writer):
             wait_until(
@@ -240,7 +230,7 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(site: NetworkSi
     assert mirrored.keys == every, "in the analysis cluster each event of both is there once"
     assert near.keys == far.keys == {key: 1 for key in every if key.startswith(b"east/")}
     assert writer.acknowledged == writer.sent
-    written = Reader(site, "east-2", "east", FAR_TOPIC)
+    written = Reader(site, "east-3", "east", FAR_TOPIC)
     try:
         wait_until(lambda: written.count >= writer.sent, LOCAL_MAX_S, "what was written from afar")
     finally:
@@ -248,14 +238,30 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(site: NetworkSi
     assert written.keys == {str(number).encode(): 1 for number in range(writer.sent)}
 
 
-def cut_off(site: NetworkSite, store: AuditStore, near: Reader, mirrored: Reader) -> None:
-    """A minute without east: inside it nothing changes, west goes on, and silence is no success."""
+def cut_off(site: ProvisionedSite, store: AuditStore, near: Reader, mirrored: Reader) -> None:
+    """A minute without east: inside it nothing changes, west goes on, and silence is no success. A plan says
+    which hosts it cannot ask.
+    """
     site.network.cut("east")
+    until = time.monotonic() + CUT_S
+    with ThreadPoolExecutor(1) as pool:
+        planning = pool.submit(site.terraform, "plan", code=1)
+        watch_the_cut(site, store, near, mirrored, until)
+        said = planning.result()
+    for host in ("east-1", "east-2"):
+        address = f"https://{site.network.address(host)}"
+        assert address in said, said
+    assert f"https://{site.network.address('west-1')}" not in said, said
+
+
+def watch_the_cut(
+    site: ProvisionedSite, store: AuditStore, near: Reader, mirrored: Reader, until: float
+) -> None:
     start = time.monotonic()
     wait_until(lambda: mirror_status(site, "east")["trouble"], NOTICE_MAX_S, "the mirror says what is wrong")
     noticed_s = time.monotonic() - start
     seen: list[Status] = []
-    while time.monotonic() < start + CUT_S:
+    while time.monotonic() < until:
         verdict = newest(report(store, TOPIC, policy=POLICY), "east")
         assert verdict is not None
         assert verdict.status not in (Status.LOST, Status.DUPLICATED), verdict.findings

@@ -33,8 +33,9 @@ def copy(terraform: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(SOURCES, tmp_path_factory.mktemp("hcl") / "terraform", ignore=ignore))
 
 
-def test_hcl_is_formatted(terraform: None) -> None:
-    command = ["terraform", "fmt", "-check", "-recursive", "-diff", "-no-color", str(SOURCES)]
+@pytest.mark.parametrize("folder", [SOURCES, ROOT / "tests" / "network"], ids=["terraform", "tests"])
+def test_hcl_is_formatted(terraform: None, folder: Path) -> None:
+    command = ["terraform", "fmt", "-check", "-recursive", "-diff", "-no-color", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
