@@ -43,6 +43,7 @@ _SITE = (
     "tests/cli/test_cli_commands.py",
     "tests/dags/test_airflow_end_to_end.py",
     "tests/fleet/test_demo_run.py",
+    "tests/terraform/test_provider_site.py",
 )
 _KILLS = ("tests/kill/test_kill_loads.py", "tests/kill/test_kill_units.py")
 _SPARK = (

@@ -1,5 +1,4 @@
-"""Sockets: accepts clients, moves their bytes to the sans-IO core and its answers back, by sendfile where
-they are file slices.
+"""Sockets: accepts clients, moves their bytes to the sans-IO core and its answers back.
 
 Owns listening, connection bounds, idle connections. Knows nothing of requests.
 """
@@ -14,9 +13,9 @@ import socket
 import time
 from typing import Final
 
-from headrace.broker.core import Connection, Part, Service
+from headrace.broker.core import Connection, Service
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
-from headrace.log.files import FileSlice
+from headrace.broker.sending import send_some
 from headrace.wire.errors import WireError
 
 logger = logging.getLogger(__name__)
@@ -25,8 +24,6 @@ SCRATCH_BYTES: Final = 64 * 1024
 BACKLOG: Final = 1024
 READ_BYTES_PER_WAKEUP: Final = 4 * 1024 * 1024  # of one connection, so that others get their turn
 SEND_BYTES_PER_WAKEUP: Final = 8 * 1024 * 1024
-GATHER_PARTS_MAX: Final = 256
-COPY_SLICE_BELOW_BYTES: Final = 16 * 1024  # cheaper to read and send with the rest than a sendfile of its own
 ACCEPT_PAUSE_MS: Final = 100
 RECENT_S: Final = 1.0  # a connection silent for longer has nothing on its way when the broker stops
 
@@ -298,7 +295,7 @@ class Transport:
         budget = SEND_BYTES_PER_WAKEUP
         try:
             while core.outgoing and budget > 0:
-                sent = self._send_some()
+                sent = send_some(self._socket, core.outgoing)
                 core.outgoing_bytes -= sent
                 budget -= sent
         except BlockingIOError:
@@ -322,75 +319,6 @@ class Transport:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             self.close("" if error.errno in _GONE else str(error))
-
-    def _send_some(self) -> int:
-        outgoing = self.core.outgoing
-        head = outgoing[0]
-        if isinstance(head, FileSlice):
-            if head.length_bytes >= COPY_SLICE_BELOW_BYTES:
-                return self._send_slice(head)
-            self._inline()
-            return 0
-        if len(outgoing) == 1:
-            sent = self._socket.send(head)
-        else:
-            parts = self._gather()
-            more = len(parts) < len(outgoing)
-            sent = self._socket.sendmsg(parts, [], socket.MSG_MORE if more else 0)
-        self._drop(sent)
-        return sent
-
-    def _send_slice(self, head: FileSlice) -> int:
-        sent = os.sendfile(self._fd, head.file.fd, head.position_bytes, head.length_bytes)
-        if not sent:
-            raise OSError(
-                errno.EIO, f"{head.file.path} ended before byte {head.position_bytes + head.length_bytes}"
-            )
-        outgoing = self.core.outgoing
-        if sent == head.length_bytes:
-            outgoing.popleft()
-        else:
-            outgoing[0] = FileSlice(head.file, head.position_bytes + sent, head.length_bytes - sent)
-        return sent
-
-    def _inline(self) -> None:
-        """Read small slices at the head of the queue into memory."""
-        outgoing = self.core.outgoing
-        for index, part in enumerate(outgoing):
-            if index >= GATHER_PARTS_MAX or (
-                isinstance(part, FileSlice) and part.length_bytes >= COPY_SLICE_BELOW_BYTES
-            ):
-                return
-            if isinstance(part, FileSlice):
-                content = part.read()
-                if len(content) != part.length_bytes:
-                    raise OSError(
-                        errno.EIO,
-                        f"{part.file.path} ended before byte {part.position_bytes + part.length_bytes}",
-                    )
-                outgoing[index] = content
-
-    def _gather(self) -> list[bytes | bytearray | memoryview]:
-        if any(isinstance(part, FileSlice) for part in list(self.core.outgoing)[:GATHER_PARTS_MAX]):
-            self._inline()
-        parts: list[bytes | bytearray | memoryview] = []
-        for part in self.core.outgoing:
-            if isinstance(part, FileSlice) or len(parts) >= GATHER_PARTS_MAX:
-                break
-            parts.append(part)
-        return parts
-
-    def _drop(self, sent: int) -> None:
-        outgoing = self.core.outgoing
-        while sent:
-            part: Part = outgoing[0]
-            assert not isinstance(part, FileSlice)
-            size = len(part)
-            if sent < size:
-                outgoing[0] = memoryview(part)[sent:]
-                return
-            sent -= size
-            outgoing.popleft()
 
     def update_interest(self) -> None:
         """Read unless the peer is owed too much; write if something waits."""

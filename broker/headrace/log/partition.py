@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log.checkpoint import FILE_NAME, Checkpoint, encode, load
+from headrace.log.checkpoint import FILE_NAME, Checkpoint, encode
 from headrace.log.config import UNLIMITED, LogConfig
 from headrace.log.errors import (
     AddressMismatchError,
@@ -22,9 +22,9 @@ from headrace.log.errors import (
 )
 from headrace.log.files import FileSlice, replace_file, sync_directory
 from headrace.log.flush import FlushJob
-from headrace.log.producers import ProducerStates, advance
+from headrace.log.producers import ProducerStates
 from headrace.log.reader import LogReader
-from headrace.log.recovery import find_segments, recover
+from headrace.log.recovery import open_log
 from headrace.log.scan import headers
 from headrace.log.search import Search, TimestampedOffset, first_at, greatest, run_here
 from headrace.log.segment import Segment
@@ -61,9 +61,9 @@ class PartitionLog:
         self.config = config or LogConfig()
         self._clock = clock
         self.offline: LogOfflineError | None = None
-        self.producers = ProducerStates()
         directory.mkdir(parents=True, exist_ok=True)
-        self._segments = SegmentList(self._recover())
+        segments, self.producers = open_log(directory, clock)
+        self._segments = SegmentList(segments)
         self._reader = LogReader(directory, self._segments)
         self.end_address = self._segments.end_address
         self.flushed_address = self.end_address
@@ -145,7 +145,7 @@ class PartitionLog:
         self.staged_end_address = address + size_bytes
         if header.producer_id >= 0:
             self._staging.undo.append((header.producer_id, self.producers.get(header.producer_id)))
-            self._advance_producer(header, address)
+            self.producers.note(header, address, self._clock())
         return address
 
     def commit(self) -> None:
@@ -228,14 +228,6 @@ class PartitionLog:
             ) from error
         self._directory_unsynced = True
         return segment
-
-    def _advance_producer(self, header: BatchHeader, address: int) -> None:
-        producer_id = header.producer_id
-        before = self.producers.get(producer_id)
-        entry = advance(
-            before, header.producer_epoch, header.base_sequence, header.last_sequence, address, self._clock()
-        )
-        self.producers.put(producer_id, entry)
 
     # flush
 
@@ -401,7 +393,7 @@ class PartitionLog:
             for header in headers(
                 segment.file, segment.base_address, segment.base_address, segment.end_address
             ):
-                self._remember(header)
+                self.producers.note(header, header.base_offset, self._clock())
 
     def close(self) -> None:
         """Flush, save the checkpoint, release the files. Slices in flight keep working.
@@ -416,29 +408,3 @@ class PartitionLog:
     def abandon(self) -> None:
         """Release the files without saving anything."""
         self._segments.release_all()
-
-    def _recover(self) -> list[Segment]:
-        segments = find_segments(self.directory)
-        if not segments:
-            segment = Segment(self.directory, 0, create_at_ms=self._clock())
-            FlushJob(self.directory, (), True, 0).run()
-            return [segment]
-        first = segments[0].base_address
-        saved = load(self.directory)
-        if saved is None or segments[-1].end_address < saved.recovery_point:
-            saved = Checkpoint(first)  # never saved, or bytes it speaks of are gone: check everything
-        self.producers = ProducerStates(saved.producers)
-        for segment in segments[:-1]:
-            if segment.base_address in saved.max_timestamps_ms:
-                segment.note_max_timestamp(saved.max_timestamps_ms[segment.base_address])
-        for segment in segments:
-            if segment.end_address > saved.recovery_point:
-                segment.file.read_from_disk(max(0, saved.recovery_point - segment.base_address))
-        kept = recover(self.directory, segments, max(saved.recovery_point, first), self._remember)
-        files = tuple(segment.file for segment in kept if segment.end_address > saved.recovery_point)
-        FlushJob(self.directory, files, True, 0).run()
-        return kept
-
-    def _remember(self, header: BatchHeader) -> None:
-        if header.producer_id >= 0:
-            self._advance_producer(header, header.base_offset)

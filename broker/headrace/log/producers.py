@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+from headrace.wire.batch import BatchHeader
+
 BATCHES_KEPT: Final = (
     5  # a client may have this many batches in flight (max.in.flight.requests.per.connection)
 )
@@ -102,6 +104,14 @@ class ProducerStates:
         entries[producer_id] = entry
         if len(entries) > PRODUCERS_MAX:
             del entries[next(iter(entries))]
+
+    def note(self, header: BatchHeader, address: int, now_ms: int) -> None:
+        """A batch was accepted at this address; one of no idempotent producer is nothing to remember."""
+        producer_id = header.producer_id
+        if producer_id >= 0:
+            before = self._entries.get(producer_id)
+            sequences = header.base_sequence, header.last_sequence
+            self.put(producer_id, advance(before, header.producer_epoch, *sequences, address, now_ms))
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Undo a `put`: what was there before, or nothing."""

@@ -11,10 +11,13 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from headrace.log.checkpoint import Checkpoint, load
 from headrace.log.errors import LogDamagedError
 from headrace.log.files import TEMPORARY_SUFFIX, sync_directory
+from headrace.log.flush import FlushJob
+from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment, base_address_of
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, read_header, verify
 from headrace.wire.errors import WireError
@@ -22,6 +25,44 @@ from headrace.wire.errors import WireError
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 4 * 1024 * 1024
+
+
+class Opened(NamedTuple):
+    """What a directory holds: its segments, in order, and the producers as of their end."""
+
+    segments: list[Segment]
+    producers: ProducerStates
+
+
+def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
+    """Opens what is there, cuts off what is not whole, and returns once all of it is durable; an empty
+    directory gets its first segment. `clock`: wall clock in ms. Raises `LogDamagedError`, `OSError`.
+    """
+    segments = find_segments(directory)
+    if not segments:
+        segment = Segment(directory, 0, create_at_ms=clock())
+        FlushJob(directory, (), True, 0).run()
+        return Opened([segment], ProducerStates())
+    first = segments[0].base_address
+    saved = load(directory)
+    if saved is None or segments[-1].end_address < saved.recovery_point:
+        saved = Checkpoint(first)  # never saved, or bytes it speaks of are gone: check everything
+    producers = ProducerStates(saved.producers)
+    for segment in segments[:-1]:
+        if segment.base_address in saved.max_timestamps_ms:
+            segment.note_max_timestamp(saved.max_timestamps_ms[segment.base_address])
+    for segment in segments:
+        if segment.end_address > saved.recovery_point:
+            segment.file.read_from_disk(max(0, saved.recovery_point - segment.base_address))
+    kept = recover(
+        directory,
+        segments,
+        max(saved.recovery_point, first),
+        lambda header: producers.note(header, header.base_offset, clock()),
+    )
+    files = tuple(segment.file for segment in kept if segment.end_address > saved.recovery_point)
+    FlushJob(directory, files, True, 0).run()
+    return Opened(kept, producers)
 
 
 def find_segments(directory: Path) -> list[Segment]:

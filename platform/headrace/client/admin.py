@@ -1,31 +1,21 @@
 """Administration: topics, configurations, the cluster, offsets. Blocking calls, one connection at a time.
 
-What must be done by the controller is asked of it; a broker that says it is no longer the controller, or
-that a leader is being found, is asked again until the time is up.
+Owns what is asked, and what an answer means. Whom, and how often, is `asking`'s.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from headrace.client import forks
-from headrace.client.backoff import Backoff
-from headrace.client.calls import Call, Schema, control_call, list_offsets_call, metadata_call, milliseconds
-from headrace.client.cluster import Address, Cluster, TopicInfo, from_metadata
-from headrace.client.errors import (
-    BrokerError,
-    ClientError,
-    ClosedError,
-    ForkedError,
-    NetworkError,
-    UnknownTopicError,
-)
+from headrace.client.asking import Asker, Result, existing
+from headrace.client.calls import Schema, control_call, list_offsets_call, milliseconds
+from headrace.client.cluster import Address, TopicInfo
+from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
 from headrace.client.network import Network
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
@@ -33,8 +23,6 @@ from headrace.wire.primitives import NO_UUID
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-
-RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 
 _TOPIC_RESOURCE: Final = 2
 _BROKER_RESOURCE: Final = 4
@@ -90,28 +78,21 @@ class Admin:
         draw: Callable[[], float] = random.random,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._timeout_s = timeout_ms / 1000
-        self._clock = clock
-        self._draw = draw
-        self._sleep = sleep
-        self._forked = False
-        self._lock = threading.Lock()
-        self._network = Network(
+        network = Network(
             bootstrap, client_id=client_id, request_timeout_ms=timeout_ms, clock=clock, draw=draw
         )
-        forks.watch(self)
+        self._timeout_ms = milliseconds(timeout_ms)
+        self._asker = Asker(network, timeout_ms=timeout_ms, clock=clock, draw=draw, sleep=sleep)
 
     # topics
 
     def topics(self) -> dict[str, TopicInfo]:
         """All topics, by name."""
-        return dict(self._metadata(None).topics)
+        return dict(self._asker.metadata(None).topics)
 
     def topic(self, name: str) -> TopicInfo:
         """One topic. Raises `UnknownTopicError`."""
-        info = self._metadata([name]).topics.get(name)
-        if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise UnknownTopicError(f"there is no topic {name!r}")
+        info = existing(name, self._asker.metadata([name]))
         if info.error is not ErrorCode.NONE:
             raise BrokerError(info.error, f"topic {name!r}")
         return info
@@ -145,16 +126,16 @@ class Admin:
             return schema.make(
                 "CreateTopicsRequest",
                 topics=(topic,),
-                timeout=milliseconds(self._timeout_s * 1000),
+                timeout=self._timeout_ms,
                 validate_only=validate_only,
             )
 
         def result(body: Any) -> list[Result]:
             return [Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.topics]
 
-        body = self._change(ApiKey.CREATE_TOPICS, build, result)
+        body = self._asker.change(ApiKey.CREATE_TOPICS, build, result)
         if wait_for_leaders and not validate_only:
-            self._wait_for_leaders(name, partitions)
+            self._asker.wait_for_leaders(name, partitions)
         return getattr(body.topics[0], "topic_id", None) or NO_UUID
 
     def delete_topic(self, name: str) -> None:
@@ -163,12 +144,8 @@ class Admin:
         def build(schema: Schema) -> Any:
             if schema.version >= 6:
                 states = (schema.make("DeleteTopicState", name=name, topic_id=None),)
-                return schema.make(
-                    "DeleteTopicsRequest", topics=states, timeout=milliseconds(self._timeout_s * 1000)
-                )
-            return schema.make(
-                "DeleteTopicsRequest", topic_names=(name,), timeout=milliseconds(self._timeout_s * 1000)
-            )
+                return schema.make("DeleteTopicsRequest", topics=states, timeout=self._timeout_ms)
+            return schema.make("DeleteTopicsRequest", topic_names=(name,), timeout=self._timeout_ms)
 
         def result(body: Any) -> list[Result]:
             return [
@@ -176,7 +153,7 @@ class Admin:
                 for t in body.responses
             ]
 
-        self._change(ApiKey.DELETE_TOPICS, build, result)
+        self._asker.change(ApiKey.DELETE_TOPICS, build, result)
 
     def create_partitions(self, name: str, total: int) -> None:
         """Let the topic have `total` partitions. Keys may land elsewhere from then on."""
@@ -186,15 +163,15 @@ class Admin:
             return schema.make(
                 "CreatePartitionsRequest",
                 topics=(topic,),
-                timeout=milliseconds(self._timeout_s * 1000),
+                timeout=self._timeout_ms,
                 validate_only=False,
             )
 
         def result(body: Any) -> list[Result]:
             return [Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.results]
 
-        self._change(ApiKey.CREATE_PARTITIONS, build, result)
-        self._wait_for_leaders(name, total)
+        self._asker.change(ApiKey.CREATE_PARTITIONS, build, result)
+        self._asker.wait_for_leaders(name, total)
 
     # configuration
 
@@ -216,7 +193,7 @@ class Admin:
         def result(body: Any) -> list[Result]:
             return [Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.results]
 
-        body = self._call(
+        body = self._asker.call(
             control_call(ApiKey.DESCRIBE_CONFIGS, build), result, lambda: node_id, repeatable=True
         )
         return {
@@ -254,7 +231,7 @@ class Admin:
         def result(body: Any) -> list[Result]:
             return [Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.responses]
 
-        self._change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, result)
+        self._asker.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, result)
 
     # cluster and offsets
 
@@ -265,7 +242,9 @@ class Admin:
         def result(body: Any) -> list[Result]:
             return [Result(body.error_code, "the cluster", body.error_message)]
 
-        body = self._call(control_call(ApiKey.DESCRIBE_CLUSTER, build), result, lambda: None, repeatable=True)
+        body = self._asker.call(
+            control_call(ApiKey.DESCRIBE_CLUSTER, build), result, lambda: None, repeatable=True
+        )
         brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in body.brokers}
         return ClusterDescription(body.cluster_id, body.controller_id, brokers)
 
@@ -275,20 +254,16 @@ class Admin:
         """Per partition (by default all) the offset at EARLIEST, LATEST, or of the first record not older
         than a time.
         """
-        deadline_s = self._deadline_s()
         wanted = set(partitions) if partitions is not None else None
         found: dict[int, OffsetAndTimestamp] = {}
-        failures = 0
-        with self._lock:
-            while True:
-                info = self._topic_now(topic, deadline_s)
-                missing = (set(info.partitions) if wanted is None else wanted) - found.keys()
-                if not missing:
-                    return dict(sorted(found.items()))
-                error = self._offsets_round(topic, missing, timestamp_ms, found, deadline_s)
-                if error is not None:
-                    failures += 1
-                    self._pause(error, failures, deadline_s)
+
+        def attempt(deadline_s: float) -> ClientError | None:
+            cluster = self._asker.refresh([topic], deadline_s)
+            missing = (set(existing(topic, cluster).partitions) if wanted is None else wanted) - found.keys()
+            return self._offsets_round(topic, missing, timestamp_ms, found, deadline_s)
+
+        self._asker.until_done(attempt)
+        return dict(sorted(found.items()))
 
     def _offsets_round(
         self,
@@ -301,10 +276,11 @@ class Admin:
         """Ask each leader once; what came goes into `found`. Returns an error worth trying again after."""
         by_leader: dict[int, list[int]] = {}
         error: ClientError | None = None
+        cluster = self._asker.network.cluster
         for partition in sorted(missing):
-            if partition not in self._network.cluster.topics[topic].partitions:
+            if partition not in cluster.topics[topic].partitions:
                 raise UnknownTopicError(f"{topic} has no partition {partition}")
-            leader = self._network.cluster.leader(topic, partition)
+            leader = cluster.leader(topic, partition)
             if leader is None:
                 error = NetworkError(f"{topic}-{partition} has no leader")
             else:
@@ -312,7 +288,7 @@ class Admin:
         for leader, partitions in by_leader.items():
             call = list_offsets_call({topic: dict.fromkeys(partitions, timestamp_ms)})
             try:
-                body = self._network.ask(call, node_id=leader, deadline_s=deadline_s)
+                body = self._asker.network.ask(call, node_id=leader, deadline_s=deadline_s)
             except NetworkError as failure:
                 error = failure
                 continue
@@ -326,135 +302,14 @@ class Admin:
                 error = refusal
         return error
 
-    # calling
-
-    def _change(
-        self, api_key: ApiKey, build: Callable[[Schema], Any], result: Callable[[Any], list[Result]]
-    ) -> Any:
-        return self._call(control_call(api_key, build), result, self._controller, repeatable=False)
-
-    def _controller(self) -> int | None:
-        cluster = self._network.cluster
-        return cluster.controller_id if cluster.controller_id in cluster.brokers else None
-
-    def _call(
-        self,
-        call: Call,
-        result: Callable[[Any], list[Result]],
-        target: Callable[[], int | None],
-        *,
-        repeatable: bool,
-    ) -> Any:
-        """Ask until the answer holds no error worth asking again after; raises the others.
-
-        What is not `repeatable` is not sent again once it may have taken effect: a topic created twice
-        would be reported as existing.
-        """
-        deadline_s = self._deadline_s()
-        failures = 0
-        with self._lock:
-            if not self._network.cluster.brokers:
-                self._refresh([], deadline_s)
-            while True:
-                try:
-                    body = self._network.ask(call, node_id=target(), deadline_s=deadline_s)
-                    self._raise_worst(result(body))
-                    return body
-                except ClientError as error:
-                    again = isinstance(error, BrokerError) and error.code in _ASK_AGAIN
-                    if not again and not (repeatable and isinstance(error, NetworkError)):
-                        raise
-                    failures += 1
-                    self._pause(error, failures, deadline_s)
-                    self._refresh([], deadline_s)
-
-    @staticmethod
-    def _raise_worst(results: list[Result]) -> None:
-        for result in results:
-            if result.code != ErrorCode.NONE:
-                raise BrokerError(result.code, result.what, result.message)
-
-    def _pause(self, error: ClientError, failures: int, deadline_s: float) -> None:
-        wait_s = RETRY.delay_s(failures, self._draw)
-        if self._clock() + wait_s >= deadline_s:
-            raise error
-        self._sleep(wait_s)
-
-    def _deadline_s(self) -> float:
-        if self._forked:
-            raise ForkedError("this admin was made before os.fork; make a new one in the child")
-        if self._network.closed:
-            raise ClosedError("the admin is closed")
-        return self._clock() + self._timeout_s
-
-    # metadata
-
-    def _metadata(self, topics: list[str] | None) -> Cluster:
-        with self._lock:
-            return self._refresh(topics, self._deadline_s())
-
-    def _refresh(self, topics: list[str] | None, deadline_s: float) -> Cluster:
-        """Fresh metadata of those topics (None: all), which is the network's picture from now on."""
-        failures = 0
-        while True:
-            try:
-                body = self._network.ask(metadata_call(topics, create=False), deadline_s=deadline_s)
-            except NetworkError as error:
-                failures += 1
-                self._pause(error, failures, deadline_s)
-            else:
-                newer = from_metadata(body)
-                self._network.cluster = self._network.cluster.updated(newer)
-                return newer
-
-    def _topic_now(self, name: str, deadline_s: float) -> TopicInfo:
-        info = self._refresh([name], deadline_s).topics.get(name)
-        if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise UnknownTopicError(f"there is no topic {name!r}")
-        return info
-
-    def _wait_for_leaders(self, name: str, partitions: int) -> None:
-        deadline_s = self._deadline_s()
-        failures = 0
-        with self._lock:
-            while True:
-                info = self._refresh([name], deadline_s).topics.get(name)
-                known = 0 if info is None else len(info.partitions)
-                led = len(self._network.cluster.led_partitions(name))
-                if known >= partitions and led == known:
-                    return
-                failures += 1
-                self._pause(
-                    NetworkError(f"{name}: {known - led} partitions have no leader"), failures, deadline_s
-                )
-
     # end
 
     def close(self) -> None:
         """May be called again."""
-        if not self._forked:
-            self._network.close()
-
-    def after_fork_in_child(self) -> None:
-        self._forked = True
+        self._asker.close()
 
     def __enter__(self) -> Admin:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-class Result(NamedTuple):
-    """One error code of an answer, `NONE` among them, and what it is about."""
-
-    code: int
-    what: str
-    message: str | None
-
-
-_ASK_AGAIN: Final = (
-    ErrorCode.NOT_CONTROLLER,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from headrace.client.admin import Admin, Result
+from headrace.client.admin import Admin
+from headrace.client.asking import Result
 from headrace.client.calls import Schema, control_call
 from headrace.wire.apis import ApiKey
 
@@ -35,7 +36,7 @@ class GroupAdmin(Admin):
         call = control_call(ApiKey.LIST_GROUPS, build)
         # Each broker tells of those that it coordinates.
         for node_id in self.describe_cluster().brokers:
-            body = self._call(call, result, partial(int, node_id), repeatable=True)
+            body = self._asker.call(call, result, partial(int, node_id), repeatable=True)
             found |= {each.group_id for each in body.groups}
         return sorted(found)
 
@@ -50,7 +51,7 @@ class GroupAdmin(Admin):
 
         coordinator = self._coordinator(group)
         call = control_call(ApiKey.OFFSET_FETCH, build)
-        body = self._call(call, result, lambda: coordinator, repeatable=True)
+        body = self._asker.call(call, result, lambda: coordinator, repeatable=True)
         return {
             (topic.name, each.partition_index): each.committed_offset
             for topic in body.topics
@@ -75,4 +76,4 @@ class GroupAdmin(Admin):
             return [Result(body.error_code, f"the coordinator of group {group!r}", None)]
 
         call = control_call(ApiKey.FIND_COORDINATOR, build)
-        return int(self._call(call, result, lambda: None, repeatable=True).node_id)
+        return int(self._asker.call(call, result, lambda: None, repeatable=True).node_id)

@@ -14,6 +14,17 @@ from uuid import UUID
 
 from headrace.wire.apis import ApiKey, frame_request, read_response_head, response_head
 from headrace.wire.errors import MalformedMessageError
+from headrace.wire.fetch_partitions import (
+    FLEXIBLE_FROM,
+    decode_result,
+    encode_result,
+    from_numbers,
+    request_shape,
+    result_tags,
+    to_numbers,
+)
+from headrace.wire.fetch_partitions import FetchPartition as FetchPartition
+from headrace.wire.fetch_partitions import FetchPartitionResult as FetchPartitionResult
 from headrace.wire.primitives import (
     BROKEN,
     INT32,
@@ -21,16 +32,13 @@ from headrace.wire.primitives import (
     NO_TAGS,
     NO_UUID,
     Buffer,
-    LeaderAndEpoch,
     NodeEndpoint,
     bytes_length,
     count,
     node_endpoints,
-    read_bytes,
     read_count,
     read_name,
     read_node_endpoints,
-    read_nullable_count,
     read_tags,
     read_uuid,
     skip_tags,
@@ -40,7 +48,6 @@ from headrace.wire.primitives import (
 
 VERSION_MIN: Final = 4
 VERSION_MAX: Final = 17
-FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
 ENDPOINTS_FROM: Final = 16
 
@@ -49,21 +56,6 @@ SESSIONLESS_EPOCH: Final = -1
 
 _WAIT = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _SESSION = struct.Struct(">ii")
-_RESULT = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
-_ABORTED = struct.Struct(">qq")
-_LEADER = struct.Struct(">ii")
-_EPOCH_END = struct.Struct(">iq")
-
-
-class FetchPartition(NamedTuple):
-    """Where to read on. `max_bytes` bounds the answer, but the first batch is given whole, however large."""
-
-    partition: int
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-    log_start_offset: int = -1
 
 
 class FetchTopic(NamedTuple):
@@ -93,24 +85,6 @@ class FetchRequest(NamedTuple):
     session_epoch: int = SESSIONLESS_EPOCH
     forgotten: tuple[ForgottenTopic, ...] = ()
     rack_id: str = ""
-
-
-class FetchPartitionResult(NamedTuple):
-    """One partition's answer. `records`: batches; or, to encode a hole, how many bytes will be put there.
-
-    `aborted` is null or `(producer_id, first_offset)` of aborted transactions.
-    """
-
-    partition: int
-    error_code: int
-    high_watermark: int
-    records: Buffer | int | None = b""
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    aborted: tuple[tuple[int, int], ...] | None = None
-    preferred_read_replica: int = -1
-    current_leader: LeaderAndEpoch | None = None
-    diverging_epoch: tuple[int, int] | None = None
 
 
 class FetchTopicResult(NamedTuple):
@@ -150,9 +124,9 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
             name, topic_id, at = _read_topic(frame, at, version)
             partition_count, at = read_count(frame, at, flexible)
             partitions = []
-            shape = _partition_shape(version)
+            shape = request_shape(version)
             for _ in range(partition_count):
-                partitions.append(_partition(shape.unpack_from(frame, at), version))
+                partitions.append(from_numbers(shape.unpack_from(frame, at), version))
                 at += shape.size
                 if flexible:
                     at = skip_tags(frame, at)
@@ -183,43 +157,6 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
         forgotten=forgotten,
         rack_id=rack_id,
     )
-
-
-_SHAPE_V4 = struct.Struct(">iqi")
-_SHAPE_V5 = struct.Struct(">iqqi")
-_SHAPE_V9 = struct.Struct(">iiqqi")
-_SHAPE_V12 = struct.Struct(">iiqiqi")
-
-
-def _partition_shape(version: int) -> struct.Struct:
-    if version >= 12:
-        return _SHAPE_V12
-    if version >= 9:
-        return _SHAPE_V9
-    return _SHAPE_V5 if version >= 5 else _SHAPE_V4
-
-
-def _partition(numbers: tuple[int, ...], version: int) -> FetchPartition:
-    if version >= 12:
-        partition, leader_epoch, offset, fetched_epoch, start, max_bytes = numbers
-        return FetchPartition(partition, offset, max_bytes, leader_epoch, fetched_epoch, start)
-    if version >= 9:
-        partition, leader_epoch, offset, start, max_bytes = numbers
-        return FetchPartition(partition, offset, max_bytes, leader_epoch, -1, start)
-    if version >= 5:
-        partition, offset, start, max_bytes = numbers
-        return FetchPartition(partition, offset, max_bytes, -1, -1, start)
-    partition, offset, max_bytes = numbers
-    return FetchPartition(partition, offset, max_bytes)
-
-
-def _numbers(partition: FetchPartition, version: int) -> tuple[int, ...]:
-    index, offset, max_bytes, leader_epoch, fetched_epoch, start = partition
-    if version >= 12:
-        return index, leader_epoch, offset, fetched_epoch, start, max_bytes
-    if version >= 9:
-        return index, leader_epoch, offset, start, max_bytes
-    return (index, offset, start, max_bytes) if version >= 5 else (index, offset, max_bytes)
 
 
 def _read_topic(frame: memoryview, at: int, version: int) -> tuple[str, UUID, int]:
@@ -264,12 +201,12 @@ def encode_request(
     if version >= 7:
         parts.append(_SESSION.pack(request.session_id, request.session_epoch))
     parts.append(count(len(request.topics), flexible))
-    shape = _partition_shape(version)
+    shape = request_shape(version)
     for topic in request.topics:
         parts.append(_topic(topic.name, topic.topic_id, version))
         parts.append(count(len(topic.partitions), flexible))
         for partition in topic.partitions:
-            parts.append(shape.pack(*_numbers(partition, version)))
+            parts.append(shape.pack(*to_numbers(partition, version)))
             parts += end
         parts += end
     if version >= 7:
@@ -304,7 +241,7 @@ def encode_response(response: FetchResponse, *, version: int, correlation_id: in
         parts.append(_topic(topic.name, topic.topic_id, version))
         parts.append(count(len(topic.partitions), flexible))
         for result in topic.partitions:
-            _encode_result(parts, result, version)
+            encode_result(parts, result, version)
             records = result.records
             if records is not None and not isinstance(records, int):
                 parts.append(bytes_length(len(records), flexible))
@@ -318,7 +255,7 @@ def encode_response(response: FetchResponse, *, version: int, correlation_id: in
             else:
                 parts.append(bytes_length(records, flexible))
             if flexible:
-                parts.append(_result_tags(result))
+                parts.append(result_tags(result))
         if flexible:
             parts.append(NO_TAGS)
     if flexible:
@@ -335,34 +272,6 @@ _CODE_AND_SESSION = struct.Struct(">hi")
 def _flush(pieces: list[Buffer | int], parts: list[bytes]) -> None:
     pieces.append(b"".join(parts))
     parts.clear()
-
-
-def _encode_result(parts: list[bytes], result: FetchPartitionResult, version: int) -> None:
-    parts.append(_RESULT.pack(*result[:3], result.last_stable_offset))
-    if version >= 5:
-        parts.append(INT64.pack(result.log_start_offset))
-    flexible = version >= FLEXIBLE_FROM
-    if result.aborted is None:
-        parts.append(bytes_length(None, flexible))
-    else:
-        parts.append(count(len(result.aborted), flexible))
-        for aborted in result.aborted:
-            parts.append(_ABORTED.pack(*aborted))
-            if flexible:
-                parts.append(NO_TAGS)
-    if version >= 11:
-        parts.append(INT32.pack(result.preferred_read_replica))
-
-
-def _result_tags(result: FetchPartitionResult) -> bytes:
-    if result.current_leader is None and result.diverging_epoch is None:
-        return NO_TAGS
-    fields = {}
-    if result.diverging_epoch is not None:
-        fields[0] = _EPOCH_END.pack(*result.diverging_epoch) + NO_TAGS
-    if result.current_leader is not None:
-        fields[1] = _LEADER.pack(*result.current_leader) + NO_TAGS
-    return tags(fields)
 
 
 def decode_response(frame: memoryview, *, version: int) -> tuple[int, FetchResponse]:
@@ -383,7 +292,7 @@ def decode_response(frame: memoryview, *, version: int) -> tuple[int, FetchRespo
             partition_count, at = read_count(frame, at, flexible)
             partitions = []
             for _ in range(partition_count):
-                result, at = _decode_result(frame, at, version)
+                result, at = decode_result(frame, at, version)
                 partitions.append(result)
             if flexible:
                 at = skip_tags(frame, at)
@@ -396,54 +305,3 @@ def decode_response(frame: memoryview, *, version: int) -> tuple[int, FetchRespo
     except BROKEN as error:
         raise MalformedMessageError(f"Fetch v{version} response: {error}") from None
     return correlation_id, FetchResponse(topics, error_code, session_id, throttle_time_ms, endpoints)
-
-
-def _decode_result(frame: memoryview, at: int, version: int) -> tuple[FetchPartitionResult, int]:
-    flexible = version >= FLEXIBLE_FROM
-    partition, error_code, high_watermark, last_stable_offset = _RESULT.unpack_from(frame, at)
-    at += _RESULT.size
-    log_start_offset = -1
-    if version >= 5:
-        log_start_offset = INT64.unpack_from(frame, at)[0]
-        at += 8
-    aborted, at = _read_aborted(frame, at, flexible)
-    preferred_read_replica = -1
-    if version >= 11:
-        preferred_read_replica = INT32.unpack_from(frame, at)[0]
-        at += 4
-    records, at = read_bytes(frame, at, flexible)
-    leader = diverging = None
-    if flexible:
-        fields, at = read_tags(frame, at)
-        if 0 in fields:
-            diverging = _EPOCH_END.unpack_from(fields[0])
-        if 1 in fields:
-            leader = LeaderAndEpoch._make(_LEADER.unpack_from(fields[1]))
-    result = FetchPartitionResult(
-        partition=partition,
-        error_code=error_code,
-        high_watermark=high_watermark,
-        records=records,
-        last_stable_offset=last_stable_offset,
-        log_start_offset=log_start_offset,
-        aborted=aborted,
-        preferred_read_replica=preferred_read_replica,
-        current_leader=leader,
-        diverging_epoch=diverging,
-    )
-    return result, at
-
-
-def _read_aborted(
-    frame: memoryview, at: int, flexible: bool
-) -> tuple[tuple[tuple[int, int], ...] | None, int]:
-    number, at = read_nullable_count(frame, at, flexible)
-    if number < 0:
-        return None, at
-    aborted = []
-    for _ in range(number):
-        aborted.append(_ABORTED.unpack_from(frame, at))
-        at += _ABORTED.size
-        if flexible:
-            at = skip_tags(frame, at)
-    return tuple(aborted), at

@@ -12,7 +12,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 
-from headrace.broker.groups.group import Group, ReplyToJoin, ReplyToSync
+from headrace.broker.groups.group import Group
+from headrace.broker.groups.member import ReplyToJoin, ReplyToSync
 from headrace.broker.groups.types import (
     GROUPS_MAX,
     MEMBER_METADATA_BYTES_MAX,

@@ -11,8 +11,14 @@ Source: https://kafka.apache.org/protocol; KIP-62 (rebalance timeout), KIP-345 (
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from headrace.broker.groups.member import (
+    Member,
+    ReplyToJoin,
+    ReplyToSync,
+    choose_protocol,
+    known_to_all,
+)
 from headrace.broker.groups.types import (
     MEMBERS_MAX,
     GroupDescription,
@@ -20,34 +26,10 @@ from headrace.broker.groups.types import (
     Join,
     JoinedMember,
     JoinReply,
-    MemberDescription,
-    MemberProtocol,
     Sync,
     SyncReply,
 )
 from headrace.wire.errors import ErrorCode
-
-ReplyToJoin = Callable[[JoinReply], None]
-ReplyToSync = Callable[[SyncReply], None]
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[MemberProtocol, ...]
-    session_deadline_ms: int
-    assignment: bytes = b""
-    reply_to_join: ReplyToJoin | None = None
-    reply_to_sync: ReplyToSync | None = None
-
-    def metadata_for(self, protocol_name: str) -> bytes:
-        """The bytes this member gave for a protocol; every member of a generation knows the chosen one."""
-        return next(p.metadata for p in self.protocols if p.name == protocol_name)
 
 
 class Group:
@@ -108,8 +90,8 @@ class Group:
         if self.state is GroupState.STABLE:
             reply(self._synced(member))
             return
-        _answer_sync(
-            member, SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS)
+        member.answer_sync(
+            SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS)
         )  # an older request of the same member
         member.reply_to_sync = reply
         if request.member_id == self.leader_id:
@@ -170,31 +152,20 @@ class Group:
         return error
 
     def describe(self) -> GroupDescription:
-        known = self.state is GroupState.STABLE
-        members = tuple(
-            MemberDescription(
-                member_id=m.member_id,
-                group_instance_id=m.group_instance_id,
-                client_id=m.client_id,
-                client_host=m.client_host,
-                metadata=m.metadata_for(self.protocol_name) if known else b"",
-                assignment=m.assignment if known else b"",
-            )
-            for m in self._members.values()
-        )
+        protocol = self.protocol_name if self.state is GroupState.STABLE else None
         return GroupDescription(
             group_id=self.group_id,
             state=self.state,
             protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name if known else "",
-            members=members,
+            protocol_name=protocol or "",
+            members=tuple(member.describe(protocol) for member in self._members.values()),
         )
 
     # --- time
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None when time alone changes nothing."""
-        deadlines = [m.session_deadline_ms for m in self._members.values() if not _waits(m)]
+        deadlines = [m.session_deadline_ms for m in self._members.values() if not m.waits]
         deadlines.extend(self._promised.values())
         if self.state is GroupState.PREPARING_REBALANCE:
             deadlines.append(self._phase_deadline_ms)
@@ -209,7 +180,7 @@ class Group:
         for member_id in [i for i, until_ms in self._promised.items() if until_ms <= now_ms]:
             del self._promised[member_id]
         silent = [
-            m.member_id for m in self._members.values() if not _waits(m) and m.session_deadline_ms <= now_ms
+            m.member_id for m in self._members.values() if not m.waits and m.session_deadline_ms <= now_ms
         ]
         for member_id in silent:
             self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -244,7 +215,7 @@ class Group:
         others = [m for m in self._members.values() if m.member_id != request.member_id]
         if others and request.protocol_type != self.protocol_type:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if others and not {p.name for p in request.protocols} & _known_to_all(others):
+        if others and not {p.name for p in request.protocols} & known_to_all(others):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if len(self._members) + len(self._promised) >= MEMBERS_MAX and not request.member_id:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -291,7 +262,7 @@ class Group:
         if settled and not news and not leads_stable:
             reply(self._joined(member))
             return
-        _answer_join(member, JoinReply(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
+        member.answer_join(JoinReply(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         member.reply_to_join = reply
         self._prepare(now_ms, earliest_ms=now_ms)
 
@@ -300,8 +271,8 @@ class Group:
         assignment, of the old one.
         """
         was_leader = old.member_id == self.leader_id
-        _answer_join(old, JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
-        _answer_sync(old, SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
+        old.answer_join(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
+        old.answer_sync(SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
         unchanged = old.protocols == request.protocols and self.state is GroupState.STABLE
         del self._members[old.member_id]
         old.member_id = self._new_member_id(request.client_id)
@@ -323,7 +294,7 @@ class Group:
         """Begin (or go on with) gathering everybody for the next generation."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             for member in self._members.values():
-                _answer_sync(member, SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
+                member.answer_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
             self.state = GroupState.PREPARING_REBALANCE
             timeout_ms = max(m.rebalance_timeout_ms for m in self._members.values())
             self._phase_deadline_ms = now_ms + timeout_ms
@@ -346,14 +317,14 @@ class Group:
         if not self._members:
             self._become_empty()
             return
-        self.protocol_name = _choose_protocol(list(self._members.values()))
+        self.protocol_name = choose_protocol(list(self._members.values()))
         if self.leader_id not in self._members:
             self.leader_id = next(iter(self._members))
         self.state = GroupState.COMPLETING_REBALANCE
         self._phase_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in self._members.values())
         for member in self._members.values():
             member.session_deadline_ms = now_ms + member.session_timeout_ms
-            _answer_join(member, self._joined(member))
+            member.answer_join(self._joined(member))
 
     def _become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
         self.state = GroupState.STABLE
@@ -361,7 +332,7 @@ class Group:
             member.assignment = assignments.get(member.member_id, b"")
             if member.reply_to_sync is not None:
                 member.session_deadline_ms = now_ms + member.session_timeout_ms
-                _answer_sync(member, self._synced(member))
+                member.answer_sync(self._synced(member))
 
     def _become_empty(self) -> None:
         self.state = GroupState.EMPTY
@@ -377,8 +348,8 @@ class Group:
 
     def _remove(self, member_id: str, error: ErrorCode) -> None:
         member = self._members.pop(member_id)
-        _answer_join(member, JoinReply(error=error, member_id=member_id))
-        _answer_sync(member, SyncReply(error=error))
+        member.answer_join(JoinReply(error=error, member_id=member_id))
+        member.answer_sync(SyncReply(error=error))
 
     # --- small answers
 
@@ -417,36 +388,3 @@ class Group:
             protocol_name=self.protocol_name,
             assignment=member.assignment,
         )
-
-
-def _waits(member: Member) -> bool:
-    """A member whose request is parked here cannot send heartbeats, so its session does not run out."""
-    return member.reply_to_join is not None or member.reply_to_sync is not None
-
-
-def _answer_join(member: Member, reply: JoinReply) -> None:
-    waiting, member.reply_to_join = member.reply_to_join, None
-    if waiting is not None:
-        waiting(reply)
-
-
-def _answer_sync(member: Member, reply: SyncReply) -> None:
-    waiting, member.reply_to_sync = member.reply_to_sync, None
-    if waiting is not None:
-        waiting(reply)
-
-
-def _known_to_all(members: list[Member]) -> set[str]:
-    return set.intersection(*({p.name for p in m.protocols} for m in members))
-
-
-def _choose_protocol(members: list[Member]) -> str:
-    """Everybody votes for the first protocol of its list that all know; most votes win, the first name in
-    a tie.
-    """
-    common = _known_to_all(members)
-    votes: dict[str, int] = {}
-    for member in members:
-        choice = next(p.name for p in member.protocols if p.name in common)
-        votes[choice] = votes.get(choice, 0) + 1
-    return min(votes, key=lambda name: (-votes[name], name))

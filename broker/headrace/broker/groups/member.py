@@ -1,0 +1,80 @@
+"""One member of a consumer group: its timeouts, what it understands, which of its requests wait for answers.
+
+Owns also what members have in common: the protocol that all of them know. Decides nothing for the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.broker.groups.types import JoinReply, MemberDescription, MemberProtocol, SyncReply
+
+ReplyToJoin = Callable[[JoinReply], None]
+ReplyToSync = Callable[[SyncReply], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """`reply_to_join` and `reply_to_sync`: where the answer goes that its parked request waits for."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[MemberProtocol, ...]
+    session_deadline_ms: int
+    assignment: bytes = b""
+    reply_to_join: ReplyToJoin | None = None
+    reply_to_sync: ReplyToSync | None = None
+
+    def metadata_for(self, protocol_name: str) -> bytes:
+        """The bytes this member gave for a protocol; every member of a generation knows the chosen one."""
+        return next(p.metadata for p in self.protocols if p.name == protocol_name)
+
+    @property
+    def waits(self) -> bool:
+        """Whose request is parked here cannot send heartbeats, so its session does not run out."""
+        return self.reply_to_join is not None or self.reply_to_sync is not None
+
+    def answer_join(self, reply: JoinReply) -> None:
+        """Answers the parked JoinGroup, if there is one."""
+        waiting, self.reply_to_join = self.reply_to_join, None
+        if waiting is not None:
+            waiting(reply)
+
+    def answer_sync(self, reply: SyncReply) -> None:
+        """Answers the parked SyncGroup, if there is one."""
+        waiting, self.reply_to_sync = self.reply_to_sync, None
+        if waiting is not None:
+            waiting(reply)
+
+    def describe(self, protocol_name: str | None) -> MemberDescription:
+        """As others see it; without a protocol (no generation is settled) nothing is known of its part."""
+        return MemberDescription(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            metadata=b"" if protocol_name is None else self.metadata_for(protocol_name),
+            assignment=b"" if protocol_name is None else self.assignment,
+        )
+
+
+def known_to_all(members: list[Member]) -> set[str]:
+    """The names of the protocols that every one of them understands."""
+    return set.intersection(*({p.name for p in m.protocols} for m in members))
+
+
+def choose_protocol(members: list[Member]) -> str:
+    """Everybody votes for the first protocol of its list that all know; most votes win, the first name in
+    a tie.
+    """
+    common = known_to_all(members)
+    votes: dict[str, int] = {}
+    for member in members:
+        choice = next(p.name for p in member.protocols if p.name in common)
+        votes[choice] = votes.get(choice, 0) + 1
+    return min(votes, key=lambda name: (-votes[name], name))
