@@ -78,12 +78,17 @@ class Bars:
         self._line_at, self._told = time.monotonic(), dict(self._counts)
 
     def show(self, name: str, count: int, *, total: int | None = None) -> None:
-        self._counts[name] = count
-        if total is not None:
-            self._totals[name] = total
-        if self._progress is not None:
-            self._progress.update(self._tasks[name], completed=count, total=self._totals[name])
-        elif self._is_line_due():
+        self.show_all({name: (count, total)})
+
+    def show_all(self, counts: Mapping[str, tuple[int, int | None]]) -> None:
+        """Several at once, as they are at one moment: name → count, and the total where it has changed."""
+        for name, (count, total) in counts.items():
+            self._counts[name] = count
+            if total is not None:
+                self._totals[name] = total
+            if self._progress is not None:
+                self._progress.update(self._tasks[name], completed=count, total=self._totals[name])
+        if self._progress is None and self._is_line_due():
             self.line()
 
     def _is_line_due(self) -> bool:

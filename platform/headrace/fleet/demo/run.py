@@ -217,7 +217,6 @@ def _follow(plan: DemoPlan, done: Flow, bars: Bars, stage: Stage) -> None:
         ]
         if services_closed:
             expected = published - plan.drop
-            bars.show(PUBLISHED, published, total=published)
         expected_here = (
             done.count(in_real_time, "published") - here if services_closed else plan.real_time_event_count
         )
@@ -227,10 +226,14 @@ def _follow(plan: DemoPlan, done: Flow, bars: Bars, stage: Stage) -> None:
             done.watcher.said("arrived", 0),
             done.loading.rows,
         )
-        bars.show(PUBLISHED, now[0])
-        bars.show(READ.format(plan.real_time.name), now[1], total=expected_here)
-        bars.show(ARRIVED, now[2], total=expected)
-        bars.show(LOADED, now[3], total=expected)
+        bars.show_all(
+            {
+                PUBLISHED: (published, published if services_closed else None),
+                READ.format(plan.real_time.name): (now[1], expected_here),
+                ARRIVED: (now[2], expected),
+                LOADED: (now[3], expected),
+            }
+        )
         if not has_left and now[1] >= plan.real_time_event_count // 2:
             has_left = True
             done.readers[1].ask_to_stop()
