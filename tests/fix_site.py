@@ -136,7 +136,8 @@ class RunningSite:
 
     def without_airflow(self) -> None:
         """Stops Airflow where other tests have started it: it would only take time from these."""
-        operate.up(self.site)
+        if self.supervisor.states().keys() - self.units.keys():
+            operate.up(self.site)
 
     def pid(self, unit: str) -> int:
         return self.supervisor.states()[unit].pid

@@ -7,6 +7,7 @@ its classes as ever.
 `python -m headrace.warehouse.archive FILE` is the session whose classes go into FILE.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from headrace.warehouse.jars import headrace_home, java
 
 TRAINING_TIMEOUT_S: Final = 300.0
 TRAINING_ROWS: Final = 3_000
+# It does everything once: an optimising compiler would cost it more than it gains.
+_BRIEF_JVM: Final = "-XX:TieredStopAtLevel=1"
 # What can't be archived, and an archive that doesn't fit, is nobody's trouble.
 _QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
@@ -49,7 +52,12 @@ def ensure_archive(
         command = [sys.executable, "-m", "headrace.warehouse.archive", str(made)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=TRAINING_TIMEOUT_S, check=False
+                command,
+                capture_output=True,
+                text=True,
+                timeout=TRAINING_TIMEOUT_S,
+                check=False,
+                env={"JDK_JAVA_OPTIONS": _BRIEF_JVM, **os.environ},
             )
             trouble = " | ".join(done.stderr.splitlines()[-3:])
         except subprocess.TimeoutExpired:
