@@ -44,6 +44,7 @@ def test_hcl_is_formatted(terraform: None, folder: Path) -> None:
 def test_a_module_plans_what_it_says(copy: Path, module: str) -> None:
     workspace = Workspace(copy / "modules" / module)
     workspace.run("init")
+    assert "The configuration is valid." in workspace.run("validate")
     assert "0 failed" in workspace.run("test")
 
 
@@ -73,6 +74,7 @@ def test_the_demos_example_is_the_site(
     assert missing(site) is None
     workspace = Workspace(make_folder(site))
     workspace.run("init")
+    assert "The configuration is valid." in workspace.run("validate")
     said = workspace.run("plan", "-out=plan")
     assert "secret" not in said
     planned = json.loads(workspace.run("show", "-json", "plan"))["planned_values"]["root_module"]
@@ -119,6 +121,7 @@ def test_another_broker_touches_nothing_else_and_goes_again(copy: Path, site_hom
     )
     inputs = [f"-var=address={address}", f"-var=home={site_home.home}"]
     workspace.run("init")
+    assert "The configuration is valid." in workspace.run("validate")
     workspace.run("apply", "-auto-approve", *inputs)
     assert "No changes." in workspace.plan(*inputs, code=0)
     before = {name: state.pid for name, state in site_home.states().items()}
