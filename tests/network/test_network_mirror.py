@@ -21,7 +21,7 @@ VALUE_BYTES = 100_000
 COUNTED_FROM = 1 / 3  # of the bytes: before that, connections are young and know nothing of their way
 LOOK_PAUSE_S = 0.02
 RATIO_MIN = 0.5
-ROUNDS_MAX = 3
+ROUNDS_MAX = 6
 COPY_WAIT_MAX_S = 120.0
 FLUSH_WAIT_MAX_S = 120.0
 
@@ -97,14 +97,15 @@ def contents(site: NetworkSite, datacenter: str, partitions: range) -> Iterator[
 
 
 def test_a_round_trip_of_80_ms_costs_less_than_half_of_the_throughput(site: NetworkSite) -> None:
-    """The best of a few rounds: both ways of measuring are disturbed by whatever else the machine does."""
-    near, far = 0.0, 0.0
+    """Side by side, a few times: what else the machine does disturbs both halves of a round alike."""
+    said = []
     for number in range(ROUNDS_MAX):
-        near = max(near, Copy(site, 2 * number).make(0.0))
+        near = Copy(site, 2 * number).make(0.0)
         far_copy = Copy(site, 2 * number + 1)
-        far = max(far, far_copy.make(WAN_DELAY_MS))
+        far = far_copy.make(WAN_DELAY_MS)
         far_copy.assert_same()
-        print(f"{near / 1e6:.0f} MB/s without delay, {far / 1e6:.0f} MB/s with {2 * WAN_DELAY_MS:g} ms")
+        said.append(f"{near / 1e6:.0f} MB/s without delay, {far / 1e6:.0f} with {2 * WAN_DELAY_MS:g} ms")
         if far / near >= RATIO_MIN:
+            print("; ".join(said))
             return
-    pytest.fail(f"{far / 1e6:.0f} MB/s over {2 * WAN_DELAY_MS:g} ms, {near / 1e6:.0f} MB/s without")
+    pytest.fail("; ".join(said))

@@ -5,6 +5,7 @@ Owns both ends: `tell` in the child; `Child` in the parent, which keeps the newe
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -35,8 +36,16 @@ def until_told_to_stop() -> threading.Event:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    # At its very end the interpreter gives signals their defaults back: told to stop just then, a process
+    # that has done all its work would die of it.
+    atexit.register(_be_deaf)
     tell(listens=True)
     return stop
+
+
+def _be_deaf() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class Child:
