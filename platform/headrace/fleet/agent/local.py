@@ -79,9 +79,11 @@ def _wait_for(places: Places, log_size: int) -> AgentClient:
         there = Whereabouts.read(places.whereabouts)
         if there is not None and is_alive(there.pid) and is_locked(places):
             return _client(places, there)
-        said = log_tail(places.log).splitlines()
-        if places.log.exists() and places.log.stat().st_size > log_size and "cannot start: " in said[-1]:
-            raise AgentStateError(said[-1])
+        # First whether it grew: what is read after that holds at least those words.
+        has_grown = places.log.exists() and places.log.stat().st_size > log_size
+        last_words = log_tail(places.log).splitlines()[-1:]
+        if has_grown and last_words and "cannot start: " in last_words[0]:
+            raise AgentStateError(last_words[0])
         time.sleep(POLL_INTERVAL_S)
     raise AgentUnreachableError(f"the agent did not start in {START_TIMEOUT_S:g} s; see {places.log}")
 
