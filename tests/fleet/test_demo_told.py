@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fix_agent import eventually
 from headrace.fleet.demo import told
 from headrace.fleet.demo.told import Child
 
@@ -29,8 +30,7 @@ def test_who_is_told_to_stop_at_its_very_end_ends_in_order(
     (tmp_path / "ending_child.py").write_text(ENDING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     child = Child("ending", "ending_child", {}, tmp_path)
-    while not child.said("ends"):
-        assert child.is_running() or child.said("ends"), child.failure()
+    eventually(lambda: child.said("ends", False))
     child.ask_to_stop()
     child.wait(told.STOP_TIMEOUT_S)
     assert child.process.returncode == 0

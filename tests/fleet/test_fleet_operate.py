@@ -17,6 +17,8 @@ import pytest
 from fix_agent import eventually
 from headrace.fleet import operate
 from headrace.fleet.addresses import holder_of, is_taken
+from headrace.fleet.agent import local
+from headrace.fleet.agent.errors import AgentStateError
 from headrace.fleet.agent.places import Places, Whereabouts, is_locked
 from headrace.fleet.errors import AddressTakenError, FleetError, UnitFailedError
 from headrace.fleet.processes import is_alive, units_left_in
@@ -90,6 +92,15 @@ def test_a_taken_address_names_the_unit_and_the_holder(site: Site, pair: tuple[U
     assert "127.106.1.2:8081, for unit second, is taken by process" in message
     assert str(os.getpid()) in message
     assert not Supervisor(site.home).is_alive(), "nothing was started"
+
+
+def test_an_agents_last_words_may_come_between_two_looks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the log that finds nothing yet, though it has grown by then, is followed by another one."""
+    looks = iter(["", "", "the agent cannot start: no room on this disk"])
+    monkeypatch.setattr(local, "log_tail", lambda *_: next(looks))
+    monkeypatch.setattr(local, "PROGRAM", ("sh", "-c", 'echo words >>"$HEADRACE_HOME/logs/agent.log"'))
+    with pytest.raises(AgentStateError, match="no room on this disk"):
+        local.ensure_agent(site.home, site.agent_address)
 
 
 def test_a_unit_of_another_site_is_named_as_such(site: Site, tmp_path: Path, pair: tuple[Unit, Unit]) -> None:

@@ -14,8 +14,10 @@ from uuid import UUID
 
 from headrace.wire.apis import ApiKey, frame_request, read_response_head, response_head
 from headrace.wire.errors import MalformedMessageError
+from headrace.wire.fetch_partitions import FLEXIBLE_FROM as FLEXIBLE_FROM
+from headrace.wire.fetch_partitions import FetchPartition as FetchPartition
+from headrace.wire.fetch_partitions import FetchPartitionResult as FetchPartitionResult
 from headrace.wire.fetch_partitions import (
-    FLEXIBLE_FROM,
     decode_result,
     encode_result,
     from_numbers,
@@ -23,8 +25,6 @@ from headrace.wire.fetch_partitions import (
     result_tags,
     to_numbers,
 )
-from headrace.wire.fetch_partitions import FetchPartition as FetchPartition
-from headrace.wire.fetch_partitions import FetchPartitionResult as FetchPartitionResult
 from headrace.wire.primitives import (
     BROKEN,
     INT32,

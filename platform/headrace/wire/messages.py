@@ -21,7 +21,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import i16
 from kio.static.protocol import RequestPayload, ResponsePayload
 
-from headrace.wire import fetch, fetch_partitions, produce
+from headrace.wire import fetch, produce
 from headrace.wire.apis import (
     ApiKey,
     body_position,
@@ -58,7 +58,7 @@ def decode_request(frame: memoryview | bytes) -> Request:
         at = body_position(view, head, version >= produce.FLEXIBLE_FROM)
         body = produce.decode_request(view, at, version)
     elif api_key == ApiKey.FETCH and fetch.VERSION_MIN <= version <= fetch.VERSION_MAX:
-        at = body_position(view, head, version >= fetch_partitions.FLEXIBLE_FROM)
+        at = body_position(view, head, version >= fetch.FLEXIBLE_FROM)
         body = fetch.decode_request(view, at, version)
     elif api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
         raise UnsupportedVersionError(api_key, version, correlation_id, client_id)

@@ -90,9 +90,8 @@ class Group:
         if self.state is GroupState.STABLE:
             reply(self._synced(member))
             return
-        member.answer_sync(
-            SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS)
-        )  # an older request of the same member
+        # An older request of the same member.
+        member.answer_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
         member.reply_to_sync = reply
         if request.member_id == self.leader_id:
             self._become_stable(request.assignments, now_ms)

@@ -80,10 +80,10 @@ def _wait_for(places: Places, log_size: int) -> AgentClient:
         if there is not None and is_alive(there.pid) and is_locked(places):
             return _client(places, there)
         # First whether it grew: what is read after that holds at least those words.
-        has_grown = places.log.exists() and places.log.stat().st_size > log_size
-        last_words = log_tail(places.log).splitlines()[-1:]
-        if has_grown and last_words and "cannot start: " in last_words[0]:
-            raise AgentStateError(last_words[0])
+        if places.log.exists() and places.log.stat().st_size > log_size:
+            last_words = log_tail(places.log, 1)
+            if "cannot start: " in last_words:
+                raise AgentStateError(last_words)
         time.sleep(POLL_INTERVAL_S)
     raise AgentUnreachableError(f"the agent did not start in {START_TIMEOUT_S:g} s; see {places.log}")
 
