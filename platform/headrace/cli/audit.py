@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from .context import parse_time_ms, site
-from .errors import ExitCode
-from .output import JsonOption, out, print_json
+from headrace.cli.context import parse_time_ms, site
+from headrace.cli.errors import ExitCode
+from headrace.cli.output import JsonOption, out, print_json
 
 app = typer.Typer(
     help="The account of every event, from its producer to the warehouse.", no_args_is_help=True

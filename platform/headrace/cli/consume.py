@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .context import BootstrapOption, DatacenterOption, bootstrap, datacenter, parse_time_ms
-from .errors import CommandError
-from .output import in_time, out
+from headrace.cli.context import (
+    BootstrapOption,
+    DatacenterOption,
+    bootstrap,
+    datacenter,
+    parse_time_ms,
+)
+from headrace.cli.errors import CommandError
+from headrace.cli.output import in_time, out
 
 if TYPE_CHECKING:
     from headrace.client.consumer import Consumer, ConsumerRecord

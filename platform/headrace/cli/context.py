@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.fleet.site import Datacenter, Site
 
-from .errors import CommandError, ExitCode
+from headrace.cli.errors import CommandError, ExitCode
 
 DatacenterOption = Annotated[
     str | None,

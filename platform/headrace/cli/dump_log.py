@@ -16,8 +16,13 @@ import typer
 if TYPE_CHECKING:
     from headrace.wire.batch import BatchHeader
 
-from .errors import CommandError, ExitCode
-from .output import JsonOption, in_time, out, print_json
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import (
+    JsonOption,
+    in_time,
+    out,
+    print_json,
+)
 
 BatchOnDisk = tuple[Path, int, "BatchHeader", "str | None", "list[dict[str, Any]] | None"]
 

@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from headrace.fleet.site import Site
     from headrace.fleet.units import Unit
 
-from .context import site
-from .errors import CommandError, ExitCode
-from .output import JsonOption, in_duration, out, print_json, print_table
+from headrace.cli.context import site
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import (
+    JsonOption,
+    in_duration,
+    out,
+    print_json,
+    print_table,
+)
 
 
 class Part(StrEnum):

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .context import DatacenterOption, datacenter, parse_time_ms
-from .errors import CommandError, ExitCode
-from .output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.context import DatacenterOption, datacenter, parse_time_ms
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import (
+    JsonOption,
+    in_bytes,
+    out,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from . import (
+from headrace.cli import (
     audit,
     consume,
     dump_log,
@@ -17,7 +17,7 @@ from . import (
     warehouse,
     warehouse_care,
 )
-from .errors import give_up
+from headrace.cli.errors import give_up
 
 app = typer.Typer(
     name="headrace",

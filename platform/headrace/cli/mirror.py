@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .context import site
-from .errors import CommandError, ExitCode
-from .output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.context import site
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import (
+    JsonOption,
+    in_bytes,
+    out,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from headrace.fleet.site import Mirror, Site

@@ -10,9 +10,14 @@ import typer
 if TYPE_CHECKING:
     from headrace.client import RecordMetadata
 
-from .context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
-from .errors import CommandError, ExitCode
-from .output import JsonOption, out, print_json
+from headrace.cli.context import (
+    BootstrapOption,
+    DatacenterOption,
+    bootstrap,
+    parse_pairs,
+)
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import JsonOption, out, print_json
 
 FLUSH_TIMEOUT_S = 60.0
 LINE_BYTES_MAX = 1 << 20

@@ -13,9 +13,14 @@ import typer
 if TYPE_CHECKING:
     from headrace.registry.client import SchemaRegistryClient
 
-from .context import DatacenterOption, datacenter
-from .errors import CommandError, ExitCode
-from .output import JsonOption, out, print_json, print_table
+from headrace.cli.context import DatacenterOption, datacenter
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import (
+    JsonOption,
+    out,
+    print_json,
+    print_table,
+)
 
 app = typer.Typer(help="Avro schemas, and what may follow them.", no_args_is_help=True)
 

@@ -11,9 +11,20 @@ import typer
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
 
-from .context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
-from .errors import CommandError, ExitCode
-from .output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.context import (
+    BootstrapOption,
+    DatacenterOption,
+    bootstrap,
+    parse_pairs,
+)
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import (
+    JsonOption,
+    in_bytes,
+    out,
+    print_json,
+    print_table,
+)
 
 app = typer.Typer(help="Topics: what there is, where it lies, how it is kept.", no_args_is_help=True)
 

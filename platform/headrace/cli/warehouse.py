@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .context import parse_time_ms, site
-from .errors import CommandError
-from .output import JsonOption, in_bytes, in_time, out, print_json, print_table
+from headrace.cli.context import parse_time_ms, site
+from headrace.cli.errors import CommandError
+from headrace.cli.output import (
+    JsonOption,
+    in_bytes,
+    in_time,
+    out,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

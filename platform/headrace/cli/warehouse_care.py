@@ -10,10 +10,15 @@ from typing import Annotated
 
 import typer
 
-from .context import parse_time_ms, site
-from .errors import CommandError, ExitCode
-from .output import JsonOption, out, print_json
-from .warehouse import TopicsArgument, hours_text, spark, warehouse
+from headrace.cli.context import parse_time_ms, site
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import JsonOption, out, print_json
+from headrace.cli.warehouse import (
+    TopicsArgument,
+    hours_text,
+    spark,
+    warehouse,
+)
 
 HOUR_MS = 3_600_000
 

@@ -11,8 +11,8 @@ import socket
 from pathlib import Path
 from typing import NamedTuple
 
-from .processes import all_pids, command_of, environment_of
-from .site import HOME_VARIABLE, UNIT_VARIABLE, Address
+from headrace.fleet.processes import all_pids, command_of, environment_of
+from headrace.fleet.site import HOME_VARIABLE, UNIT_VARIABLE, Address
 
 _LISTEN_STATE = "0A"
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from .errors import FleetError
+from headrace.fleet.errors import FleetError
 
 REQUEST_TIMEOUT_S: Final = 30.0
 POLL_INTERVAL_S: Final = 0.5

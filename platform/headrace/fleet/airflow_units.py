@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import httpx
 
-from .agent.configuration import Airflow, Configuration
-from .errors import FleetError
-from .probes import get
-from .site import Site
+from headrace.fleet.agent.configuration import Airflow, Configuration
+from headrace.fleet.errors import FleetError
+from headrace.fleet.probes import get
+from headrace.fleet.site import Site
 
 PYTHON_VARIABLE: Final = "HEADRACE_AIRFLOW_PYTHON"
 DAGS_VARIABLE: Final = "HEADRACE_DAGS"

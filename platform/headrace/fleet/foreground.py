@@ -22,12 +22,18 @@ from typing import Any, Final, NoReturn, get_origin
 
 from pydantic.fields import FieldInfo
 
-from .agent.configuration import NAME_PATTERN, Configuration
-from .agent.kinds import KINDS, Host, Kinds, parse_configuration, unit_of
-from .agent.local import find_agent
-from .errors import FleetError
-from .site import HOME_VARIABLE
-from .supervisor import Supervisor
+from headrace.fleet.agent.configuration import NAME_PATTERN, Configuration
+from headrace.fleet.agent.kinds import (
+    KINDS,
+    Host,
+    Kinds,
+    parse_configuration,
+    unit_of,
+)
+from headrace.fleet.agent.local import find_agent
+from headrace.fleet.errors import FleetError
+from headrace.fleet.site import HOME_VARIABLE
+from headrace.fleet.supervisor import Supervisor
 
 DATACENTER_VARIABLE: Final = "HEADRACE_DATACENTER"
 RECORD: Final = "foreground.json"

@@ -14,20 +14,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from .agent.client import AgentClient, conflicts_in
-from .agent.conflicts import conflicts_of
-from .agent.desired import DesiredState, forget_all, unit_names
-from .agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
-from .agent.kinds import Host, parse_configuration, unit_of
-from .agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
-from .agent.places import Places
-from .agent.report import Outcome, UnitReport, ask, report_of
-from .errors import AddressTakenError, FleetError, UnitFailedError
-from .logs import LOG_TAIL_LINES, log_tail
-from .processes import end_units_left_in
-from .site import Site
-from .supervisor import Supervisor
-from .units import Unit, levels, units_of
+from headrace.fleet.agent.client import AgentClient, conflicts_in
+from headrace.fleet.agent.conflicts import conflicts_of
+from headrace.fleet.agent.desired import DesiredState, forget_all, unit_names
+from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
+from headrace.fleet.agent.kinds import Host, parse_configuration, unit_of
+from headrace.fleet.agent.local import (
+    end_idle_daemon,
+    ensure_agent,
+    find_agent,
+    has_ended,
+    wait_ended,
+)
+from headrace.fleet.agent.places import Places
+from headrace.fleet.agent.report import (
+    Outcome,
+    UnitReport,
+    ask,
+    report_of,
+)
+from headrace.fleet.errors import AddressTakenError, FleetError, UnitFailedError
+from headrace.fleet.logs import LOG_TAIL_LINES, log_tail
+from headrace.fleet.processes import end_units_left_in
+from headrace.fleet.site import Site
+from headrace.fleet.supervisor import Supervisor
+from headrace.fleet.units import Unit, levels, units_of
 
 __all__ = ["check_addresses", "down", "log_tail", "may_start", "prepared", "restart", "status", "up"]
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import httpx
 
-from .site import Address
+from headrace.fleet.site import Address
 
 PROBE_TIMEOUT_S: Final = 3.0
 ANSWER_BYTES_MAX: Final = 64 << 10

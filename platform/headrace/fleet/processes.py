@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .site import HOME_VARIABLE, UNIT_VARIABLE
+from headrace.fleet.site import HOME_VARIABLE, UNIT_VARIABLE
 
 ORPHAN_TERM_TIMEOUT_S: Final = 10.0
 ORPHAN_KILL_TIMEOUT_S: Final = 10.0

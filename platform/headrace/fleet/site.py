@@ -18,7 +18,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import SiteFileError
+from headrace.fleet.errors import SiteFileError
 
 HOME_VARIABLE: Final = "HEADRACE_HOME"
 # Every supervised process carries both: its home and its name.

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.parsers.expat import ExpatError
 
-from .errors import SupervisorError
-from .processes import command_of, end_units_left_in, is_alive
-from .site import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
-from .units import Unit
+from headrace.fleet.errors import SupervisorError
+from headrace.fleet.processes import command_of, end_units_left_in, is_alive
+from headrace.fleet.site import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
+from headrace.fleet.units import Unit
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,17 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from .agent import configuration as said
-from .agent.configuration import Configuration
-from .airflow_units import airflow_configurations
-from .errors import FleetError, SiteFileError
-from .probes import Probe
-from .site import Address, Datacenter, Mirror, Site
+from headrace.fleet.agent import configuration as said
+from headrace.fleet.agent.configuration import Configuration
+from headrace.fleet.airflow_units import airflow_configurations
+from headrace.fleet.errors import FleetError, SiteFileError
+from headrace.fleet.probes import Probe
+from headrace.fleet.site import (
+    Address,
+    Datacenter,
+    Mirror,
+    Site,
+)
 
 # What a broker of this one machine is told beyond its own defaults. Events of any age are kept (an access log
 # of 2015 is as good an input as today's), within a bound of bytes a partition.
@@ -77,7 +82,7 @@ class Unit:
 def units_of(site: Site) -> tuple[Unit, ...]:
     """All units of the site on this host, each after those it requires."""
     # The agent's units are this module's: it is imported late.
-    from .agent.kinds import Host, unit_of
+    from headrace.fleet.agent.kinds import Host, unit_of
 
     host = Host.here(site.home)
     try:

@@ -20,8 +20,8 @@ def main() -> int:
     # One command of Terraform starts three of these, one after another: what a start costs is felt.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.disable()
-    from .provider import HeadraceProvider
-    from .serving import serve
+    from headrace.provider.provider import HeadraceProvider
+    from headrace.provider.serving import serve
 
     gc.enable()
     return serve(HeadraceProvider())

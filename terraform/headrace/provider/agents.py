@@ -16,8 +16,13 @@ from urllib.parse import urlsplit
 
 from headrace.fleet.errors import FleetError
 from headrace.fleet.site import HOME_VARIABLE
-
-from .values import ResourceError, Trouble, Values, is_known, listed
+from headrace.provider.values import (
+    ResourceError,
+    Trouble,
+    Values,
+    is_known,
+    listed,
+)
 
 if TYPE_CHECKING:
     from headrace.fleet.agent.client import AgentClient

@@ -16,7 +16,7 @@ from msgpack import ExtType
 from tf.gen import tfplugin_pb2 as pb
 from tf.types import Unknown
 
-from .values import number
+from headrace.provider.values import number
 
 _MISSING: Final = object()
 _NESTING: Final = {

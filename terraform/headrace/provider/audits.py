@@ -9,9 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .attributes import Attribute, Schema
-from .resource import Call, DataSource
-from .values import ResourceError, Trouble, Values, is_known
+from headrace.provider.attributes import Attribute, Schema
+from headrace.provider.resource import Call, DataSource
+from headrace.provider.values import (
+    ResourceError,
+    Trouble,
+    Values,
+    is_known,
+)
 
 if TYPE_CHECKING:
     from headrace.audit.report import Report

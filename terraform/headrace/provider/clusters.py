@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headrace.provider.values import Path, Trouble
 from headrace.wire.errors import ErrorCode
-
-from .values import Path, Trouble
 
 if TYPE_CHECKING:
     from headrace.client.errors import BrokerError

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import holdings
-from .attributes import Attribute, Schema
-from .clusters import APPLY_TIMEOUT_S, administered
-from .resource import Call, DataSource
-from .topics import BOOTSTRAP_SERVERS, bootstrap_problems, found_topic
-from .values import ResourceError, Trouble, Values, listed
+from headrace.provider import holdings
+from headrace.provider.attributes import Attribute, Schema
+from headrace.provider.clusters import APPLY_TIMEOUT_S, administered
+from headrace.provider.resource import Call, DataSource
+from headrace.provider.topics import BOOTSTRAP_SERVERS, bootstrap_problems, found_topic
+from headrace.provider.values import (
+    ResourceError,
+    Trouble,
+    Values,
+    listed,
+)
 
 
 class TopicData(DataSource):

@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .audits import reported
-from .values import ResourceError, Trouble, bytes_of, listed
+from headrace.provider.audits import reported
+from headrace.provider.values import (
+    ResourceError,
+    Trouble,
+    bytes_of,
+    listed,
+)
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from tf.types import Unknown
 
 from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError
+from headrace.provider.agents import NotYetKnownError
+from headrace.provider.attributes import Attribute, Schema
+from headrace.provider.planning import Change, Plan, replaces_of
+from headrace.provider.resource import Call, Resource
+from headrace.provider.values import (
+    ResourceError,
+    Trouble,
+    Values,
+    is_known,
+    plain,
+)
 from headrace.warehouse.load_plan import DEFAULTS, FIELDS, LoadPlanError, plan_of
-
-from .agents import NotYetKnownError
-from .attributes import Attribute, Schema
-from .planning import Change, Plan, replaces_of
-from .resource import Call, Resource
-from .values import ResourceError, Trouble, Values, is_known, plain
 
 if TYPE_CHECKING:
     from headrace.fleet.agent.client import AgentClient

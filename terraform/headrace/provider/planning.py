@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from tf.types import Unknown
 
-from .attributes import Schema
-from .values import Trouble, Values, is_same
+from headrace.provider.attributes import Schema
+from headrace.provider.values import Trouble, Values, is_same
 
 
 class Change(NamedTuple):

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .agents import Agents, check
-from .attributes import Attribute, Schema
-from .audits import AuditVerdict
-from .data_sources import ClusterData, TopicData
-from .loads import Load
-from .resource import DataSource, Resource
-from .schemas import SchemaResource
-from .topics import Topic
-from .turns import Turns
-from .units import UNIT_RESOURCES
-from .values import Trouble, Values, is_known
+from headrace.provider.agents import Agents, check
+from headrace.provider.attributes import Attribute, Schema
+from headrace.provider.audits import AuditVerdict
+from headrace.provider.data_sources import ClusterData, TopicData
+from headrace.provider.loads import Load
+from headrace.provider.resource import DataSource, Resource
+from headrace.provider.schemas import SchemaResource
+from headrace.provider.topics import Topic
+from headrace.provider.turns import Turns
+from headrace.provider.units import UNIT_RESOURCES
+from headrace.provider.values import Trouble, Values, is_known
 
 ADDRESS: Final = "headrace.local/headrace/headrace"
 READY_TIMEOUT_S: Final = 180.0

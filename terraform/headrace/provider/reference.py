@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from .attributes import Attribute
-from .provider import SCHEMA, HeadraceProvider
-from .units import UNIT_RESOURCES
+from headrace.provider.attributes import Attribute
+from headrace.provider.provider import SCHEMA, HeadraceProvider
+from headrace.provider.units import UNIT_RESOURCES
 
 _IDS: Final = {
     "topic": "`BROKER,…/NAME`, such as `127.1.0.11:9092/page-view`",

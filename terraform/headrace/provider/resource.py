@@ -10,12 +10,12 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from .attributes import Schema
-from .planning import Change, Plan, replaces_of
-from .values import Trouble, Values
+from headrace.provider.attributes import Schema
+from headrace.provider.planning import Change, Plan, replaces_of
+from headrace.provider.values import Trouble, Values
 
 if TYPE_CHECKING:
-    from .provider import HeadraceProvider
+    from headrace.provider.provider import HeadraceProvider
 
 
 @dataclass

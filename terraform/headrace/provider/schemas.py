@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf.types import Unknown
 
-from .attributes import Attribute, Schema
-from .planning import Change, Plan, replaces_of
-from .resource import Call, Resource
-from .values import ResourceError, Trouble, Values, is_known
+from headrace.provider.attributes import Attribute, Schema
+from headrace.provider.planning import Change, Plan, replaces_of
+from headrace.provider.resource import Call, Resource
+from headrace.provider.values import (
+    ResourceError,
+    Trouble,
+    Values,
+    is_known,
+)
 
 if TYPE_CHECKING:
     from headrace.registry.client import SchemaRegistryClient

@@ -21,12 +21,17 @@ from tf.utils import Diagnostics, read_dynamic_value, to_dynamic_value
 
 from headrace.fleet.agent.errors import AgentUnreachableError
 from headrace.fleet.errors import FleetError
-
-from .attributes import Schema
-from .planning import change_of
-from .provider import SCHEMA, HeadraceProvider
-from .resource import Call, DataSource, Resource
-from .values import INTERRUPTED, ResourceError, Trouble, Values, wire
+from headrace.provider.attributes import Schema
+from headrace.provider.planning import change_of
+from headrace.provider.provider import SCHEMA, HeadraceProvider
+from headrace.provider.resource import Call, DataSource, Resource
+from headrace.provider.values import (
+    INTERRUPTED,
+    ResourceError,
+    Trouble,
+    Values,
+    wire,
+)
 
 logger = logging.getLogger(__name__)
 

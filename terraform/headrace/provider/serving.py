@@ -29,9 +29,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tf.gen import grpc_controller_pb2, grpc_controller_pb2_grpc, grpc_stdio_pb2_grpc, tfplugin_pb2_grpc
 
-from . import logs
-from .provider import HeadraceProvider
-from .servicer import Servicer
+from headrace.provider import logs
+from headrace.provider.provider import HeadraceProvider
+from headrace.provider.servicer import Servicer
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,23 @@ from typing import TYPE_CHECKING, Final
 
 from tf.types import Unknown
 
-from . import holdings
-from .attributes import Attribute, Schema
-from .clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S, administered, refused
-from .planning import Change, Plan, replaces_of
-from .resource import Call, Resource
-from .unit_kinds import ALLOW_DATA_LOSS
-from .values import ResourceError, Trouble, Values, is_known
+from headrace.provider import holdings
+from headrace.provider.attributes import Attribute, Schema
+from headrace.provider.clusters import (
+    APPLY_TIMEOUT_S,
+    PLAN_TIMEOUT_S,
+    administered,
+    refused,
+)
+from headrace.provider.planning import Change, Plan, replaces_of
+from headrace.provider.resource import Call, Resource
+from headrace.provider.unit_kinds import ALLOW_DATA_LOSS
+from headrace.provider.values import (
+    ResourceError,
+    Trouble,
+    Values,
+    is_known,
+)
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .values import ResourceError, Trouble
+from headrace.provider.values import ResourceError, Trouble
 
 
 class Turn:

@@ -13,10 +13,14 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from headrace.fleet.agent import configuration as said
-
-from .attributes import Attribute, Schema, attributes_of
-from .descriptions import description_of
-from .values import Trouble, Values, is_known, plain
+from headrace.provider.attributes import Attribute, Schema, attributes_of
+from headrace.provider.descriptions import description_of
+from headrace.provider.values import (
+    Trouble,
+    Values,
+    is_known,
+    plain,
+)
 
 # What a unit says of itself. A plan wants it ready and without drift: what is not so is shown as a change.
 LIFE: Final = (

@@ -14,16 +14,21 @@ from tf.types import Unknown
 
 from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.fleet.errors import FleetError
-
-from . import holdings, unit_kinds
-from .agents import NotYetKnownError
-from .attributes import Schema
-from .clusters import PLAN_TIMEOUT_S, administered
-from .holdings import Holdings
-from .planning import Change, Plan, replaces_of
-from .resource import Call, Resource
-from .unit_kinds import UnitKind
-from .values import INTERRUPTED, ResourceError, Trouble, Values, is_known
+from headrace.provider import holdings, unit_kinds
+from headrace.provider.agents import NotYetKnownError
+from headrace.provider.attributes import Schema
+from headrace.provider.clusters import PLAN_TIMEOUT_S, administered
+from headrace.provider.holdings import Holdings
+from headrace.provider.planning import Change, Plan, replaces_of
+from headrace.provider.resource import Call, Resource
+from headrace.provider.unit_kinds import UnitKind
+from headrace.provider.values import (
+    INTERRUPTED,
+    ResourceError,
+    Trouble,
+    Values,
+    is_known,
+)
 
 if TYPE_CHECKING:
     from headrace.fleet.agent.client import AgentClient

@@ -19,17 +19,22 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.fleet.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN
+from headrace.fleet.agent.errors import (
+    AgentError,
+    BadRequestError,
+    BodyTooLongError,
+    NotReadyError,
+    shortened,
+)
+from headrace.fleet.agent.folders import folder_size_bytes
+from headrace.fleet.agent.keeper import UNITS_MAX, Keeper
+from headrace.fleet.agent.kinds import Kinds, parse_configuration
+from headrace.fleet.agent.loads import Loads
+from headrace.fleet.agent.report import Outcome, UnitReport
+from headrace.fleet.agent.tokens import is_authorized
 from headrace.fleet.errors import FleetError, SupervisorError
 from headrace.fleet.logs import LOG_LINES_MAX, log_tail
-
-from .configuration import NAME_LENGTH_MAX, NAME_PATTERN
-from .errors import AgentError, BadRequestError, BodyTooLongError, NotReadyError, shortened
-from .folders import folder_size_bytes
-from .keeper import UNITS_MAX, Keeper
-from .kinds import Kinds, parse_configuration
-from .loads import Loads
-from .report import Outcome, UnitReport
-from .tokens import is_authorized
 
 logger = logging.getLogger(__name__)
 

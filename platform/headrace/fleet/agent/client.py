@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import httpx
 
-from .errors import AgentRefusedError, AgentUnreachableError, Conflict
-from .report import Outcome, UnitReport
+from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
+from headrace.fleet.agent.report import Outcome, UnitReport
 
 CONNECT_TIMEOUT_S: Final = 10.0
 # Longer than the slowest answer without a wait: somebody else changes the unit, which then ends slowly.

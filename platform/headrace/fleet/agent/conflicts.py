@@ -11,11 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.fleet.addresses import holder_of, is_taken
+from headrace.fleet.agent.errors import (
+    AddressNotHereError,
+    ConfigurationError,
+    Conflict,
+    FieldProblem,
+)
 from headrace.fleet.errors import FleetError
 from headrace.fleet.site import Address
 from headrace.fleet.units import Unit, levels
-
-from .errors import AddressNotHereError, ConfigurationError, Conflict, FieldProblem
 
 
 def conflicts_of(

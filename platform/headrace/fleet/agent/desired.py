@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from .configuration import Configuration
-from .errors import AgentStateError, BadRequestError
-from .folders import NEW, remove_durably, write_durably
+from headrace.fleet.agent.configuration import Configuration
+from headrace.fleet.agent.errors import AgentStateError, BadRequestError
+from headrace.fleet.agent.folders import NEW, remove_durably, write_durably
 
 FORMAT: Final = 1
 

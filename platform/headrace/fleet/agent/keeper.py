@@ -20,15 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from headrace.fleet.errors import FleetError
-from headrace.fleet.processes import end_units_left_in
-from headrace.fleet.supervisor import Differences, Supervisor, UnitState
-from headrace.fleet.units import Unit, levels
-
-from .configuration import Configuration
-from .conflicts import check_order, conflicts_of, with_local_requirements
-from .desired import DesiredState, Entry
-from .errors import (
+from headrace.fleet.agent.configuration import Configuration
+from headrace.fleet.agent.conflicts import check_order, conflicts_of, with_local_requirements
+from headrace.fleet.agent.desired import DesiredState, Entry
+from headrace.fleet.agent.errors import (
     BusyError,
     ConflictError,
     NotReadyBeforeError,
@@ -37,7 +32,19 @@ from .errors import (
     UnitsLeftError,
     UnitUnknownError,
 )
-from .report import Drift, Outcome, UnitReport, ask, drift_of, outcome_of, report_of
+from headrace.fleet.agent.report import (
+    Drift,
+    Outcome,
+    UnitReport,
+    ask,
+    drift_of,
+    outcome_of,
+    report_of,
+)
+from headrace.fleet.errors import FleetError
+from headrace.fleet.processes import end_units_left_in
+from headrace.fleet.supervisor import Differences, Supervisor, UnitState
+from headrace.fleet.units import Unit, levels
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,18 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
+from headrace.fleet.agent.configuration import (
+    Airflow,
+    Auditor,
+    Balancer,
+    Broker,
+    Configuration,
+    Hdfs,
+    Mirror,
+    Registry,
+    ZooKeeper,
+)
+from headrace.fleet.agent.errors import ConfigurationError, FieldProblem
 from headrace.fleet.airflow_units import (
     HEARTBEATS,
     AirflowProbe,
@@ -28,19 +40,6 @@ from headrace.fleet.errors import FleetError
 from headrace.fleet.probes import BalancerProbe, BrokerProbe, HdfsProbe, HttpProbe, ZooKeeperProbe
 from headrace.fleet.site import Address
 from headrace.fleet.units import Unit, java, zookeeper_jars
-
-from .configuration import (
-    Airflow,
-    Auditor,
-    Balancer,
-    Broker,
-    Configuration,
-    Hdfs,
-    Mirror,
-    Registry,
-    ZooKeeper,
-)
-from .errors import ConfigurationError, FieldProblem
 
 # Bounded heaps: a whole site may share one machine with Spark.
 ZOOKEEPER_HEAP_START: Final = "-Xms24m"

@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from headrace.fleet.agent.errors import (
+    AgentError,
+    ConfigurationError,
+    FieldProblem,
+    shortened,
+)
+from headrace.fleet.agent.folders import remove_durably, write_durably
+from headrace.fleet.agent.report import Outcome
 from headrace.warehouse.load_plan import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadPlanError, plan_of
-
-from .errors import AgentError, ConfigurationError, FieldProblem, shortened
-from .folders import remove_durably, write_durably
-from .report import Outcome
 
 LOADS_MAX: Final = 1000
 

@@ -14,14 +14,18 @@ import time
 from pathlib import Path
 from typing import Final
 
+from headrace.fleet.agent.client import AgentClient, pinned
+from headrace.fleet.agent.errors import AgentStateError, AgentUnreachableError
+from headrace.fleet.agent.places import (
+    Places,
+    Whereabouts,
+    build,
+    is_locked,
+)
+from headrace.fleet.agent.tokens import read_token
 from headrace.fleet.logs import log_tail
 from headrace.fleet.processes import is_alive
 from headrace.fleet.site import HOME_VARIABLE, Address
-
-from .client import AgentClient, pinned
-from .errors import AgentStateError, AgentUnreachableError
-from .places import Places, Whereabouts, build, is_locked
-from .tokens import read_token
 
 PROGRAM: Final = (sys.executable, "-m", "headrace.fleet.agent")
 START_TIMEOUT_S: Final = 60.0

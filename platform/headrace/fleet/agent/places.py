@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from .errors import AgentStateError
+from headrace.fleet.agent.errors import AgentStateError
 
 LOCK_PAUSES_S: Final = (0.05, 0.1, 0.2)
 

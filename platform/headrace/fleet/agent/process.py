@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.fleet.addresses import holder_of
+from headrace.fleet.agent.errors import AgentStateError
+from headrace.fleet.agent.kinds import KINDS, Kinds
+from headrace.fleet.agent.places import Places, lock
+from headrace.fleet.agent.tokens import make_token
 from headrace.fleet.errors import AddressTakenError, FleetError
 from headrace.fleet.site import HOME_VARIABLE, Address
 from headrace.fleet.supervisor import Supervisor
-
-from .errors import AgentStateError
-from .kinds import KINDS, Kinds
-from .places import Places, lock
-from .tokens import make_token
 
 CONNECTIONS_WAITING_MAX: Final = 128
 LOG_BYTES_MAX: Final = 5 << 20
@@ -95,7 +94,7 @@ def run_agent(
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(supervisor.ensure_daemon, ())
                 # Half a second, in which supervisord starts.
-                from .serving import serve
+                from headrace.fleet.agent.serving import serve
             is_new = starting.result()
             try:
                 serve(

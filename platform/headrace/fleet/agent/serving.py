@@ -20,12 +20,17 @@ from typing import Final
 
 import uvicorn
 
-from .app import create_app
-from .desired import DesiredState
-from .keeper import Keeper
-from .kinds import Host, Kinds, parse_configuration, unit_of
-from .loads import Loads
-from .places import Places, Whereabouts, build
+from headrace.fleet.agent.app import create_app
+from headrace.fleet.agent.desired import DesiredState
+from headrace.fleet.agent.keeper import Keeper
+from headrace.fleet.agent.kinds import (
+    Host,
+    Kinds,
+    parse_configuration,
+    unit_of,
+)
+from headrace.fleet.agent.loads import Loads
+from headrace.fleet.agent.places import Places, Whereabouts, build
 
 SHUTDOWN_WAIT_MAX_S: Final = 5
 REQUESTS_AT_ONCE_MAX: Final = 200

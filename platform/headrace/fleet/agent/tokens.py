@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from .errors import AgentStateError
+from headrace.fleet.agent.errors import AgentStateError
 
 TOKEN_BYTES: Final = 32
 TOKEN_LENGTH_MAX: Final = 512

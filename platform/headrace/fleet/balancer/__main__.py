@@ -22,14 +22,13 @@ from headrace.audit.status import StatusServer
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import FrontRegistry
 from headrace.coordination.session import ZooKeeperSession
-
-from .backends import Address
-from .control import Control, Engine
-from .embedded import EmbeddedEngine
-from .errors import BalancerError
-from .haproxy import HaproxyEngine, socket_path
-from .haproxy_config import Settings
-from .page import page
+from headrace.fleet.balancer.backends import Address
+from headrace.fleet.balancer.control import Control, Engine
+from headrace.fleet.balancer.embedded import EmbeddedEngine
+from headrace.fleet.balancer.errors import BalancerError
+from headrace.fleet.balancer.haproxy import HaproxyEngine, socket_path
+from headrace.fleet.balancer.haproxy_config import Settings
+from headrace.fleet.balancer.page import page
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,15 @@ from typing import Any, Final, Protocol
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import Front, FrontRegistry
 from headrace.coordination.session import HeldNode
-
-from .backends import Address, Backend, Figures, Phase, after_fronts, without_drained
-from .errors import BalancerError
+from headrace.fleet.balancer.backends import (
+    Address,
+    Backend,
+    Figures,
+    Phase,
+    after_fronts,
+    without_drained,
+)
+from headrace.fleet.balancer.errors import BalancerError
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from .backends import (
+from headrace.fleet.balancer.backends import (
     CHECK_INTERVAL_S,
     CHECK_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
@@ -25,7 +25,7 @@ from .backends import (
     Phase,
     choose,
 )
-from .haproxy_config import CHECK_ANSWER, CHECK_REQUEST, HALF_CLOSED_TIMEOUT_S
+from headrace.fleet.balancer.haproxy_config import CHECK_ANSWER, CHECK_REQUEST, HALF_CLOSED_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 

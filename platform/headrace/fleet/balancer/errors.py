@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import FleetError
+from headrace.fleet.errors import FleetError
 
 
 class BalancerError(FleetError):

@@ -18,9 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from .backends import Backend, Figures
-from .errors import BalancerError
-from .haproxy_config import POOL, Settings, commands, config_text, parse_figures, parse_servers
+from headrace.fleet.balancer.backends import Backend, Figures
+from headrace.fleet.balancer.errors import BalancerError
+from headrace.fleet.balancer.haproxy_config import (
+    POOL,
+    Settings,
+    commands,
+    config_text,
+    parse_figures,
+    parse_servers,
+)
 
 logger = logging.getLogger(__name__)
 

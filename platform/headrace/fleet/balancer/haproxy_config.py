@@ -13,9 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.wire.apis import ApiKey, frame_request
-
-from .backends import (
+from headrace.fleet.balancer.backends import (
     CHECK_INTERVAL_S,
     CHECK_TIMEOUT_S,
     CHECKS_TO_FALL,
@@ -25,6 +23,7 @@ from .backends import (
     Figures,
     Phase,
 )
+from headrace.wire.apis import ApiKey, frame_request
 
 POOL: Final = "brokers"
 # Clients and brokers both close idle connections themselves, after 10 minutes or so.

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from .plan import GROUP, TOPIC, DemoPlan, Service
-from .told import Child
+from headrace.fleet.demo.plan import (
+    GROUP,
+    TOPIC,
+    DemoPlan,
+    Service,
+)
+from headrace.fleet.demo.told import Child
 
 _HERE: Final = __name__.rpartition(".")[0]
 

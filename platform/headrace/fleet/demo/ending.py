@@ -17,14 +17,13 @@ from headrace.audit.evidence import Finding, Status
 from headrace.audit.report import Report
 from headrace.audit.wording import hour
 from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
+from headrace.fleet.demo.access_log import HOUR_MS
+from headrace.fleet.demo.loads import Sealing
+from headrace.fleet.demo.outcome import differences
+from headrace.fleet.demo.plan import TOPIC, DemoPlan
+from headrace.fleet.demo.progress import Stage
+from headrace.fleet.demo.run import Flow
 from headrace.fleet.report_view import print_report
-
-from .access_log import HOUR_MS
-from .loads import Sealing
-from .outcome import differences
-from .plan import TOPIC, DemoPlan
-from .progress import Stage
-from .run import Flow
 
 PAPER_S: Final = 10.0
 DIFFERENCES_SHOWN_MAX: Final = 10

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from headrace.fleet.airflow_client import AirflowClient, Run, RunFailedError
 from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
+from headrace.fleet.demo.outcome import Load
 from headrace.fleet.errors import FleetError
 from headrace.fleet.site import Site
 from headrace.warehouse.commitlog import CommitLog
@@ -21,8 +22,6 @@ from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.manifest import Manifest
 from headrace.warehouse.options import DEFAULT_ROOT
 from headrace.warehouse.seal import is_stale, seals
-
-from .outcome import Load
 
 LOOK_INTERVAL_S: Final = 1.0
 CAUSED_TIMEOUT_S: Final = 60.0

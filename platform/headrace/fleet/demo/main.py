@@ -6,14 +6,25 @@ import time
 from pathlib import Path
 
 from headrace.fleet.airflow_units import check_installed
+from headrace.fleet.demo.ending import print_account, print_ending
+from headrace.fleet.demo.outcome import new_findings
+from headrace.fleet.demo.plan import (
+    EVENT_COUNT,
+    PUBLISHING_S,
+    TOPIC,
+    make_plan,
+)
+from headrace.fleet.demo.progress import Stage
+from headrace.fleet.demo.recount import count_rows
+from headrace.fleet.demo.run import (
+    account,
+    bring_up,
+    flow,
+    make_topics,
+    report_before,
+    seal,
+)
 from headrace.fleet.site import Site
-
-from .ending import print_account, print_ending
-from .outcome import new_findings
-from .plan import EVENT_COUNT, PUBLISHING_S, TOPIC, make_plan
-from .progress import Stage
-from .recount import count_rows
-from .run import account, bring_up, flow, make_topics, report_before, seal
 
 
 def run_demo(

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from headrace.audit.evidence import Finding, Status
 from headrace.audit.report import Report
-
-from .latency import Latencies
-from .watcher import Arrival
+from headrace.fleet.demo.latency import Latencies
+from headrace.fleet.demo.watcher import Arrival
 
 
 class Load(NamedTuple):

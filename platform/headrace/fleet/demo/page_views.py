@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final
 
-from .access_log import LoggedView
+from headrace.fleet.demo.access_log import LoggedView
 
 MEMBER_COUNT: Final = 2_000
 PAGE_COUNT: Final = 500

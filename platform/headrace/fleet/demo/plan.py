@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from headrace.fleet.demo.access_log import HOUR_MS, count_by_hour
 from headrace.fleet.errors import FleetError
 from headrace.fleet.site import Datacenter, Site
-
-from .access_log import HOUR_MS, count_by_hour
 
 TOPIC: Final = "page-view"
 PARTITION_COUNT: Final = 3

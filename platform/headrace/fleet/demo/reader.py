@@ -13,9 +13,8 @@ from typing import Final
 
 from headrace.client import ConsumerGroup
 from headrace.events import published_ms
-
-from .latency import Latencies
-from .told import tell, until_told_to_stop
+from headrace.fleet.demo.latency import Latencies
+from headrace.fleet.demo.told import tell, until_told_to_stop
 
 TELL_INTERVAL_S: Final = 0.25
 

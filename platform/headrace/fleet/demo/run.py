@@ -18,22 +18,26 @@ from headrace.audit.store import AuditStore
 from headrace.client import Admin
 from headrace.client.errors import BrokerError
 from headrace.fleet import operate, terraform
+from headrace.fleet.demo.access_log import HOUR_MS, count_by_hour
+from headrace.fleet.demo.children import start_reader, start_service, start_watcher
+from headrace.fleet.demo.latency import Latencies
+from headrace.fleet.demo.loads import (
+    Loads,
+    Sealing,
+    loads_of,
+    wait_for_seals,
+)
+from headrace.fleet.demo.outcome import Load, latency_to_hdfs
+from headrace.fleet.demo.plan import PARTITION_COUNT, TOPIC, DemoPlan
+from headrace.fleet.demo.progress import Bars, Stage
+from headrace.fleet.demo.recount import Start, next_load
+from headrace.fleet.demo.told import Child, end_all
+from headrace.fleet.demo.watcher import Notes
 from headrace.fleet.errors import FleetError
 from headrace.fleet.probes import BalancerProbe
 from headrace.fleet.terraform import Said
 from headrace.fleet.units import Unit, units_of
 from headrace.wire.errors import ErrorCode
-
-from .access_log import HOUR_MS, count_by_hour
-from .children import start_reader, start_service, start_watcher
-from .latency import Latencies
-from .loads import Loads, Sealing, loads_of, wait_for_seals
-from .outcome import Load, latency_to_hdfs
-from .plan import PARTITION_COUNT, TOPIC, DemoPlan
-from .progress import Bars, Stage
-from .recount import Start, next_load
-from .told import Child, end_all
-from .watcher import Notes
 
 POLL_INTERVAL_S: Final = 0.2
 READY_TIMEOUT_S: Final = 90.0

@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from headrace.client.faults import DropPlan
 from headrace.events import EventPublisher
-
-from .access_log import HOUR_MS, LoggedView, parse_line
-from .page_views import page_views
-from .told import tell, until_told_to_stop
+from headrace.fleet.demo.access_log import HOUR_MS, LoggedView, parse_line
+from headrace.fleet.demo.page_views import page_views
+from headrace.fleet.demo.told import tell, until_told_to_stop
 
 TELL_INTERVAL_S: Final = 0.25
 CLOSE_TIMEOUT_S: Final = 60.0

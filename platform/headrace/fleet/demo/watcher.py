@@ -17,9 +17,8 @@ from typing import Final, NamedTuple
 from headrace.client import Admin, Consumer
 from headrace.client.errors import UnknownTopicError
 from headrace.events import published_ms
-
-from .latency import Latencies
-from .told import tell, until_told_to_stop
+from headrace.fleet.demo.latency import Latencies
+from headrace.fleet.demo.told import tell, until_told_to_stop
 
 TELL_INTERVAL_S: Final = 0.25
 PARTITIONS_INTERVAL_S: Final = 1.0

@@ -16,10 +16,9 @@ from headrace.fleet import operate
 from headrace.fleet.errors import FleetError
 from headrace.fleet.logs import log_tail
 from headrace.fleet.site import Site
+from headrace.fleet.terraform.folder import make_folder, variables_for_terraform
+from headrace.fleet.terraform.said import Said
 from headrace.fleet.units import Unit
-
-from .folder import make_folder, variables_for_terraform
-from .said import Said
 
 POLL_INTERVAL_S: Final = 0.1
 # Terraform changes so many things at once: enough to have every first unit under way.
