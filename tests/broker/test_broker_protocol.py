@@ -30,7 +30,7 @@ from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import decode_response
 from headrace.wire.records import Record, decode_records, encode_batch
 
-FIVE_SECONDS = i32Timedelta.parse(datetime.timedelta(seconds=5))
+FIVE_S = i32Timedelta.parse(datetime.timedelta(seconds=5))
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_bad_batches_are_refused_and_change_nothing(client: RawClient, topic: st
 
 
 def test_transactions_are_refused(client: RawClient) -> None:
-    request = InitProducerIdRequest(transactional_id=TransactionalId("tx"), transaction_timeout=FIVE_SECONDS)
+    request = InitProducerIdRequest(transactional_id=TransactionalId("tx"), transaction_timeout=FIVE_S)
     assert client.ask(request).error_code.name == "transactional_id_authorization_failed"
 
 
@@ -308,9 +308,7 @@ def test_producer_ids_are_unique(broker_cluster: StartCluster) -> None:
     for broker in cluster.brokers:
         with RawClient(broker.address) as client:
             for _ in range(20):
-                answer = client.ask(
-                    InitProducerIdRequest(transactional_id=None, transaction_timeout=FIVE_SECONDS)
-                )
+                answer = client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout=FIVE_S))
                 assert answer.error_code.name == "none" and answer.producer_epoch == 0
                 seen.add(answer.producer_id)
     assert len(seen) == 40
@@ -412,14 +410,10 @@ def test_topics_come_and_go(broker_cluster: StartCluster) -> None:
             produced = [both[number].produce("t", partition, batch()).error_code for number in (1, 2)]
             assert sorted(produced) == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER], "led by one broker alone"
         grow = CreatePartitionsTopic(name=TopicName("t"), count=i32(5), assignments=None)
-        answer = client.ask(
-            CreatePartitionsRequest(topics=(grow,), timeout=FIVE_SECONDS, validate_only=False)
-        )
+        answer = client.ask(CreatePartitionsRequest(topics=(grow,), timeout=FIVE_S, validate_only=False))
         assert answer.results[0].error_code.name == "none", answer.results[0].error_message
         assert metadata("t") == {"t": ("none", 5)}
-        answer = client.ask(
-            DeleteTopicsRequest(topic_names=(TopicName("t"), TopicName("u")), timeout=FIVE_SECONDS)
-        )
+        answer = client.ask(DeleteTopicsRequest(topic_names=(TopicName("t"), TopicName("u")), timeout=FIVE_S))
         assert [each.error_code.name for each in answer.responses] == ["none", "unknown_topic_or_partition"]
         assert metadata("t") == {"t": ("unknown_topic_or_partition", 0)}
         wait_until(lambda: not [p for b in cluster.brokers for p in b.data_dir.glob("t-*")])

@@ -12,7 +12,7 @@ import pytest
 
 from fix_broker import BrokerCluster, RawClient
 from headrace.broker.errors import Refused
-from headrace.broker.lookups import RUNNING_MAX, WAIT_MS_MAX, WAITING_MAX, Lookups, Outcome
+from headrace.broker.lookups import RUNNING_MAX, WAIT_MAX_MS, WAITING_MAX, Lookups, Outcome
 from headrace.broker.loop import Timer
 from headrace.broker.workers import Workers
 from headrace.log.checkpoint import Checkpoint, encode
@@ -92,16 +92,16 @@ def test_many_ask_for_one_cold_log_and_it_is_read_about_once(log: PartitionLog) 
     assert jobs < 10 * RUNNING_MAX + 20
     assert room.timers, "one timer for all"
     assert len(room.timers) == 1
-    room.wait(WAIT_MS_MAX)
+    room.wait(WAIT_MAX_MS)
     assert room.timers == []
 
 
 def test_a_search_ends_in_time_even_if_the_disk_hangs(log: PartitionLog) -> None:
     room = Room()
     early = [room.find(log.search_timestamp(9)) for _ in range(RUNNING_MAX + 1)]
-    room.wait(WAIT_MS_MAX / 2)
+    room.wait(WAIT_MAX_MS / 2)
     late = room.find(log.search_timestamp(9))
-    room.wait(WAIT_MS_MAX / 2)
+    room.wait(WAIT_MAX_MS / 2)
     for answer in early:
         (refused,) = answer
         assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT

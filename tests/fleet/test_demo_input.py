@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.fleet.demo.access_log import HOUR_MS, count_by_hour, parse_line, parse_time
-from headrace.fleet.demo.latency import LATENCY_MS_MAX, Latencies
+from headrace.fleet.demo.latency import LATENCY_MAX_MS, Latencies
 from headrace.fleet.demo.page_views import page_views
 
 SMALL_LOG = Path(__file__).parent / "access_log_small.txt"
@@ -137,5 +137,5 @@ def test_latencies_are_bounded() -> None:
     latencies = Latencies()
     latencies.add(-5)
     latencies.add(10**9)
-    assert (latencies.quantile(0.5), latencies.quantile(1.0)) == (0, LATENCY_MS_MAX)
+    assert (latencies.quantile(0.5), latencies.quantile(1.0)) == (0, LATENCY_MAX_MS)
     assert Latencies().quantile(0.5) is None

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fix_audit_world import HOUR_A, PartitionBytes
 from headrace.mirror.copying import (
-    AHEAD_BYTES_MAX,
+    AHEAD_MAX_BYTES,
     APPENDS_IN_FLIGHT_MAX,
-    GAP_RECHECK_SECONDS,
+    GAP_RECHECK_S,
     Chunk,
     PartitionCopy,
     State,
@@ -80,7 +80,7 @@ class Simulation:
             ]
         )
         act()
-        assert self.copy.ahead_bytes <= AHEAD_BYTES_MAX + len(self.source.data)
+        assert self.copy.ahead_bytes <= AHEAD_MAX_BYTES + len(self.source.data)
         assert bytes(self.target.data) == self.source.data[: len(self.target.data)]
 
     def grow(self) -> None:
@@ -238,11 +238,11 @@ def test_a_copy_that_is_halted_over_a_gap_looks_again_soon() -> None:
     copy = PartitionCopy("t", 3, 1, draw=random.Random(1).random)
     copy.halt("the source lost its log", 0.0)
     assert copy.status()["gap"] is None
-    assert not copy.is_to_be_located(GAP_RECHECK_SECONDS)
+    assert not copy.is_to_be_located(GAP_RECHECK_S)
     copy.halt("addresses 10 to 30 were deleted", 100.0, (10, 30))
     status = copy.status()
     assert (status["state"], status["address"], status["gap"]) == ("halted", 10, {"from": 10, "to": 30})
-    assert copy.is_to_be_located(100.0 + GAP_RECHECK_SECONDS)
+    assert copy.is_to_be_located(100.0 + GAP_RECHECK_S)
     copy.located(30, 90, (AcceptedGap(1, 10, 30),))
     status = copy.status()
     assert (status["state"], status["gap"], status["reason"]) == ("copying", None, "")

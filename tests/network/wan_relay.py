@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Final
 
 DEVICE: Final = "wan"
-READ_BYTES_MAX: Final = 65_535 + 64
+READ_MAX_BYTES: Final = 65_535 + 64
 READS_PER_WAKEUP_MAX: Final = 64  # of one device, so that others get their turn
-QUEUE_BYTES_MAX: Final = 64 << 20  # on the way; what comes on top is dropped, as a router does
+QUEUE_MAX_BYTES: Final = 64 << 20  # on the way; what comes on top is dropped, as a router does
 
 _CLONE_NEWNET: Final = 0x40000000
 _TUNSETIFF: Final = 0x400454CA
@@ -74,12 +74,12 @@ class Relay:
         due_s = time.monotonic() + self.delay_s
         for _ in range(READS_PER_WAKEUP_MAX):
             try:
-                packet = os.read(device, READ_BYTES_MAX)
+                packet = os.read(device, READ_MAX_BYTES)
             except OSError:
                 return  # nothing more, or the link is down
             to = self._devices.get(packet[_DESTINATION])
             is_ipv4 = len(packet) > _VNET_HEADER_BYTES and packet[_VNET_HEADER_BYTES] >> 4 == 4
-            if to is None or not is_ipv4 or self._queued_bytes >= QUEUE_BYTES_MAX:
+            if to is None or not is_ipv4 or self._queued_bytes >= QUEUE_MAX_BYTES:
                 continue
             self._queued_bytes += len(packet)
             heapq.heappush(self._queue, (due_s, next(self._numbers), to, packet))

@@ -16,10 +16,10 @@ from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
 
 LENGTH_BYTES: Final = 4
 JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
-JOINED_BYTES_MAX: Final = 256 * 1024
+JOINED_MAX_BYTES: Final = 256 * 1024
 REQUEST_HEAD_BYTES: Final = 8
 IN_FLIGHT_MAX: Final = 256  # answers owed before we stop reading (what has arrived already is still served)
-OUTGOING_BYTES_MAX: Final = 32 * 1024 * 1024  # answers not taken by the peer before we stop reading
+OUTGOING_MAX_BYTES: Final = 32 * 1024 * 1024  # answers not taken by the peer before we stop reading
 
 Buffer = bytes | bytearray | memoryview
 Part = bytes | bytearray | memoryview | FileSlice
@@ -116,7 +116,7 @@ class Connection:
     @property
     def must_pause(self) -> bool:
         """The peer is owed too much: read nothing more from it for now."""
-        return len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_BYTES_MAX
+        return len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_MAX_BYTES
 
     @property
     def partial_bytes(self) -> int:
@@ -211,7 +211,7 @@ class Connection:
                 is_slice = isinstance(part, FileSlice)
                 size_bytes = part.length_bytes if isinstance(part, FileSlice) else len(part)
                 self.outgoing_bytes += size_bytes
-                if not is_slice and size_bytes < JOIN_BELOW_BYTES and small_bytes < JOINED_BYTES_MAX:
+                if not is_slice and size_bytes < JOIN_BELOW_BYTES and small_bytes < JOINED_MAX_BYTES:
                     small.append(part)  # type: ignore[arg-type]
                     small_bytes += size_bytes
                     continue

@@ -28,7 +28,7 @@ VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front l
 PASS_VERSION: Final = 9
 CLIENT_ID: Final = "headrace-front"
 # A leader whose disk stalls must say so before the link to it is given up, with all that is in flight there.
-PASSED_TIMEOUT_MS_MAX: Final = ANSWER_WAIT_MS - 5_000
+PASSED_TIMEOUT_MAX_MS: Final = ANSWER_WAIT_MS - 5_000
 
 # What producers are told when a leader could not be asked, and when it may have stored what it was sent. All
 # clients try again after these two; librdkafka takes NETWORK_EXCEPTION in an answer for final.
@@ -132,7 +132,7 @@ class FrontService(BrokerService):
             ProduceTopic(each.topic, NO_UUID, [ProducePartition(each.part.partition, each.part.records)])
             for each in passings
         ]
-        request = ProduceRequest(None, body.acks, min(body.timeout_ms, PASSED_TIMEOUT_MS_MAX), topics)
+        request = ProduceRequest(None, body.acks, min(body.timeout_ms, PASSED_TIMEOUT_MAX_MS), topics)
         frame = produce_wire.encode_request(
             request, version=PASS_VERSION, correlation_id=0, client_id=CLIENT_ID
         )

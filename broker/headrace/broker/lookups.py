@@ -21,7 +21,7 @@ from headrace.wire.errors import ErrorCode
 
 RUNNING_MAX: Final = 2  # of the threads that fsync, too
 WAITING_MAX: Final = 1_000
-WAIT_MS_MAX: Final = 30_000
+WAIT_MAX_MS: Final = 30_000
 
 Outcome = TimestampedOffset | None | Exception
 
@@ -56,11 +56,11 @@ class Lookups:
         self._looks_for_timeouts = False
 
     def find(self, search: Search) -> Promise[Outcome]:
-        """Run the search; resolves with what it found or what went wrong, within `WAIT_MS_MAX`.
+        """Run the search; resolves with what it found or what went wrong, within `WAIT_MAX_MS`.
 
         `Refused` when that is over, or when `WAITING_MAX` others wait.
         """
-        lookup = _Lookup(search, self._monotonic_ms() + WAIT_MS_MAX)
+        lookup = _Lookup(search, self._monotonic_ms() + WAIT_MAX_MS)
         if len(self._open) >= WAITING_MAX:
             search.close()
             lookup.promise.resolve(_refusal(f"{WAITING_MAX} lookups by timestamp wait already"))
@@ -70,7 +70,7 @@ class Lookups:
         self._start()
         if self._open and not self._looks_for_timeouts:
             self._looks_for_timeouts = True
-            self._call_later(WAIT_MS_MAX, self._time_out)
+            self._call_later(WAIT_MAX_MS, self._time_out)
         return lookup.promise
 
     def _start(self) -> None:
@@ -110,7 +110,7 @@ class Lookups:
         for lookup in list(self._open):
             if lookup.deadline_ms > now_ms:
                 break
-            self._end(lookup, _refusal(f"not found within {WAIT_MS_MAX} ms"))
+            self._end(lookup, _refusal(f"not found within {WAIT_MAX_MS} ms"))
         self._looks_for_timeouts = bool(self._open)
         if self._open:
             self._call_later(next(iter(self._open)).deadline_ms - now_ms, self._time_out)

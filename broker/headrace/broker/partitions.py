@@ -28,7 +28,7 @@ from headrace.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 LAZY_FLUSH_MS: Final = 10  # adaptive flushing, while neither a producer nor a consumer waits for it
-APPEND_WAIT_MS_MAX: Final = 300_000  # for the flush, whatever the producer's own timeout is
+APPEND_WAIT_MAX_MS: Final = 300_000  # for the flush, whatever the producer's own timeout is
 TIMEOUT_LOOK_MS: Final = 50  # how late a producer may hear that its time is over
 
 
@@ -212,7 +212,7 @@ class Partitions:
                 each.appended(ErrorCode.NONE, None)
 
     def _await_flush(self, partition: Partition, waiter: AppendWaiter) -> None:
-        deadline_ms = self._monotonic_ms() + min(max(0, waiter.timeout_ms), APPEND_WAIT_MS_MAX)
+        deadline_ms = self._monotonic_ms() + min(max(0, waiter.timeout_ms), APPEND_WAIT_MAX_MS)
         partition.durable_waiting.append((deadline_ms, waiter))
         partition.soonest_deadline_ms = min(partition.soonest_deadline_ms, deadline_ms)
         self._awaited[partition] = None
@@ -245,7 +245,7 @@ class Partitions:
                 each.appended(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{partition.name}: written, but not flushed to the disk within "
-                    f"{min(each.timeout_ms, APPEND_WAIT_MS_MAX)} ms; it may still be",
+                    f"{min(each.timeout_ms, APPEND_WAIT_MAX_MS)} ms; it may still be",
                 )
 
     # flush

@@ -21,11 +21,11 @@ from headrace.wire.frames import FrameReader
 logger = logging.getLogger(__name__)
 
 ANSWER_WAIT_MS: Final = 30_000
-IN_FLIGHT_BYTES_MAX: Final = (
+IN_FLIGHT_MAX_BYTES: Final = (
     128 * 1024 * 1024
 )  # of one peer; beyond it requests are refused, to be tried again
 RECEIVE_BYTES: Final = 64 * 1024
-ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 GATHER_MAX: Final = 64
 
 Address = tuple[str, int]
@@ -83,7 +83,7 @@ class _Link:
         self._peers = peers
         self._loop = peers._loop
         self._address = address
-        self._reader = FrameReader(limit_bytes=ANSWER_BYTES_MAX)
+        self._reader = FrameReader(limit_bytes=ANSWER_MAX_BYTES)
         self._outgoing: deque[memoryview] = deque()
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
@@ -104,7 +104,7 @@ class _Link:
         return bool(self._in_flight or self._outgoing)
 
     def send(self, frame: bytes, done: Done | None) -> bool:
-        if self._in_flight_bytes + len(frame) > IN_FLIGHT_BYTES_MAX and self._in_flight:
+        if self._in_flight_bytes + len(frame) > IN_FLIGHT_MAX_BYTES and self._in_flight:
             return False
         self._outgoing.append(memoryview(frame))
         if done is not None:

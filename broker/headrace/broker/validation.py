@@ -23,7 +23,7 @@ from headrace.wire.batch import (
 from headrace.wire.compression import Codec, decompress
 from headrace.wire.errors import CorruptBatchError, ErrorCode, UnsupportedMagicError
 
-DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+DECOMPRESSED_MAX_BYTES: Final = 256 * 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview
 
@@ -94,7 +94,7 @@ def to_store(
     attributes = header.attributes
     if unpack:
         try:
-            payload = decompress(header.codec, bytes(payload), limit_bytes=DECOMPRESSED_BYTES_MAX)
+            payload = decompress(header.codec, bytes(payload), limit_bytes=DECOMPRESSED_MAX_BYTES)
         except CorruptBatchError as error:
             raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
         attributes &= ~CODEC_MASK

@@ -17,7 +17,7 @@ from headrace.log.producers import ProducerEntry, StoredBatch
 
 FILE_NAME: Final = "checkpoint"
 VERSION: Final = 1
-SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
+SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def decode(content: bytes) -> Checkpoint | None:
 def load(directory: Path) -> Checkpoint | None:
     path = directory / FILE_NAME
     try:
-        if path.stat().st_size > SIZE_BYTES_MAX:
+        if path.stat().st_size > SIZE_MAX_BYTES:
             return None
         return decode(path.read_bytes())
     except FileNotFoundError:

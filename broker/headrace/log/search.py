@@ -20,7 +20,7 @@ from headrace.log.starts import NO_TIMESTAMP
 from headrace.wire.batch import read_header
 from headrace.wire.records import decode_records
 
-DECODED_BATCH_BYTES_MAX: Final = 512 * 1024 * 1024
+DECODED_BATCH_MAX_BYTES: Final = 512 * 1024 * 1024
 
 
 class TimestampedOffset(NamedTuple):
@@ -141,5 +141,5 @@ def _records(batch: bytes, address: int) -> list[TimestampedOffset]:
         return [TimestampedOffset(address, header.max_timestamp_ms)]
     return [
         TimestampedOffset(record.offset, record.timestamp_ms)
-        for record in decode_records(batch, limit_bytes=DECODED_BATCH_BYTES_MAX)
+        for record in decode_records(batch, limit_bytes=DECODED_BATCH_MAX_BYTES)
     ]

@@ -18,11 +18,11 @@ from headrace.client.backoff import Backoff
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import Fetched, ReplicationError, check_batches
 
-AHEAD_BYTES_MAX: Final = 12 * 1024 * 1024  # fetched and not yet acknowledged by the target, of one partition
+AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # fetched and not yet acknowledged by the target, of one partition
 APPENDS_IN_FLIGHT_MAX: Final = 4
 TROUBLE_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
-HALTED_RECHECK_SECONDS: Final = 60.0
-GAP_RECHECK_SECONDS: Final = 2.0  # a gap that is accepted must be passed before it has grown
+HALTED_RECHECK_S: Final = 60.0
+GAP_RECHECK_S: Final = 2.0  # a gap that is accepted must be passed before it has grown
 
 
 class State(StrEnum):
@@ -101,7 +101,7 @@ class PartitionCopy:
 
     def wants_fetch(self) -> int | None:
         """The address to fetch at, None for not now."""
-        if self.state is not State.COPYING or self.ahead_bytes >= AHEAD_BYTES_MAX:
+        if self.state is not State.COPYING or self.ahead_bytes >= AHEAD_MAX_BYTES:
             return None
         return self._fetched_to
 
@@ -158,11 +158,11 @@ class PartitionCopy:
         """
         self._stop(State.HALTED, reason)
         if gap is None:
-            self._not_before_s = now_s + HALTED_RECHECK_SECONDS
+            self._not_before_s = now_s + HALTED_RECHECK_S
         else:
             self.gap = AcceptedGap(self.target_partition, *gap)
             self.copied_to = self.gap.from_address
-            self._not_before_s = now_s + GAP_RECHECK_SECONDS
+            self._not_before_s = now_s + GAP_RECHECK_S
 
     def look_again(self) -> None:
         """A halted copy need not wait: something was done about it."""

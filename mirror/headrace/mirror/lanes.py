@@ -25,11 +25,11 @@ from headrace.wire.primitives import NO_UUID
 REQUEST_TIMEOUT_MS: Final = 30_000
 FETCH_WAIT_MS: Final = 500
 FETCH_WAIT_BUSY_MS: Final = 50  # while a partition waits for room, so that it is not kept out for long
-FETCH_BYTES_MIN: Final = 1024 * 1024
-FETCH_BYTES_MAX: Final = 8 * 1024 * 1024  # also of one partition: it may be the only one that is behind
-LANE_BYTES_MAX: Final = 16 * 1024 * 1024  # asked for or fetched, and not yet acknowledged by the target
-POLL_SECONDS_MAX: Final = 0.5
-LEADER_RETRY_SECONDS: Final = 0.1
+FETCH_MIN_BYTES: Final = 1024 * 1024
+FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # also of one partition: it may be the only one that is behind
+LANE_MAX_BYTES: Final = 16 * 1024 * 1024  # asked for or fetched, and not yet acknowledged by the target
+POLL_MAX_S: Final = 0.5
+LEADER_RETRY_S: Final = 0.1
 
 MOVED: Final = frozenset(
     {
@@ -71,7 +71,7 @@ class Lane:
         """Ask for what the copies want, as far as there is room; how long to wait then. Under the lock."""
         network = self.network
         network.add_topics({copy.topic for copy in self.copies})
-        room = LANE_BYTES_MAX - sum(self._asked_bytes.values())
+        room = LANE_MAX_BYTES - sum(self._asked_bytes.values())
         wanted: dict[int, list[tuple[PartitionCopy, int]]] = {}
         full = False
         now_s = self._clock()
@@ -90,11 +90,11 @@ class Lane:
             elif leader not in self._asked_bytes and network.ready(leader):
                 wanted.setdefault(leader, []).append((copy, address))
         share = room // max(1, len(wanted))
-        if share >= FETCH_BYTES_MIN:
+        if share >= FETCH_MIN_BYTES:
             max_wait_ms = FETCH_WAIT_BUSY_MS if full else FETCH_WAIT_MS
             for leader, parts in wanted.items():
                 self._send_fetch(leader, parts, share, max_wait_ms)
-        return LEADER_RETRY_SECONDS if full else POLL_SECONDS_MAX
+        return LEADER_RETRY_S if full else POLL_MAX_S
 
     def _send_fetch(
         self, leader: int, parts: list[tuple[PartitionCopy, int]], share: int, max_wait_ms: int
@@ -105,11 +105,11 @@ class Lane:
         asked: dict[tuple[str, int], tuple[PartitionCopy, int, int]] = {}
         for copy, address in parts[first:] + parts[:first]:
             asked[copy.topic, copy.partition] = (copy, copy.generation, address)
-            part = FetchPartition(copy.partition, address, FETCH_BYTES_MAX)
+            part = FetchPartition(copy.partition, address, FETCH_MAX_BYTES)
             topics.setdefault(copy.topic, []).append(part)
         # Room is not kept for what is not there: a Fetch that waits for new events would keep others out.
         behind = sum(copy.source_end - address for copy, address in parts)
-        max_bytes = max(FETCH_BYTES_MIN, min(FETCH_BYTES_MAX, share, behind))
+        max_bytes = max(FETCH_MIN_BYTES, min(FETCH_MAX_BYTES, share, behind))
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
@@ -139,6 +139,6 @@ class Lane:
             copy.fetched(generation, address, fetched, now_s)
         elif code in MOVED:
             self.network.request_update()
-            self._pause_until_s[copy] = now_s + LEADER_RETRY_SECONDS
+            self._pause_until_s[copy] = now_s + LEADER_RETRY_S
         elif generation == copy.generation:
             copy.trouble(f"the source answered {code.name} at address {address}", now_s)

@@ -17,7 +17,7 @@ from headrace.client.calls import produce_call
 from headrace.client.errors import ClientError
 from headrace.client.network import Network
 from headrace.mirror.copying import Chunk, PartitionCopy
-from headrace.mirror.lanes import MOVED, POLL_SECONDS_MAX, REQUEST_TIMEOUT_MS, Lane
+from headrace.mirror.lanes import MOVED, POLL_MAX_S, REQUEST_TIMEOUT_MS, Lane
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -25,7 +25,7 @@ from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 logger = logging.getLogger(__name__)
 
 LANES: Final = 8
-PRODUCE_BYTES_MAX: Final = 4 * 1024 * 1024
+PRODUCE_MAX_BYTES: Final = 4 * 1024 * 1024
 PRODUCES_IN_FLIGHT_MAX: Final = 4  # a target broker
 ACKS_ALL: Final = -1
 
@@ -134,7 +134,7 @@ class Pipeline:
             while copies and network.in_flight_count(leader) < PRODUCES_IN_FLIGHT_MAX:
                 self._send_produce(leader, copies)
                 copies = [copy for copy in copies if copy.wants_append()]
-        return POLL_SECONDS_MAX
+        return POLL_MAX_S
 
     def _send_produce(self, leader: int, copies: list[PartitionCopy]) -> None:
         topics: dict[str, list[ProducePartition]] = {}
@@ -145,7 +145,7 @@ class Pipeline:
             sent[copy.topic, copy.target_partition] = (copy, chunk)
             topics.setdefault(copy.topic, []).append(ProducePartition(copy.target_partition, chunk.data))
             size_bytes += len(chunk.data)
-            if size_bytes >= PRODUCE_BYTES_MAX:
+            if size_bytes >= PRODUCE_MAX_BYTES:
                 break
         request = ProduceRequest(
             transactional_id=None,

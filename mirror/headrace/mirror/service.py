@@ -29,12 +29,12 @@ from headrace.replication.pull import ReplicationError
 
 logger = logging.getLogger(__name__)
 
-DISCOVER_SECONDS: Final = 2.0
-STEP_SECONDS: Final = 0.2
+DISCOVER_S: Final = 2.0
+STEP_S: Final = 0.2
 TOPICS_MAX: Final = 10_000
 GAPS_TO_SAY_MAX: Final = 10_000
-ZOOKEEPER_TIMEOUT_SECONDS: Final = 10.0
-ZOOKEEPER_CONNECT_SECONDS: Final = 3.0  # an attempt; a SIGTERM waits for it
+ZOOKEEPER_TIMEOUT_S: Final = 10.0
+ZOOKEEPER_CONNECT_S: Final = 3.0  # an attempt; a SIGTERM waits for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ class Mirror:
             while not self._stopping.is_set():
                 if self._clock() >= discover_at_s:
                     self._discover(source, target, topics)
-                    discover_at_s = self._clock() + DISCOVER_SECONDS
+                    discover_at_s = self._clock() + DISCOVER_S
                 self._locate(source, target)
                 self._say_gaps()
                 if not self._pipeline.is_alive:
                     raise RuntimeError(f"the copying loop broke: {self._pipeline.failure!r}")
-                self._stopping.wait(STEP_SECONDS)
+                self._stopping.wait(STEP_S)
         finally:
             self._pipeline.close()
             if self._publisher is not None:
@@ -130,10 +130,10 @@ class Mirror:
         """A session with the target's ZooKeeper, as soon as it answers; None if told to stop meanwhile."""
         while not self._stopping.is_set():
             session = ZooKeeperSession(
-                self.settings.target_zookeeper, timeout_s=ZOOKEEPER_TIMEOUT_SECONDS, name=self._client_id
+                self.settings.target_zookeeper, timeout_s=ZOOKEEPER_TIMEOUT_S, name=self._client_id
             )
             try:
-                return session.start(connect_timeout_s=ZOOKEEPER_CONNECT_SECONDS)
+                return session.start(connect_timeout_s=ZOOKEEPER_CONNECT_S)
             except CoordinationError as error:
                 self._note(str(error))
         return None

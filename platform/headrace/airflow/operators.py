@@ -22,7 +22,7 @@ from headrace.airflow.spark import Program, PythonProgram, SparkApplication, con
 
 # The file itself, since spark-submit takes no module; the main environment has headrace installed.
 JOB: Final = Path(__file__).parents[1] / "warehouse" / "job.py"
-RESULT_BYTES_MAX: Final = 4 << 20
+RESULT_MAX_BYTES: Final = 4 << 20
 PROBLEMS_MAX: Final = 20
 # Commands of the job that never start Spark.
 PLAIN_COMMANDS: Final = frozenset({"verify", "retain"})
@@ -180,8 +180,8 @@ def read_result(path: Path) -> Any:
     """The JSON that a program left, or None. Raises `ValueError` for more than an XCom should hold."""
     if not path.exists():
         return None
-    if (size := path.stat().st_size) > RESULT_BYTES_MAX:
-        raise ValueError(f"the program's result has {size} bytes; Airflow keeps at most {RESULT_BYTES_MAX}")
+    if (size := path.stat().st_size) > RESULT_MAX_BYTES:
+        raise ValueError(f"the program's result has {size} bytes; Airflow keeps at most {RESULT_MAX_BYTES}")
     return json.loads(path.read_text())
 
 

@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from headrace.airflow.hours import HOUR, hour_key, parse_hour
-from headrace.audit.evidence import DELAY_MS_DEFAULT, Policy, Status, worst
+from headrace.audit.evidence import DELAY_DEFAULT_MS, Policy, Status, worst
 from headrace.audit.report import HourProof, Report, is_complete, report
 from headrace.audit.store import AuditStore
 
-DELAY_DEFAULT: Final = timedelta(milliseconds=DELAY_MS_DEFAULT)
+DELAY_DEFAULT: Final = timedelta(milliseconds=DELAY_DEFAULT_MS)
 HOURS_MAX: Final = 10_000
 REASONS_MAX: Final = 5
 # What may still change by waiting.

@@ -15,23 +15,23 @@ import sys
 import threading
 from typing import Any, Final
 
-from headrace.audit.auditor import EVERY_SECONDS_DEFAULT, Auditor, Settings
+from headrace.audit.auditor import EVERY_DEFAULT_S, Auditor, Settings
 from headrace.audit.folder import Folder
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
 from headrace.audit.status import StatusServer
 from headrace.audit.store import AuditStore, StoreError
-from headrace.audit.tally import BUCKET_MS_DEFAULT, check_bucket_ms
-from headrace.audit.upkeep import KEEP_MS_DEFAULT
+from headrace.audit.tally import BUCKET_DEFAULT_MS, check_bucket_ms
+from headrace.audit.upkeep import KEEP_DEFAULT_MS
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession
 
 logger = logging.getLogger(__name__)
 
-ZOOKEEPER_TIMEOUT_SECONDS: Final = 10.0
-ZOOKEEPER_CONNECT_SECONDS: Final = 60.0
-JOIN_SECONDS: Final = 30.0
+ZOOKEEPER_TIMEOUT_S: Final = 10.0
+ZOOKEEPER_CONNECT_S: Final = 60.0
+JOIN_S: Final = 30.0
 DAY_MS: Final = 24 * 3_600_000
 
 
@@ -45,9 +45,9 @@ class Service:
         mirrors = None
         if options.mirrors_zookeeper:
             self._session = ZooKeeperSession(
-                options.mirrors_zookeeper, timeout_s=ZOOKEEPER_TIMEOUT_SECONDS, name=f"auditor-{self._name}"
+                options.mirrors_zookeeper, timeout_s=ZOOKEEPER_TIMEOUT_S, name=f"auditor-{self._name}"
             )
-            self._session.start(connect_timeout_s=ZOOKEEPER_CONNECT_SECONDS)
+            self._session.start(connect_timeout_s=ZOOKEEPER_CONNECT_S)
             mirrors = MirrorMap(self._session)
 
         def make_reader(start_at: dict[tuple[str, int], int]) -> AuditReader:
@@ -102,7 +102,7 @@ class Service:
         for part in parts:
             part.stop()
         for thread in threads:
-            thread.join(JOIN_SECONDS)
+            thread.join(JOIN_S)
         if self._session is not None:
             self._session.close()
         if self._store is not None:
@@ -165,17 +165,15 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--keep-days",
         type=float,
-        default=KEEP_MS_DEFAULT / DAY_MS,
+        default=KEEP_DEFAULT_MS / DAY_MS,
         help="how long the store keeps an hour (30)",
     )
-    add(
-        "--every", type=_seconds, default=EVERY_SECONDS_DEFAULT, metavar="SECONDS", help="between reports (5)"
-    )
+    add("--every", type=_seconds, default=EVERY_DEFAULT_S, metavar="SECONDS", help="between reports (5)")
     add("--topics", type=_pattern, default=re.compile(".*"), metavar="REGEX", help="topics to count (all)")
     add(
         "--bucket-ms",
         type=_bucket,
-        default=BUCKET_MS_DEFAULT,
+        default=BUCKET_DEFAULT_MS,
         metavar="MS",
         help="span of event time (600000)",
     )

@@ -28,7 +28,7 @@ from headrace.audit.records import (
     Positions,
     ProducerReport,
 )
-from headrace.audit.tally import BUCKET_MS_DEFAULT
+from headrace.audit.tally import BUCKET_DEFAULT_MS
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import ClientError, CorruptRecordsError, OffsetOutOfRangeError
@@ -38,14 +38,14 @@ from headrace.registry.errors import RegistryError, RegistryUnavailableError
 
 logger = logging.getLogger(__name__)
 
-EVERY_SECONDS_DEFAULT: Final = 5.0
-DISCOVER_SECONDS: Final = 2.0
-POLL_SECONDS: Final = 0.2
-TROUBLE_PAUSE_SECONDS: Final = 1.0
+EVERY_DEFAULT_S: Final = 5.0
+DISCOVER_S: Final = 2.0
+POLL_S: Final = 0.2
+TROUBLE_PAUSE_S: Final = 1.0
 LOOK_BACK_MS_FIRST: Final = 10 * 60_000
 LOOK_BACK_FACTOR: Final = 12
 LOOK_BACKS_MAX: Final = 3  # 10 minutes, 2 hours, a day; then from the beginning
-READ_BACK_POLL_SECONDS: Final = 1.0
+READ_BACK_POLL_S: Final = 1.0
 NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's internal ones
 
 
@@ -58,8 +58,8 @@ class Settings:
     registry_url: str
     audit_topic: str
     topics: re.Pattern[str] = re.compile(".*")
-    every_s: float = EVERY_SECONDS_DEFAULT
-    bucket_ms: int = BUCKET_MS_DEFAULT
+    every_s: float = EVERY_DEFAULT_S
+    bucket_ms: int = BUCKET_DEFAULT_MS
 
 
 class Auditor:
@@ -120,7 +120,7 @@ class Auditor:
             while not self._stopping.is_set():
                 now_s = self._clock()
                 if now_s >= discover_at_s and self._attempt(self._discover):
-                    discover_at_s = now_s + DISCOVER_SECONDS
+                    discover_at_s = now_s + DISCOVER_S
                 self._attempt(self._count)
                 full = any(each.is_full for each in self._counting.values())
                 if (now_s >= say_at_s or full) and self._attempt(self._say):
@@ -164,7 +164,7 @@ class Auditor:
             if str(error) != self._trouble:
                 logger.warning("%s; going on as soon as it works", error)
             self._trouble = str(error)
-            self._stopping.wait(TROUBLE_PAUSE_SECONDS)
+            self._stopping.wait(TROUBLE_PAUSE_S)
             return False
         self._trouble = ""
         return True
@@ -191,7 +191,7 @@ class Auditor:
         ends = {key: end for key, end in self._reader.ends().items() if end}
         beats: list[Positions] = []
         while ends and not self._stopping.is_set():
-            read = self._reader.poll(READ_BACK_POLL_SECONDS)
+            read = self._reader.poll(READ_BACK_POLL_S)
             for said in read.said:
                 if isinstance(said.record, Positions) and said.datacenter == self.settings.datacenter:
                     beats.append(said.record)
@@ -243,7 +243,7 @@ class Auditor:
         for said in self._reader.poll(0.0).said:
             self._learn(said.record, said.datacenter)
         try:
-            batches = self._consumer.poll_batches(POLL_SECONDS)
+            batches = self._consumer.poll_batches(POLL_S)
         except OffsetOutOfRangeError as error:
             self._step_over(error)
             return

@@ -24,10 +24,10 @@ MIRROR_HOP: Final = "datacenter → analysis"
 LOAD_HOP: Final = "analysis → warehouse"
 HOPS: Final = (PRODUCER_HOP, MIRROR_HOP, LOAD_HOP)
 
-DELAY_MS_DEFAULT: Final = 5 * 60_000
-LOAD_DELAY_MS_DEFAULT: Final = 2 * HOUR_MS
-REPORT_GRACE_MS_DEFAULT: Final = 30_000
-SILENCE_MS_DEFAULT: Final = 30_000
+DELAY_DEFAULT_MS: Final = 5 * 60_000
+LOAD_DELAY_DEFAULT_MS: Final = 2 * HOUR_MS
+REPORT_GRACE_DEFAULT_MS: Final = 30_000
+SILENCE_DEFAULT_MS: Final = 30_000
 
 
 class Status(StrEnum):
@@ -180,10 +180,10 @@ class Policy:
     `hops` are the ones judged.
     """
 
-    delay_ms: int = DELAY_MS_DEFAULT
-    load_delay_ms: int = LOAD_DELAY_MS_DEFAULT
-    report_grace_ms: int = REPORT_GRACE_MS_DEFAULT
-    silence_ms: int = SILENCE_MS_DEFAULT
+    delay_ms: int = DELAY_DEFAULT_MS
+    load_delay_ms: int = LOAD_DELAY_DEFAULT_MS
+    report_grace_ms: int = REPORT_GRACE_DEFAULT_MS
+    silence_ms: int = SILENCE_DEFAULT_MS
     accept_foreign: re.Pattern[str] | None = None
     hops: tuple[str, ...] = HOPS
 

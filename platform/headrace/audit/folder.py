@@ -22,10 +22,10 @@ from headrace.registry.errors import RegistryError, RegistryUnavailableError
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 0.5
-DISCOVER_SECONDS: Final = 2.0
-TROUBLE_PAUSE_SECONDS: Final = 1.0
-UPKEEP_SECONDS: Final = 600.0
+POLL_S: Final = 0.5
+DISCOVER_S: Final = 2.0
+TROUBLE_PAUSE_S: Final = 1.0
+UPKEEP_S: Final = 600.0
 
 
 class Folder:
@@ -36,7 +36,7 @@ class Folder:
         store: AuditStore,
         make_reader: Callable[[dict[tuple[str, int], int]], AuditReader],
         *,
-        keep_ms: int = upkeep.KEEP_MS_DEFAULT,
+        keep_ms: int = upkeep.KEEP_DEFAULT_MS,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,24 +72,24 @@ class Folder:
         """Fold until `stop`."""
         self._producers = self._store.producers()
         reader = self._make_reader(self._store.positions())
-        discover_at_s, upkeep_at_s = 0.0, self._clock() + UPKEEP_SECONDS
+        discover_at_s, upkeep_at_s = 0.0, self._clock() + UPKEEP_S
         try:
             while not self._stopping.is_set():
                 now_s = self._clock()
                 try:
                     if now_s >= discover_at_s:
                         reader.discover()
-                        discover_at_s = now_s + DISCOVER_SECONDS
-                    self._fold(reader.poll(POLL_SECONDS))
+                        discover_at_s = now_s + DISCOVER_S
+                    self._fold(reader.poll(POLL_S))
                     if now_s >= upkeep_at_s:
                         self._keep_up()
-                        upkeep_at_s = now_s + UPKEEP_SECONDS
+                        upkeep_at_s = now_s + UPKEEP_S
                     self._trouble = ""
                 except (ClientError, RegistryError, RegistryUnavailableError) as error:
                     if str(error) != self._trouble:
                         logger.warning("folding waits: %s", error)
                     self._trouble = str(error)
-                    self._stopping.wait(TROUBLE_PAUSE_SECONDS)
+                    self._stopping.wait(TROUBLE_PAUSE_S)
                 self._unreadable_count = reader.unreadable_count
         finally:
             reader.close()
@@ -102,7 +102,7 @@ class Folder:
             except OperationalError as error:
                 logger.warning("the audit store does not take it yet: %s", error.orig)
                 self._trouble = f"the audit store: {error.orig}"
-                self._stopping.wait(TROUBLE_PAUSE_SECONDS)
+                self._stopping.wait(TROUBLE_PAUSE_S)
                 continue
             self._folded_count += len(read.said)
             for said in read.said:
@@ -113,7 +113,7 @@ class Folder:
 
     def _keep_up(self) -> None:
         now_ms = self._wall_ms()
-        merged = upkeep.merge(self._store, now_ms - upkeep.MERGE_AGE_MS_DEFAULT)
+        merged = upkeep.merge(self._store, now_ms - upkeep.MERGE_AGE_DEFAULT_MS)
         forgotten = upkeep.forget(self._store, now_ms - self._keep_ms)
         if merged or forgotten:
             logger.info("merged %d tallies, forgot %d hours", merged, forgotten)

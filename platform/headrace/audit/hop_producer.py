@@ -27,7 +27,7 @@ from headrace.audit.intervals import Interval, covers, stretches, subtract, unio
 from headrace.audit.silence import judge_silence
 from headrace.audit.tally import NO_PRODUCER
 
-BEAT_STALE_MS_MAX: Final = 5_000  # how old an auditor's knowledge of a log's end may be when it beats
+BEAT_STALE_MAX_MS: Final = 5_000  # how old an auditor's knowledge of a log's end may be when it beats
 
 _NOWHERE = PartitionEvidence()
 
@@ -190,7 +190,7 @@ def _is_over(case: _Case, missing: _Missing, beat: Beat) -> bool:
     if life is None or not life.closed or life.last_ms < missing.reported_ms:
         return False
     counted_all = beat.counted_to_address >= beat.end_address
-    return counted_all and beat.at_ms >= life.last_ms + BEAT_STALE_MS_MAX
+    return counted_all and beat.at_ms >= life.last_ms + BEAT_STALE_MAX_MS
 
 
 def _neighbours(case: _Case, start: int) -> tuple[int | None, int | None]:

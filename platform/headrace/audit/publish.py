@@ -22,7 +22,7 @@ from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.registry.serializers import AvroSerializer, record_name_subject
 from headrace.wire.errors import ErrorCode
 
-FLUSH_TIMEOUT_SECONDS: Final = 60.0
+FLUSH_TIMEOUT_S: Final = 60.0
 
 
 class AuditPublishError(Exception):
@@ -85,7 +85,7 @@ class AuditPublisher:
         except (ClientError, RegistryError, RegistryUnavailableError) as error:
             raise AuditPublishError(f"could not publish to {self._topic}: {error}") from error
 
-    def flush(self, timeout_s: float = FLUSH_TIMEOUT_SECONDS) -> None:
+    def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
         """Return once everything published is acknowledged by all in-sync replicas, or raise
         `AuditPublishError`.
         """
@@ -132,9 +132,7 @@ class AuditPublisher:
         return known
 
 
-def publish_load(
-    publisher: AuditPublisher, load: LoadReport, timeout_s: float = FLUSH_TIMEOUT_SECONDS
-) -> None:
+def publish_load(publisher: AuditPublisher, load: LoadReport, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
     """Say one committed load, in as many records as its size takes, and wait until all are safe.
 
     Raises `AuditPublishError`; the whole call may be repeated, now or by a later run, without harm.

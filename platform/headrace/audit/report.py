@@ -16,8 +16,8 @@ from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
 from headrace.audit.verdicts import judge
 
-QUIET_MS_DEFAULT: Final = 30_000
-WAIT_STEP_SECONDS: Final = 1.0
+QUIET_DEFAULT_MS: Final = 30_000
+WAIT_STEP_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def is_complete(
     *,
     policy: Policy | None = None,
     now_ms: int | None = None,
-    quiet_ms: int = QUIET_MS_DEFAULT,
+    quiet_ms: int = QUIET_DEFAULT_MS,
 ) -> HourProof:
     """Whether the hour that starts at `hour_ms` may be sealed.
 
@@ -163,7 +163,7 @@ def wait_until_settled(
         )
         if (current.verdicts and not unsettled) or clock() >= deadline:
             return current
-        sleep(min(WAIT_STEP_SECONDS, max(0.0, deadline - clock())))
+        sleep(min(WAIT_STEP_S, max(0.0, deadline - clock())))
 
 
 def _unsettled(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:

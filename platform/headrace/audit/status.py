@@ -10,7 +10,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-REQUEST_TIMEOUT_SECONDS: Final = 10.0
+REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class StatusServer:
@@ -28,7 +28,7 @@ class StatusServer:
             raise ValueError(f"{listen!r} is no address; give HOST:PORT")
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_TIMEOUT_SECONDS
+            timeout = REQUEST_TIMEOUT_S
 
             def do_GET(self) -> None:
                 path = self.path.split("?")[0]

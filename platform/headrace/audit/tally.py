@@ -18,10 +18,10 @@ from headrace.wire.errors import WireError
 
 Buffer = bytes | bytearray | memoryview
 
-BUCKET_MS_DEFAULT: Final = 600_000
+BUCKET_DEFAULT_MS: Final = 600_000
 HOUR_MS: Final = 3_600_000
 NO_PRODUCER: Final = -1
-DECODED_BYTES_MAX: Final = 64 * 1024 * 1024  # of one batch's records; beyond it the header must do
+DECODED_MAX_BYTES: Final = 64 * 1024 * 1024  # of one batch's records; beyond it the header must do
 
 
 class Span(NamedTuple):
@@ -144,7 +144,7 @@ def join(last: Span, following: Span) -> Span | None:
 
 
 def tally(
-    buffer: Buffer, bucket_ms: int = BUCKET_MS_DEFAULT, trusted: Callable[[int], bool] | None = None
+    buffer: Buffer, bucket_ms: int = BUCKET_DEFAULT_MS, trusted: Callable[[int], bool] | None = None
 ) -> tuple[Span, ...]:
     """The spans of every complete batch in `buffer`. Raises `CorruptBatchError` where no batch can start."""
     counting = Tally(bucket_ms, trusted)
@@ -152,7 +152,7 @@ def tally(
     return counting.spans
 
 
-def concatenate(tallies: Iterable[Iterable[Span]], bucket_ms: int = BUCKET_MS_DEFAULT) -> tuple[Span, ...]:
+def concatenate(tallies: Iterable[Iterable[Span]], bucket_ms: int = BUCKET_DEFAULT_MS) -> tuple[Span, ...]:
     """The tally of the union of consecutive ranges, given theirs in log order."""
     whole = Tally(bucket_ms)
     for spans in tallies:
@@ -168,7 +168,7 @@ def record_timestamps(buffer: Buffer, at: int, header: BatchHeader) -> list[int]
     """
     records: Buffer = memoryview(buffer)[at + HEADER_SIZE_BYTES : at + header.size_bytes]
     if header.codec is not Codec.NONE:
-        records = decompress(header.codec, records, limit_bytes=DECODED_BYTES_MAX)
+        records = decompress(header.codec, records, limit_bytes=DECODED_MAX_BYTES)
     base_ms = header.base_timestamp_ms
     stamps: list[int] = []
     position = 0

@@ -13,12 +13,12 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from headrace.audit import tables
 from headrace.audit.fold import digest_of
 from headrace.audit.store import AuditStore
-from headrace.audit.tally import BUCKET_MS_DEFAULT, HOUR_MS, Span, Tally
+from headrace.audit.tally import BUCKET_DEFAULT_MS, HOUR_MS, Span, Tally
 
 MERGED_SPANS_MAX: Final = 5_000
 MERGED_TALLIES_MAX: Final = 1_000
-MERGE_AGE_MS_DEFAULT: Final = HOUR_MS
-KEEP_MS_DEFAULT: Final = 30 * 24 * HOUR_MS
+MERGE_AGE_DEFAULT_MS: Final = HOUR_MS
+KEEP_DEFAULT_MS: Final = 30 * 24 * HOUR_MS
 
 
 class _Tally(NamedTuple):
@@ -105,13 +105,13 @@ def _merge_run(connection: Connection, run: list[_Tally]) -> int:
     away.
     """
     gone = 0
-    together = Tally(BUCKET_MS_DEFAULT)
+    together = Tally(BUCKET_DEFAULT_MS)
     merged: list[_Tally] = []
     for tally in run:
         spans = _spans_of(connection, tally.row)
         if merged and len(together) + len(spans) > MERGED_SPANS_MAX:
             gone += _write_merged(connection, merged, together)
-            together, merged = Tally(BUCKET_MS_DEFAULT), []
+            together, merged = Tally(BUCKET_DEFAULT_MS), []
         together.add_spans(spans)
         merged.append(tally)
     return gone + _write_merged(connection, merged, together)

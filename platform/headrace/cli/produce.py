@@ -20,7 +20,7 @@ from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, print_json
 
 FLUSH_TIMEOUT_S = 60.0
-LINE_BYTES_MAX = 1 << 20
+LINE_MAX_BYTES = 1 << 20
 
 
 def produce(

@@ -16,7 +16,7 @@ from headrace.client.batches import ProducerBatch
 from headrace.client.delivery import DeliveryFuture
 from headrace.client.errors import BufferFullError, ClientError, ClosedError, RecordTooLargeError
 from headrace.client.faults import BatchInterceptor
-from headrace.wire.records import RECORD_OVERHEAD_BYTES_MAX, Header
+from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header
 
 BATCH_OVERHEAD_BYTES: Final = 61
 HEADER_OVERHEAD_BYTES: Final = 10
@@ -238,7 +238,7 @@ class Accumulator:
 
 
 def _estimate_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    size_bytes = BATCH_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES_MAX + len(key or b"") + len(value or b"")
+    size_bytes = BATCH_OVERHEAD_BYTES + RECORD_OVERHEAD_MAX_BYTES + len(key or b"") + len(value or b"")
     for name, content in headers:
         size_bytes += HEADER_OVERHEAD_BYTES + 4 * len(name) + len(content or b"")
     return size_bytes

@@ -30,11 +30,11 @@ from headrace.wire.primitives import INT32
 RECEIVE_SIZE_BYTES: Final = 256 * 1024
 RECEIVES_PER_EVENT_MAX: Final = 16
 SEND_BUFFERS_MAX: Final = 64
-CONNECT_SECONDS_MAX: Final = 5.0
+CONNECT_MAX_S: Final = 5.0
 """An attempt: SYNs at 0, 1 and 3 s. The pauses grow, and so long a mended link would not be seen."""
-SILENCE_SECONDS_MAX: Final = 20
+SILENCE_MAX_S: Final = 20
 """A peer whose kernel acknowledges nothing for so long is gone: a cut link sends no word of it."""
-PROBE_SECONDS: Final = 4
+PROBE_S: Final = 4
 PROBES: Final = 3
 SOFTWARE_VERSION: Final = "0.1.0"
 
@@ -88,7 +88,7 @@ class Connection:
         self._client_id = client_id
         self._clock = clock
         self._request_timeout_s = request_timeout_s
-        self._connect_timeout_s = min(request_timeout_s, CONNECT_SECONDS_MAX)
+        self._connect_timeout_s = min(request_timeout_s, CONNECT_MAX_S)
         self._connect_deadline_s = 0.0
         self._heard_s = 0.0
         self._reader = FrameReader(limit_bytes=frame_limit_bytes)
@@ -303,16 +303,16 @@ def choose_versions(offered: dict[int, tuple[int, int]]) -> dict[int, int]:
 
 
 def _notice_silence(connection: socket.socket) -> None:
-    """Have the kernel break the connection with ETIMEDOUT after `SILENCE_SECONDS_MAX`, whether bytes of ours
+    """Have the kernel break the connection with ETIMEDOUT after `SILENCE_MAX_S`, whether bytes of ours
     wait to be acknowledged (TCP_USER_TIMEOUT, RFC 5482) or nothing is on the way (keepalive probes).
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        idle_s = SILENCE_SECONDS_MAX - PROBES * PROBE_SECONDS
+        idle_s = SILENCE_MAX_S - PROBES * PROBE_S
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_SECONDS_MAX * 1000)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MAX_S * 1000)
 
 
 def _reason(error: OSError) -> str:

@@ -18,7 +18,7 @@ from headrace.client.errors import ClientError
 from headrace.client.fetching import Key
 
 QUEUE_RECORDS_MAX: Final = 2000
-QUEUE_BYTES_MAX: Final = 16 * 1024 * 1024
+QUEUE_MAX_BYTES: Final = 16 * 1024 * 1024
 """A stream that has so much waiting gets no more until it is half empty; one poll's records may go over."""
 
 _FOREVER_S: Final = 3600.0
@@ -90,7 +90,7 @@ class MessageStream:
         return self._full
 
     def _is_below(self, part: int) -> bool:
-        return len(self._queue) < QUEUE_RECORDS_MAX // part and self._queue_bytes < QUEUE_BYTES_MAX // part
+        return len(self._queue) < QUEUE_RECORDS_MAX // part and self._queue_bytes < QUEUE_MAX_BYTES // part
 
     def put(self, records: list[ConsumerRecord]) -> None:
         with self._changed:

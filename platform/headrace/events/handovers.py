@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from headrace.client import BatchIdentity
 from headrace.wire.batch import SEQUENCE_SPAN
 
-BUCKET_MS_DEFAULT: Final = 600_000
+BUCKET_DEFAULT_MS: Final = 600_000
 HOUR_MS: Final = 3_600_000
 RANGES_PER_PART_MAX: Final = 500
 
@@ -73,10 +73,10 @@ class _Part:
 class HandoverBook:
     """The books of one publisher. `now_s` is any clock that only goes forward."""
 
-    def __init__(self, bucket_ms: int = BUCKET_MS_DEFAULT) -> None:
+    def __init__(self, bucket_ms: int = BUCKET_DEFAULT_MS) -> None:
         if bucket_ms <= 0 or HOUR_MS % bucket_ms:
             raise ValueError(
-                f"a bucket of {bucket_ms} ms does not divide an hour; take for example {BUCKET_MS_DEFAULT}"
+                f"a bucket of {bucket_ms} ms does not divide an hour; take for example {BUCKET_DEFAULT_MS}"
             )
         self.bucket_ms = bucket_ms
         self._parts: dict[tuple[str, int], list[_Part]] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from headrace.client import DeliveryFuture, Producer
-from headrace.events.handovers import BUCKET_MS_DEFAULT
+from headrace.events.handovers import BUCKET_DEFAULT_MS
 from headrace.events.reporter import CountingObserver, Origin, Reporter, ReportError
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.registry.client import SchemaRegistryClient
@@ -21,13 +21,13 @@ from headrace.registry.serializers import AvroSerializer, record_name_subject
 
 AUDIT_TOPIC: Final = "_audit"
 PUBLISHED_HEADER: Final = "published-ms"
-REPORT_INTERVAL_S_DEFAULT: Final = 10.0
-DELIVERY_TIMEOUT_MS_DEFAULT: Final = 120_000
-LINGER_MS_DEFAULT: Final = 50.0
+REPORT_INTERVAL_DEFAULT_S: Final = 10.0
+DELIVERY_TIMEOUT_DEFAULT_MS: Final = 120_000
+LINGER_DEFAULT_MS: Final = 50.0
 """Events are many and small, and nobody waits for one: a batch of some costs all tiers behind far less."""
 IDLE_FINAL_FACTOR: Final = 4
 """A tally is final after so many delivery time-outs without a change."""
-TIME_MS_MAX: Final = 253_402_300_799_999
+TIME_MAX_MS: Final = 253_402_300_799_999
 """The end of the year 9999: later is a mistake of units."""
 
 _MILLISECONDS: Final = struct.Struct(">q")
@@ -66,8 +66,8 @@ class EventPublisher:
         server: str | None = None,
         schemas_dir: str | Path | None = None,
         schemas: Mapping[str, str] | None = None,
-        bucket_ms: int = BUCKET_MS_DEFAULT,
-        report_interval_s: float = REPORT_INTERVAL_S_DEFAULT,
+        bucket_ms: int = BUCKET_DEFAULT_MS,
+        report_interval_s: float = REPORT_INTERVAL_DEFAULT_S,
         audit_topic: str = AUDIT_TOPIC,
         producer_options: Mapping[str, Any] | None = None,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -75,8 +75,8 @@ class EventPublisher:
         """Raises `ValueError` for settings that make no sense. Connects in the background."""
         options = {
             "compression": "zstd",
-            "delivery_timeout_ms": DELIVERY_TIMEOUT_MS_DEFAULT,
-            "linger_ms": LINGER_MS_DEFAULT,
+            "delivery_timeout_ms": DELIVERY_TIMEOUT_DEFAULT_MS,
+            "linger_ms": LINGER_DEFAULT_MS,
             **(producer_options or {}),
         }
         for name in ("batch_boundary_ms", "observer", "idempotent", "acks"):
@@ -209,7 +209,7 @@ class EventPublisher:
 
 
 def _checked_time(topic: str, time_ms: int) -> int:
-    if not isinstance(time_ms, int) or not 0 <= time_ms <= TIME_MS_MAX:
+    if not isinstance(time_ms, int) or not 0 <= time_ms <= TIME_MAX_MS:
         raise InvalidEventError(f"{topic}: time_ms is {time_ms!r}, expected milliseconds since 1970")
     return time_ms
 

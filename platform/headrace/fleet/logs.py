@@ -12,13 +12,13 @@ from typing import Final
 LOG_TAIL_LINES: Final = 15
 LOG_TAIL_BYTES: Final = 16 << 10
 LOG_LINES_MAX: Final = 10_000
-LOG_BYTES_MAX: Final = 20 << 20
+LOG_MAX_BYTES: Final = 20 << 20
 _LINE_BYTES: Final = 200
 
 
 def log_tail(path: Path, line_count: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log, or an empty text when there is none; at most `LOG_BYTES_MAX` of it is read."""
-    length = min(max(LOG_TAIL_BYTES, line_count * _LINE_BYTES), LOG_BYTES_MAX)
+    """The last lines of a log, or an empty text when there is none; at most `LOG_MAX_BYTES` of it is read."""
+    length = min(max(LOG_TAIL_BYTES, line_count * _LINE_BYTES), LOG_MAX_BYTES)
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -16,7 +16,7 @@ import httpx
 from headrace.fleet.site import Address
 
 PROBE_TIMEOUT_S: Final = 3.0
-ANSWER_BYTES_MAX: Final = 64 << 10
+ANSWER_MAX_BYTES: Final = 64 << 10
 
 
 class Probe(Protocol):
@@ -34,7 +34,7 @@ class ZooKeeperProbe:
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S) as connection:
                 connection.sendall(b"srvr")
                 answer = b""
-                while len(answer) < ANSWER_BYTES_MAX and (data := connection.recv(4096)):
+                while len(answer) < ANSWER_MAX_BYTES and (data := connection.recv(4096)):
                     answer += data
         except OSError as error:
             return f"{self.address} {_reason(error)}"

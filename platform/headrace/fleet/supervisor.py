@@ -32,10 +32,10 @@ from headrace.fleet.units import Unit
 
 logger = logging.getLogger(__name__)
 
-LOG_BYTES_MAX: Final = 10 << 20
+LOG_MAX_BYTES: Final = 10 << 20
 LOG_BACKUPS: Final = 2
 # A unit that ends within this many seconds counts as a failed start: supervisord then waits 1 s, 2 s, 3 s, …
-START_SECONDS: Final = 5
+START_S: Final = 5
 START_RETRIES: Final = 20
 RPC_TIMEOUT_S: Final = 30.0
 DAEMON_TIMEOUT_S: Final = 20.0
@@ -106,7 +106,7 @@ class Supervisor:
     def _configuration(self, units: Iterable[Unit]) -> str:
         daemon = {
             "logfile": self.log_path,
-            "logfile_maxbytes": LOG_BYTES_MAX,
+            "logfile_maxbytes": LOG_MAX_BYTES,
             "logfile_backups": LOG_BACKUPS,
             "pidfile": self.pid_path,
             "childlogdir": self.log_path.parent,
@@ -137,14 +137,14 @@ class Supervisor:
             # The agent starts units in their order; the daemon alone only keeps them alive.
             "autostart": "false",
             "autorestart": "true",
-            "startsecs": START_SECONDS,
+            "startsecs": START_S,
             "startretries": START_RETRIES,
             "stopwaitsecs": unit.stop_timeout_s,
             "stopasgroup": "true",
             "killasgroup": "true",
             "redirect_stderr": "true",
             "stdout_logfile": unit.log_path,
-            "stdout_logfile_maxbytes": LOG_BYTES_MAX,
+            "stdout_logfile_maxbytes": LOG_MAX_BYTES,
             "stdout_logfile_backups": LOG_BACKUPS,
         }
 

@@ -19,7 +19,7 @@ import avro.errors
 import avro.schema
 import fastavro.schema
 
-SCHEMA_BYTES_MAX: Final = 900_000
+SCHEMA_MAX_BYTES: Final = 900_000
 """ZooKeeper takes nodes of less than 1 MiB."""
 SCHEMA_ID_MAX: Final = 2**31 - 1
 
@@ -63,8 +63,8 @@ def parse(text: str) -> ParsedSchema:
 
     Raises `InvalidSchemaError`.
     """
-    if len(text.encode()) > SCHEMA_BYTES_MAX:
-        raise InvalidSchemaError(f"the schema is longer than {SCHEMA_BYTES_MAX} bytes")
+    if len(text.encode()) > SCHEMA_MAX_BYTES:
+        raise InvalidSchemaError(f"the schema is longer than {SCHEMA_MAX_BYTES} bytes")
     try:
         tree = json.loads(text)
         parsed = fastavro.schema.parse_schema(tree)

@@ -19,14 +19,14 @@ from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.registry import errors
 from headrace.registry.errors import RegistryError
-from headrace.registry.schemas import SCHEMA_BYTES_MAX
+from headrace.registry.schemas import SCHEMA_MAX_BYTES
 from headrace.registry.service import AVRO, Registry
 from headrace.registry.store import SchemaStore
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-BODY_BYTES_MAX: Final = 2 * SCHEMA_BYTES_MAX
+BODY_MAX_BYTES: Final = 2 * SCHEMA_MAX_BYTES
 """JSON in JSON: escaping may double it."""
 PAGE_DEFAULT: Final = -1
 
@@ -45,8 +45,8 @@ async def read_body(request: Request) -> dict[str, Any]:
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
-        if len(received) > BODY_BYTES_MAX:
-            raise RegistryError(413, f"The request's body is longer than {BODY_BYTES_MAX} bytes")
+        if len(received) > BODY_MAX_BYTES:
+            raise RegistryError(413, f"The request's body is longer than {BODY_MAX_BYTES} bytes")
     try:
         body = json.loads(received)
     except (ValueError, RecursionError) as error:

@@ -20,7 +20,7 @@ from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN, SCHEMA_ID
 from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.layout import HOUR_MS
 
-WHOLE_FILE_BYTES_MAX: Final = 4 << 20
+WHOLE_FILE_MAX_BYTES: Final = 4 << 20
 TAIL_SIZE_BYTES: Final = 128 << 10
 FILES_AT_ONCE: Final = 4
 _COLUMNS: Final = (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN)
@@ -179,7 +179,7 @@ class _Remote:
         self._held = BytesIO()
         self._held_from = 0
         self.closed = False
-        whole = size_bytes <= WHOLE_FILE_BYTES_MAX
+        whole = size_bytes <= WHOLE_FILE_MAX_BYTES
         self.fetch(0 if whole else size_bytes - TAIL_SIZE_BYTES, size_bytes)
 
     def fetch(self, start: int, end: int) -> None:

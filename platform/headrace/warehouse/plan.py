@@ -9,8 +9,8 @@ from typing import Final
 
 from headrace.warehouse.manifest import Gap
 
-SPLIT_SIZE_BYTES_MAX: Final = 64 << 20
-SPLIT_SIZE_BYTES_MIN: Final = 4 << 20
+SPLIT_SIZE_MAX_BYTES: Final = 64 << 20
+SPLIT_SIZE_MIN_BYTES: Final = 4 << 20
 """Less is not worth a task of its own."""
 
 
@@ -112,5 +112,5 @@ def split_count(size_bytes: int, cores: int) -> int:
     """Into how many parts to cut so many bytes: all cores busy, no part too large, none too small to be
     worth it.
     """
-    busy = min(max(1, cores), max(1, size_bytes // SPLIT_SIZE_BYTES_MIN))
-    return max(busy, -(-size_bytes // SPLIT_SIZE_BYTES_MAX))
+    busy = min(max(1, cores), max(1, size_bytes // SPLIT_SIZE_MIN_BYTES))
+    return max(busy, -(-size_bytes // SPLIT_SIZE_MAX_BYTES))

@@ -8,7 +8,7 @@ from typing import Final
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
-_REMEMBERED_KEY_BYTES_MAX: Final = 64
+_REMEMBERED_KEY_MAX_BYTES: Final = 64
 
 
 def murmur2(key: bytes) -> int:
@@ -28,7 +28,7 @@ def murmur2(key: bytes) -> int:
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
     """The partition of `key`: the hash without its sign bit, modulo the count."""
-    hash_ = _remembered(key) if len(key) <= _REMEMBERED_KEY_BYTES_MAX else murmur2(key)
+    hash_ = _remembered(key) if len(key) <= _REMEMBERED_KEY_MAX_BYTES else murmur2(key)
     return (hash_ & 0x7FFFFFFF) % partition_count
 
 

@@ -21,10 +21,10 @@ from headrace.wire.errors import CorruptBatchError
 
 Header = tuple[str, bytes | None]
 
-RECORD_OVERHEAD_BYTES_MAX: Final = (
+RECORD_OVERHEAD_MAX_BYTES: Final = (
     35  # five varints of 5 bytes, one of 10, attributes: without key, value and headers
 )
-RECORD_SIZE_BYTES_MIN: Final = 7
+RECORD_SIZE_MIN_BYTES: Final = 7
 DECODE_LIMIT_BYTES: Final = 128 * 1024 * 1024
 
 _TABLE_SIZE: Final = 1 << 14
@@ -273,7 +273,7 @@ def _payload(buffer: Buffer, at: int, header: BatchHeader, limit_bytes: int) -> 
         raise CorruptBatchError(f"batch of {header.size_bytes} bytes, {len(buffer) - at} left")
     view = memoryview(buffer)[at + HEADER_SIZE_BYTES : end]
     payload = decompress(header.codec, view, limit_bytes=limit_bytes)
-    if header.record_count * RECORD_SIZE_BYTES_MIN > len(payload):
+    if header.record_count * RECORD_SIZE_MIN_BYTES > len(payload):
         raise CorruptBatchError(f"batch claims {header.record_count} records in {len(payload)} bytes")
     return payload
 

@@ -39,7 +39,7 @@ CORE_PROTOCOL: Final = 1
 PROVIDER_PROTOCOL: Final = 6
 # Terraform's -parallelism is 10 by default; StopProvider must find a thread beside those calls.
 CALLS_MAX: Final = 64
-MESSAGE_BYTES_MAX: Final = 64 << 20
+MESSAGE_MAX_BYTES: Final = 64 << 20
 PARENT_POLL_S: Final = 1.0
 # go-plugin kills who has not ended 2 s after Shutdown.
 GRACE_S: Final = 1.0
@@ -72,7 +72,7 @@ def serve(provider: HeadraceProvider) -> int:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     servicer = Servicer(provider)
-    options = [("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]
+    options = [("grpc.max_receive_message_length", MESSAGE_MAX_BYTES)]
     server = grpc.server(ThreadPoolExecutor(CALLS_MAX, "call"), options=options)
     tfplugin_pb2_grpc.add_ProviderServicer_to_server(servicer, server)
     grpc_controller_pb2_grpc.add_GRPCControllerServicer_to_server(_Controller(ended), server)

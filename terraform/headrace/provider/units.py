@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 WAIT_SLICE_S: Final = 1.0
 LOG_LINES: Final = 15
 # ZooKeeper's `preAllocSize` as the agent sets it.
-TRANSACTION_LOG_BYTES_MIN: Final = 1 << 20
+TRANSACTION_LOG_MIN_BYTES: Final = 1 << 20
 
 
 class UnitResource(Resource):
@@ -344,7 +344,7 @@ class ZooKeeper(UnitResource):
         except CoordinationError as error:
             held = self._on_disk(state, what, f"It does not tell: {error}.")
             # Before its first transaction there are a configuration and an empty snapshot.
-            if held.size_bytes >= TRANSACTION_LOG_BYTES_MIN:
+            if held.size_bytes >= TRANSACTION_LOG_MIN_BYTES:
                 holdings.refuse(what, held)
             return
         if topics:

@@ -16,9 +16,9 @@ from headrace.broker.groups.group import Group
 from headrace.broker.groups.member import ReplyToJoin, ReplyToSync
 from headrace.broker.groups.types import (
     GROUPS_MAX,
-    MEMBER_METADATA_BYTES_MAX,
-    SESSION_TIMEOUT_MS_MAX,
-    SESSION_TIMEOUT_MS_MIN,
+    MEMBER_METADATA_MAX_BYTES,
+    SESSION_TIMEOUT_MAX_MS,
+    SESSION_TIMEOUT_MIN_MS,
     GroupDescription,
     GroupState,
     Join,
@@ -165,8 +165,8 @@ class GroupCoordinator:
 
 
 def _refuse_limits(request: Join) -> ErrorCode:
-    if not SESSION_TIMEOUT_MS_MIN <= request.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
+    if not SESSION_TIMEOUT_MIN_MS <= request.session_timeout_ms <= SESSION_TIMEOUT_MAX_MS:
         return ErrorCode.INVALID_SESSION_TIMEOUT
-    if sum(len(p.metadata) for p in request.protocols) > MEMBER_METADATA_BYTES_MAX:
+    if sum(len(p.metadata) for p in request.protocols) > MEMBER_METADATA_MAX_BYTES:
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     return ErrorCode.NONE

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from headrace.wire.errors import ErrorCode
 
 NO_GENERATION: Final = -1
-SESSION_TIMEOUT_MS_MIN: Final = 1_000
-SESSION_TIMEOUT_MS_MAX: Final = 1_800_000
+SESSION_TIMEOUT_MIN_MS: Final = 1_000
+SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
 MEMBERS_MAX: Final = 1_000
 GROUPS_MAX: Final = 10_000
-MEMBER_METADATA_BYTES_MAX: Final = 1 << 20
+MEMBER_METADATA_MAX_BYTES: Final = 1 << 20
 
 
 class GroupState(Enum):

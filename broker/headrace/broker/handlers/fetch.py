@@ -26,7 +26,7 @@ from headrace.wire.fetch import (
 )
 from headrace.wire.messages import Request
 
-WAIT_MS_MAX: Final = 300_000
+WAIT_MAX_MS: Final = 300_000
 
 
 class _Asked(NamedTuple):
@@ -57,7 +57,7 @@ class FetchWait:
         if body.max_wait_ms <= 0 or self._is_ready():
             self._answer()
             return
-        self._timer = state.loop.call_later(min(body.max_wait_ms, WAIT_MS_MAX), self._answer)
+        self._timer = state.loop.call_later(min(body.max_wait_ms, WAIT_MAX_MS), self._answer)
         for asked in self._asked:
             if asked.partition is not None:
                 asked.partition.readers[self] = None

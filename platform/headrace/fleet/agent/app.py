@@ -38,8 +38,8 @@ from headrace.fleet.logs import LOG_LINES_MAX, log_tail
 
 logger = logging.getLogger(__name__)
 
-BODY_BYTES_MAX: Final = 256 << 10
-WAIT_S_MAX: Final = 600.0
+BODY_MAX_BYTES: Final = 256 << 10
+WAIT_MAX_S: Final = 600.0
 LOG_LINES_DEFAULT: Final = 100
 ERROR_LOG_LINES: Final = 15
 # These name files and programs of the agent's own.
@@ -76,8 +76,8 @@ async def read_body(request: Request) -> Any:
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
-        if len(received) > BODY_BYTES_MAX:
-            raise BodyTooLongError(f"the request's body is longer than {BODY_BYTES_MAX} bytes")
+        if len(received) > BODY_MAX_BYTES:
+            raise BodyTooLongError(f"the request's body is longer than {BODY_MAX_BYTES} bytes")
     if not received:
         return None
     try:
@@ -101,7 +101,7 @@ def _unit_name(name: Annotated[str, Path()]) -> str:
 
 UnitName = Annotated[str, Depends(_unit_name)]
 Body = Annotated[Any, Depends(read_body)]
-WaitS = Annotated[float, Query(ge=0, le=WAIT_S_MAX, allow_inf_nan=False)]
+WaitS = Annotated[float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False)]
 
 
 def create_app(
@@ -254,7 +254,7 @@ def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | 
 
 def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
     @app.post("/v1/restart")
-    def roll(body: Body, wait_s: Annotated[float, Query(gt=0, le=WAIT_S_MAX)] = 60.0) -> dict[str, Any]:
+    def roll(body: Body, wait_s: Annotated[float, Query(gt=0, le=WAIT_MAX_S)] = 60.0) -> dict[str, Any]:
         names = body.get("units") if isinstance(body, dict) and set(body) == {"units"} else None
         if (
             not isinstance(names, list)

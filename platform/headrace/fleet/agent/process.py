@@ -28,7 +28,7 @@ from headrace.fleet.site import HOME_VARIABLE, Address
 from headrace.fleet.supervisor import Supervisor
 
 CONNECTIONS_WAITING_MAX: Final = 128
-LOG_BYTES_MAX: Final = 5 << 20
+LOG_MAX_BYTES: Final = 5 << 20
 LOG_BACKUPS: Final = 2
 
 logger = logging.getLogger("headrace.fleet.agent")
@@ -119,7 +119,7 @@ def run_agent(
 def _log_to(path: Path | None) -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if path is not None:
-        handler = RotatingFileHandler(path, maxBytes=LOG_BYTES_MAX, backupCount=LOG_BACKUPS)
+        handler = RotatingFileHandler(path, maxBytes=LOG_MAX_BYTES, backupCount=LOG_BACKUPS)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)

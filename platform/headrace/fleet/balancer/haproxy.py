@@ -35,7 +35,7 @@ START_WAIT_MAX_S: Final = 10.0
 RELOAD_WAIT_MAX_S: Final = 10.0
 STOP_WAIT_MAX_S: Final = 5.0
 ANSWER_WAIT_MAX_S: Final = 5.0
-ANSWER_BYTES_MAX: Final = 4 << 20
+ANSWER_MAX_BYTES: Final = 4 << 20
 POLL_S: Final = 0.02
 # sockaddr_un holds 108 bytes, and HAProxy binds a longer temporary name first.
 SOCKET_PATH_MAX: Final = 80
@@ -141,7 +141,7 @@ class HaproxyEngine:
     async def _say(self, command: str) -> str:
         """One command over the runtime socket. Raises `OSError`."""
         async with asyncio.timeout(ANSWER_WAIT_MAX_S):
-            reader, writer = await asyncio.open_unix_connection(self._settings.socket, limit=ANSWER_BYTES_MAX)
+            reader, writer = await asyncio.open_unix_connection(self._settings.socket, limit=ANSWER_MAX_BYTES)
             try:
                 writer.write(f"{command}\n".encode())
                 return (await reader.read(-1)).decode(errors="replace")

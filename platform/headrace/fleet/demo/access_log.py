@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-LINE_BYTES_MAX: Final = 64 << 10
+LINE_MAX_BYTES: Final = 64 << 10
 HOUR_MS: Final = 3_600_000
 
 _QUOTED = rb'"((?:[^"\\]|\\.)*)'
@@ -45,7 +45,7 @@ class LoggedView(NamedTuple):
 
 def parse_line(line: bytes) -> LoggedView | None:
     """The page view in one line, or None when the line is not in Combined (or Common) Log Format."""
-    if len(line) > LINE_BYTES_MAX or (match := _LINE.fullmatch(line.rstrip(b"\r\n"))) is None:
+    if len(line) > LINE_MAX_BYTES or (match := _LINE.fullmatch(line.rstrip(b"\r\n"))) is None:
         return None
     time_ms = parse_time(match["time"])
     if time_ms is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 # What takes longer than this counts as this long: the table stays small whatever happens.
-LATENCY_MS_MAX: Final = 10 * 60 * 1000
+LATENCY_MAX_MS: Final = 10 * 60 * 1000
 
 
 class Latencies:
@@ -21,7 +21,7 @@ class Latencies:
 
     def add(self, latency_ms: int, count: int = 1) -> None:
         # A clock set back meanwhile must not make a latency negative.
-        self.counts[min(max(latency_ms, 0), LATENCY_MS_MAX)] += count
+        self.counts[min(max(latency_ms, 0), LATENCY_MAX_MS)] += count
 
     def update(self, others: Iterable[Latencies]) -> None:
         for other in others:

@@ -24,7 +24,7 @@ from headrace.warehouse.options import DEFAULT_ROOT
 
 READERS: Final = 4
 # Below this size a file is fetched at once: a footer and three columns would cost more requests than bytes.
-WHOLE_BYTES_MAX: Final = 4 << 20
+WHOLE_MAX_BYTES: Final = 4 << 20
 _EVENT_TIME: Final = "header.time"
 
 
@@ -76,7 +76,7 @@ def _read(hdfs: Hdfs, path: str, size_bytes: int) -> pa.Table:
     """Partition, offset and event time (Unix ms) of every row of a file."""
     source: io.RawIOBase | io.BytesIO
     source = (
-        io.BytesIO(hdfs.read(path)) if size_bytes <= WHOLE_BYTES_MAX else _HdfsFile(hdfs, path, size_bytes)
+        io.BytesIO(hdfs.read(path)) if size_bytes <= WHOLE_MAX_BYTES else _HdfsFile(hdfs, path, size_bytes)
     )
     table = pq.ParquetFile(source).read(columns=[PARTITION_COLUMN, OFFSET_COLUMN, _EVENT_TIME])
     time = pc.struct_field(table["header"], "time").cast(pa.timestamp("ms", tz="UTC"), safe=False)

@@ -27,8 +27,8 @@ from headrace.warehouse.hdfs.errors import (
 
 REQUEST_TIMEOUT_S: Final = 30.0
 PATIENCE_S: Final = 30.0
-READ_SIZE_BYTES_MAX: Final = 64 << 20
-_PAUSE_S_MAX: Final = 2.0
+READ_SIZE_MAX_BYTES: Final = 64 << 20
+_PAUSE_MAX_S: Final = 2.0
 _STATE_QUERY: Final = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
 _NOWHERE_TO_WRITE: Final = "Failed to find datanode"
@@ -142,14 +142,14 @@ class Hdfs:
         return None if found is None else _entry(path.rsplit("/", 1)[-1], found)
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """The file's bytes `[offset, offset + length)`, at most `READ_SIZE_BYTES_MAX` of them."""
+        """The file's bytes `[offset, offset + length)`, at most `READ_SIZE_MAX_BYTES` of them."""
 
         def read() -> bytes:
             with self._client.read(path, offset=offset, length=length) as reader:
-                data = reader.read(READ_SIZE_BYTES_MAX + 1)
-            if len(data) > READ_SIZE_BYTES_MAX:
+                data = reader.read(READ_SIZE_MAX_BYTES + 1)
+            if len(data) > READ_SIZE_MAX_BYTES:
                 raise HdfsError(
-                    f"read {path}: it is over the limit of {READ_SIZE_BYTES_MAX} bytes; read it in parts"
+                    f"read {path}: it is over the limit of {READ_SIZE_MAX_BYTES} bytes; read it in parts"
                 )
             return bytes(data)
 
@@ -215,7 +215,7 @@ class Hdfs:
             if not named.retriable or self._clock() + pause_s > deadline:
                 raise named
             self._sleep(pause_s)
-            pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
 
     def _named(self, error: Exception, what: str) -> HdfsError:
         what = f"HDFS at {self.url} (as {self.user}): {what}"

@@ -14,7 +14,7 @@ from headrace.warehouse.jars import ensure_jars, java
 
 Role = Literal["both", "namenode", "datanode"]
 
-HEAP_BYTES_MAX: Final = 384 << 20
+HEAP_MAX_BYTES: Final = 384 << 20
 _WEB_APPS: Final = ("hdfs", "datanode")
 _EMPTY_WEB_XML: Final = (
     '<?xml version="1.0"?>\n<web-app xmlns="http://java.sun.com/xml/ns/javaee" version="3.0"/>\n'
@@ -133,7 +133,7 @@ def command(config: HdfsConfig, role: Role = "both", *, home: Path | None = None
     )
     return [
         java(),
-        f"-Xmx{HEAP_BYTES_MAX >> 20}m",
+        f"-Xmx{HEAP_MAX_BYTES >> 20}m",
         "-XX:+UseSerialGC",
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.net.preferIPv4Stack=true",

@@ -19,7 +19,7 @@ from headrace.wire.records import Record, decode_records
 
 ROWS_TARGET: Final = 16_384
 SIZE_BYTES_TARGET: Final = 4 << 20
-UNPACKED_SIZE_BYTES_MAX: Final = 256 << 20
+UNPACKED_SIZE_MAX_BYTES: Final = 256 << 20
 COMPILED_FROM_SIZE_BYTES: Final = 2 << 20
 """Reading so much takes the plain loop as long as importing numba: a small read never does."""
 
@@ -97,7 +97,7 @@ class _PlainRows(_Rows):
     def append(self, batch: Batch) -> None:
         header = batch.header
         kind = _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME
-        for record in decode_records(batch.buffer, batch.at, limit_bytes=UNPACKED_SIZE_BYTES_MAX):
+        for record in decode_records(batch.buffer, batch.at, limit_bytes=UNPACKED_SIZE_MAX_BYTES):
             if self._part.from_offset <= record.offset < self._part.to_offset:
                 if kind == _LOG_APPEND_TIME:
                     record = record._replace(timestamp_ms=header.max_timestamp_ms)
@@ -185,7 +185,7 @@ class _CompiledRows(_Rows):
         packed = memoryview(batch.buffer)[at + HEADER_SIZE_BYTES : at + header.size_bytes]
         records: Any = packed
         if header.codec is not Codec.NONE:
-            records = decompress(header.codec, packed, limit_bytes=UNPACKED_SIZE_BYTES_MAX)
+            records = decompress(header.codec, packed, limit_bytes=UNPACKED_SIZE_MAX_BYTES)
         self._make_room(header.record_count, self._needs_bytes(len(records), header.record_count))
         before = self.count
         self._copy_records(
@@ -213,7 +213,7 @@ class _CompiledRows(_Rows):
         )
         if self._state[3]:
             # The plain reader says what is wrong with it.
-            decode_records(batch.buffer, at, limit_bytes=UNPACKED_SIZE_BYTES_MAX)
+            decode_records(batch.buffer, at, limit_bytes=UNPACKED_SIZE_MAX_BYTES)
             raise AssertionError(f"the compiled reader refused a sound batch at offset {header.base_offset}")
         self.count = int(self._state[0])
         self._kinds[before : self.count] = _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME

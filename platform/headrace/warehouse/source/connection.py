@@ -16,7 +16,7 @@ CLIENT_ID: Final = "headrace-source"
 FETCH_VERSION: Final = 12
 FETCH_WAIT_MS: Final = 0
 """What is read is there already."""
-RESPONSE_SIZE_BYTES_MAX: Final = 1 << 30
+RESPONSE_SIZE_MAX_BYTES: Final = 1 << 30
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
 CONNECT_TIMEOUT_S: Final = 10.0
 _LENGTH: Final = struct.Struct(">i")
@@ -45,9 +45,9 @@ class Connection:
         """The next frame. The bytes are good until the next call: the buffer is used again."""
         self._receive_into(memoryview(self._buffer)[:4])
         (length,) = _LENGTH.unpack_from(self._buffer)
-        if not 0 <= length <= RESPONSE_SIZE_BYTES_MAX:
+        if not 0 <= length <= RESPONSE_SIZE_MAX_BYTES:
             raise FrameTooLargeError(
-                f"a response of {length} bytes; at most {RESPONSE_SIZE_BYTES_MAX} are read"
+                f"a response of {length} bytes; at most {RESPONSE_SIZE_MAX_BYTES} are read"
             )
         if length > len(self._buffer):
             self._buffer = bytearray(length)

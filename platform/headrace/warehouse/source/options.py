@@ -17,7 +17,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 
 FETCH_SIZE_BYTES: Final = 8 << 20
-FETCH_SIZE_BYTES_MAX: Final = 256 << 20
+FETCH_SIZE_MAX_BYTES: Final = 256 << 20
 REQUEST_TIMEOUT_MS: Final = 60_000
 RETRY_PAUSE_MS: Final = 200
 
@@ -137,7 +137,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
         include_headers=include_headers,
         max_offsets_per_trigger=_positive(given, "maxoffsetspertrigger")
         or _positive(given, "maxbytespertrigger"),
-        fetch_size_bytes=_positive(given, "kafka.fetch.max.bytes", FETCH_SIZE_BYTES_MAX) or FETCH_SIZE_BYTES,
+        fetch_size_bytes=_positive(given, "kafka.fetch.max.bytes", FETCH_SIZE_MAX_BYTES) or FETCH_SIZE_BYTES,
         request_timeout_ms=_positive(given, "kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
         columns=_columns(given, include_headers),
         value_format="avro" if value_format == "avro" else "binary",

@@ -18,7 +18,7 @@ from headrace.wire.errors import ErrorCode, ProtocolError, WireError
 if TYPE_CHECKING:
     from headrace.warehouse.source.cluster import Cluster
 
-REQUEST_SIZE_BYTES_MIN: Final = 256 << 10
+REQUEST_SIZE_MIN_BYTES: Final = 256 << 10
 
 
 class Batch(NamedTuple):
@@ -163,7 +163,7 @@ def _request_size_bytes(left: int, bytes_per_offset: float, options: SourceOptio
     """Not much more than what is left: 1.0 byte an offset at headrace, as many as a record takes at
     Apache Kafka.
     """
-    wanted = int(left * bytes_per_offset * 1.1) + REQUEST_SIZE_BYTES_MIN
+    wanted = int(left * bytes_per_offset * 1.1) + REQUEST_SIZE_MIN_BYTES
     return min(wanted, options.fetch_size_bytes)
 
 
