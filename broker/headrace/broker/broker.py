@@ -27,7 +27,7 @@ from headrace.broker.loop import EventLoop
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
 from headrace.broker.service import Api, BrokerService
-from headrace.broker.state import BrokerState, wall_clock_ms
+from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.transport import Listener, Server
 from headrace.broker.workers import Workers
@@ -39,6 +39,7 @@ from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.session import HeldNode, ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
+from headrace.process.clock import now_ms
 from headrace.wire.apis import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Broker:
         self._brokers = BrokerRegistry(self._session)
         self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
-        partitions = Partitions(self._files, self._loop.call_later, wall_clock_ms)
+        partitions = Partitions(self._files, self._loop.call_later, now_ms)
         admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._control, self._serves)
         self._state = BrokerState(
             broker_id=options.broker_id,
@@ -125,7 +126,7 @@ class Broker:
         self._service = BrokerService(self._state, producer_ids)
         self._groups = self._serve_groups()
         self._listener = self._server.bind(*options.listen, self._service)
-        self._peers = Peers(self._loop, wall_clock_ms)
+        self._peers = Peers(self._loop, now_ms)
         self._front: Listener | None = None
         if options.front_listen is not None:
             advertised = options.front_advertise or options.front_listen
@@ -143,7 +144,7 @@ class Broker:
         self._controller.when_idle(lambda: self._control.submit(self._register, self._registered))
         self._loop.every(
             self._config["log.retention.check.interval.ms"],
-            lambda: self._state.partitions.retain(wall_clock_ms()),
+            lambda: self._state.partitions.retain(now_ms()),
         )
         self._loop.every(
             self._config["log.flush.offset.checkpoint.interval.ms"], self._state.partitions.checkpoint

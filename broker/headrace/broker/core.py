@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from headrace.log.files import FileSlice
 from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
+from headrace.wire.primitives import Buffer
 
 LENGTH_BYTES: Final = 4
 JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
@@ -21,7 +22,6 @@ REQUEST_HEAD_BYTES: Final = 8
 IN_FLIGHT_MAX: Final = 256  # answers owed before we stop reading (what has arrived already is still served)
 OUTGOING_MAX_BYTES: Final = 32 * 1024 * 1024  # answers not taken by the peer before we stop reading
 
-Buffer = bytes | bytearray | memoryview
 Part = bytes | bytearray | memoryview | FileSlice
 
 _LENGTH = struct.Struct(">i")

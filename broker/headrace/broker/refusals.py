@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from headrace.wire.batch import SEQUENCE_SPAN, Buffer, read_header
+from headrace.wire.batch import SEQUENCE_SPAN, read_header
 from headrace.wire.errors import ErrorCode, WireError
+from headrace.wire.primitives import Buffer
 
 KEPT_MS: Final = 120_000  # as long as clients try by default (delivery.timeout.ms)
 ENTRIES_MAX: Final = 10_000  # beyond it the oldest is forgotten

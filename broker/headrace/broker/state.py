@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.promise import Promise
 from headrace.broker.refusals import Refusals
 from headrace.broker.workers import Workers
+from headrace.process.clock import now_ms
 from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass
@@ -45,7 +41,7 @@ class BrokerState:
     control: Workers
     topics: TopicAdmin
     lookups: Lookups
-    clock_ms: Callable[[], int] = wall_clock_ms
+    clock_ms: Callable[[], int] = now_ms
     peer: str = ""  # who is being served, while its handler runs
     view: ClusterView = field(default_factory=ClusterView)
     opening: dict[tuple[str, int], int] = field(default_factory=dict)

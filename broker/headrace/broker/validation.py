@@ -22,10 +22,9 @@ from headrace.wire.batch import (
 )
 from headrace.wire.compression import Codec, decompress
 from headrace.wire.errors import CorruptBatchError, ErrorCode, UnsupportedMagicError
+from headrace.wire.primitives import Buffer
 
 DECOMPRESSED_MAX_BYTES: Final = 256 * 1024 * 1024
-
-Buffer = bytes | bytearray | memoryview
 
 
 def split(records: memoryview | None) -> list[tuple[memoryview, BatchHeader]]:

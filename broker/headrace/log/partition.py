@@ -7,7 +7,6 @@ thread. Not thread-safe; only `FlushJob.run` may be called elsewhere.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,13 +29,9 @@ from headrace.log.search import Search, TimestampedOffset, first_at, greatest, r
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
 from headrace.log.staging import Staging
+from headrace.process.clock import now_ms
 from headrace.wire.batch import BatchHeader, hop, read_header
-
-Buffer = bytes | bytearray | memoryview
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+from headrace.wire.primitives import Buffer
 
 
 class Appended(NamedTuple):
@@ -55,7 +50,7 @@ class PartitionLog:
     """
 
     def __init__(
-        self, directory: Path, config: LogConfig | None = None, clock: Callable[[], int] = wall_clock_ms
+        self, directory: Path, config: LogConfig | None = None, clock: Callable[[], int] = now_ms
     ) -> None:
         self.directory = directory
         self.config = config or LogConfig()

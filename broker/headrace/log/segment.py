@@ -15,11 +15,10 @@ from headrace.log.errors import LogOfflineError, LogStorageError
 from headrace.log.files import DISK_FULL, OpenFile
 from headrace.log.staging import StagedBatch
 from headrace.log.starts import KnownStarts
+from headrace.wire.primitives import Buffer
 
 SUFFIX: Final = ".log"
 NAME_DIGITS: Final = 20
-
-Buffer = bytes | bytearray | memoryview
 
 
 def file_name(base_address: int) -> str:

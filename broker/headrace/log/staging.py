@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 
 from headrace.log.producers import ProducerEntry
 from headrace.wire.batch import readdress
+from headrace.wire.primitives import Buffer
 
 # Smaller batches are gathered into one buffer, larger ones are written from where they are.
 COPY_BELOW_BYTES: Final = 32 * 1024
-
-Buffer = bytes | bytearray | memoryview
 
 
 class StagedBatch(NamedTuple):

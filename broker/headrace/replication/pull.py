@@ -11,8 +11,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.wire.batch import hop, read_header, verify
 from headrace.wire.errors import CorruptBatchError
-
-Buffer = bytes | bytearray | memoryview
+from headrace.wire.primitives import Buffer
 
 
 class ReplicationError(Exception):

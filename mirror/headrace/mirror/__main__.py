@@ -12,8 +12,8 @@ import re
 import signal
 import sys
 
-from headrace.audit.status import StatusServer
 from headrace.mirror.service import Mirror, Settings
+from headrace.process.status import StatusServer
 
 
 def main(arguments: list[str] | None = None) -> int:

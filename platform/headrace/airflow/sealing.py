@@ -6,7 +6,6 @@ whether an hour may be sealed, the audit's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final
@@ -18,6 +17,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import by_day, hour_key, parse_hour, window
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.proofs import DELAY_DEFAULT, Proof, proofs_of
+from headrace.process.clock import now_ms
 from headrace.warehouse.seal import Seal, due_hours, seal_hours
 
 WORDS_MAX: Final = 10
@@ -34,7 +34,7 @@ def days_due(*, topic: str, root: str, grace_s: float, since: str = "", until: s
             HeadraceHook().installation.webhdfs_url,
             topic,
             root=root,
-            now_ms=round(time.time() * 1000),
+            now_ms=now_ms(),
             grace_ms=round(grace_s * 1000),
         )
     ]

@@ -19,13 +19,13 @@ from headrace.audit.auditor import EVERY_DEFAULT_S, Auditor, Settings
 from headrace.audit.folder import Folder
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
-from headrace.audit.status import StatusServer
 from headrace.audit.store import AuditStore, StoreError
 from headrace.audit.tally import BUCKET_DEFAULT_MS, check_bucket_ms
 from headrace.audit.upkeep import KEEP_DEFAULT_MS
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession
+from headrace.process.status import StatusServer
 
 logger = logging.getLogger(__name__)
 

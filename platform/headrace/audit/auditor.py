@@ -34,6 +34,7 @@ from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import ClientError, CorruptRecordsError, OffsetOutOfRangeError
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
+from headrace.process.clock import now_ms
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Auditor:
         *,
         mirrors: MirrorMap | None = None,
         trusted: Callable[[str, int], bool] | None = None,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = now_ms,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, Position, RangeTally
-from headrace.audit.tally import Buffer, Tally
+from headrace.audit.tally import Tally
+from headrace.wire.primitives import Buffer
 
 SPANS_PER_TALLY_MAX: Final = 5_000
 

@@ -18,6 +18,7 @@ from headrace.audit.reader import AuditReader, Read
 from headrace.audit.records import ProducerReport
 from headrace.audit.store import AuditStore
 from headrace.client.errors import ClientError
+from headrace.process.clock import now_ms
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class Folder:
         make_reader: Callable[[dict[tuple[str, int], int]], AuditReader],
         *,
         keep_ms: int = upkeep.KEEP_DEFAULT_MS,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = now_ms,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store

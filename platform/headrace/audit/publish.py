@@ -17,6 +17,7 @@ from headrace.audit.records import AUDIT_TOPIC, AuditRecord, LoadReport, to_date
 from headrace.client import Admin, DeliveryFuture, Producer
 from headrace.client.errors import BrokerError, ClientError
 from headrace.events.schemas import read_schema
+from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.registry.serializers import AvroSerializer, record_name_subject
@@ -51,7 +52,7 @@ class AuditPublisher:
         server: str | None = None,
         topic: str = AUDIT_TOPIC,
         schemas_dir: Path | None = None,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._bootstrap = bootstrap
         self._topic = topic

@@ -15,6 +15,7 @@ from headrace.audit.evidence import Counts, Evidence, Finding, Policy, Status, V
 from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
 from headrace.audit.verdicts import judge
+from headrace.process.clock import now_ms as wall_ms
 
 QUIET_DEFAULT_MS: Final = 30_000
 WAIT_STEP_S: Final = 1.0
@@ -92,7 +93,7 @@ def report(
 ) -> Report:
     """Verdicts on every hour of event time that overlaps [from_ms, to_ms), of one topic or of all."""
     policy = policy or Policy()
-    now_ms = _wall_ms() if now_ms is None else now_ms
+    now_ms = wall_ms() if now_ms is None else now_ms
     verdicts: list[Verdict] = []
     with store.reading() as connection:
         for name in gather.topics(connection) if topic is None else [topic]:
@@ -122,7 +123,7 @@ def is_complete(
     if hour_ms % HOUR_MS:
         raise ValueError(f"{hour_ms} ms is not the start of an hour")
     policy = policy or Policy()
-    now_ms = _wall_ms() if now_ms is None else now_ms
+    now_ms = wall_ms() if now_ms is None else now_ms
     reasons: list[str] = []
     if now_ms < hour_ms + HOUR_MS:
         reasons.append(f"{topic}, {wording.hour(hour_ms)}: the hour is not over")
@@ -192,7 +193,3 @@ def _address_ranges(evidence: Evidence) -> dict[int, tuple[int, int, int]]:
         low, high = min(low, each.span.first_address), max(high, each.span.end_address)
         ranges[each.partition] = (log_partition, low, high)
     return ranges
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

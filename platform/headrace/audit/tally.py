@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from headrace.wire.batch import HEADER_SIZE_BYTES, SEQUENCE_SPAN, BatchHeader, hop
 from headrace.wire.compression import Codec, decompress
 from headrace.wire.errors import WireError
-
-Buffer = bytes | bytearray | memoryview
+from headrace.wire.primitives import Buffer
 
 BUCKET_DEFAULT_MS: Final = 600_000
 HOUR_MS: Final = 3_600_000

@@ -15,6 +15,7 @@ from headrace.client import DeliveryFuture, Producer
 from headrace.events.handovers import BUCKET_DEFAULT_MS
 from headrace.events.reporter import CountingObserver, Origin, Reporter, ReportError
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
+from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.fit import SerializationError
 from headrace.registry.serializers import AvroSerializer, record_name_subject
@@ -70,7 +71,7 @@ class EventPublisher:
         report_interval_s: float = REPORT_INTERVAL_DEFAULT_S,
         audit_topic: str = AUDIT_TOPIC,
         producer_options: Mapping[str, Any] | None = None,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         """Raises `ValueError` for settings that make no sense. Connects in the background."""
         options = {

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
 from headrace.events.handovers import HandoverBook, Tally
+from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Reporter:
         interval_s: float,
         idle_final_s: float,
         clock: Callable[[], float] = time.monotonic,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         self.publisher = str(uuid.uuid4())
         self._producer = producer

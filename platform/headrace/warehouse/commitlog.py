@@ -12,12 +12,12 @@ be repeated); 4. the change is told to the audit;
 """
 
 import contextlib
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.process.clock import now_ms
 from headrace.warehouse import crash
 from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
@@ -59,7 +59,7 @@ class CommitLog:
         hdfs: Hdfs,
         paths: TopicPaths,
         *,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self.hdfs = hdfs
         self.paths = paths

@@ -5,13 +5,13 @@ What a compaction takes away goes to the trash; a reader that had begun with the
 and has to begin again.
 """
 
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
 from headrace.warehouse.counting import GroupCount, count_files
 from headrace.warehouse.decode import HOUR_COLUMN, OFFSET_COLUMN, PARTITION_COLUMN
@@ -79,7 +79,7 @@ def compact_topic(
     *,
     hours: Collection[int] | None = None,
     grace_ms: int = 0,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    clock_ms: Callable[[], int] = now_ms,
 ) -> CompactResult:
     """Rewrite what is worth it. Safe to repeat and to kill; loads go on meanwhile."""
     paths = TopicPaths(warehouse.root, topic)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from headrace.process.clock import now_ms
 from headrace.warehouse import crash
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
 from headrace.warehouse.counting import distinct_offsets, may_repeat
@@ -93,7 +94,7 @@ def load_topic(
     subject: str | None = None,
     until_ms: int | None = None,
     accept_gap: bool = False,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    clock_ms: Callable[[], int] = now_ms,
 ) -> LoadResult:
     """Load what is new. Safe to repeat, to kill at any moment, and to run twice at the same time."""
     began = time.monotonic()

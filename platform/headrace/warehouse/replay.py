@@ -4,12 +4,12 @@ Owns the choice of dead letters and their second reading. What still can't be de
 with today's reason. The audit is told: so many dead letters less, so many rows more.
 """
 
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
 from headrace.warehouse.dead import dead_files, undecodable, unframed, write_dead
 from headrace.warehouse.decode import (
@@ -51,7 +51,7 @@ def replay_topic(
     publish: Publish | None,
     *,
     subject: str | None = None,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    clock_ms: Callable[[], int] = now_ms,
 ) -> ReplayResult:
     """Load the topic's dead letters again. Safe to repeat and to kill; loads go on meanwhile."""
     paths = TopicPaths(warehouse.root, topic)

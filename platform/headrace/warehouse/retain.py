@@ -3,12 +3,12 @@
 Owns what is deleted, and when. Hours leave through the commit log; their seals and dead letters stay.
 """
 
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish, Unfinished
 from headrace.warehouse.hdfs.client import Entry, Hdfs
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
@@ -64,7 +64,7 @@ def retain_topic(
     keep_ms: int | None = None,
     orphan_age_ms: int = ORPHAN_AGE_MS,
     trash_age_ms: int = TRASH_AGE_MS,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    clock_ms: Callable[[], int] = now_ms,
 ) -> RetainResult:
     """Let hours go that are older than `keep_ms` (None: none), orphans, and old trash.
 

@@ -6,12 +6,12 @@ holds the commit log says. Needs neither Spark nor pyarrow.
 """
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
@@ -67,7 +67,7 @@ def seal_hour(
     *,
     root: str = DEFAULT_ROOT,
     user: str | None = None,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    clock_ms: Callable[[], int] = now_ms,
 ) -> Seal:
     """Seal an hour as it is now. `proof` is the audit's, as plain data.
 
@@ -84,7 +84,7 @@ def seal_hours(
     *,
     root: str = DEFAULT_ROOT,
     user: str | None = None,
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    clock_ms: Callable[[], int] = now_ms,
 ) -> dict[int, Seal]:
     """`seal_hour` for several hours, whose proofs are given; what the table holds is read once for all."""
     if not proofs:

@@ -25,8 +25,7 @@ from crc32c import crc32c
 
 from headrace.wire.compression import Codec
 from headrace.wire.errors import CorruptBatchError, UnsupportedMagicError
-
-Buffer = bytes | bytearray | memoryview
+from headrace.wire.primitives import Buffer
 
 HEADER_SIZE_BYTES: Final = 61
 LENGTH_END_BYTES: Final = 12  # where the bytes that batchLength counts begin

@@ -17,8 +17,7 @@ from typing import Final
 import cramjam
 
 from headrace.wire.errors import CorruptBatchError, DecompressionLimitError
-
-Buffer = bytes | bytearray | memoryview
+from headrace.wire.primitives import Buffer
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace.wire.errors import FrameTooLargeError
-
-Buffer = bytes | bytearray | memoryview
+from headrace.wire.primitives import Buffer
 
 LENGTH_SIZE_BYTES: Final = 4
 FRAME_LIMIT_BYTES: Final = 100 * 1024 * 1024  # Kafka's own default, socket.request.max.bytes

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from headrace.wire import batch as batches
-from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, Buffer
+from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.compression import Codec, compress, decompress
 from headrace.wire.errors import CorruptBatchError
+from headrace.wire.primitives import Buffer
 
 Header = tuple[str, bytes | None]
 

@@ -18,7 +18,6 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from headrace.audit.status import StatusServer
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import FrontRegistry
 from headrace.coordination.session import ZooKeeperSession
@@ -29,6 +28,7 @@ from headrace.fleet.balancer.errors import BalancerError
 from headrace.fleet.balancer.haproxy import HaproxyEngine, socket_path
 from headrace.fleet.balancer.haproxy_config import Settings
 from headrace.fleet.balancer.page import page
+from headrace.process.status import StatusServer
 
 logger = logging.getLogger(__name__)
 

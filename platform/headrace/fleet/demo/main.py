@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from headrace.fleet.airflow_units import check_installed
@@ -25,6 +24,7 @@ from headrace.fleet.demo.run import (
     seal,
 )
 from headrace.fleet.site import Site
+from headrace.process.clock import now_ms
 
 
 def run_demo(
@@ -44,7 +44,7 @@ def run_demo(
         drop=drop,
         event_count=event_count,
         publishing_s=publishing_s,
-        now_ms=int(time.time() * 1000),
+        now_ms=now_ms(),
     )
     bring_up(plan, stage)
     before = report_before(plan)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import logging
 import threading
-import time
 from typing import Final
 
 from headrace.client import ConsumerGroup
 from headrace.events import published_ms
 from headrace.fleet.demo.latency import Latencies
 from headrace.fleet.demo.told import tell, until_told_to_stop
+from headrace.process.clock import now_ms
 
 TELL_INTERVAL_S: Final = 0.25
 
@@ -38,7 +38,7 @@ def main() -> None:
             published = published_ms(record.headers)
             # What an earlier run left unread is not this run's.
             if published is not None and published >= options.since_ms:
-                latencies.add(int(time.time() * 1000) - published)
+                latencies.add(now_ms() - published)
 
     reading = threading.Thread(target=read, name="reading")
     reading.start()

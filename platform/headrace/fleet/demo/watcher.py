@@ -19,6 +19,7 @@ from headrace.client.errors import UnknownTopicError
 from headrace.events import published_ms
 from headrace.fleet.demo.latency import Latencies
 from headrace.fleet.demo.told import tell, until_told_to_stop
+from headrace.process.clock import now_ms
 
 TELL_INTERVAL_S: Final = 0.25
 PARTITIONS_INTERVAL_S: Final = 1.0
@@ -78,7 +79,7 @@ def main() -> None:
             for record in consumer.poll(POLL_S):
                 published = published_ms(record.headers)
                 if published is not None and published >= options.since_ms:
-                    latencies.add(int(time.time() * 1000) - published)
+                    latencies.add(now_ms() - published)
                     notes.add(Arrival(record.partition, record.offset, published))
             if now - told_at > TELL_INTERVAL_S:
                 tell(arrived=len(latencies), partitions=sorted(watched))

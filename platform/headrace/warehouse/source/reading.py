@@ -12,8 +12,9 @@ from headrace.warehouse.source.connection import Address, Connection, fetch_fram
 from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, SourceError
 from headrace.warehouse.source.options import EARLIEST, RETRY_PAUSE_MS, SourceOptions
 from headrace.warehouse.source.ranges import Range
-from headrace.wire.batch import BatchHeader, Buffer, hop, verify
+from headrace.wire.batch import BatchHeader, hop, verify
 from headrace.wire.errors import ErrorCode, ProtocolError, WireError
+from headrace.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     from headrace.warehouse.source.cluster import Cluster
