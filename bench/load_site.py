@@ -18,9 +18,9 @@ import fastavro
 
 from headrace.client import Admin, Producer
 from headrace.fleet.operate import down, up
-from headrace.fleet.site import Datacenter, Mirror, Site
 from headrace.fleet.units import units_of
 from headrace.registry.client import SchemaRegistryClient
+from headrace.site.site import Datacenter, Mirror, Site
 from headrace.warehouse.jars import ensure_jars, headrace_home
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.options import Warehouse

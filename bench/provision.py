@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from headrace.fleet import operate, terraform
-from headrace.fleet.errors import FleetError
-from headrace.fleet.site import Site
 from headrace.fleet.terraform.folder import folder_of, variables_for_terraform
 from headrace.fleet.units import units_of
+from headrace.site.errors import SiteError
+from headrace.site.site import Site
 
 BLOCK: Final = 180
 APPLY_BAR_S: Final = 60.0
@@ -50,7 +50,7 @@ def plan(site: Site) -> None:
         check=False,
     )
     if done.returncode:
-        raise FleetError(f"a plan that should have no changes:\n{done.stdout}{done.stderr}")
+        raise SiteError(f"a plan that should have no changes:\n{done.stdout}{done.stderr}")
 
 
 def forget(site: Site) -> None:
@@ -92,10 +92,10 @@ def main() -> int:
     site = Site.one_machine(home, block=BLOCK)
     try:
         if reason := terraform.missing(site):
-            raise FleetError(reason)
+            raise SiteError(reason)
         print(f"{len(units_of(site))} units, {len(site.datacenters)} datacenters")
         return 0 if measure(site) else 1
-    except FleetError as error:
+    except SiteError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:

@@ -45,7 +45,7 @@ _SITE = (
     "tests/kill/test_kill_units.py",
     "tests/kill/test_kill_loads.py",
     "tests/dags/test_airflow_end_to_end.py",
-    "tests/fleet/test_demo_run.py",
+    "tests/demo/test_demo_run.py",
 )
 _SPARK = (
     "tests/warehouse/test_hdfs_trouble.py",

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import stand_in_agent
 from fix_ports import free_port
-from headrace.fleet.agent import local
-from headrace.fleet.agent.client import AgentClient
-from headrace.fleet.agent.errors import AgentUnreachableError
-from headrace.fleet.agent.local import find_agent
-from headrace.fleet.processes import end_units_left_in
-from headrace.fleet.site import Address
-from headrace.fleet.supervisor import Supervisor, UnitState
+from headrace.agent import local
+from headrace.agent.client import AgentClient
+from headrace.agent.errors import AgentUnreachableError
+from headrace.agent.local import find_agent
+from headrace.agent.processes import end_units_left_in
+from headrace.agent.supervisor import Supervisor, UnitState
+from headrace.site.addresses import Address
 
 HOST = "127.106.2.1"
 WAIT_MAX_S = 60.0

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from fix_site import MIRROR_WAIT_MAX_S, RunningSite, wait_for
+from headrace.agent.airflow_environment import airflow_python
 from headrace.fleet import operate
 from headrace.fleet.airflow_client import AirflowClient, Run
-from headrace.fleet.airflow_units import airflow_password, airflow_python, airflow_url
-from headrace.fleet.site import Site
+from headrace.fleet.airflow_units import airflow_password, airflow_url
+from headrace.site.site import Site
 from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.seal import seals

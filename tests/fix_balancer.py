@@ -40,7 +40,7 @@ class BalancerProcess:
         self.engine = engine
         self.port, self.status_port, self.statistics_port = free_ports(3)
         self.log_file = directory / "balancer.log"
-        command = [sys.executable, "-m", "headrace.fleet.balancer", "--engine", engine]
+        command = [sys.executable, "-m", "headrace.balancer", "--engine", engine]
         command += ["--listen", self.address, "--status", f"127.0.0.1:{self.status_port}"]
         command += ["--statistics", f"127.0.0.1:{self.statistics_port}"]
         command += ["--zookeeper", zookeeper, "--directory", str(directory / "balancer")]

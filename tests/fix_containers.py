@@ -26,8 +26,8 @@ import pytest
 import container_image
 from fix_ports import free_ports
 from fix_zookeeper import die_with_parent
-from headrace.fleet.probes import BrokerProbe, Probe, ZooKeeperProbe
-from headrace.fleet.site import Address
+from headrace.agent.probes import BrokerProbe, Probe, ZooKeeperProbe
+from headrace.site.addresses import Address
 
 if TYPE_CHECKING:
     from docker.models.containers import Container

@@ -3,7 +3,7 @@ address.
 
 Fixture: `open_site`, a factory over `open_network`: `site = open_site({"east": {"east-1": (2, 3, 4, 11)}, …},
 mirrors=["east"])`; `site.start("east-zookeeper", …)` starts units and waits until their own probes, asked
-from a neighbour's place, say that they are ready. The address plan is `fleet.site`'s.
+from a neighbour's place, say that they are ready. The address plan is `site.site`'s.
 """
 
 import shutil
@@ -18,8 +18,9 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from fix_network import NETWORKS, Network, OpenNetwork
-from headrace.fleet.site import Datacenter, Mirror, Site
-from headrace.fleet.units import Unit, levels, units_of
+from headrace.agent.unit import Unit, levels
+from headrace.fleet.units import units_of
+from headrace.site.site import Datacenter, Mirror, Site
 
 READY_WAIT_MAX_S: Final = 180.0
 WAREHOUSE: Final = "analysis"

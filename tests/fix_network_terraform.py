@@ -53,7 +53,7 @@ class ProvisionedSite:
             listen = f"{address}:{AGENT_PORT}"
             words = ["--home", str(folder), "--listen", listen, "--ends-units"]
             words += ["--tls-certificate", str(certificate), "--tls-key", str(key)]
-            program = [sys.executable, "-m", "headrace.fleet.agent", *words]
+            program = [sys.executable, "-m", "headrace.agent", *words]
             self.network.popen(host, program, folder / "agent.out")
             token = folder / "agent" / "token"
             agents[host] = {

@@ -24,14 +24,15 @@ import httpx
 import pyarrow.parquet
 import pytest
 
+from headrace.agent.errors import AddressTakenError
+from headrace.agent.supervisor import Supervisor
+from headrace.agent.unit import Unit
 from headrace.audit.report import Report, report, wait_until_settled
 from headrace.audit.store import AuditStore
 from headrace.events import EventPublisher
 from headrace.fleet import operate
-from headrace.fleet.errors import AddressTakenError
-from headrace.fleet.site import Datacenter, Site
-from headrace.fleet.supervisor import Supervisor
-from headrace.fleet.units import Unit, units_of
+from headrace.fleet.units import units_of
+from headrace.site.site import Datacenter, Site
 from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.layout import TopicPaths
 

@@ -1,15 +1,25 @@
 """An agent whose zookeepers, registries and Airflows are stand-ins of the same configuration: they start in a
 moment, need no JVM, and are ready by themselves. Brokers are real.
 
-`python tests/quick_kinds_agent.py` takes the options of `python -m headrace.fleet.agent`.
+`python tests/quick_kinds_agent.py` takes the options of `python -m headrace.agent`.
 """
 
 import sys
 from dataclasses import replace
 
-from headrace.fleet.agent.configuration import Airflow, Configuration, Registry, ZooKeeper
-from headrace.fleet.agent.kinds import KINDS, Host, Kind, Kinds
-from headrace.fleet.units import Unit
+from headrace.agent.configuration import (
+    Airflow,
+    Configuration,
+    Registry,
+    ZooKeeper,
+)
+from headrace.agent.kinds import (
+    KINDS,
+    Host,
+    Kind,
+    Kinds,
+)
+from headrace.agent.unit import Unit
 from stand_in_agent import STAND_IN_KINDS, StandIn
 
 PROGRAM = (sys.executable, __file__)
@@ -30,6 +40,6 @@ QUICK_KINDS: Kinds = {
 }
 
 if __name__ == "__main__":
-    from headrace.fleet.agent.__main__ import main
+    from headrace.agent.__main__ import main
 
     sys.exit(main(kinds=QUICK_KINDS))

@@ -1,6 +1,6 @@
 """An agent that keeps a further kind of unit: a stand-in, which starts in a moment and needs no JVM.
 
-`python tests/stand_in_agent.py` takes the options of `python -m headrace.fleet.agent`. A file `crash-at` in
+`python tests/stand_in_agent.py` takes the options of `python -m headrace.agent`. A file `crash-at` in
 the home, with the name of a step, makes the agent kill itself when it comes to that step, once.
 """
 
@@ -12,11 +12,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from headrace.fleet.agent.configuration import Configuration, HostPort, Text
-from headrace.fleet.agent.kinds import KINDS, Host, Kind, Kinds, unit_of
-from headrace.fleet.probes import HttpProbe
-from headrace.fleet.site import Address
-from headrace.fleet.units import Unit
+from headrace.agent.configuration import Configuration, HostPort, Text
+from headrace.agent.kinds import (
+    KINDS,
+    Host,
+    Kind,
+    Kinds,
+    unit_of,
+)
+from headrace.agent.probes import HttpProbe
+from headrace.agent.unit import Unit
+from headrace.site.addresses import Address
 
 # Serves pages after a while; leaves a child of its own behind when it is not ended as a group. While there is
 # a file of its name with the ending `.broken` in the home, it cannot start.
@@ -89,6 +95,6 @@ def crash(step: str) -> None:
 
 
 if __name__ == "__main__":
-    from headrace.fleet.agent.__main__ import main
+    from headrace.agent.__main__ import main
 
     sys.exit(main(kinds=STAND_IN_KINDS, reached=crash))

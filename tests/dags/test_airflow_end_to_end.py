@@ -1,7 +1,7 @@
 """The whole way under a real scheduler: services, mirrors, brokers, Airflow over SQLite, Spark, HDFS, audit.
 
 Each story has a topic of its own, and so its own pair of DAGs. That a loss leaves its hour unsealed, and its
-run failed in the audit's words, is seen in the demo (tests/fleet).
+run failed in the audit's words, is seen in the demo (tests/demo).
 """
 
 import io

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.fleet.airflow_units import airflow_python
+from headrace.agent.airflow_environment import airflow_python
 
 FOLDER = Path(__file__).parents[1] / "airflow"
 TIMEOUT_S = 600

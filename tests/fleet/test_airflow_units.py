@@ -7,16 +7,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headrace.agent.airflow_environment import AirflowProbe
+from headrace.agent.unit import levels
 from headrace.fleet.airflow_units import (
-    AirflowProbe,
     airflow_connections,
     airflow_password,
     airflow_url,
     check_installed,
 )
-from headrace.fleet.errors import FleetError
-from headrace.fleet.site import Site, parse_site
-from headrace.fleet.units import levels, units_of
+from headrace.fleet.units import units_of
+from headrace.site.errors import SiteError
+from headrace.site.site import Site, parse_site
 
 HOME = Path("/srv/headrace")
 
@@ -56,7 +57,7 @@ def test_a_site_without_airflows_environment_says_how_to_get_it(
 ) -> None:
     monkeypatch.setenv("HEADRACE_AIRFLOW_PYTHON", str(tmp_path / "python"))
     site = Site.one_machine(HOME)
-    with pytest.raises(FleetError, match=r"there is no .*/python. Run `make airflow`"):
+    with pytest.raises(SiteError, match=r"there is no .*/python. Run `make airflow`"):
         check_installed(site)
     check_installed(site.model_copy(update={"airflow": False}))
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from fix_agent import eventually
+from headrace.agent import local
+from headrace.agent.errors import AddressTakenError, AgentStateError, UnitFailedError
+from headrace.agent.places import Places, Whereabouts, is_locked
+from headrace.agent.processes import holder_of, is_alive, units_left_in
+from headrace.agent.supervisor import Supervisor
+from headrace.agent.unit import Unit, levels
 from headrace.fleet import operate
-from headrace.fleet.addresses import holder_of, is_taken
-from headrace.fleet.agent import local
-from headrace.fleet.agent.errors import AgentStateError
-from headrace.fleet.agent.places import Places, Whereabouts, is_locked
-from headrace.fleet.errors import AddressTakenError, FleetError, UnitFailedError
-from headrace.fleet.processes import is_alive, units_left_in
-from headrace.fleet.site import Address, Site
-from headrace.fleet.supervisor import Supervisor
-from headrace.fleet.units import Unit, levels
+from headrace.site.addresses import Address, is_taken
+from headrace.site.errors import SiteError
+from headrace.site.site import Site
 from stand_in_agent import stand_in
 
 pytestmark = pytest.mark.usefixtures("stand_in_program")
@@ -176,7 +176,7 @@ def test_a_restart_goes_from_unit_to_unit(site: Site, pair: tuple[Unit, Unit]) -
     (site.home / "first.broken").touch()
     os.kill(after["first"].pid, signal.SIGKILL)
     eventually(lambda: Supervisor(site.home).states()["first"].state == "BACKOFF")
-    with pytest.raises(FleetError, match=r"unit first is not ready .*so no unit was restarted"):
+    with pytest.raises(SiteError, match=r"unit first is not ready .*so no unit was restarted"):
         operate.restart(site, ["second", "first"])
     assert Supervisor(site.home).states()["second"].pid == after["second"].pid
 
@@ -208,8 +208,9 @@ def test_up_and_its_units_hold_nothing_of_their_callers_output(site: Site, pair:
     script = """if True:
         import pathlib, sys
         from headrace.fleet import operate
-        from headrace.fleet.agent import local
-        from headrace.fleet.site import Address, Site
+        from headrace.agent import local
+        from headrace.site.addresses import Address
+        from headrace.site.site import Site
         from stand_in_agent import PROGRAM, stand_in
         local.PROGRAM = PROGRAM
         site = Site.one_machine(pathlib.Path(sys.argv[1]), block=97)
@@ -228,7 +229,7 @@ def test_up_and_its_units_hold_nothing_of_their_callers_output(site: Site, pair:
 def test_two_at_once_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:
     with (site.home / "fleet.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(FleetError, match="another `headrace up` or `down` is at work"):
+        with pytest.raises(SiteError, match="another `headrace up` or `down` is at work"):
             operate.up(site, units=pair)
 
 
@@ -243,5 +244,5 @@ def test_an_address_is_taken_only_while_somebody_listens() -> None:
 
 def test_units_that_require_each_other_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:
     first, second = pair
-    with pytest.raises(FleetError, match="in a circle: first → second → first"):
+    with pytest.raises(SiteError, match="in a circle: first → second → first"):
         levels((replace(first, requires=("second",)), second))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.fleet.site import Datacenter, Mirror, Site
 from headrace.fleet.terraform import folder, missing
 from headrace.fleet.terraform.said import Said, units_among
+from headrace.site.site import Datacenter, Mirror, Site
 
 BROKER = 'module.east.headrace_broker.this["1"]'
 TOPIC = 'module.east.headrace_topic.this["a.headrace_broker.b"]'

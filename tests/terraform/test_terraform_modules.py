@@ -12,12 +12,12 @@ import pytest
 
 from fix_agent import RunningAgent
 from fix_terraform import ROOT, Workspace
+from headrace.agent.configuration import Configuration
+from headrace.agent.kinds import Host, parse_configuration, unit_of
 from headrace.client import Admin, Producer
-from headrace.fleet.agent.configuration import Configuration
-from headrace.fleet.agent.kinds import Host, parse_configuration, unit_of
-from headrace.fleet.site import Site
 from headrace.fleet.terraform.folder import make_folder, missing
 from headrace.fleet.units import configurations_of, units_of
+from headrace.site.site import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

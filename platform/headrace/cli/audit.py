@@ -37,8 +37,8 @@ def report(
     """Compare the four tiers, hour by hour. The exit code is 0 only when everything is complete."""
     from headrace.audit.evidence import Status
     from headrace.audit.report import report as judge_all
+    from headrace.audit.report_view import print_report
     from headrace.audit.store import AuditStore
-    from headrace.fleet.report_view import print_report
 
     opened = AuditStore(store or site().audit_store_url)
     try:

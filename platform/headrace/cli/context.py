@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from headrace.fleet.site import Datacenter, Site
+    from headrace.site.site import Datacenter, Site
 
 from headrace.cli.errors import CommandError, ExitCode
 
@@ -32,7 +32,7 @@ BootstrapOption = Annotated[
 
 def site() -> Site:
     """The site of `$HEADRACE_HOME`, else of `.headrace` in the working directory."""
-    from headrace.fleet.site import Site
+    from headrace.site.site import Site
 
     return Site.load()
 

@@ -12,9 +12,9 @@ import typer
 from rich.markup import escape
 
 if TYPE_CHECKING:
-    from headrace.fleet.agent.report import UnitReport
-    from headrace.fleet.site import Site
-    from headrace.fleet.units import Unit
+    from headrace.agent.report import UnitReport
+    from headrace.agent.unit import Unit
+    from headrace.site.site import Site
 
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode
@@ -216,8 +216,8 @@ def agent(
     ] = False,
 ) -> None:
     """Keep the units of this host, in the foreground; their state lies in $HEADRACE_HOME."""
-    from headrace.fleet.agent.configuration import parse_address
-    from headrace.fleet.agent.process import Options, run_agent
+    from headrace.agent.configuration import parse_address
+    from headrace.agent.process import Options, run_agent
 
     here = site()
     try:
@@ -241,6 +241,6 @@ def demo(
     ] = 15.0,
 ) -> None:
     """Show the whole pipeline at work, and account for every event: exit code 0 when all is complete."""
-    from headrace.fleet.demo.main import run_demo
+    from headrace.demo.main import run_demo
 
     raise typer.Exit(run_demo(access_log=access_log, drop=drop, event_count=count, publishing_s=seconds))

@@ -17,7 +17,7 @@ from headrace.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from headrace.fleet.site import Mirror, Site
+    from headrace.site.site import Mirror, Site
 
 app = typer.Typer(help="The copies of other datacenters' topics.", no_args_is_help=True)
 TIMEOUT_S = 5.0

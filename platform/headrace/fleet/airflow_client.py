@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from headrace.fleet.errors import FleetError
+from headrace.site.errors import SiteError
 
 REQUEST_TIMEOUT_S: Final = 30.0
 POLL_INTERVAL_S: Final = 0.5
@@ -27,7 +27,7 @@ UNREACHABLE_TIMEOUT_S: Final = 60.0
 ENDED: Final = ("success", "failed")
 
 
-class AirflowError(FleetError):
+class AirflowError(SiteError):
     """Airflow does not answer, or refuses."""
 
 

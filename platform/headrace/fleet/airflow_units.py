@@ -7,52 +7,16 @@ which is installed elsewhere; everything before Airflow's own start is `python -
 from __future__ import annotations
 
 import json
-import os
 import sys
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+from headrace.agent.airflow_environment import HEARTBEATS, airflow_python, dags_folder
+from headrace.agent.configuration import Airflow, Configuration
+from headrace.site.errors import SiteError
+from headrace.site.site import Site
 
-from headrace.fleet.agent.configuration import Airflow, Configuration
-from headrace.fleet.errors import FleetError
-from headrace.fleet.probes import get
-from headrace.fleet.site import Site
-
-PYTHON_VARIABLE: Final = "HEADRACE_AIRFLOW_PYTHON"
-DAGS_VARIABLE: Final = "HEADRACE_DAGS"
 USER: Final = "admin"
-# Every component says that it lives at least every 5 s.
-HEARTBEAT_AGE_MAX: Final = timedelta(seconds=20)
-
-# Component → the name under which Airflow tells of its heartbeat.
-HEARTBEATS: Final = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
-
-
-@dataclass(frozen=True)
-class AirflowProbe:
-    """Asks the api-server for a component's last heartbeat; `component` is the name that Airflow gives it."""
-
-    url: str
-    component: str
-
-    def problem(self) -> str | None:
-        url = f"{self.url}/api/v2/monitor/health"
-        try:
-            answer = get(url)
-            said = answer.json()[self.component]
-        except httpx.HTTPError as error:
-            return f"{url}: {error}"
-        except (ValueError, KeyError):
-            return f"{url} answers {answer.status_code}, without Airflow's {self.component}"
-        heartbeat = said.get(f"latest_{self.component}_heartbeat")
-        if said.get("status") != "healthy" or heartbeat is None:
-            return f"Airflow's {self.component} is not healthy: it says {said}"
-        if datetime.now(UTC) - datetime.fromisoformat(heartbeat) > HEARTBEAT_AGE_MAX:
-            return f"Airflow's {self.component} was last heard of at {heartbeat}"
-        return None
 
 
 def airflow_home(site: Site) -> Path:
@@ -72,25 +36,13 @@ def airflow_password(site: Site) -> str | None:
     return passwords[USER]
 
 
-def airflow_python() -> Path:
-    """The interpreter of Airflow's environment: of `$HEADRACE_AIRFLOW_PYTHON`, else beside ours."""
-    named = os.environ.get(PYTHON_VARIABLE)
-    return Path(named) if named else Path(sys.prefix).parent / ".venv-airflow" / "bin" / "python"
-
-
 def check_installed(site: Site) -> None:
-    """Raises `FleetError` when the site wants Airflow and there is none."""
+    """Raises `SiteError` when the site wants Airflow and there is none."""
     if site.airflow and not airflow_python().exists():
-        raise FleetError(
+        raise SiteError(
             f"Airflow's environment is missing: there is no {airflow_python()}. Run `make airflow`, "
             "or leave Airflow out: `headrace up --without airflow`"
         )
-
-
-def dags_folder() -> Path:
-    """The folder of DAG files: `$HEADRACE_DAGS`, else the checkout's own."""
-    named = os.environ.get(DAGS_VARIABLE)
-    return Path(named) if named else Path(__file__).parents[3] / "dags"
 
 
 def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
@@ -110,13 +62,6 @@ def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
         },
         "spark_default": {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}},
     }
-
-
-def airflow_version() -> str | None:
-    """The version of Airflow in its environment, None when there is none."""
-    for path in airflow_python().parents[1].glob("lib/python*/site-packages/apache_airflow-*.dist-info"):
-        return path.name.removeprefix("apache_airflow-").removesuffix(".dist-info")
-    return None
 
 
 def airflow_configurations(site: Site) -> dict[str, Configuration]:

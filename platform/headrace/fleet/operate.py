@@ -1,7 +1,7 @@
 """Bringing a site up and down, and saying how it is, as a client of this machine's agent.
 
 Owns the order of things: what may start now, when a unit counts as ready, what is stopped first. The agent
-keeps each unit; where it is, and how it is started, is `fleet.agent.local`'s.
+keeps each unit; where it is, and how it is started, is `agent.local`'s.
 """
 
 from __future__ import annotations
@@ -14,31 +14,38 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from headrace.fleet.agent.client import AgentClient, conflicts_in
-from headrace.fleet.agent.conflicts import conflicts_of
-from headrace.fleet.agent.desired import DesiredState, forget_all, unit_names
-from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
-from headrace.fleet.agent.kinds import Host, parse_configuration, unit_of
-from headrace.fleet.agent.local import (
+from headrace.agent.client import AgentClient, conflicts_in
+from headrace.agent.conflicts import conflicts_of
+from headrace.agent.desired import DesiredState, forget_all, unit_names
+from headrace.agent.errors import (
+    AddressTakenError,
+    AgentRefusedError,
+    AgentUnreachableError,
+    Conflict,
+    UnitFailedError,
+)
+from headrace.agent.kinds import Host, parse_configuration, unit_of
+from headrace.agent.local import (
     end_idle_daemon,
     ensure_agent,
     find_agent,
     has_ended,
     wait_ended,
 )
-from headrace.fleet.agent.places import Places
-from headrace.fleet.agent.report import (
+from headrace.agent.logs import LOG_TAIL_LINES, log_tail
+from headrace.agent.places import Places
+from headrace.agent.processes import end_units_left_in
+from headrace.agent.report import (
     Outcome,
     UnitReport,
     ask,
     report_of,
 )
-from headrace.fleet.errors import AddressTakenError, FleetError, UnitFailedError
-from headrace.fleet.logs import LOG_TAIL_LINES, log_tail
-from headrace.fleet.processes import end_units_left_in
-from headrace.fleet.site import Site
-from headrace.fleet.supervisor import Supervisor
-from headrace.fleet.units import Unit, levels, units_of
+from headrace.agent.supervisor import Supervisor
+from headrace.agent.unit import Unit, levels
+from headrace.fleet.units import units_of
+from headrace.site.errors import SiteError
+from headrace.site.site import Site
 
 __all__ = ["check_addresses", "down", "log_tail", "may_start", "prepared", "restart", "status", "up"]
 
@@ -74,7 +81,7 @@ def up(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | Non
     with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
         try:
             as_wanted = _make_room(agent, units)
-        except FleetError:
+        except SiteError:
             end_idle_daemon(site.home, agent)
             raise
         _start_in_order(agent, units, as_wanted, observe)
@@ -158,7 +165,7 @@ def _failure(agent: AgentClient, report: UnitReport) -> UnitFailedError:
 
 def _told(unit: Unit) -> dict[str, object]:
     if unit.configuration is None:
-        raise FleetError(f"unit {unit.name} has no configuration that an agent could be put")
+        raise SiteError(f"unit {unit.name} has no configuration that an agent could be put")
     return unit.configuration.model_dump(mode="json")
 
 
@@ -288,7 +295,7 @@ def _put_before(home: Path) -> list[Unit]:
         try:
             entry = DesiredState(places.units, parse_configuration).read(name)
             found.append(unit_of(name, entry.configuration, host))
-        except FleetError:
+        except SiteError:
             continue
     return found
 
@@ -307,7 +314,7 @@ def restart(
     """
     agent = find_agent(site.home)
     if agent is None:
-        raise FleetError(f"nothing runs in {site.home}; start it by `headrace up`")
+        raise SiteError(f"nothing runs in {site.home}; start it by `headrace up`")
     with _locked(site.home), agent:
         if names is None:
             order = {unit.name: number for number, unit in enumerate(units_of(site))}
@@ -315,7 +322,7 @@ def restart(
             names = sorted(known, key=lambda name: order.get(name, len(order)))
         for report in agent.units(names, with_drift=False):
             if not report.is_ready:
-                raise FleetError(
+                raise SiteError(
                     f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
                     "mend it first"
                 )
@@ -330,7 +337,7 @@ def _locked(home: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise FleetError(
+            raise SiteError(
                 f"another `headrace up` or `down` is at work in {home}; wait for it to end"
             ) from error
         yield

@@ -1,36 +1,26 @@
 """The units of a site: what each supervised process is told, and what must be ready before it.
 
 Owns `Unit`, one supervised process as data, and the way from a site to the typed configurations of its units,
-which are the ones that a host's agent is put. What a configuration becomes on a host is `fleet.agent.kinds`'.
-Starts nothing and touches no file: `fleet.supervisor` runs units, `fleet.agent` and `fleet.operate` decide
+which are the ones that a host's agent is put. What a configuration becomes on a host is `agent.kinds`'.
+Starts nothing and touches no file: `agent.supervisor` runs units, `agent` and `fleet.operate` decide
 when.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import json
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from headrace.fleet.agent import configuration as said
-from headrace.fleet.agent.configuration import Configuration
+from headrace.agent import configuration as said
+from headrace.agent.configuration import Configuration
+from headrace.agent.kinds import Host, unit_of
+from headrace.agent.unit import Unit, in_order
 from headrace.fleet.airflow_units import airflow_configurations
-from headrace.fleet.errors import FleetError, SiteFileError
-from headrace.fleet.probes import Probe
-from headrace.fleet.site import (
-    Address,
-    Datacenter,
-    Mirror,
-    Site,
-)
+from headrace.site.errors import SiteFileError
+from headrace.site.site import Datacenter, Mirror, Site
 
 # What a broker of this one machine is told beyond its own defaults. Events of any age are kept (an access log
 # of 2015 is as good an input as today's), within a bound of bytes a partition.
@@ -42,48 +32,8 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Unit:
-    """One supervised process.
-
-    `requires` names the units that must be ready before this one is first started; after a crash it comes
-    back alone and has to wait for them by itself. `files` are written before the start: path → text.
-    `data_dir` is the unit's alone. `configuration` is what it was made of, `version` that of its software.
-    """
-
-    name: str
-    datacenter: str
-    kind: str
-    command: tuple[str, ...]
-    listens: tuple[Address, ...]
-    probe: Probe
-    log_path: Path
-    requires: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[Path, str] = field(default_factory=dict)
-    start_timeout_s: float = 60.0
-    stop_timeout_s: int = 15
-    data_dir: Path | None = None
-    configuration: Configuration | None = None
-    version: str = ""
-
-    def put_as(self, configuration: Configuration, version: str) -> Unit:
-        """The same unit, with what it was made of."""
-        return replace(self, configuration=configuration, version=version)
-
-    @cached_property
-    def definition(self) -> str:
-        """A short name for all that the process depends on; a unit with another one has to be restarted."""
-        files = {str(path): text for path, text in self.files.items()}
-        told = [self.command, dict(self.environment), files, str(self.log_path), self.version]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def units_of(site: Site) -> tuple[Unit, ...]:
     """All units of the site on this host, each after those it requires."""
-    # The agent's units are this module's: it is imported late.
-    from headrace.fleet.agent.kinds import Host, unit_of
-
     host = Host.here(site.home)
     try:
         configurations = configurations_of(site)
@@ -115,55 +65,6 @@ def configurations_of(site: Site) -> dict[str, Configuration]:
     if site.airflow:
         made |= airflow_configurations(site)
     return made
-
-
-def in_order(units: Iterable[Unit]) -> list[Unit]:
-    """The same units, sorted by depth of their requirements; stopping goes through them backwards."""
-    by_name = {unit.name: unit for unit in units}
-    depths: dict[str, int] = {}
-
-    def depth(name: str, below: tuple[str, ...] = ()) -> int:
-        if name in below:
-            raise FleetError(f"units require each other in a circle: {' → '.join((*below, name))}")
-        if name not in by_name:
-            raise FleetError(f"unit {below[-1]} requires {name}, which is not a unit of this site")
-        if name not in depths:
-            depths[name] = 1 + max(
-                (depth(other, (*below, name)) for other in by_name[name].requires), default=-1
-            )
-        return depths[name]
-
-    return sorted(by_name.values(), key=lambda unit: depth(unit.name))
-
-
-def levels(units: Iterable[Unit]) -> list[list[Unit]]:
-    """Units grouped so that each requires only units of earlier groups."""
-    grouped: list[list[Unit]] = []
-    placed: dict[str, int] = {}
-    for unit in in_order(units):
-        level = 1 + max((placed[name] for name in unit.requires), default=-1)
-        placed[unit.name] = level
-        if level == len(grouped):
-            grouped.append([])
-        grouped[level].append(unit)
-    return grouped
-
-
-def java() -> str:
-    """The `java` to start: of `$JAVA_HOME` when set, else of the path."""
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
-
-
-def zookeeper_jars(home: Path) -> Path | None:
-    """A folder of jars that hold a whole ZooKeeper server: PySpark's own, else those that
-    `python -m headrace.warehouse.jars zookeeper` has fetched into this home. None: neither is here.
-    """
-    spec = importlib.util.find_spec("pyspark")
-    if spec is not None and spec.submodule_search_locations:
-        return Path(spec.submodule_search_locations[0]) / "jars"
-    fetched = home / "jars" / "zookeeper"
-    return fetched if fetched.is_dir() else None
 
 
 def _data(site: Site, datacenter: str, name: str) -> Path:

@@ -1,7 +1,7 @@
 """How a topic is loaded: when, to where, how complete an hour must be, and who answers for it.
 
 Owns the plan's fields, their defaults and what they may hold, for whoever says it: `dags/topics.yaml`
-(`airflow.topics`), or a host's agent (`fleet.agent.loads`) and through it Terraform. Pure. Whether a schedule
+(`airflow.topics`), or a host's agent (`agent.loads`) and through it Terraform. Pure. Whether a schedule
 means something to Airflow is asked of `croniter`, which Airflow itself uses.
 """
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from headrace.fleet.errors import FleetError
-from headrace.fleet.site import HOME_VARIABLE
 from headrace.provider.values import (
     ResourceError,
     Trouble,
@@ -23,9 +21,11 @@ from headrace.provider.values import (
     is_known,
     listed,
 )
+from headrace.site.errors import SiteError
+from headrace.site.variables import HOME_VARIABLE
 
 if TYPE_CHECKING:
-    from headrace.fleet.agent.client import AgentClient
+    from headrace.agent.client import AgentClient
 
 LOCAL: Final = "local"
 HOSTS_MAX: Final = 1000
@@ -104,7 +104,7 @@ class Agents:
 
     def _made(self, host: str) -> AgentClient:
         # A sixth of a second of importing, which a validation does not need.
-        from headrace.fleet.agent.client import AgentClient, pinned
+        from headrace.agent.client import AgentClient, pinned
 
         if self._is_local:
             return self._found_in_home()
@@ -121,11 +121,11 @@ class Agents:
         return AgentClient(agent.url, token, tls=tls)
 
     def _found_in_home(self) -> AgentClient:
-        from headrace.fleet.agent.local import find_agent
+        from headrace.agent.local import find_agent
 
         try:
             client = find_agent(self._home)
-        except FleetError as error:
+        except SiteError as error:
             raise ResourceError(Trouble("This machine's agent cannot be used", str(error))) from error
         if client is None:
             raise ResourceError(

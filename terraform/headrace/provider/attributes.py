@@ -1,6 +1,6 @@
 """The attributes of a resource: their types as Terraform knows them, defaults, what a change of one means.
 
-Owns the schema. What a unit may be told is known once, by the models of `fleet.agent.configuration`: their
+Owns the schema. What a unit may be told is known once, by the models of `agent.configuration`: their
 JSON Schema becomes attributes here. `tf` knows no attributes inside attributes (protocol 6's nested types);
 they are added here.
 """

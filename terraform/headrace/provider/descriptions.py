@@ -1,7 +1,7 @@
 """What the attributes of units are for, in words.
 
 Owns the words alone: which attributes there are, and what they may hold, comes from the models of
-`fleet.agent.configuration`. A test sees to it that none is without.
+`agent.configuration`. A test sees to it that none is without.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf.types import Unknown
 
-from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError
+from headrace.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.provider.agents import NotYetKnownError
 from headrace.provider.attributes import Attribute, Schema
 from headrace.provider.planning import Change, Plan, replaces_of
@@ -24,7 +24,7 @@ from headrace.provider.values import (
 from headrace.warehouse.load_plan import DEFAULTS, FIELDS, LoadPlanError, plan_of
 
 if TYPE_CHECKING:
-    from headrace.fleet.agent.client import AgentClient
+    from headrace.agent.client import AgentClient
 
 # A schedule and a retention have no default here: what is not said is a load by hand, hours that are kept.
 _NULLABLE: Final = ("schedule", "retention")

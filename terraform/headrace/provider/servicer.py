@@ -19,8 +19,7 @@ from tf.gen import tfplugin_pb2 as pb
 from tf.provider import ProviderServicer
 from tf.utils import Diagnostics, read_dynamic_value, to_dynamic_value
 
-from headrace.fleet.agent.errors import AgentUnreachableError
-from headrace.fleet.errors import FleetError
+from headrace.agent.errors import AgentUnreachableError
 from headrace.provider.attributes import Schema
 from headrace.provider.planning import change_of
 from headrace.provider.provider import SCHEMA, HeadraceProvider
@@ -32,6 +31,7 @@ from headrace.provider.values import (
     Values,
     wire,
 )
+from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Servicer(ProviderServicer):
 def _trouble_of(error: Exception) -> Trouble:
     if isinstance(error, AgentUnreachableError):
         return Trouble("A host's agent does not answer", f"{error}. Is it started, and is its URL right?")
-    if isinstance(error, FleetError):
+    if isinstance(error, SiteError):
         return Trouble("The host's agent could not do it", str(error))
     # Clients are imported only where they are used; their errors are made for people.
     for module, who in _WHO.items():

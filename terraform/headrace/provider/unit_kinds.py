@@ -1,6 +1,6 @@
 """The kinds of unit as Terraform knows them: attributes, and the way from them to what an agent is told.
 
-Owns `UnitKind`, made of the one description of a kind, its model in `fleet.agent.configuration`. Pure.
+Owns `UnitKind`, made of the one description of a kind, its model in `agent.configuration`. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from headrace.fleet.agent import configuration as said
+from headrace.agent import configuration as said
 from headrace.provider.attributes import Attribute, Schema, attributes_of
 from headrace.provider.descriptions import description_of
 from headrace.provider.values import (

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from tf.types import Unknown
 
-from headrace.fleet.agent.errors import AgentRefusedError, AgentUnreachableError
-from headrace.fleet.errors import FleetError
+from headrace.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.provider import holdings, unit_kinds
 from headrace.provider.agents import NotYetKnownError
 from headrace.provider.attributes import Schema
@@ -29,10 +28,11 @@ from headrace.provider.values import (
     Values,
     is_known,
 )
+from headrace.site.errors import SiteError
 
 if TYPE_CHECKING:
-    from headrace.fleet.agent.client import AgentClient
-    from headrace.fleet.agent.report import UnitReport
+    from headrace.agent.client import AgentClient
+    from headrace.agent.report import UnitReport
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class UnitResource(Resource):
         """What its folder holds, for one that does not answer."""
         try:
             found = self._client(state).data(state["name"])
-        except FleetError as error:
+        except SiteError as error:
             if isinstance(error, AgentRefusedError) and error.code == "unit_unknown":
                 return Holdings(0, "")
             raise holdings.refuse_unknown(what, f"{reason} Nor does its host's agent: {error}.") from error

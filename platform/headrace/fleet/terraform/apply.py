@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from headrace.agent.logs import log_tail
+from headrace.agent.unit import Unit
 from headrace.fleet import operate
-from headrace.fleet.errors import FleetError
-from headrace.fleet.logs import log_tail
-from headrace.fleet.site import Site
 from headrace.fleet.terraform.folder import make_folder, variables_for_terraform
 from headrace.fleet.terraform.said import Said
-from headrace.fleet.units import Unit
+from headrace.site.errors import SiteError
+from headrace.site.site import Site
 
 POLL_INTERVAL_S: Final = 0.1
 # Terraform changes so many things at once: enough to have every first unit under way.
@@ -37,7 +37,7 @@ def apply(site: Site, units: Sequence[Unit], observe: Observer, warn: Callable[[
 
     `warn` is told why Ctrl-C takes a while.
 
-    Raises `AddressTakenError` before anything is started, and `FleetError` with Terraform's own errors; what
+    Raises `AddressTakenError` before anything is started, and `SiteError` with Terraform's own errors; what
     runs then keeps running.
     """
     with operate.prepared(site, units):
@@ -78,7 +78,7 @@ def _run(folder: Path, words: Sequence[str], observe: Observer, warn: Callable[[
             _interrupt(process)
             raise
     if process.returncode:
-        raise FleetError(_failure(folder, words[0], said))
+        raise SiteError(_failure(folder, words[0], said))
     return said
 
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.fleet.airflow_units import airflow_python, dags_folder
-from headrace.fleet.site import Datacenter, Site
+from headrace.agent.airflow_environment import airflow_python, dags_folder
 from headrace.fleet.units import BROKER_SETTINGS
+from headrace.site.site import Datacenter, Site
 
 ENVIRONMENT_VARIABLE: Final = "HEADRACE_TERRAFORM_ENVIRONMENT"
 # A validation of one variable by another.

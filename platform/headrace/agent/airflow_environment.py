@@ -1,0 +1,69 @@
+"""Airflow's own environment on a host: its interpreter, its version, the DAGs, and a probe of its components.
+
+Imports nothing of Airflow, which is installed elsewhere; everything before Airflow's own start is
+`python -m headrace.airflow.run`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from headrace.agent.probes import get
+
+PYTHON_VARIABLE: Final = "HEADRACE_AIRFLOW_PYTHON"
+DAGS_VARIABLE: Final = "HEADRACE_DAGS"
+# Every component says that it lives at least every 5 s.
+HEARTBEAT_AGE_MAX: Final = timedelta(seconds=20)
+
+# Component → the name under which Airflow tells of its heartbeat.
+HEARTBEATS: Final = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
+
+
+@dataclass(frozen=True)
+class AirflowProbe:
+    """Asks the api-server for a component's last heartbeat; `component` is the name that Airflow gives it."""
+
+    url: str
+    component: str
+
+    def problem(self) -> str | None:
+        url = f"{self.url}/api/v2/monitor/health"
+        try:
+            answer = get(url)
+            said = answer.json()[self.component]
+        except httpx.HTTPError as error:
+            return f"{url}: {error}"
+        except (ValueError, KeyError):
+            return f"{url} answers {answer.status_code}, without Airflow's {self.component}"
+        heartbeat = said.get(f"latest_{self.component}_heartbeat")
+        if said.get("status") != "healthy" or heartbeat is None:
+            return f"Airflow's {self.component} is not healthy: it says {said}"
+        if datetime.now(UTC) - datetime.fromisoformat(heartbeat) > HEARTBEAT_AGE_MAX:
+            return f"Airflow's {self.component} was last heard of at {heartbeat}"
+        return None
+
+
+def airflow_python() -> Path:
+    """The interpreter of Airflow's environment: of `$HEADRACE_AIRFLOW_PYTHON`, else beside ours."""
+    named = os.environ.get(PYTHON_VARIABLE)
+    return Path(named) if named else Path(sys.prefix).parent / ".venv-airflow" / "bin" / "python"
+
+
+def dags_folder() -> Path:
+    """The folder of DAG files: `$HEADRACE_DAGS`, else the checkout's own."""
+    named = os.environ.get(DAGS_VARIABLE)
+    return Path(named) if named else Path(__file__).parents[3] / "dags"
+
+
+def airflow_version() -> str | None:
+    """The version of Airflow in its environment, None when there is none."""
+    for path in airflow_python().parents[1].glob("lib/python*/site-packages/apache_airflow-*.dist-info"):
+        return path.name.removeprefix("apache_airflow-").removesuffix(".dist-info")
+    return None

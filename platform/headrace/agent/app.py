@@ -1,0 +1,293 @@
+"""The agent over HTTP: paths, parameters, status codes, error bodies. What they mean is `keeper`'s.
+
+Every answer is JSON but for logs; an error is `{"error": code, "message": …}`, with more fields where they
+help. Handlers are plain functions, so the web framework runs them in its threads; they may wait.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, FastAPI, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN
+from headrace.agent.errors import (
+    AgentError,
+    BadRequestError,
+    BodyTooLongError,
+    NotReadyError,
+    SupervisorError,
+    shortened,
+)
+from headrace.agent.folders import folder_size_bytes
+from headrace.agent.keeper import UNITS_MAX, Keeper
+from headrace.agent.kinds import Kinds, parse_configuration
+from headrace.agent.loads import Loads
+from headrace.agent.logs import LOG_LINES_MAX, log_tail
+from headrace.agent.report import Outcome, UnitReport
+from headrace.agent.tokens import is_authorized
+from headrace.site.errors import SiteError
+
+logger = logging.getLogger(__name__)
+
+BODY_MAX_BYTES: Final = 256 << 10
+WAIT_MAX_S: Final = 600.0
+LOG_LINES_DEFAULT: Final = 100
+ERROR_LOG_LINES: Final = 15
+# These name files and programs of the agent's own.
+RESERVED_NAMES: Final = ("agent", "supervisord")
+OPEN_PATHS: Final = ("/v1/health",)
+
+_NAME: Final = re.compile(NAME_PATTERN)
+
+
+def no(status: int, code: str, message: str, details: Mapping[str, Any] | None = None) -> JSONResponse:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": code, "message": message, **(details or {})}, status, headers)
+
+
+class OnlyWithToken:
+    """Lets nobody further who does not carry the token: not even to learn which paths there are."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            header = dict(scope["headers"]).get(b"authorization")
+            if not is_authorized(header, self._token):
+                message = "send `Authorization: Bearer TOKEN`; it lies in agent/token of the agent's home"
+                await no(401, "unauthorized", message)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def read_body(request: Request) -> Any:
+    """The JSON of a request, None for an empty one."""
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > BODY_MAX_BYTES:
+            raise BodyTooLongError(f"the request's body is longer than {BODY_MAX_BYTES} bytes")
+    if not received:
+        return None
+    try:
+        return json.loads(received, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the request's body is not JSON: {error}") from None
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no value of JSON")
+
+
+def _unit_name(name: Annotated[str, Path()]) -> str:
+    if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise BadRequestError(
+            f"{shortened(name)!r} is no name of a unit; one has at most {NAME_LENGTH_MAX} small letters, "
+            f"digits and hyphens, begins with a letter, and is not {' or '.join(RESERVED_NAMES)}"
+        )
+    return name
+
+
+UnitName = Annotated[str, Depends(_unit_name)]
+Body = Annotated[Any, Depends(read_body)]
+WaitS = Annotated[float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False)]
+
+
+def create_app(
+    keeper: Keeper,
+    loads: Loads,
+    token: str,
+    kinds: Kinds,
+    about: Mapping[str, Any],
+    end: Callable[[], None],
+) -> ASGIApp:
+    """The web application of one keeper, and of its home's loads. `about` is what `/v1/version` says; `end`
+    ends the process.
+    """
+    app = FastAPI(title="headrace agent", openapi_url=None, docs_url=None, redoc_url=None)
+    _add_error_handlers(app)
+    _add_agent(app, keeper, kinds, about, end)
+    _add_units(app, keeper, kinds)
+    _add_rolling(app, keeper)
+    _add_loads(app, loads)
+    return OnlyWithToken(app, token)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(AgentError)
+    async def refused(_: Request, error: AgentError) -> Response:
+        return no(error.status, error.code, str(error), error.details)
+
+    @app.exception_handler(SiteError)
+    async def failed(_: Request, error: SiteError) -> Response:
+        logger.warning("a request failed: %s", error)
+        is_supervisor = isinstance(error, SupervisorError)
+        return no(
+            503 if is_supervisor else 500, "supervisor_failed" if is_supervisor else "host_failed", str(error)
+        )
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"][1:]))
+        return no(422, "request_invalid", f"{where}: {shortened(repr(first['input']))}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def not_served(request: Request, error: HTTPException) -> Response:
+        code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "request_invalid")
+        asked = f"{request.method} {shortened(request.url.path)}"
+        said = f"{asked}: {error.detail}; docs/agent.md lists what is served"
+        return no(error.status_code, code, said)
+
+    @app.exception_handler(OSError)
+    async def disk_failed(_: Request, error: OSError) -> Response:
+        logger.error("a request failed: %s", error)
+        return no(500, "host_failed", f"the host fails: {error}")
+
+    @app.exception_handler(Exception)
+    async def broken(_: Request, error: Exception) -> Response:
+        return no(500, "agent_broken", f"{type(error).__name__} in the agent; its log has more")
+
+
+def _add_agent(
+    app: FastAPI, keeper: Keeper, kinds: Kinds, about: Mapping[str, Any], end: Callable[[], None]
+) -> None:
+    @app.get("/v1/health")
+    def health() -> dict[str, str]:
+        if keeper.is_supervised():
+            return {"status": "ok", "supervisord": "running"}
+        return {"status": "ok" if not keeper.names() else "degraded", "supervisord": "not running"}
+
+    @app.get("/v1/version")
+    def version() -> dict[str, Any]:
+        return {**about, "pid": os.getpid()}
+
+    @app.get("/v1/kinds")
+    def described_kinds() -> dict[str, Any]:
+        return {"kinds": {name: kind.configuration.model_json_schema() for name, kind in kinds.items()}}
+
+    @app.post("/v1/shutdown")
+    def shut_down() -> dict[str, str]:
+        keeper.shut_down()
+        end()
+        return {"outcome": "ended"}
+
+
+def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
+    @app.get("/v1/units")
+    def list_units(
+        name: Annotated[list[str] | None, Query(max_length=UNITS_MAX)] = None, drift: bool = True
+    ) -> dict[str, Any]:
+        return {"units": [each.to_json() for each in keeper.reports(name, with_drift=drift)]}
+
+    @app.get("/v1/units/{name}")
+    def get_unit(name: UnitName, wait_s: WaitS = 0.0) -> dict[str, Any]:
+        if not wait_s:
+            return keeper.reports([name])[0].to_json()
+        keeper.unit(name)
+        return _waited(keeper, name, wait_s).to_json()
+
+    @app.put("/v1/units/{name}")
+    def put_unit(name: UnitName, body: Body, wait_s: WaitS = 0.0, dry_run: bool = False) -> Response:
+        configuration = parse_configuration(name, body, kinds)
+        outcome = keeper.put(name, configuration, dry_run=dry_run)
+        if dry_run:
+            return JSONResponse({"outcome": outcome, "dry_run": True})
+        report = _waited(keeper, name, wait_s, {"outcome": outcome})
+        status = 201 if outcome is Outcome.CREATED else 200
+        return JSONResponse({"outcome": outcome, "unit": report.to_json()}, status)
+
+    @app.delete("/v1/units/{name}")
+    def delete_unit(name: UnitName) -> dict[str, str]:
+        keeper.delete(name)
+        return {"outcome": "deleted"}
+
+    @app.post("/v1/units/{name}/restart")
+    def restart_unit(name: UnitName, wait_s: WaitS = 0.0) -> dict[str, Any]:
+        keeper.restart(name)
+        report = _waited(keeper, name, wait_s, {"outcome": "restarted"})
+        return {"outcome": "restarted", "unit": report.to_json()}
+
+    @app.get("/v1/units/{name}/log")
+    def read_log(
+        name: UnitName, lines: Annotated[int, Query(ge=1, le=LOG_LINES_MAX)] = LOG_LINES_DEFAULT
+    ) -> Response:
+        text = log_tail(keeper.unit(name).log_path, lines)
+        return PlainTextResponse(text + "\n" if text else "")
+
+    @app.get("/v1/units/{name}/data")
+    def measure_data(name: UnitName) -> dict[str, Any]:
+        directory = keeper.unit(name).data_dir
+        size_bytes = 0 if directory is None else folder_size_bytes(directory)
+        return {"directory": None if directory is None else str(directory), "size_bytes": size_bytes}
+
+
+def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | None = None) -> UnitReport:
+    """How the unit is after a wait. Raises `NotReadyError` when one was asked for and it was in vain."""
+    if not wait_s:
+        # Drift was just taken away.
+        return keeper.reports([name], with_drift=False)[0]
+    report = keeper.wait_ready(name, wait_s)
+    if report.is_ready:
+        return report
+    ended = f"supervisord has given up ({report.note})" if report.has_failed else f"not within {wait_s:g} s"
+    raise NotReadyError(
+        f"unit {name} is not ready, {ended}: {report.problem}; see its log, {report.log}",
+        {
+            **(more or {}),
+            "unit": report.to_json(),
+            "log_tail": log_tail(keeper.unit(name).log_path, ERROR_LOG_LINES),
+        },
+    )
+
+
+def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
+    @app.post("/v1/restart")
+    def roll(body: Body, wait_s: Annotated[float, Query(gt=0, le=WAIT_MAX_S)] = 60.0) -> dict[str, Any]:
+        names = body.get("units") if isinstance(body, dict) and set(body) == {"units"} else None
+        if (
+            not isinstance(names, list)
+            or not 1 <= len(names) <= UNITS_MAX
+            or not all(isinstance(name, str) for name in names)
+            or len(set(names)) < len(names)
+        ):
+            raise BadRequestError(
+                'expected {"units": ["east-broker-1", …]}: the units to restart, each once, in this order'
+            )
+        done = [report.to_json() for report in keeper.roll(names, wait_s)]
+        return {"outcome": "restarted", "units": done}
+
+
+def _add_loads(app: FastAPI, loads: Loads) -> None:
+    @app.get("/v1/loads")
+    def list_loads() -> dict[str, Any]:
+        return {"loads": {topic: loads.load(topic) for topic in loads.topics()}}
+
+    @app.get("/v1/loads/{topic}")
+    def get_load(topic: str) -> dict[str, Any]:
+        return {"topic": topic, "load": loads.load(topic)}
+
+    @app.put("/v1/loads/{topic}")
+    def put_load(topic: str, body: Body, dry_run: bool = False) -> Response:
+        outcome = loads.put(topic, body, dry_run=dry_run)
+        if dry_run:
+            return JSONResponse({"outcome": outcome, "dry_run": True})
+        status = 201 if outcome is Outcome.CREATED else 200
+        return JSONResponse({"outcome": outcome, "topic": topic, "load": loads.load(topic)}, status)
+
+    @app.delete("/v1/loads/{topic}")
+    def delete_load(topic: str) -> dict[str, str]:
+        loads.delete(topic)
+        return {"outcome": "deleted"}

@@ -1,0 +1,86 @@
+"""What a unit cannot have: an address or a folder that another holds, a place in the order that there is not.
+
+Owns these questions. Looks at the other units of the host and at the machine's listening sockets; changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.agent.errors import (
+    AddressNotHereError,
+    ConfigurationError,
+    Conflict,
+    FieldProblem,
+)
+from headrace.agent.processes import holder_of
+from headrace.agent.unit import Unit, levels
+from headrace.site.addresses import Address, is_taken
+from headrace.site.errors import SiteError
+
+
+def conflicts_of(
+    unit: Unit, others: Iterable[Unit], *, held: Collection[Address], home: Path | None
+) -> list[Conflict]:
+    """What the unit cannot have. `held`: addresses that its own running process has already; `home`: its own,
+    None to have no patience with processes of an earlier life either.
+
+    Raises `AddressNotHereError` for an address that this machine does not have.
+    """
+    others = list(others)
+    return [*_between_units(unit, others), *_with_the_machine(unit, others, held, home)]
+
+
+def with_local_requirements(units: Sequence[Unit]) -> list[Unit]:
+    """The units with those requirements alone that are units of this host."""
+    there = {unit.name for unit in units}
+    return [replace(unit, requires=tuple(each for each in unit.requires if each in there)) for unit in units]
+
+
+def check_order(unit: Unit, others: Sequence[Unit]) -> None:
+    """Raises `ConfigurationError` when the unit would close a circle of requirements."""
+    try:
+        levels(with_local_requirements([*others, unit]))
+    except SiteError as error:
+        requires = ", ".join(unit.requires)
+        raise ConfigurationError(
+            unit.name, [FieldProblem("requires", requires, f"cannot be: {error}")]
+        ) from error
+
+
+def _between_units(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
+    """Pure: what another unit of this host was promised, whether it runs or not."""
+    for other in others:
+        for address in unit.listens:
+            if address in other.listens:
+                yield Conflict(str(address), unit.name, f"unit {other.name} of this host", other.name)
+        if unit.data_dir is not None and unit.data_dir == other.data_dir:
+            yield Conflict(str(unit.data_dir), unit.name, f"unit {other.name} of this host", other.name)
+
+
+def _with_the_machine(
+    unit: Unit, others: Iterable[Unit], held: Collection[Address], home: Path | None
+) -> Iterable[Conflict]:
+    promised = {address for other in others for address in other.listens}
+    for address in unit.listens:
+        if address in held or address in promised or not _is_taken(unit, address):
+            continue
+        holder = holder_of(address)
+        if holder is not None and holder.home == str(home) and holder.unit == unit.name:
+            # Its own process, of an earlier life; it ends before the new one starts.
+            continue
+        ours = holder.unit if holder is not None and holder.home == str(home) else None
+        yield Conflict(str(address), unit.name, str(holder or "a process that cannot be seen"), ours)
+
+
+def _is_taken(unit: Unit, address: Address) -> bool:
+    try:
+        return is_taken(address)
+    except OSError as error:
+        raise AddressNotHereError(
+            f"unit {unit.name} cannot listen on {address}: {error.strerror}; give it an address of this "
+            "machine (on Linux all of 127.0.0.0/8 is one)"
+        ) from error

@@ -1,0 +1,165 @@
+"""The agent's own life: one process, from its start to a signal.
+
+Owns its options, the listening socket, TLS, the log. Units and supervisord are not its children: they outlive
+it, unless it is told otherwise. What it serves is `serving`'s.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace.agent.errors import AddressTakenError, AgentStateError
+from headrace.agent.kinds import KINDS, Kinds
+from headrace.agent.places import Places, lock
+from headrace.agent.processes import holder_of
+from headrace.agent.supervisor import Supervisor
+from headrace.agent.tokens import make_token
+from headrace.site.addresses import Address
+from headrace.site.errors import SiteError
+from headrace.site.variables import HOME_VARIABLE
+
+CONNECTIONS_WAITING_MAX: Final = 128
+LOG_MAX_BYTES: Final = 5 << 20
+LOG_BACKUPS: Final = 2
+
+logger = logging.getLogger("headrace.agent")
+
+
+class Options(NamedTuple):
+    """How an agent is started.
+
+    `log`: a file for the log of a daemon, None for stderr. `ends_units`: its units end when it ends, as they
+    must where nothing outlives it, in a container.
+    """
+
+    home: Path
+    listen: Address
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    allow_plain: bool = False
+    log: Path | None = None
+    ends_units: bool = False
+
+    def check(self) -> None:
+        """Raises `SiteError` for options that do not go together."""
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise SiteError("--tls-certificate and --tls-key go together: give both, or neither")
+        if self.tls_certificate is None and not self.allow_plain and not _is_loopback(self.listen.host):
+            raise SiteError(
+                f"on {self.listen} others could read the token on its way: give --tls-certificate and "
+                "--tls-key, listen on loopback, or say --allow-plain"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def run_agent(
+    options: Options, *, kinds: Kinds = KINDS, reached: Callable[[str], None] = lambda step: None
+) -> None:
+    """Serves until SIGTERM or SIGINT, or until it is asked to end. Raises `SiteError` when it cannot start.
+
+    `kinds` are the kinds of units it keeps; `reached` is told each step of a change (see `Keeper`).
+    """
+    options.check()
+    if options.tls_certificate is not None and options.tls_key is not None:
+        # It leaves this working directory.
+        absolute = (options.tls_certificate.absolute(), options.tls_key.absolute())
+        options = options._replace(tls_certificate=absolute[0], tls_key=absolute[1])
+    home = options.home.absolute()
+    places = Places(home)
+    places.make()
+    _log_to(options.log)
+    with lock(places):
+        # What it starts, and asks, looks for its things there.
+        os.environ[HOME_VARIABLE] = str(home)
+        context = _tls(options)
+        token = make_token(places.token)
+        with _listen(options.listen) as listening:
+            os.chdir(home)
+            supervisor = Supervisor(home)
+            with ThreadPoolExecutor(1) as pool:
+                starting = pool.submit(supervisor.ensure_daemon, ())
+                # Half a second, in which supervisord starts.
+                from headrace.agent.serving import serve
+            is_new = starting.result()
+            try:
+                serve(
+                    places,
+                    listening,
+                    context=context,
+                    certificate=options.tls_certificate,
+                    token=token,
+                    kinds=kinds,
+                    is_daemon=options.log is not None,
+                    ends_units=options.ends_units,
+                    reached=reached,
+                )
+            except SiteError:
+                if is_new and not any(state.is_running for state in supervisor.states().values()):
+                    supervisor.shut_down()
+                raise
+            finally:
+                places.whereabouts.unlink(missing_ok=True)
+
+
+def _log_to(path: Path | None) -> None:
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if path is not None:
+        handler = RotatingFileHandler(path, maxBytes=LOG_MAX_BYTES, backupCount=LOG_BACKUPS)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("headrace.agent").setLevel(logging.INFO)
+
+
+def _tls(options: Options) -> ssl.SSLContext | None:
+    if options.tls_certificate is None or options.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key with a passphrase would make OpenSSL ask at the terminal.
+        context.load_cert_chain(options.tls_certificate, options.tls_key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", error)
+        raise AgentStateError(
+            f"certificate {options.tls_certificate} and key {options.tls_key} cannot be used: {reason}; "
+            "give a PEM certificate (with its chain) and its key without a passphrase"
+        ) from error
+    return context
+
+
+def _listen(address: Address) -> socket.socket:
+    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, small answers wait 40 ms
+    # for an ACK.
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+        listening.listen(CONNECTIONS_WAITING_MAX)
+    except OSError as error:
+        listening.close()
+        holder = holder_of(address) if address.port else None
+        raise AddressTakenError(
+            f"the agent cannot listen on {address}: {holder or error.strerror or error}; "
+            "end that process (another site: `make down` there), give this site another `block` in "
+            "site.yaml, or the agent another --listen"
+        ) from error
+    return listening

@@ -1,0 +1,119 @@
+"""Other processes of this machine: which carry a unit's mark, which holds an address, and ending them.
+
+Owns all use of psutil. Starts nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from headrace.site.addresses import Address
+from headrace.site.variables import HOME_VARIABLE, UNIT_VARIABLE
+
+ORPHAN_TERM_TIMEOUT_S: Final = 10.0
+ORPHAN_KILL_TIMEOUT_S: Final = 10.0
+POLL_INTERVAL_S: Final = 0.05
+
+
+class Holder(NamedTuple):
+    """The process that listens on an address."""
+
+    pid: int
+    command: str
+    unit: str | None
+    home: str | None
+
+    def __str__(self) -> str:
+        who = f"process {self.pid} ({self.command})"
+        return f"{who}, unit {self.unit} of the site in {self.home}" if self.unit else who
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs. A zombie, which has ended but was not waited for, does not."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
+
+
+def command_of(pid: int, *, length_max: int = 60) -> str:
+    """A process's command line, shortened."""
+    try:
+        command = " ".join(filter(None, psutil.Process(pid).cmdline()))
+    except psutil.Error:
+        return "gone"
+    return command if len(command) <= length_max else command[: length_max - 1] + "…"
+
+
+def holder_of(address: Address) -> Holder | None:
+    """The process that listens on the address; None when it cannot be found (it is another user's)."""
+    # An IPv6 socket may hold the address as ::ffff:a.b.c.d, or all of them as ::.
+    hosts = {address.host, f"::ffff:{address.host}", "0.0.0.0", "::"}
+    for connection in psutil.net_connections("tcp"):
+        if (
+            connection.status == psutil.CONN_LISTEN
+            and connection.pid is not None
+            and connection.laddr
+            and connection.laddr.ip in hosts
+            and connection.laddr.port == address.port
+        ):
+            environment = _environment_of(connection.pid)
+            return Holder(
+                connection.pid,
+                command_of(connection.pid),
+                environment.get(UNIT_VARIABLE),
+                environment.get(HOME_VARIABLE),
+            )
+    return None
+
+
+def units_left_in(home: Path, unit: str | None = None) -> list[int]:
+    """Processes started as units of this home (or as the one named), whatever process is their parent now."""
+    return [process.pid for process in _units(home, unit)]
+
+
+def end_units_left_in(home: Path, unit: str | None = None) -> list[int]:
+    """Ends what a killed supervisord left behind: SIGTERM, then SIGKILL. Returns the pids it found."""
+    found = _units(home, unit)
+    for number, timeout_s in (
+        (signal.SIGTERM, ORPHAN_TERM_TIMEOUT_S),
+        (signal.SIGKILL, ORPHAN_KILL_TIMEOUT_S),
+    ):
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+        # Not psutil.wait_procs: it waits for a zombie, too, whose parent may never do so.
+        deadline = time.monotonic() + timeout_s
+        while any(is_alive(process.pid) for process in found) and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+    return [process.pid for process in found]
+
+
+def _units(home: Path, unit: str | None) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _is_unit(process, home, unit)]
+
+
+def _is_unit(process: psutil.Process, home: Path, unit: str | None) -> bool:
+    environment = _environment_of(process.pid)
+    return (
+        UNIT_VARIABLE in environment
+        and environment.get(HOME_VARIABLE) == str(home.absolute())
+        and (unit is None or environment[UNIT_VARIABLE] == unit)
+        and process.pid != os.getpid()
+        and is_alive(process.pid)
+    )
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    """What the process was started with; empty when it may not be read."""
+    try:
+        return psutil.Process(pid).environ()
+    except psutil.Error:
+        return {}

@@ -1,0 +1,136 @@
+"""`python -m headrace.balancer`: one balancer process. Owns the command line, logging and signals.
+
+SIGTERM ends it, SIGHUP reloads HAProxy without closing a connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import shutil
+import signal
+import sys
+import uuid
+from pathlib import Path
+from typing import Final
+
+from headrace.balancer.backends import Address
+from headrace.balancer.control import Control, Engine
+from headrace.balancer.embedded import EmbeddedEngine
+from headrace.balancer.errors import BalancerError
+from headrace.balancer.haproxy import HaproxyEngine, socket_path
+from headrace.balancer.haproxy_config import Settings
+from headrace.balancer.page import page
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.fronts import FrontRegistry
+from headrace.coordination.session import ZooKeeperSession
+from headrace.process.status import StatusServer
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 10_000
+DESCRIPTORS_A_CONNECTION: Final = 2
+DESCRIPTORS_BESIDE: Final = 200
+# Debian's is in a folder that ordinary users' paths leave out.
+PROGRAM_PATHS: Final = ("/usr/sbin", "/usr/local/sbin")
+
+
+def parse_address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m headrace.balancer",
+        description="One address for producers, in front of all brokers of a datacenter.",
+    )
+    made.add_argument(
+        "--listen", type=parse_address, required=True, metavar="HOST:PORT", help="for producers"
+    )
+    made.add_argument("--zookeeper", required=True, metavar="HOSTS", help="host:port[,host:port…][/chroot]")
+    made.add_argument("--directory", type=Path, required=True, metavar="DIR", help="HAProxy's configuration")
+    made.add_argument("--status", metavar="HOST:PORT", help="the page, and /status as JSON")
+    made.add_argument(
+        "--engine",
+        choices=("auto", HaproxyEngine.kind, EmbeddedEngine.kind),
+        default="auto",
+        help="what moves the bytes; auto: HAProxy where it is installed",
+    )
+    made.add_argument(
+        "--statistics", type=parse_address, metavar="HOST:PORT", help="HAProxy's own statistics page"
+    )
+    made.add_argument("--connections-max", type=int, default=CONNECTIONS_MAX, metavar="N")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0 after a clean stop, 1 when it cannot serve, 2 for a wrong command line."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    try:
+        asyncio.run(_serve(options))
+    except (BalancerError, CoordinationError, OSError) as error:
+        print(f"balancer {options.listen[0]}:{options.listen[1]}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    engine, why = _engine(options)
+    logger.info("%s", why)
+    session = ZooKeeperSession(options.zookeeper, name="balancer")
+    await asyncio.to_thread(session.start)
+    listen: Address = options.listen
+    name = f"{listen[0]}:{listen[1]}-{uuid.uuid4().hex[:8]}"
+    control = Control(engine, FrontRegistry(session), name=name, listen=listen, why=why)
+    server = None
+    if options.status:
+        server = StatusServer(options.status, control.status, lambda: page(control.status()))
+    running = asyncio.create_task(control.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    loop.add_signal_handler(signal.SIGHUP, control.want_reload)
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    finally:
+        if server is not None:
+            server.close()
+        await asyncio.to_thread(session.close)
+
+
+def _engine(options: argparse.Namespace) -> tuple[Engine, str]:
+    """What moves the bytes, and why it does. Raises `BalancerError`."""
+    most = min(options.connections_max, _connections_possible())
+    path = os.pathsep.join((os.environ.get("PATH", ""), *PROGRAM_PATHS))
+    program = shutil.which("haproxy", path=path)
+    if options.engine == EmbeddedEngine.kind or (options.engine == "auto" and program is None):
+        why = "as it was told to" if program is not None else "haproxy is not installed here"
+        return EmbeddedEngine(options.listen, most), f"the embedded balancer serves: {why}"
+    if program is None:
+        raise BalancerError("haproxy is not installed; on Debian, as root: apt-get install haproxy")
+    settings = Settings(options.listen, socket_path(options.directory), most, options.statistics)
+    return HaproxyEngine(Path(program), settings, options.directory), f"HAProxy serves ({program})"
+
+
+def _connections_possible() -> int:
+    """Takes as many descriptors as allowed; how many connections they are enough for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return max(1, (hard - DESCRIPTORS_BESIDE) // DESCRIPTORS_A_CONNECTION)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Watches a topic arrive in the analysis datacenter (`python -m headrace.demo.watcher`).
+
+Owns the latency of the second hop, from `published-ms` to the mirrored partition being readable, and a note
+of every arrival, from which the parent computes when it became readable in HDFS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from headrace.client import Admin, Consumer
+from headrace.client.errors import UnknownTopicError
+from headrace.demo.latency import Latencies
+from headrace.demo.told import tell, until_told_to_stop
+from headrace.events import published_ms
+from headrace.process.clock import now_ms
+
+TELL_INTERVAL_S: Final = 0.25
+PARTITIONS_INTERVAL_S: Final = 1.0
+POLL_S: Final = 0.2
+# 24 bytes each; beyond it, arrivals are counted but not noted.
+NOTES_MAX: Final = 5_000_000
+
+
+class Arrival(NamedTuple):
+    """One record in the analysis cluster, by its address there."""
+
+    partition: int
+    offset: int
+    published_ms: int
+
+
+class Notes:
+    """All arrivals, as three columns of 64-bit numbers in a file."""
+
+    def __init__(self) -> None:
+        self._columns = (array("q"), array("q"), array("q"))
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def add(self, arrival: Arrival) -> None:
+        if len(self) < NOTES_MAX:
+            for column, value in zip(self._columns, arrival, strict=True):
+                column.append(value)
+
+    def write(self, path: Path) -> None:
+        with path.open("wb") as file:
+            for column in self._columns:
+                column.tofile(file)
+
+    @staticmethod
+    def read(path: Path) -> Iterator[Arrival]:
+        numbers = array("q", path.read_bytes())
+        count = len(numbers) // 3
+        for at in range(count):
+            yield Arrival(numbers[at], numbers[count + at], numbers[2 * count + at])
+
+
+def main() -> None:
+    options = _options()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    stop = until_told_to_stop()
+    latencies, notes = Latencies(), Notes()
+    with Admin(options.bootstrap) as admin, Consumer(options.bootstrap) as consumer:
+        watched: set[int] = set()
+        looked_at = told_at = 0.0
+        while not stop.is_set():
+            now = time.monotonic()
+            if now - looked_at > PARTITIONS_INTERVAL_S:
+                _watch_new_partitions(admin, consumer, options.topic, watched, is_first_look=not looked_at)
+                looked_at = now
+            for record in consumer.poll(POLL_S):
+                published = published_ms(record.headers)
+                if published is not None and published >= options.since_ms:
+                    latencies.add(now_ms() - published)
+                    notes.add(Arrival(record.partition, record.offset, published))
+            if now - told_at > TELL_INTERVAL_S:
+                tell(arrived=len(latencies), partitions=sorted(watched))
+                told_at = now
+    notes.write(options.notes)
+    tell(arrived=len(latencies), latencies=latencies.to_json())
+
+
+def _watch_new_partitions(
+    admin: Admin, consumer: Consumer, topic: str, watched: set[int], *, is_first_look: bool
+) -> None:
+    """Partitions there at the start are read from their end, later ones from their beginning."""
+    try:
+        found = set(admin.topic(topic).partitions) - watched
+    except UnknownTopicError:
+        return
+    if not found:
+        return
+    watched |= found
+    consumer.assign([(topic, partition) for partition in sorted(watched)])
+    for partition in found:
+        if is_first_look:
+            consumer.seek_to_end(topic, partition)
+        else:
+            consumer.seek_to_beginning(topic, partition)
+    tell(watching=sorted(watched))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m headrace.demo.watcher", description=__doc__)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument(
+        "--since-ms", required=True, type=int, help="events published earlier are not counted"
+    )
+    parser.add_argument("--notes", required=True, type=Path, help="where the arrivals are written at the end")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

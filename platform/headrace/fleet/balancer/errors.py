@@ -1,9 +1,0 @@
-"""What the balancer raises."""
-
-from __future__ import annotations
-
-from headrace.fleet.errors import FleetError
-
-
-class BalancerError(FleetError):
-    """The balancer's engine does not do what it is told; the message is one line for its log."""

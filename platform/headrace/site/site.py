@@ -1,0 +1,299 @@
+"""The description of an installation: its datacenters, who mirrors whom, and every address.
+
+Owns the site file (YAML) and the address plan of one machine. Knows nothing of processes: units are made
+from it in `fleet.units`. Reads one file and the environment; writes nothing.
+
+The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; what services talk to at
+`.3`: the registry `:8081`, the balancer `:9092` (its status `:8084`, HAProxy's own statistics `:8404`);
+auditor's status `.4:8082`, Airflow `.7:8080`, the agent `.9:8084`, brokers `.11`, `.12`, … `:9092` (for the
+balancer `:9093`), mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from headrace.site.addresses import Address
+from headrace.site.errors import SiteFileError
+from headrace.site.variables import HOME_VARIABLE
+
+SITE_FILE_NAME: Final = "site.yaml"
+
+BROKERS_MAX: Final = 9
+BLOCK_MAX: Final = 240
+# Who asks first is told of so many brokers, and finds the others through them: one more restarts nobody.
+BOOTSTRAP_BROKERS_MAX: Final = 3
+
+ZOOKEEPER_PORT: Final = 2181
+BROKER_PORT: Final = 9092
+FRONT_PORT: Final = 9093
+BALANCER_STATUS_PORT: Final = 8084
+HAPROXY_STATISTICS_PORT: Final = 8404
+REGISTRY_PORT: Final = 8081
+AUDITOR_PORT: Final = 8082
+MIRROR_PORT: Final = 8083
+NAMENODE_PORT: Final = 8020
+WEBHDFS_PORT: Final = 9870
+DATANODE_PORTS: Final = (9866, 9867, 9864)
+AIRFLOW_PORT: Final = 8080
+AGENT_PORT: Final = 8084
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Datacenter(_Part):
+    """One datacenter: a /24 of loopback and what runs there."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9]{0,30}$")
+    network: str = Field(pattern=r"^127\.\d{1,3}\.\d{1,3}$")
+    broker_count: Annotated[int, Field(ge=1, le=BROKERS_MAX)] = 3
+    broker_settings: Mapping[str, str] = {}
+
+    def host(self, number: int) -> str:
+        return f"{self.network}.{number}"
+
+    @property
+    def zookeeper(self) -> Address:
+        return Address(self.host(2), ZOOKEEPER_PORT)
+
+    @property
+    def registry(self) -> Address:
+        return Address(self.host(3), REGISTRY_PORT)
+
+    @property
+    def registry_url(self) -> str:
+        return f"http://{self.registry}"
+
+    @property
+    def auditor(self) -> Address:
+        return Address(self.host(4), AUDITOR_PORT)
+
+    @property
+    def brokers(self) -> dict[int, Address]:
+        """Broker id → address. Ids are the datacenter's own: each has its own ZooKeeper."""
+        return {n: Address(self.host(10 + n), BROKER_PORT) for n in range(1, self.broker_count + 1)}
+
+    @property
+    def bootstrap_brokers(self) -> dict[int, Address]:
+        """The first brokers, which are asked for the others."""
+        return dict(list(self.brokers.items())[:BOOTSTRAP_BROKERS_MAX])
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers themselves: for consumers, administration, mirrors."""
+        return ",".join(map(str, self.bootstrap_brokers.values()))
+
+    def front(self, broker_id: int) -> Address:
+        """Where the balancer reaches a broker."""
+        return Address(self.brokers[broker_id].host, FRONT_PORT)
+
+    @property
+    def balancer(self) -> Address:
+        return Address(self.host(3), BROKER_PORT)
+
+    @property
+    def balancer_status(self) -> Address:
+        return Address(self.host(3), BALANCER_STATUS_PORT)
+
+    @property
+    def haproxy_statistics(self) -> Address:
+        return Address(self.host(3), HAPROXY_STATISTICS_PORT)
+
+    @property
+    def producer_bootstrap(self) -> str:
+        """The one address that services publish to. It serves in the datacenters that are `Site.sources`."""
+        return str(self.balancer)
+
+
+class Mirror(_Part):
+    """One mirroring service: everything of `source` is copied verbatim into `target`."""
+
+    source: str
+    target: str
+
+
+class Site(_Part):
+    """A whole installation.
+
+    `warehouse` names the datacenter that runs HDFS and Airflow, and whose auditor keeps the audit store.
+    `airflow` False leaves Airflow out; `airflow_database` is an SQLAlchemy URL, None for a SQLite file.
+    """
+
+    home: Path
+    datacenters: tuple[Datacenter, ...]
+    mirrors: tuple[Mirror, ...]
+    warehouse: str
+    airflow: bool = True
+    airflow_database: str | None = None
+
+    @staticmethod
+    def one_machine(home: Path, *, block: int = 0) -> Site:
+        """Three datacenters on loopback: 127.(block+1) east, 127.(block+2) west, 127.(block+9) analysis.
+
+        A second site of the same machine takes another `block` and another `home`.
+        """
+        if not 0 <= block <= BLOCK_MAX:
+            raise SiteFileError(f"block {block} is out of range; take one from 0 to {BLOCK_MAX}")
+        return Site(
+            home=home.absolute(),
+            datacenters=(
+                Datacenter(name="east", network=f"127.{block + 1}.0"),
+                Datacenter(name="west", network=f"127.{block + 2}.0"),
+                Datacenter(name="analysis", network=f"127.{block + 9}.0", broker_count=2),
+            ),
+            mirrors=(
+                Mirror(source="east", target="analysis"),
+                Mirror(source="west", target="analysis"),
+            ),
+            warehouse="analysis",
+        )
+
+    @staticmethod
+    def load(home: Path | None = None, environment: Mapping[str, str] = os.environ) -> Site:
+        """The site of `home` (default `$HEADRACE_HOME`, else `.headrace` here), as its `site.yaml` says.
+
+        Without a file it is the one-machine default. Raises `SiteFileError` for a file that is wrong.
+        """
+        if home is None:
+            home = Path(environment.get(HOME_VARIABLE) or ".headrace")
+        path = home / SITE_FILE_NAME
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return Site.one_machine(home)
+        except OSError as error:
+            raise SiteFileError(f"site file {path} cannot be read: {error.strerror}") from error
+        return parse_site(text, home=home, where=str(path))
+
+    def datacenter(self, name: str) -> Datacenter:
+        for datacenter in self.datacenters:
+            if datacenter.name == name:
+                return datacenter
+        known = ", ".join(datacenter.name for datacenter in self.datacenters)
+        raise SiteFileError(f"datacenter {name!r} is not part of this site; it has {known}")
+
+    @property
+    def sources(self) -> tuple[Datacenter, ...]:
+        """The datacenters that are mirrored somewhere: where services publish."""
+        return tuple(
+            dc for dc in self.datacenters if any(mirror.source == dc.name for mirror in self.mirrors)
+        )
+
+    @property
+    def analysis(self) -> Datacenter:
+        return self.datacenter(self.warehouse)
+
+    def mirror_status(self, mirror: Mirror) -> Address:
+        into_same_target = [other for other in self.mirrors if other.target == mirror.target]
+        return Address(self.datacenter(mirror.target).host(21 + into_same_target.index(mirror)), MIRROR_PORT)
+
+    @property
+    def namenode(self) -> Address:
+        return Address(self.analysis.host(31), NAMENODE_PORT)
+
+    @property
+    def webhdfs(self) -> Address:
+        return Address(self.analysis.host(31), WEBHDFS_PORT)
+
+    @property
+    def datanode(self) -> tuple[Address, ...]:
+        return tuple(Address(self.namenode.host, port) for port in DATANODE_PORTS)
+
+    @property
+    def airflow_address(self) -> Address:
+        return Address(self.analysis.host(7), AIRFLOW_PORT)
+
+    @property
+    def agent_address(self) -> Address:
+        """Where the agent of this machine listens, unless it is started by hand elsewhere."""
+        return Address(self.analysis.host(9), AGENT_PORT)
+
+    @property
+    def hdfs_url(self) -> str:
+        return f"hdfs://{self.namenode}"
+
+    @property
+    def webhdfs_url(self) -> str:
+        return f"http://{self.webhdfs}"
+
+    @property
+    def audit_store_url(self) -> str:
+        return f"sqlite:///{self.home / 'data' / self.warehouse / 'audit.db'}"
+
+
+class _SiteFile(_Part):
+    """What a `site.yaml` may say; everything left out is the one-machine default."""
+
+    block: Annotated[int, Field(ge=0, le=BLOCK_MAX)] = 0
+    datacenters: dict[str, dict[str, object]] | None = None
+    mirrors: tuple[Mirror, ...] | None = None
+    warehouse: str | None = None
+    airflow: bool = True
+    airflow_database: str | None = None
+
+
+def parse_site(text: str, *, home: Path, where: str) -> Site:
+    """Reads a site file.
+
+    `where` names the text in errors. Raises `SiteFileError`, one line that says which field is wrong and why.
+    """
+    # Whoever needs addresses and models alone starts the sooner.
+    import yaml
+
+    try:
+        data = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise SiteFileError(f"site file {where} is not YAML: {' '.join(str(error).split())}") from error
+    try:
+        said = _SiteFile.model_validate(data)
+        default = Site.one_machine(home, block=said.block)
+        if said.datacenters is None:
+            datacenters = default.datacenters
+        else:
+            datacenters = tuple(
+                Datacenter.model_validate({"name": name, **fields})
+                for name, fields in said.datacenters.items()
+            )
+        site = Site(
+            home=home.absolute(),
+            datacenters=datacenters,
+            mirrors=default.mirrors if said.mirrors is None else said.mirrors,
+            warehouse=said.warehouse or default.warehouse,
+            airflow=said.airflow,
+            airflow_database=said.airflow_database,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        raise SiteFileError(
+            f"site file {where}: {field}: {first['msg']} (it says {first['input']!r})"
+        ) from error
+    _check(site, where)
+    return site
+
+
+def _check(site: Site, where: str) -> None:
+    networks: dict[str, str] = {}
+    for datacenter in site.datacenters:
+        if other := networks.get(datacenter.network):
+            raise SiteFileError(
+                f"site file {where}: {datacenter.name} and {other} share the network {datacenter.network}; "
+                "give each its own"
+            )
+        networks[datacenter.network] = datacenter.name
+    names = set(networks.values())
+    for what, name in [("warehouse", site.warehouse)] + [
+        (f"mirrors: {side}", value) for mirror in site.mirrors for side, value in mirror
+    ]:
+        if name not in names:
+            raise SiteFileError(
+                f"site file {where}: {what}: {name!r} is not a datacenter; "
+                f"there are {', '.join(sorted(names))}"
+            )

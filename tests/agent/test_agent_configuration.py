@@ -1,0 +1,323 @@
+"""What a unit may be told, and what it becomes: pure decisions of the host agent."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.agent.configuration import Configuration, parse_address
+from headrace.agent.desired import DesiredState, Entry
+from headrace.agent.errors import AgentStateError, ConfigurationError
+from headrace.agent.kinds import (
+    KINDS,
+    Host,
+    parse_configuration,
+    unit_of,
+)
+from headrace.agent.report import (
+    Drift,
+    DriftKind,
+    Outcome,
+    UnitReport,
+    drift_of,
+    outcome_of,
+    report_of,
+)
+from headrace.agent.supervisor import Supervisor, UnitState
+from headrace.agent.tokens import is_authorized, make_token, read_token
+from headrace.fleet.units import configurations_of, units_of
+from headrace.site.site import Site
+
+HOME = Path("/srv/headrace")
+HOST = Host(HOME, "/usr/bin/python3", "java", Path("/jars"), Path("/af/bin/python"), Path("/dags"))
+
+SMALLEST: dict[str, dict[str, Any]] = {
+    "zookeeper": {},
+    "broker": {"broker_id": 1, "zookeeper": "127.1.0.2:2181"},
+    "balancer": {"zookeeper": "127.1.0.2:2181"},
+    "registry": {"zookeeper": "127.1.0.2:2181/chroot"},
+    "mirror": {
+        "source": "west",
+        "source_bootstrap": ["127.2.0.11:9092"],
+        "target_bootstrap": ["127.9.0.11:9092", "127.9.0.12:9092"],
+        "target_zookeeper": "127.9.0.2:2181",
+        "status": "127.9.0.21:8083",
+    },
+    "auditor": {
+        "bootstrap": ["127.1.0.11:9092"],
+        "registry_urls": ["http://127.1.0.3:8081"],
+        "status": "127.1.0.4:8082",
+    },
+    "hdfs": {},
+    "airflow": {"component": "scheduler"},
+}
+
+
+def smallest(kind: str, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "datacenter": "east", **SMALLEST[kind], **more}
+
+
+def test_every_kind_has_an_example_here() -> None:
+    assert set(SMALLEST) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", SMALLEST)
+def test_a_configuration_survives_json_and_makes_the_same_unit(kind: str) -> None:
+    parsed = parse_configuration("unit", smallest(kind))
+    again = parse_configuration("unit", json.loads(json.dumps(parsed.model_dump(mode="json"))))
+    assert again == parsed
+    unit = unit_of("unit", parsed, HOST)
+    assert unit == unit_of("unit", again, HOST)
+    assert (unit.name, unit.kind, unit.datacenter) == ("unit", kind, "east")
+
+
+def test_the_units_of_a_site_are_those_of_their_configurations() -> None:
+    site = Site.one_machine(HOME)
+    host = Host.here(HOME)
+    sent = {name: json.loads(said.model_dump_json()) for name, said in configurations_of(site).items()}
+    received = {name: unit_of(name, parse_configuration(name, said), host) for name, said in sent.items()}
+    assert received == {unit.name: unit for unit in units_of(site)}
+
+
+@pytest.mark.parametrize("kind", SMALLEST)
+@pytest.mark.parametrize("field", ["user", "command", "enviroment"])
+def test_an_unknown_field_is_named(kind: str, field: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"unit unit: {field}: 'x': no field of this kind, which has"
+    ):
+        parse_configuration("unit", smallest(kind, **{field: "x"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "words"),
+    [
+        ("zookeeper", "listen", "127.1.0.2", "'127.1.0.2': expected HOST:PORT"),
+        ("zookeeper", "listen", "127.1.0.2:65536", "with a port from 1 to 65535"),
+        ("zookeeper", "data_dir", "data", "expected an absolute path"),
+        ("zookeeper", "data_dir", "/data\nclientPort=1", "none of them a control character"),
+        ("zookeeper", "heap_mib_max", 1, "greater than or equal to 32"),
+        ("broker", "broker_id", -1, "greater than or equal to 0"),
+        ("broker", "zookeeper", "nonsense", "zookeeper: 'nonsense'"),
+        ("broker", "settings", {"a\nb": "c"}, "settings.a\nb"),
+        ("broker", "settings", {"a": "c\n[program:x]"}, "settings.a"),
+        ("broker", "front_listen", "127.1.0.11:9093", "front_listen and front_advertise go together"),
+        ("registry", "datacenter", "East", "datacenter: 'East'"),
+        ("mirror", "topics", "(", "is no regular expression"),
+        ("mirror", "source_bootstrap", [], "source_bootstrap"),
+        ("auditor", "store", "--help", "store: '--help'"),
+        ("auditor", "registry_urls", ["ftp://x"], "registry_urls.0: 'ftp://x'"),
+        ("hdfs", "http_port", 0, "http_port: 0"),
+        ("airflow", "connections", {"a": {}}, "set up by the api-server alone"),
+        ("airflow", "component", "webserver", "component: 'webserver'"),
+        ("airflow", "requires", ["Not A Name"], "requires.0: 'Not A Name'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_field(kind: str, field: str, value: object, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_configuration("unit", smallest(kind, **{field: value}))
+    assert words in str(caught.value)
+    assert "unit unit: " in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [None, [], "zookeeper", {}, {"kind": "shell"}, {"kind": ["zookeeper"]}])
+def test_what_has_no_known_kind_is_refused_with_those_there_are(data: object) -> None:
+    with pytest.raises(ConfigurationError, match="no kind of unit; there are airflow, auditor, balancer"):
+        parse_configuration("unit", data)
+
+
+@given(st.text())
+def test_an_address_is_read_as_it_is_written_or_refused(text: str) -> None:
+    try:
+        address = parse_address(text)
+    except ValueError:
+        return
+    assert parse_address(str(address)) == address
+    assert text.isprintable()
+    assert " " not in text
+
+
+@given(value=st.text(max_size=40), position=st.integers(0, 40))
+def test_no_control_character_reaches_a_command(value: str, position: int) -> None:
+    for control in ("\n", "\0", "\x7f"):
+        text = value[:position] + control + value[position:]
+        with pytest.raises(ConfigurationError):
+            parse_configuration("unit", smallest("broker", settings={"name": text}))
+
+
+PRINTABLE = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), max_size=30)
+
+
+@given(
+    st.lists(PRINTABLE | st.sampled_from([" ;", " #", "it's #1", "100%", "%(here)s", '"', "\\", "a ; b # c"]))
+)
+def test_supervisord_reads_every_command_as_it_was_meant(words: list[str]) -> None:
+    unit = unit_of("unit", parse_configuration("unit", smallest("hdfs")), HOST)
+    unit = replace(unit, command=("python", *words))
+    # As supervisord reads its file, comments within lines included.
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"), strict=False)
+    parser.read_string(Supervisor(HOME)._configuration([unit]))
+    expanded = parser.get("program:unit", "command") % {"here": "elsewhere"}
+    assert tuple(shlex.split(expanded)) == unit.command
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("zookeeper", {"listen": "127.1.0.2:2182"}),
+        ("zookeeper", {"heap_mib_max": 64}),
+        ("broker", {"settings": {"num.partitions": "2"}}),
+        ("airflow", {"database_url": "postgresql://x"}),
+    ],
+)
+def test_a_unit_that_would_be_started_otherwise_has_another_definition(
+    kind: str, change: dict[str, Any]
+) -> None:
+    before = unit_of("unit", parse_configuration("unit", smallest(kind)), HOST)
+    after = unit_of("unit", parse_configuration("unit", smallest(kind, **change)), HOST)
+    assert before.definition != after.definition
+    newer = replace(HOST, versions={kind: "next"})
+    assert before.definition != unit_of("unit", parse_configuration("unit", smallest(kind)), newer).definition
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "said"),
+    [
+        ("broker", "settings", {"num.partitions": "2", "flush.ms": "9"}),
+        ("hdfs", "settings", {"dfs.replication": "1", "dfs.blocksize": "1048576"}),
+        (
+            "airflow",
+            "connections",
+            {"b": {"host": "h", "conn_type": "spark"}, "a": {"conn_type": "headrace"}},
+        ),
+    ],
+)
+def test_the_same_said_in_another_order_is_the_same_unit(kind: str, field: str, said: dict[str, Any]) -> None:
+    turned = {
+        name: dict(reversed(each.items())) if isinstance(each, dict) else each
+        for name, each in reversed(said.items())
+    }
+    more = {"component": "api-server"} if kind == "airflow" else {}
+    before, after = (
+        unit_of("unit", parse_configuration("unit", smallest(kind, **more, **{field: each})), HOST)
+        for each in (said, turned)
+    )
+    assert before.definition == after.definition
+
+
+STATES = st.sampled_from(["RUNNING", "STARTING", "BACKOFF", "STOPPING", "STOPPED", "EXITED", "FATAL"])
+UNIT = unit_of("unit", parse_configuration("unit", smallest("zookeeper")), HOST)
+TEXTS = st.sampled_from([*UNIT.files.values(), "other", None])
+
+
+@given(state=st.none() | STATES, is_changed=st.booleans(), texts=st.tuples(TEXTS, TEXTS))
+def test_there_is_drift_exactly_when_something_differs(
+    state: str | None, is_changed: bool, texts: tuple[str | None, str | None]
+) -> None:
+    seen = UnitState("unit", state, 1, 1, "") if state else None
+    on_disk = dict(zip(UNIT.files, texts, strict=True))
+    drift = drift_of(UNIT, seen, is_changed=is_changed, on_disk=on_disk)
+    kinds = [each.what for each in drift]
+    assert (DriftKind.PROCESS in kinds) == (state in (None, "STOPPED", "EXITED", "FATAL"))
+    assert (DriftKind.DEFINITION in kinds) == is_changed
+    assert kinds.count(DriftKind.FILE) == sum(on_disk[path] != text for path, text in UNIT.files.items())
+
+
+@given(is_known=st.booleans(), is_same=st.booleans(), has_drifted=st.booleans())
+def test_a_put_changes_nothing_only_when_nothing_differs(
+    is_known: bool, is_same: bool, has_drifted: bool
+) -> None:
+    drift = (Drift(DriftKind.PROCESS, "it is STOPPED"),) if has_drifted else ()
+    outcome = outcome_of(is_known, is_same, drift)
+    assert (outcome is Outcome.CREATED) == (not is_known)
+    assert (outcome is Outcome.UNCHANGED) == (is_known and is_same and not has_drifted)
+
+
+@given(state=STATES, problem=st.none() | st.text(), drifted=st.booleans())
+def test_a_report_survives_json(state: str, problem: str | None, drifted: bool) -> None:
+    drift = (Drift(DriftKind.FILE, "/a was changed by somebody else"),) if drifted else ()
+    report = report_of(UNIT, UnitState("unit", state, 5, 7, "note"), problem, drift)
+    assert UnitReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert report.is_ready == (problem is None and state in ("RUNNING", "STARTING"))
+
+
+def desired(directory: Path) -> DesiredState:
+    return DesiredState(directory, parse_configuration)
+
+
+def told(**more: Any) -> Configuration:
+    return parse_configuration("unit", smallest("broker", **more))
+
+
+def test_what_is_put_is_there_after_a_restart(tmp_path: Path) -> None:
+    state = desired(tmp_path / "units")
+    assert state.load() == {}
+    state.write("one", Entry(told(), is_applied=False))
+    state.write("two", Entry(told(broker_id=2), is_applied=True))
+    assert desired(tmp_path / "units").load() == {
+        "one": Entry(told(), is_applied=False),
+        "two": Entry(told(broker_id=2), is_applied=True),
+    }
+    state.remove("one")
+    state.remove("one")
+    assert set(desired(tmp_path / "units").load()) == {"two"}
+    assert (tmp_path / "units" / "two.json").stat().st_mode & 0o077 == 0
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_a_write_that_a_crash_cut_short_is_as_if_it_had_not_been(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    directory = tmp_path_factory.mktemp("state") / "units"
+    state = desired(directory)
+    state.load()
+    state.write("one", Entry(told(broker_id=2), is_applied=True))
+    whole = (directory / "one.json").read_bytes()
+    state.write("one", Entry(told(), is_applied=True))
+    cut = data.draw(st.integers(0, len(whole)))
+    (directory / "one.json.new").write_bytes(whole[:cut])
+    assert desired(directory).load() == {"one": Entry(told(), is_applied=True)}
+    assert [path.name for path in directory.iterdir()] == ["one.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "configuration": {}}'])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one.json").write_text(text)
+    with pytest.raises(
+        AgentStateError, match=r"cannot read .*/one.json: .* delete it and put the unit again"
+    ):
+        desired(tmp_path).load()
+
+
+def test_the_token_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "agent" / "token"
+    token = make_token(path)
+    assert len(token) >= 32
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert make_token(path) == read_token(path) == token
+    path.chmod(0o640)
+    with pytest.raises(AgentStateError, match=r"mode 0640.*chmod 600"):
+        read_token(path)
+    path.chmod(0o600)
+    path.write_text("short")
+    with pytest.raises(AgentStateError, match="holds no token"):
+        make_token(path)
+
+
+@given(st.binary(max_size=80))
+def test_only_the_token_opens(header: bytes) -> None:
+    token = "x" * 43
+    assert is_authorized(header, token) == (
+        header.lower().startswith(b"bearer ") and header[7:].strip() == token.encode()
+    )
+    assert is_authorized(b"Bearer " + token.encode(), token)
+    assert not is_authorized(b"Basic " + token.encode(), token)
+    assert not is_authorized(None, token)

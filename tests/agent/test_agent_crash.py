@@ -1,0 +1,143 @@
+"""SIGKILL of the agent at any step of a change, and of supervisord: in the end what was put is there,
+once."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from fix_agent import RunningAgent, eventually
+from headrace.agent.errors import AgentUnreachableError
+from headrace.agent.processes import is_alive, units_left_in
+from headrace.agent.report import DriftKind, Outcome
+
+READY_S = 60.0
+
+
+def test_units_outlive_an_agent_that_ends_and_are_adopted(agent: RunningAgent) -> None:
+    told = agent.stand_in()
+    agent.client.put("one", told, wait_s=READY_S)
+    pid = agent.pid("one")
+    assert agent.end(signal.SIGTERM) == 0
+    assert agent.pid("one") == pid
+    agent.start()
+    assert agent.client.unit("one", wait_s=READY_S).pid == pid
+    assert agent.client.put("one", told).outcome is Outcome.UNCHANGED
+    agent.end(signal.SIGKILL)
+    agent.start()
+    assert agent.client.put("one", told).outcome is Outcome.UNCHANGED
+    assert agent.pid("one") == pid
+
+
+def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent) -> None:
+    told = {name: agent.stand_in() for name in ("one", "two")}
+    agent.put_all(told)
+    untouched = agent.pid("two")
+    for step in ("recorded", "stopped", "started", "applied"):
+        before = agent.pid("one")
+        (agent.home / "crash-at").write_text(step)
+        changed = {**told["one"], "value": f"killed when it was {step}"}
+        with pytest.raises(AgentUnreachableError):
+            agent.client.put("one", changed, wait_s=READY_S)
+        assert agent.has_ended() == -signal.SIGKILL
+        agent.start()
+        eventually(lambda before=before: agent.pid_or_0("one") not in (0, before))
+        one = agent.client.unit("one", wait_s=READY_S)
+        assert (one.configuration["value"], one.drift) == (changed["value"], ())
+        # The client sends it again, since it never got an answer.
+        assert agent.client.put("one", changed, wait_s=READY_S).outcome is Outcome.UNCHANGED, step
+        assert not is_alive(before), step
+        assert agent.pid("two") == untouched, "the other unit did not notice"
+
+
+@pytest.mark.parametrize("step", ["forgotten", "stopped"])
+def test_a_deletion_that_a_crash_cut_short_is_finished_by_the_next_agent(
+    agent: RunningAgent, step: str
+) -> None:
+    agent.client.put("one", agent.stand_in(), wait_s=READY_S)
+    pid = agent.pid("one")
+    (agent.home / "crash-at").write_text(step)
+    with pytest.raises(AgentUnreachableError):
+        agent.client.delete("one")
+    assert agent.has_ended() == -signal.SIGKILL
+    agent.start()
+    eventually(lambda: not is_alive(pid) and "one" not in agent.states())
+    assert agent.client.units() == []
+    assert not agent.client.delete("one")
+
+
+def test_a_creation_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent) -> None:
+    (agent.home / "crash-at").write_text("recorded")
+    with pytest.raises(AgentUnreachableError):
+        agent.client.put("one", agent.stand_in())
+    agent.has_ended()
+    assert "one" not in agent.states()
+    agent.start()
+    assert agent.client.unit("one", wait_s=READY_S).drift == ()
+
+
+def kill_supervisord(agent: RunningAgent) -> None:
+    os.kill(int(agent.supervisor.pid_path.read_text()), signal.SIGKILL)
+
+
+def test_a_killed_supervisord_is_replaced_and_its_orphans_are_swept_before(agent: RunningAgent) -> None:
+    agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
+    orphans = units_left_in(agent.home)
+    assert len(orphans) == 4, "two stand-ins and a child of each"
+    kill_supervisord(agent)
+    eventually(lambda: not any(map(is_alive, orphans)))
+    for name in ("one", "two"):
+        eventually(lambda name=name: agent.client.unit(name).is_ready)
+    assert len(units_left_in(agent.home)) == 4, "each runs once"
+
+
+def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgent) -> None:
+    gone = agent.stand_in()
+    agent.put_all({"one": agent.stand_in(), "two": gone})
+    orphans = units_left_in(agent.home)
+    agent.end(signal.SIGKILL)
+    kill_supervisord(agent)
+    eventually(lambda: not agent.supervisor.is_alive())
+    assert all(map(is_alive, orphans))
+    # As if it had been deleted by a hand: an orphan of which nobody knows any more.
+    (agent.home / "agent" / "units" / "two.json").unlink()
+    agent.start()
+    assert agent.client.put("three", gone, wait_s=READY_S).outcome is Outcome.CREATED
+    assert agent.client.unit("one", wait_s=READY_S).is_ready
+    assert not any(map(is_alive, orphans))
+    assert len(units_left_in(agent.home)) == 4
+
+
+def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: RunningAgent) -> None:
+    agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
+    told = agent.home / "one.told"
+    told.unlink()
+    told.mkdir()
+    before = agent.pid("two")
+    try:
+        kill_supervisord(agent)
+        eventually(lambda: agent.pid_or_0("two") not in (0, before))
+        assert agent.client.unit("two", wait_s=READY_S).is_ready
+        one = agent.client.unit("one")
+        assert {each.what for each in one.drift} == {DriftKind.PROCESS, DriftKind.FILE}
+        assert "one cannot be started again" in (agent.home / "agent.out").read_text()
+    finally:
+        told.rmdir()
+
+
+def test_units_end_with_an_agent_that_was_told_so_and_come_back_with_the_next(
+    agent: RunningAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "options", ("--ends-units",))
+    agent.restart()
+    agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
+    assert agent.end(signal.SIGTERM) == 0
+    assert not agent.supervisor.is_alive() and not units_left_in(agent.home)
+    log = (agent.home / "logs" / "supervisord.log").read_text()
+    assert log.rindex("stopped: two") < log.rindex("stopped: one")
+    monkeypatch.undo()
+    agent.start()
+    for name in ("one", "two"):
+        eventually(lambda name=name: agent.client.unit(name).is_ready)

@@ -1,0 +1,367 @@
+"""A real agent over HTTP: its token, its answers, what is put, changed, restarted, deleted; TLS."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fix_agent import HOST, RunningAgent, eventually, self_signed
+from fix_ports import free_port
+from headrace.agent.client import AgentClient
+from headrace.agent.errors import AgentRefusedError, AgentUnreachableError
+from headrace.agent.processes import is_alive
+from headrace.agent.report import DriftKind, Outcome
+from headrace.airflow.topics import read_loads
+
+READY_S = 60.0
+
+
+def ask(agent: RunningAgent, method: str, path: str, **options: Any) -> httpx.Response:
+    """A request as somebody sends it who has no client of ours."""
+    token = (agent.home / "agent" / "token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
+    url = f"http://{agent.address}{path}"
+    return httpx.request(method, url, headers=headers, trust_env=False, verify=False, timeout=60, **options)
+
+
+def refusal(agent: RunningAgent, method: str, path: str, **options: Any) -> tuple[int, str, str]:
+    answer = ask(agent, method, path, **options)
+    said = answer.json()
+    return answer.status_code, said["error"], said["message"]
+
+
+def test_only_the_token_opens_and_it_is_nowhere_told(agent: RunningAgent) -> None:
+    token = (agent.home / "agent" / "token").read_text().strip()
+    assert (agent.home / "agent" / "token").stat().st_mode & 0o777 == 0o600
+    for headers in ({}, {"Authorization": "Bearer"}, {"Authorization": f"Bearer {token}x"}):
+        for path in ("/v1/units", "/v1/version", "/nowhere"):
+            answer = httpx.get(f"http://{agent.address}{path}", headers=headers, trust_env=False)
+            assert (answer.status_code, answer.json()["error"]) == (401, "unauthorized")
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert token not in answer.text
+    open_to_all = httpx.get(f"http://{agent.address}/v1/health", trust_env=False)
+    assert open_to_all.json()["status"] == "ok"
+    assert ask(agent, "GET", "/v1/version").json()["home"] == str(agent.home)
+    with (
+        AgentClient(f"http://{agent.address}", "wrong" * 10) as stranger,
+        pytest.raises(AgentRefusedError) as caught,
+    ):
+        stranger.units()
+    assert caught.value.status == 401
+    agent.end()
+    assert token not in (agent.home / "agent.out").read_text()
+
+
+def test_bad_requests_are_named_and_change_nothing(agent: RunningAgent) -> None:
+    told = agent.stand_in()
+    assert refusal(agent, "PUT", "/v1/units/one", content=b"{")[:2] == (422, "request_invalid")
+    assert refusal(agent, "PUT", "/v1/units/one", content=b'{"kind": NaN}')[:2] == (422, "request_invalid")
+    assert refusal(agent, "PUT", "/v1/units/one", content=b" " * (300 << 10))[:2] == (413, "body_too_long")
+    assert refusal(agent, "PUT", "/v1/units/One", json=told)[:2] == (422, "request_invalid")
+    assert refusal(agent, "PUT", "/v1/units/agent", json=told)[:2] == (422, "request_invalid")
+    assert refusal(agent, "PUT", "/v1/units/one?wait_s=601", json=told)[:2] == (422, "request_invalid")
+    assert refusal(agent, "GET", "/v1/units/one/log?lines=0")[:2] == (422, "request_invalid")
+    status, code, message = refusal(
+        agent, "PUT", "/v1/units/one", json={**told, "listen": "x", "user": "root"}
+    )
+    assert (status, code) == (422, "configuration_invalid")
+    assert (
+        "unit one: " in message and "listen: 'x': expected HOST:PORT" in message and "user: 'root'" in message
+    )
+    status, code, message = refusal(agent, "PUT", "/v1/units/one", json={**told, "listen": "192.0.2.1:80"})
+    assert (status, code) == (422, "address_not_here")
+    assert "192.0.2.1:80" in message
+    status, code, message = refusal(agent, "PUT", "/v1/units/one", json={**told, "requires": ["one"]})
+    assert (status, code) == (422, "configuration_invalid")
+    assert "in a circle: one → one" in message
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/restart"), ("GET", "/log")):
+        assert refusal(agent, method, f"/v1/units/one{path}")[:2] == (404, "unit_unknown")
+    assert refusal(agent, "GET", "/v2")[:2] == (404, "path_unknown")
+    assert refusal(agent, "PATCH", "/v1/units/one")[:2] == (405, "method_not_allowed")
+    assert refusal(agent, "POST", "/v1/restart", json={"units": []})[:2] == (422, "request_invalid")
+    assert ask(agent, "GET", "/v1/units").json() == {"units": []}
+    assert agent.states() == {}, "nothing was started"
+
+
+def test_a_put_is_idempotent_and_a_change_restarts_that_unit_alone(agent: RunningAgent) -> None:
+    told = {name: agent.stand_in() for name in ("one", "two")}
+    dry = ask(agent, "PUT", "/v1/units/one?dry_run=true", json=told["one"])
+    assert dry.json() == {"outcome": "created", "dry_run": True}
+    assert agent.client.units() == []
+    for name in told:
+        answer = ask(agent, "PUT", f"/v1/units/{name}?wait_s={READY_S}", json=told[name])
+        assert (answer.status_code, answer.json()["outcome"]) == (201, "created")
+        assert answer.json()["unit"]["ready"]
+    pids = {name: agent.pid(name) for name in told}
+
+    answer = ask(agent, "PUT", "/v1/units/one", json=told["one"])
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "unchanged")
+    assert agent.pid("one") == pids["one"]
+
+    changed = {**told["two"], "value": "another"}
+    assert agent.client.put("two", changed, dry_run=True).outcome is Outcome.CHANGED
+    assert agent.pid("two") == pids["two"]
+    put = agent.client.put("two", changed, wait_s=READY_S)
+    assert put.outcome is Outcome.CHANGED
+    assert put.unit is not None and put.unit.is_ready and put.unit.configuration["value"] == "another"
+    assert agent.pid("two") != pids["two"]
+    assert agent.pid("one") == pids["one"]
+
+    assert [unit.name for unit in agent.client.units()] == ["one", "two"]
+    assert "stand-in %d%% here" in agent.client.log("one", lines=5)
+    assert agent.client.delete("one")
+    assert not is_alive(pids["one"])
+    assert not agent.client.delete("one")
+    assert set(agent.states()) == {"two"}
+
+
+def test_what_another_holds_is_named(agent: RunningAgent) -> None:
+    told = agent.stand_in()
+    agent.client.put("one", told)
+    with pytest.raises(AgentRefusedError) as caught:
+        agent.client.put("two", told, dry_run=True)
+    assert (caught.value.status, caught.value.code) == (409, "conflict")
+    assert f"{told['listen']}, for unit two, is taken by unit one of this host" in str(caught.value)
+    assert caught.value.details["conflicts"][0]["unit"] == "one"
+
+    data = {"kind": "zookeeper", "datacenter": "east", "data_dir": str(agent.home / "zk")}
+    listen = (HOST, free_port(HOST))
+    with socket.create_server(listen), pytest.raises(AgentRefusedError) as caught:
+        agent.client.put("three", {**data, "listen": f"{HOST}:{listen[1]}"})
+    assert f"is taken by process {os.getpid()}" in str(caught.value)
+    assert "three" not in agent.states()
+
+
+def test_drift_is_told_and_a_put_takes_it_away(agent: RunningAgent) -> None:
+    told = agent.stand_in()
+    agent.client.put("one", told, wait_s=READY_S)
+    assert agent.client.unit("one").drift == ()
+    agent.supervisor.stop("one", wait=True)
+    (agent.home / "one.told").write_text("something else")
+    drifted = agent.client.unit("one")
+    assert [each.what for each in drifted.drift] == [DriftKind.PROCESS, DriftKind.FILE]
+    assert not drifted.is_ready and drifted.problem == "stopped"
+    put = agent.client.put("one", told, wait_s=READY_S)
+    assert put.outcome is Outcome.CHANGED
+    assert put.unit is not None and put.unit.is_ready and put.unit.drift == ()
+    assert (agent.home / "one.told").read_text() != "something else"
+
+
+def test_waiting_for_health_is_bounded_and_tells_why(agent: RunningAgent) -> None:
+    (agent.home / "one.broken").write_text("no room on this disk")
+    answer = ask(agent, "PUT", "/v1/units/one?wait_s=1", json=agent.stand_in())
+    assert answer.status_code == 504
+    said = answer.json()
+    assert (said["error"], said["outcome"], said["unit"]["ready"]) == ("not_ready", "created", False)
+    assert "unit one is not ready, not within 1 s" in said["message"]
+    assert "no room on this disk" in said["log_tail"]
+    (agent.home / "one.broken").unlink()
+    assert agent.client.restart("one", wait_s=READY_S).is_ready
+
+
+def test_a_rolling_restart_waits_for_health_and_stops_at_the_first_that_fails(agent: RunningAgent) -> None:
+    names = ["one", "two", "three"]
+    agent.put_all({name: agent.stand_in() for name in names})
+    before = {name: agent.pid(name) for name in names}
+    missing: list[set[str]] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            missing.append({unit.name for unit in agent.client.units(with_drift=False) if not unit.is_ready})
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    rolled = agent.client.roll(["two", "one"], wait_s=READY_S)
+    is_over.set()
+    watcher.join()
+    assert [unit.name for unit in rolled] == ["two", "one"]
+    assert all(unit.is_ready for unit in rolled)
+    assert max(map(len, missing)) == 1, "never two at once"
+    after = {name: agent.pid(name) for name in names}
+    assert (
+        after["one"] != before["one"] and after["two"] != before["two"] and after["three"] == before["three"]
+    )
+
+    (agent.home / "two.broken").write_text("broken")
+    with pytest.raises(AgentRefusedError) as caught:
+        agent.client.roll(names, wait_s=2.0)
+    assert (caught.value.status, caught.value.code) == (504, "not_ready")
+    assert (caught.value.details["restarted"], caught.value.details["left_alone"]) == (["one"], ["three"])
+    assert agent.pid("three") == after["three"]
+    with pytest.raises(
+        AgentRefusedError, match=r"unit two is not ready .* so no unit was restarted"
+    ) as caught:
+        agent.client.roll(["three", "two"])
+    assert caught.value.status == 409
+    assert agent.pid("three") == after["three"]
+
+
+def test_a_shutdown_is_refused_while_there_are_units(agent: RunningAgent) -> None:
+    agent.client.put("one", agent.stand_in())
+    with pytest.raises(AgentRefusedError, match="still has 1 units, one the first") as caught:
+        agent.client.shut_down()
+    assert caught.value.code == "units_left"
+    agent.client.delete("one")
+    agent.client.shut_down()
+    assert agent.has_ended() == 0
+    assert not agent.supervisor.is_alive()
+
+
+def test_a_second_agent_of_the_same_home_is_refused(agent: RunningAgent) -> None:
+    command = [sys.executable, "-m", "headrace.agent", "--home", str(agent.home)]
+    command += ["--listen", f"{HOST}:{free_port(HOST)}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert agent.process is not None
+    assert f"another agent (process {agent.process.pid}) keeps the units of {agent.home}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert agent.client.units() == []
+
+
+def test_without_tls_it_listens_on_loopback_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace.agent", "--home", str(tmp_path), "--listen", "0.0.0.0:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "give --tls-certificate and --tls-key, listen on loopback, or say --allow-plain" in done.stderr
+
+
+def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path, HOST)
+    home = tmp_path / "home"
+    home.mkdir()
+    agent = RunningAgent(home, "--tls-certificate", str(certificate), "--tls-key", str(key))
+    try:
+        agent.start()
+        # The commands of this machine trust the certificate that they find in the home.
+        assert agent.client.url == f"https://{agent.address}"
+        assert agent.client.units() == []
+        token = (home / "agent" / "token").read_text().strip()
+        url = agent.client.url
+        untrusting = pytest.raises(AgentUnreachableError, match="CERTIFICATE_VERIFY_FAILED")
+        with AgentClient(url, token) as stranger, untrusting:
+            stranger.units()
+        with AgentClient(url.replace("https", "http"), token) as plain, pytest.raises(AgentUnreachableError):
+            plain.units()
+        # And so does everybody who is given it, by its name.
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        with AgentClient(url, token, tls=trusted) as friend:
+            assert friend.version()["home"] == str(home)
+    finally:
+        agent.close()
+
+
+def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    agent = RunningAgent(home)
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.agent",
+        "--home",
+        str(home),
+        "--listen",
+        str(agent.address),
+    ]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    agent.process = process
+    try:
+        agent.wait_found()
+        told = {"kind": "zookeeper", "datacenter": "east", "listen": f"{HOST}:{free_port(HOST)}"}
+        put = agent.client.put("east-zookeeper", told, wait_s=READY_S)
+        assert put.unit is not None and put.unit.is_ready and put.unit.version.startswith("3.")
+        assert (home / "data" / "east-zookeeper" / "data").is_dir()
+        pid = agent.pid("east-zookeeper")
+        process.send_signal(signal.SIGKILL)
+        # The pipe ends with the agent: supervisord and the unit, which live on, hold nothing of it.
+        output, _ = process.communicate(timeout=60)
+        assert b"listens on" in output
+        assert agent.has_ended() == -signal.SIGKILL
+        assert agent.pid("east-zookeeper") == pid
+        assert is_alive(pid)
+        for descriptor in ("0", "1", "2"):
+            assert not str(Path(f"/proc/{pid}/fd/{descriptor}").readlink()).startswith("/dev/pts")
+    finally:
+        agent.close()
+    eventually(lambda: not is_alive(pid))
+
+
+def test_of_two_that_want_the_same_address_at_once_one_is_refused(agent: RunningAgent) -> None:
+    told = agent.stand_in()
+    refused: list[str] = []
+
+    def put(name: str) -> None:
+        try:
+            agent.client.put(name, told)
+        except AgentRefusedError as error:
+            refused.append(error.code)
+
+    threads = [threading.Thread(target=put, args=(name,)) for name in ("one", "two", "three")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == ["conflict", "conflict"]
+    assert len(agent.states()) == 1
+
+
+def test_a_unit_tells_how_much_it_holds_on_disk(agent: RunningAgent) -> None:
+    listen = f"{HOST}:{free_port(HOST)}"
+    agent.client.put("z", {"kind": "zookeeper", "datacenter": "east", "listen": listen})
+    folder = agent.home / "data" / "z"
+    (folder / "deeper").mkdir()
+    before = agent.client.data("z")
+    (folder / "deeper" / "more").write_bytes(b"x" * 1000)
+    after = agent.client.data("z")
+    assert after.directory == str(folder)
+    # ZooKeeper may write meanwhile.
+    assert after.size_bytes >= before.size_bytes + 1000 >= 1000
+    put = agent.stand_in()
+    agent.client.put("a", put)
+    assert agent.client.data("a") == (None, 0)
+
+
+def test_loads_are_kept_as_the_dags_read_them(agent: RunningAgent) -> None:
+    client, path = agent.client, agent.home / "loads" / "page-view.json"
+    said = {"owner": "web", "schedule": None, "grace": "1h"}
+    assert client.put_load("page-view", said, dry_run=True) is Outcome.CREATED
+    assert not path.exists()
+    assert client.put_load("page-view", said) is Outcome.CREATED
+    assert client.put_load("page-view", said) is Outcome.UNCHANGED
+    assert client.put_load("page-view", {**said, "retries": 0}) is Outcome.CHANGED
+    whole = client.load("page-view")
+    assert whole["retries"] == 0 and whole["schedule"] is None and whole["audit_wait"] == "30m"
+    (plan,) = read_loads({"HEADRACE_HOME": str(agent.home)})
+    assert (plan.topic, plan.owner, plan.retries) == ("page-view", "web", 0)
+    assert plan.grace == datetime.timedelta(hours=1)
+    assert ask(agent, "GET", "/v1/loads").json() == {"loads": {"page-view": whole}}
+    for body, message in (
+        ({"owner": "web", "grace": "soon"}, "load page-view: grace: 'soon'"),
+        ({}, "owner is missing"),
+        (["web"], "expected an object"),
+        ({"owner": "web", "color": "red"}, "unknown field 'color'"),
+    ):
+        status, code, text = refusal(agent, "PUT", "/v1/loads/page-view", json=body)
+        assert (status, code) == (422, "configuration_invalid") and message in text
+    assert refusal(agent, "PUT", "/v1/loads/a%20b", json={"owner": "web"})[:2] == (
+        422,
+        "configuration_invalid",
+    )
+    assert client.load("page-view") == whole
+    assert client.delete_load("page-view") and not client.delete_load("page-view")
+    assert refusal(agent, "GET", "/v1/loads/page-view")[:2] == (404, "load_unknown")
+    assert refusal(agent, "GET", "/v1/loads/..%2Fagent%2Ftoken")[0] == 404
