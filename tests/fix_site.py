@@ -245,7 +245,7 @@ _END_WITH_TESTS: Final = """
 import shutil, sys
 sys.stdin.read()
 from headrace.fleet import operate
-from headrace.fleet.site import Site
+from headrace.site.site import Site
 site = Site.model_validate_json(sys.argv[1])
 if site.home.exists():
     operate.down(site)
