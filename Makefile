@@ -2,7 +2,8 @@
 #
 #   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose seven events)
 #   make up / down / status         start the site, stop it, say how it is
-#   make test / lint                what .ci/run runs
+#   make check                      lint, and the tests that need Python alone: three minutes
+#   make test                       lint, and every test: what .ci/run runs (PYTEST="tests/broker -k front": those alone)
 #   make image                      the container image headrace (docs/containers.md), where a Docker engine runs
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make bench-terraform            the demo's deployment by Terraform, timed: cold, without changes, after a stop
@@ -31,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint image bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy
 
 help:
@@ -60,6 +61,10 @@ test:
 	@if $(BIN)/python containers/container_image.py --engine; then \
 		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
+
+# A test that starts a JVM all the same fails here: it is heavy, and tests/needs.py should know.
+check: lint
+	@JAVA_HOME=/no-jvm-in-make-check $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not heavy" $(PYTEST)
 
 lint: setup
 	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
