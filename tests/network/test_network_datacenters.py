@@ -20,7 +20,7 @@ import pytest
 from fix_network import enter
 from fix_network_terraform import AGENT_PORT, PLAN, SERVICES, ProvisionedSite
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
-from headrace.audit.report import Report, report, wait_until_settled
+from headrace.audit.report import Report, report, wait_until_resolved
 from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
 from headrace.client import Admin, Consumer, Producer
@@ -33,7 +33,7 @@ NOTICE_MAX_S = 45.0
 MENDED_MAX_S = 30.0
 """Until everybody goes on: a client connects within seconds of the mend, the rest is for a busy machine."""
 LOCAL_MAX_S = 20.0
-SETTLE_MAX_S = 90.0
+RESOLVE_MAX_S = 90.0
 CLOSE_MAX_S = 60.0
 PER_SECOND = 40
 TOPIC = "page-view"
@@ -198,7 +198,7 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
             )
             wait_until(
                 lambda: all(is_known_now(report(store, TOPIC, policy=POLICY), dc) for dc in frontends),
-                SETTLE_MAX_S,
+                RESOLVE_MAX_S,
                 "the audit knows of both, and of this hour",
             )
             cut_off(site, store, near, mirrored)
@@ -217,7 +217,7 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
             published = {datacenter: frontend.stop() for datacenter, frontend in frontends.items()}
             wait_until(lambda: near.count >= published["east"], LOCAL_MAX_S, "east's consumer reads all")
             wait_until(lambda: far.count >= published["east"], LOCAL_MAX_S, "the far consumer reads all")
-        found = wait_until_settled(lambda: report(store, TOPIC, policy=POLICY), SETTLE_MAX_S)
+        found = wait_until_resolved(lambda: report(store, TOPIC, policy=POLICY), RESOLVE_MAX_S)
         assert found.status is Status.COMPLETE, found.to_json()
         for datacenter, count in published.items():
             counts = [v.counts[:3] for v in found.verdicts if v.datacenter == datacenter]
