@@ -213,7 +213,10 @@ class Auditor:
                     fresh.append(partition)
         if not fresh:
             return
-        starts = {name: self._admin.list_offsets(name, EARLIEST) for name in {each.topic for each in fresh}}
+        starts = {
+            name: self._admin.list_offsets(name, EARLIEST)
+            for name in {partition.topic for partition in fresh}
+        }
         keys = [(partition.topic, partition.log_partition) for partition in fresh]
         self._consumer.assign([*self._consumer.assignment, *keys])
         for (topic, number), partition in zip(keys, fresh, strict=True):

@@ -310,12 +310,12 @@ def _last_warehouse(connection: Connection, topic: str) -> str | None:
     return connection.execute(query.limit(1)).scalar()
 
 
-def _withdrawn(ever: list[list[int]], ranges: list[list[int]]) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yields what was claimed in an earlier report (`ever`) and is not in `ranges` any more."""
+def _withdrawn(earlier: list[list[int]], ranges: list[list[int]]) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yields what an earlier report claimed and the newest one, `ranges`, omits."""
     current: defaultdict[tuple[int, ...], list[Interval]] = defaultdict(list)
     for *identity, first, last in ranges:
         current[tuple(identity)].append((first, last + 1))
-    for partition, producer_id, epoch, first, last in ever:
+    for partition, producer_id, epoch, first, last in earlier:
         for start, end in subtract([(first, last + 1)], current[partition, producer_id, epoch]):
             yield partition, producer_id, epoch, start, end - 1
 

@@ -27,11 +27,11 @@ from headrace.audit.intervals import Interval, covers, stretches, subtract, unio
 from headrace.audit.silence import judge_silence
 from headrace.audit.tally import NO_PRODUCER
 
-BEAT_STALE_MAX_MS: Final = 5_000  # how old the end of a log in a heartbeat may be
+END_STALE_MAX_MS: Final = 5_000  # how old the end address in a heartbeat may be
 
 
 class Identity(NamedTuple):
-    """What sequence numbers belong to."""
+    """The partition, producer and epoch that sequence numbers belong to."""
 
     partition: int
     producer_id: int
@@ -106,13 +106,14 @@ def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
 
 def _cases(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[_Case]:
     claims: defaultdict[Identity, list[Claim]] = defaultdict(list)
-    counted: defaultdict[Identity, list[CountedSpan]] = defaultdict(list)
+    spans: defaultdict[Identity, list[CountedSpan]] = defaultdict(list)
     for claim in evidence.claims:
         claims[Identity(claim.partition, claim.producer_id, claim.producer_epoch)].append(claim)
-    for each in evidence.datacenter_spans:
-        counted[Identity(each.partition, each.span.producer_id, each.span.producer_epoch)].append(each)
-    for identity in sorted(claims.keys() | counted.keys()):
-        yield _Case(identity, claims[identity], counted[identity], evidence, policy, now_ms)
+    for counted in evidence.datacenter_spans:
+        span = counted.span
+        spans[Identity(counted.partition, span.producer_id, span.producer_epoch)].append(counted)
+    for identity in sorted(claims.keys() | spans.keys()):
+        yield _Case(identity, claims[identity], spans[identity], evidence, policy, now_ms)
 
 
 def _missing(case: _Case, start: int, end: int) -> Finding:
@@ -186,7 +187,7 @@ def _is_over(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> bool:
     if publisher is None or not publisher.closed or publisher.last_ms < missing.reported_ms:
         return False
     is_counted = heartbeat.counted_to_address >= heartbeat.end_address
-    return is_counted and heartbeat.at_ms >= publisher.last_ms + BEAT_STALE_MAX_MS
+    return is_counted and heartbeat.at_ms >= publisher.last_ms + END_STALE_MAX_MS
 
 
 def _neighbours(case: _Case, start: int) -> tuple[int | None, int | None]:
