@@ -4,8 +4,8 @@
 
 Owns one TUN device (`wan`) in each named network namespace. A packet that the kernel routes into one comes
 out of the device of the datacenter whose /24 is its destination, `delay_ms` later, so a round trip takes
-twice that. Prints "ready" once the devices exist. Reads `delay MS` from standard input at any time, and repeats the
-line once it applies. At the end of standard input the relay ends, and with it the devices.
+twice that. Prints "ready" once the devices exist. Reads `delay MS` from standard input at any time, and
+repeats the line once it applies. At the end of standard input the relay ends, and with it the devices.
 
 The devices accept segments of up to 64 KB together with TCP's own sizes (IFF_VNET_HDR, as virtual machines
 do): hosts see a path MTU of 1,500 bytes, and the relay is woken once per forty packets.

@@ -25,6 +25,8 @@ GAP_RECHECK_S: Final = 2.0  # an accepted gap must be passed before it grows
 
 
 class CopyState(StrEnum):
+    """The states of a copy; see the module's docstring."""
+
     LOCATING = "locating"
     COPYING = "copying"
     HALTED = "halted"

@@ -130,11 +130,13 @@ class MirrorService:
         return None
 
     def _note(self, problem: str) -> None:
+        """Keeps the problem of discovery for `status` ("" for none), and logs it when it changes."""
         if problem != self._problem:
             (logger.warning if problem else logger.info)(problem or "discovery works")
         self._problem = problem
 
     def _discover(self, source: MirrorSide, target: MirrorSide, topics: TargetTopics) -> None:
+        """Prepares topics that have new partitions in the source, or lack some at the target."""
         try:
             source_topics = source.admin.topics()
             target_topics = target.admin.topics()
