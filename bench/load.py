@@ -311,7 +311,7 @@ def _wait_until_sealed(
                 seal_hour(warehouse.webhdfs_url, LIVE_TOPIC, hour_ms, proof.to_json(), root=warehouse.root)
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the hour isn't proven complete: {'; '.join(proof.reasons[:3])}")
+                raise TimeoutError(f"the hour isn't proven complete: {'; '.join(proof.problems[:3])}")
             time.sleep(1)
     finally:
         store.close()

@@ -1,7 +1,7 @@
 """Real mirror and auditor processes for tests.
 
 Fixtures: `start_mirror(source, target, *extra)` and `start_auditor(cluster, registry_url, *extra)`, both
-for clusters of `fix_broker`. They die with the test. Their output goes to files, in the test's own directory.
+for clusters of `fix_broker`. The processes are killed after the test. They log to files in its directory.
 """
 
 import json
@@ -33,18 +33,18 @@ def wait_for(condition: Callable[[], object], explain: Callable[[], object] = la
 
 
 class ServiceProcess:
-    """A process that prints one line with its status address when it runs."""
+    """A process that prints one line with its status address once it runs."""
 
     def __init__(self, command: list[str], log_file: Path) -> None:
         self.command = command
         self.log_file = log_file
         self.status_url = ""
-        self._said = 0
+        self._ready_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, in this thread: the process dies with the thread that started it."""
-        self._said = self._times_ready()
+        """Starts the process; it dies with the thread that calls this."""
+        self._ready_before = self._times_ready()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *self.command], stdout=log, stderr=log, preexec_fn=die_with_parent
@@ -53,19 +53,19 @@ class ServiceProcess:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: self._times_ready() > self._said, self.output)
+        wait_for(lambda: self._times_ready() > self._ready_before, self.output)
         self.status_url = re.findall(r"status on (http://\S+)\n", self.output())[-1]
 
     def _times_ready(self) -> int:
         return len(re.findall(r"status on http://\S+\n", self.output()))
 
     def output(self) -> str:
-        """All it has written so far, over all its lives."""
+        """All it has logged so far, over all restarts."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def status(self) -> dict[str, Any]:
-        with urllib.request.urlopen(self.status_url, timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
+        with urllib.request.urlopen(self.status_url, timeout=10) as response:
+            found: dict[str, Any] = json.load(response)
             return found
 
     def partitions(self) -> dict[tuple[str, int], dict[str, Any]]:
@@ -80,7 +80,7 @@ class ServiceProcess:
             self._process = None
 
     def terminate(self) -> int:
-        """SIGTERM, and wait; the exit code."""
+        """Sends SIGTERM and waits; returns the exit code."""
         assert self._process is not None
         process, self._process = self._process, None
         process.send_signal(signal.SIGTERM)
@@ -99,7 +99,7 @@ class MirrorProcess(ServiceProcess):
 
 
 class AuditorProcess(ServiceProcess):
-    """One `python -m headrace.audit`, in a hurry."""
+    """One `python -m headrace.audit` that reports every 0.3 s."""
 
     def __init__(self, cluster: BrokerCluster, registry_url: str, directory: Path, *extra: str) -> None:
         command = ["headrace.audit", "--datacenter", cluster.datacenter, "--bootstrap", cluster.bootstrap]

@@ -1,41 +1,56 @@
-"""A made-up datacenter for audit tests: publishers that report, logs made of real batches, tallies cut
-anywhere.
+"""A synthetic datacenter for audit tests: publishers that report, logs of real batches, tallies cut anywhere.
 
-No fixture of pytest's, only builders; the clock stands at `NOW_MS`, long after everything was said.
+Builders only, no pytest fixtures. The clock stands at `NOW_MS`, long after everything was reported.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.audit.fold import Said
 from headrace.audit.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
     HandoverTally,
+    HeartbeatRecord,
     LoadedHour,
     LoadedPartition,
     LoadReport,
-    Position,
-    Positions,
+    PartitionPosition,
     ProducerReport,
     RangeTally,
+    ReceivedRecord,
 )
-from headrace.audit.tally import HOUR_MS, tally
+from headrace.audit.tally import HOUR_MS, RunningTally, Span
 from headrace.wire.batch import ATTRIBUTES_AT, CONTROL_BIT, hop, readdress
+from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, encode_batch
 
 TOPIC: Final = "page-view"
 DC: Final = "west"
 BUCKET_MS: Final = 600_000
 HOUR_A: Final = 1_431_860_400_000  # 2015-05-17 11:00
-SAID_MS: Final = 1_700_000_000_000
-BEAT_MS: Final = SAID_MS + HOUR_MS
-NOW_MS: Final = SAID_MS + 24 * HOUR_MS
+REPORTED_MS: Final = 1_700_000_000_000
+BEAT_MS: Final = REPORTED_MS + HOUR_MS
+NOW_MS: Final = REPORTED_MS + 24 * HOUR_MS
 WAREHOUSE: Final = "hdfs://namenode:8020/data"
+
+
+def tally(buffer: Buffer, trusted: Callable[[int], bool] | None = None) -> tuple[Span, ...]:
+    """The spans of every complete batch in `buffer`."""
+    running = RunningTally(BUCKET_MS, trusted)
+    running.feed(buffer)
+    return running.spans
+
+
+def concatenate(tallies: Iterable[Iterable[Span]]) -> tuple[Span, ...]:
+    """The tally of the union of consecutive ranges, given theirs in log order."""
+    whole = RunningTally(BUCKET_MS)
+    for spans in tallies:
+        whole.add_spans(spans)
+    return whole.spans
 
 
 @dataclass(frozen=True)
@@ -93,11 +108,11 @@ class PartitionBytes:
             from_address=start,
             to_address=end,
             bucket_ms=BUCKET_MS,
-            spans=tally(memoryview(self.data)[start:end], BUCKET_MS),
+            spans=tally(memoryview(self.data)[start:end]),
         )
 
     def hours(self) -> list[LoadedHour]:
-        """What a faultless load of all of it writes."""
+        """What a correct load of the whole log writes."""
         rows: dict[int, int] = {}
         for _at, header in hop(self.data):
             hour_ms = header.base_timestamp_ms - header.base_timestamp_ms % HOUR_MS
@@ -105,11 +120,11 @@ class PartitionBytes:
         return [LoadedHour(hour_ms, count, count, 0) for hour_ms, count in sorted(rows.items())]
 
 
-def said(
-    record: object, *, time_ms: int = SAID_MS, datacenter: str = DC, service: str = "frontend-2"
-) -> Said:
+def received(
+    record: object, *, time_ms: int = REPORTED_MS, datacenter: str = DC, service: str = "frontend-2"
+) -> ReceivedRecord:
     """A record with its header."""
-    return Said(record, datacenter, service, "host-1", time_ms)  # type: ignore[arg-type]
+    return ReceivedRecord(record, datacenter, service, "host-1", time_ms)  # type: ignore[arg-type]
 
 
 def report_of(
@@ -120,9 +135,7 @@ def report_of(
     closed: bool = True,
     extra: int = 0,
 ) -> ProducerReport:
-    """A publisher's report of these batches; `extra` events of the first bucket never got a sequence
-    number.
-    """
+    """A publisher's report of these batches; `extra` events of the first bucket have no sequence number."""
     by_bucket: dict[int, list[Batch]] = {}
     for batch in batches:
         by_bucket.setdefault(batch.bucket_ms, []).append(batch)
@@ -131,24 +144,25 @@ def report_of(
         count = sum(batch.count for batch in members) + (extra if part == 0 else 0)
         ranges = tuple((b.partition, b.producer_id, b.epoch, b.first, b.last) for b in members)
         tallies.append(HandoverTally(part, TOPIC, bucket_ms, count, closed, ranges))
-    return ProducerReport(publisher, SAID_MS - HOUR_MS, number, SAID_MS, closed, tuple(tallies))
+    return ProducerReport(publisher, REPORTED_MS - HOUR_MS, number, closed, tuple(tallies))
 
 
-def heartbeat(tier: str, logs: dict[int, PartitionBytes]) -> Positions:
-    """An auditor that has counted everything."""
+def heartbeat(tier: str, logs: dict[int, PartitionBytes]) -> HeartbeatRecord:
+    """The heartbeat of an auditor that has counted everything."""
     positions = tuple(
-        Position(DC, TOPIC, partition, partition, log.end, log.end) for partition, log in logs.items()
+        PartitionPosition(DC, TOPIC, partition, partition, log.end, log.end)
+        for partition, log in logs.items()
     )
-    return Positions(tier, 1, 0, 1, positions)
+    return HeartbeatRecord(tier, 1, 0, 1, positions)
 
 
 def load_of(logs: dict[int, PartitionBytes], sequence: int = 1) -> LoadReport:
-    """A faultless load of everything."""
+    """The report of a correct load of everything."""
     return LoadReport(
         WAREHOUSE,
         TOPIC,
         sequence,
-        SAID_MS,
+        REPORTED_MS,
         tuple(
             LoadedPartition(partition, 0, log.end, tuple(log.hours()))
             for partition, log in logs.items()
@@ -163,8 +177,10 @@ def counted(tier: str, logs: dict[int, PartitionBytes]) -> list[RangeTally]:
 
 
 def damaged(log: PartitionBytes, victim: int, twin: int | None = None) -> PartitionBytes:
-    """A copy of `log` with the same addresses whose batch number `victim` holds no events; with `twin`, it
-    holds the events of that batch once more."""
+    """A copy of `log` in which batch number `victim` holds no events, or those of batch number `twin` again.
+
+    All addresses stay.
+    """
     copy = PartitionBytes(bytearray(log.data), list(log.cuts))
     at = log.cuts[victim]
     if twin is None:
@@ -176,13 +192,13 @@ def damaged(log: PartitionBytes, victim: int, twin: int | None = None) -> Partit
     return copy
 
 
-def everything_said(
+def everything_reported(
     batches: list[Batch],
     logs: dict[int, PartitionBytes],
     copies: dict[int, PartitionBytes] | None = None,
     load: LoadReport | None = None,
-) -> list[Said]:
-    """What all tiers say when the publishers of `batches` closed in order and `logs` hold what arrived."""
+) -> list[ReceivedRecord]:
+    """What all tiers report if the publishers of `batches` closed normally and `logs` hold what arrived."""
     copies = logs if copies is None else copies
     publishers = sorted({batch.producer_id for batch in batches})
     records: list[object] = [
@@ -192,4 +208,7 @@ def everything_said(
     records += [*counted(DATACENTER_TIER, logs), heartbeat(DATACENTER_TIER, logs)]
     records += [*counted(ANALYSIS_TIER, copies), heartbeat(ANALYSIS_TIER, copies)]
     records.append(load_of(copies) if load is None else load)
-    return [said(record, time_ms=BEAT_MS if isinstance(record, Positions) else SAID_MS) for record in records]
+    return [
+        received(record, time_ms=BEAT_MS if isinstance(record, HeartbeatRecord) else REPORTED_MS)
+        for record in records
+    ]

@@ -1,16 +1,17 @@
-"""Hosts for tests: network namespaces of this machine, a bridge a datacenter, and a WAN with a delay between
-them. Linux, root, iproute2 and /dev/net/tun; where one is missing the tests say so and are skipped.
+"""Hosts for tests: network namespaces of this machine, a bridge per datacenter, and a WAN with a delay.
+
+Needs Linux, root, iproute2 and /dev/net/tun; where one is missing the tests are skipped and report which.
 
 Fixture: `open_network`, a factory: `network = open_network({"east": {"east-1": (2, 11)}, …})` gives each
 datacenter a /24 and each of its hosts the addresses of these numbers. Every datacenter is a namespace that
-holds the bridge `lan` of its hosts and the device `wan`, where `network/wan_relay.py` takes what is for
-others and brings it there after a while. Nothing of the machine's own network is touched: interfaces are made
-inside the namespaces, and addresses (10.n.0.0/24) exist only there.
+holds the bridge `lan` of its hosts and the device `wan`, from which `network/wan_relay.py` delivers packets
+to other datacenters after a delay. The machine's own network is not touched: interfaces and addresses
+(10.n.0.0/24) exist only inside the namespaces.
 
-Processes are started in a host by `Network.popen` (an agent of that host may do it as well: it is an ordinary
-process there), and `Network.call` runs a function of the test itself there. All is removed in the end, with
-every process that is still in a host, whoever started it; what a killed test run left is swept away by the
-next one, by the number of its process in the namespaces' names.
+`Network.popen` starts a process in a host (an agent of that host may, too: it is an ordinary process there);
+`Network.call` runs a function of the test there. In the end everything is removed, with every process that
+is still in a host. The next test run removes what a killed one left, which it finds by the process id in the
+namespaces' names.
 """
 
 import ctypes
@@ -60,19 +61,19 @@ def _ip(*words: object) -> str:
 
 
 def enter(namespace: str) -> None:
-    """Move this thread into the named namespace; threads and processes that it starts then are there too."""
+    """Moves this thread into the namespace; threads and processes that it starts then are there, too."""
     with (Path("/run/netns") / namespace).open() as file:
         if _libc.setns(file.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"setns to {namespace}: {os.strerror(ctypes.get_errno())}")
 
 
 def namespaces() -> list[str]:
-    """The names of those that tests made."""
+    """The names of the namespaces that tests created."""
     return re.findall(r"^(hr\d+x\S+)", _ip("netns", "list"), re.MULTILINE)
 
 
 def sweep() -> None:
-    """Remove the namespaces of test runs that are over."""
+    """Removes the namespaces of test runs that have ended."""
     for name in namespaces():
         pid = name[2:].partition("x")[0]
         if not Path("/proc", pid).exists():
@@ -80,7 +81,7 @@ def sweep() -> None:
 
 
 def _remove(namespace: str) -> None:
-    """With all processes in it: an agent's units outlive the agent."""
+    """Removes a namespace with all processes in it: an agent's units outlive the agent."""
     deadline = time.monotonic() + END_WAIT_MAX_S
     while pids := _ip("netns", "pids", namespace).split():
         if time.monotonic() > deadline:
@@ -92,8 +93,8 @@ def _remove(namespace: str) -> None:
     _ip("netns", "delete", namespace)
 
 
-def why_not() -> str | None:
-    """What is missing here for such networks; None if nothing."""
+def missing_requirement() -> str | None:
+    """What this machine lacks for such networks; None if nothing."""
     if os.geteuid():
         return "network namespaces need root"
     if shutil.which("ip") is None:
@@ -102,7 +103,7 @@ def why_not() -> str | None:
     try:
         _ip("netns", "add", probe)
     except NetworkError as error:
-        return f"this machine makes no network namespaces: {error}"
+        return f"this machine cannot create network namespaces: {error}"
     try:
         _ip("-n", probe, "link", "add", "lan", "type", "bridge")
         _ip("-n", probe, "link", "add", "one", "type", "veth", "peer", "name", "two")
@@ -125,7 +126,7 @@ class Network:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Make everything. After an error, too, `close` removes what there is."""
+        """Creates everything. `close` removes it, also after an error."""
         for datacenter, hosts in self.plan.items():
             self._add_datacenter(datacenter, hosts)
         ends = [f"{self.namespace(name)}={NETWORKS[name]}" for name in self.plan]
@@ -136,11 +137,11 @@ class Network:
             text=True,
             preexec_fn=die_with_parent,
         )
-        self._hear("ready")
+        self._expect("ready")
         for datacenter in self.plan:
             namespace = self.namespace(datacenter)
             _ip("-n", namespace, "link", "set", "wan", "txqueuelen", WAN_QUEUE_PACKETS)
-            # Where there is no way any more, packets vanish: a cut WAN tells nobody.
+            # Without a route packets vanish silently, as on a cut WAN.
             _ip("-n", namespace, "route", "add", "blackhole", "10.0.0.0/8", "metric", 1000)
             self.mend(datacenter)
         self.set_delay(WAN_DELAY_MS)
@@ -168,18 +169,18 @@ class Network:
         return name
 
     def namespace(self, place: str) -> str:
-        """The namespace of a host, or of a datacenter's bridge and WAN link."""
+        """Returns the namespace of a host, or of a datacenter's bridge and WAN link."""
         return f"{self._prefix}{place}"
 
     def address(self, host: str) -> str:
-        """A host's first address."""
+        """Returns a host's first address."""
         for datacenter, hosts in self.plan.items():
             if host in hosts:
                 return f"{NETWORKS[datacenter]}.{hosts[host][0]}"
         raise KeyError(host)
 
     def host_of(self, address: str) -> str:
-        """Which host has an address."""
+        """Returns the host that has an address."""
         network, _, number = address.rpartition(".")
         for datacenter, hosts in self.plan.items():
             for host, numbers in hosts.items():
@@ -187,23 +188,23 @@ class Network:
                     return host
         raise KeyError(address)
 
-    # the WAN
+    # --- the WAN ---
 
     def set_delay(self, delay_ms: float) -> None:
-        """Between datacenters, each way, for packets that are sent from now on."""
+        """Sets the delay between datacenters, one way, of packets that are sent from now on."""
         assert self._relay is not None and self._relay.stdin is not None
         self._relay.stdin.write(f"delay {delay_ms:g}\n")
         self._relay.stdin.flush()
-        self._hear(f"delay {delay_ms:g}")
+        self._expect(f"delay {delay_ms:g}")
 
-    def _hear(self, line: str) -> None:
+    def _expect(self, line: str) -> None:
         assert self._relay is not None and self._relay.stdout is not None
-        heard, _, _ = select.select([self._relay.stdout], [], [], RELAY_WAIT_MAX_S)
-        said = self._relay.stdout.readline().strip() if heard else "nothing"
-        assert said == line, f"the relay said {said!r} instead of {line!r}"
+        readable, _, _ = select.select([self._relay.stdout], [], [], RELAY_WAIT_MAX_S)
+        printed = self._relay.stdout.readline().strip() if readable else "nothing"
+        assert printed == line, f"the relay printed {printed!r} instead of {line!r}"
 
     def cut(self, datacenter: str) -> None:
-        """Its WAN link goes down; nobody is told."""
+        """Takes its WAN link down, silently."""
         _ip("-n", self.namespace(datacenter), "link", "set", "wan", "down")
 
     def mend(self, datacenter: str) -> None:
@@ -211,12 +212,12 @@ class Network:
         _ip("-n", namespace, "link", "set", "wan", "up")
         _ip("-n", namespace, "route", "replace", "10.0.0.0/8", "dev", "wan")
 
-    # what runs in the hosts
+    # --- processes in the hosts ---
 
     def popen(
         self, host: str, command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process in a host. It dies with this thread, and with the network."""
+        """Starts a process in a host. It dies with this thread, and with the network."""
         namespace = self.namespace(host)
 
         def prepare() -> None:
@@ -238,14 +239,15 @@ class Network:
         return process
 
     def call(self, host: str, function: Callable[..., Result], *arguments: Any) -> Result:
-        """`function(*arguments)`, in a thread of this process that is in the host: sockets that it opens, and
-        threads that it starts, stay there.
+        """Returns `function(*arguments)`, called in a thread inside the host.
+
+        Sockets that it opens, and threads that it starts, stay there.
         """
         with ThreadPoolExecutor(1, initializer=enter, initargs=(self.namespace(host),)) as pool:
             return pool.submit(function, *arguments).result()
 
     def close(self) -> None:
-        """End every process that was started here, and remove every namespace. May be called again."""
+        """Ends every process that was started here, and removes every namespace. May be called again."""
         _end(self._processes)
         if self._relay is not None:
             assert self._relay.stdin is not None and self._relay.stdout is not None
@@ -270,9 +272,9 @@ OpenNetwork = Callable[[Mapping[str, Mapping[str, Sequence[int]]]], Network]
 
 @pytest.fixture(scope="session")
 def namespaces_work() -> None:
-    """Skips the test where the machine cannot make such networks; else sweeps what earlier runs left."""
-    if reason := why_not():
-        pytest.skip(reason)
+    """Skips the test where such networks cannot be created; otherwise removes what earlier runs left."""
+    if missing := missing_requirement():
+        pytest.skip(missing)
     sweep()
 
 

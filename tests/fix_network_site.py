@@ -1,9 +1,8 @@
-"""A site over several hosts: the units of `fleet.units`, as they are, each started in the host that has its
-address.
+"""A site over several hosts: the units of `fleet.units`, each started in the host that has its address.
 
 Fixture: `open_site`, a factory over `open_network`: `site = open_site({"east": {"east-1": (2, 3, 4, 11)}, …},
-mirrors=["east"])`; `site.start("east-zookeeper", …)` starts units and waits until their own probes, asked
-from a neighbour's place, say that they are ready. The address plan is `site.site`'s.
+mirrors=["east"])`; `site.start("east-zookeeper", …)` starts units and waits until their own probes report
+them ready. The address plan is that of `site.site`.
 """
 
 import shutil
@@ -28,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class NetworkSite:
-    """`network` and `site` say where things are; logs and data lie in `site.home`."""
+    """The units of `site` in the hosts of `network`; logs and data lie in `site.home`."""
 
     def __init__(self, network: Network, site: Site) -> None:
         self.network = network
@@ -40,13 +39,11 @@ class NetworkSite:
         return self.network.host_of(self.units[unit].listens[0].host)
 
     def without(self, *kinds: str) -> list[str]:
-        """All units but those of these kinds."""
+        """Returns the names of all units except those of these kinds."""
         return [unit.name for unit in self.units.values() if unit.kind not in kinds]
 
     def start(self, *names: str, extra: Sequence[str] = ()) -> None:
-        """Start these units, in the order of what they require, and wait for each; `extra` arguments go to
-        all of them.
-        """
+        """Starts these units, each with `extra` arguments, in order of requirement, and waits for each."""
         chosen = [self.units[name] for name in names]
         alone = [replace(unit, requires=tuple(set(unit.requires) & set(names))) for unit in chosen]
         for level in levels(alone):
@@ -72,7 +69,7 @@ class NetworkSite:
             time.sleep(0.1)
 
     def stop(self, name: str) -> int:
-        """SIGTERM, and wait; the exit code."""
+        """Sends SIGTERM and waits; returns the exit code."""
         process = self._processes.pop(name)
         process.terminate()
         return process.wait(READY_WAIT_MAX_S)
@@ -81,12 +78,12 @@ class NetworkSite:
         return self.units[name].log_path.read_text(errors="replace")[-4000:]
 
     def files_of(self, datacenter: str, topic: str, partition: int) -> list[Path]:
-        """A partition's segment files, in order of their addresses."""
+        """Returns a partition's segment files, by address."""
         pattern = f"broker-*/{topic}-{partition}/*.log"
         return sorted((self.site.home / "data" / datacenter).glob(pattern), key=lambda path: path.name)
 
     def call(self, datacenter: str, function: Callable[..., Result], *arguments: Any) -> Result:
-        """As `Network.call`, in the datacenter's first host."""
+        """Calls a function in the datacenter's first host, as `Network.call`."""
         return self.network.call(next(iter(self.network.plan[datacenter])), function, *arguments)
 
 
@@ -95,7 +92,7 @@ OpenSite = Callable[..., NetworkSite]
 
 @pytest.fixture(scope="module")
 def open_site(open_network: OpenNetwork) -> Iterator[OpenSite]:
-    """Sites that last as long as the test file; nothing runs in them yet."""
+    """Sites that last as long as the test file, without running units at first."""
     opened: list[NetworkSite] = []
 
     def open_one(

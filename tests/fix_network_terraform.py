@@ -1,7 +1,7 @@
-"""A deployment over several hosts, made by Terraform: an agent on each host, and `network/site.tf` applied
-from an operator's host, whose way to most agents leads over the WAN.
+"""A deployment over several hosts by Terraform: an agent on each host, and `network/site.tf` applied.
 
-Fixture: `provisioned_site`, applied and ready, for the tests of a file.
+Terraform runs on an operator's host, which reaches most agents over the WAN. Fixture: `provisioned_site`,
+applied and ready, for the tests of a file.
 """
 
 import json
@@ -25,7 +25,7 @@ PLAN: Final = {
     "analysis": {"analysis-1": (2,), "analysis-2": (3,), "analysis-3": (51,)},
 }
 SERVICES: Final = {"east": "east-3", "west": "west-2", "analysis": "analysis-3"}
-"""Where a datacenter's services and consumers are; these hosts have no agent."""
+"""The hosts of each datacenter's services and consumers; they have no agent."""
 OPERATOR: Final = SERVICES["analysis"]
 AGENT_PORT: Final = 8084
 AGENT_WAIT_MAX_S: Final = 60.0
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class ProvisionedSite:
-    """`outputs`: datacenter → the outputs of its module. All files lie in `home`, each host's in a folder."""
+    """`outputs`: datacenter → the outputs of its module. All files lie in `home`, in a folder per host."""
 
     def __init__(self, network: Network, home: Path) -> None:
         self.network = network
@@ -42,7 +42,7 @@ class ProvisionedSite:
         self._workspace = Workspace(home / "terraform" / "site")
 
     def start_agents(self) -> None:
-        """Over TLS, each with a certificate and a token of its own."""
+        """Starts the agents, over TLS, each with its own certificate and token."""
         agents = {}
         hosts = [host for there in PLAN.values() for host in there if host not in SERVICES.values()]
         for host in hosts:
@@ -85,26 +85,26 @@ class ProvisionedSite:
         self.terraform("init")
 
     def terraform(self, *words: str, code: int | None = 0) -> str:
-        """As `Workspace.run`, on the operator's host."""
+        """Runs Terraform on the operator's host, as `Workspace.run`."""
         return self.network.call(OPERATOR, lambda: self._workspace.run(*words, code=code))
 
     def apply(self) -> str:
-        """What Terraform says; `outputs` are known then."""
-        said = self.terraform("apply", "-auto-approve")
+        """Applies the configuration and reads `outputs`; returns Terraform's output."""
+        printed = self.terraform("apply", "-auto-approve")
         outputs = json.loads(self.terraform("output", "-json"))
         self.outputs = {datacenter: output["value"] for datacenter, output in outputs.items()}
-        return said
+        return printed
 
     @property
     def audit_store_url(self) -> str:
         return f"sqlite:///{self.home}/audit.db"
 
     def bootstrap(self, datacenter: str) -> str:
-        """The brokers themselves, for consumers and administration."""
+        """Returns the brokers' own addresses, for consumers and administration."""
         return ",".join(self.outputs[datacenter]["bootstrap_servers"])
 
     def call(self, datacenter: str, function: Callable[..., Result], *arguments: Any) -> Result:
-        """As `Network.call`, where the datacenter's services are."""
+        """Calls a function on the host of the datacenter's services, as `Network.call`."""
         return self.network.call(SERVICES[datacenter], function, *arguments)
 
 

@@ -27,7 +27,7 @@ import pytest
 from headrace.agent.errors import AddressTakenError
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit
-from headrace.audit.report import Report, report, wait_until_settled
+from headrace.audit.report import Report, report, wait_until_resolved
 from headrace.audit.store import AuditStore
 from headrace.events import EventPublisher
 from headrace.fleet import operate
@@ -220,7 +220,7 @@ class RunningSite:
         """What the audit says of a topic's hours once nothing is open any more, or time is up."""
         store = AuditStore(self.site.audit_store_url)
         try:
-            return wait_until_settled(lambda: report(store, topic, from_ms, to_ms), AUDIT_WAIT_MAX_S)
+            return wait_until_resolved(lambda: report(store, topic, from_ms, to_ms), AUDIT_WAIT_MAX_S)
         finally:
             store.close()
 

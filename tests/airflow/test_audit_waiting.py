@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_said
+from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
 from headrace.airflow.links import AuditReportLink, report_url
 from headrace.airflow.proofs import Proof, proofs_of, refused, undecided
 from headrace.airflow.sensors import AuditCompleteSensor
@@ -35,7 +35,7 @@ def fill(store: AuditStore, *, lost: int = 0, loaded: bool = True) -> None:
     log = PartitionBytes()
     for batch in HANDED_OVER[lost:]:
         log.append(batch.encode())
-    said = everything_said(HANDED_OVER, {0: log})
+    said = everything_reported(HANDED_OVER, {0: log})
     store.fold(said if loaded else said[:-1])
 
 

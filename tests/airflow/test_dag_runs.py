@@ -17,7 +17,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from conftest import set_connection
-from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_said
+from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
 from fix_hdfs import HdfsProcess
 from headrace.audit.store import AuditStore
 from headrace.warehouse.commitlog import CommitLog
@@ -67,7 +67,7 @@ class World:
         log = PartitionBytes()
         for batch in batches[lost:]:
             log.append(batch.encode())
-        self.store.fold(everything_said(batches, {0: log}))
+        self.store.fold(everything_reported(batches, {0: log}))
 
     def sealed(self) -> dict[int, tuple[int, int]]:
         """By hour the version and rows of its seal."""

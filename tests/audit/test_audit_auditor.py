@@ -1,6 +1,4 @@
-"""The auditor's parts and its ways out of trouble: resuming, gaps, deleted topics, values that are no
-records.
-"""
+"""The auditor's parts, and how it recovers: resuming, gaps, deleted topics, values that are not records."""
 
 from __future__ import annotations
 
@@ -9,36 +7,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_audit import StartAuditor, wait_for
-from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes
+from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, concatenate, tally
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.auditor import last_positions
-from headrace.audit.counting import Counting, Source, Subject, subject_of
+from headrace.audit.counting import (
+    CountedPartition,
+    PartitionCounter,
+    SourcePartition,
+    counted_partition,
+    last_positions,
+)
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import (
     ANALYSIS_TIER,
     AUDIT_TOPIC,
     DATACENTER_TIER,
-    Gap,
+    GapRecord,
+    HeartbeatRecord,
     LoadedHour,
     LoadedPartition,
     LoadReport,
-    Position,
-    Positions,
+    PartitionPosition,
     RangeTally,
     to_datetime,
     to_ms,
 )
-from headrace.audit.tally import concatenate, tally
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST
 
-SUBJECT = Subject(TOPIC, 0, Source(DC, 0), (DATACENTER_TIER,))
+PARTITION = CountedPartition(TOPIC, 0, SourcePartition(DC, 0), (DATACENTER_TIER,))
 
 
-def beat(number: int, part: int, parts: int, *lines: tuple[str, int, int]) -> Positions:
-    positions = tuple(Position(DC, topic, p, p, address, address) for topic, p, address in lines)
-    return Positions(DATACENTER_TIER, number, part, parts, positions)
+def beat(number: int, part: int, parts: int, *lines: tuple[str, int, int]) -> HeartbeatRecord:
+    positions = tuple(PartitionPosition(DC, topic, p, p, address, address) for topic, p, address in lines)
+    return HeartbeatRecord(DATACENTER_TIER, number, part, parts, positions)
 
 
 def test_the_newest_whole_heartbeat_counts() -> None:
@@ -53,15 +55,19 @@ def test_the_newest_whole_heartbeat_counts() -> None:
     assert last_positions([]) == {}
 
 
-def test_whose_events_a_partition_holds() -> None:
-    sources = {"page-view": [Source("east", 0), Source("west", 0)]}
+def test_the_source_of_a_partitions_events() -> None:
+    sources = {"page-view": [SourcePartition("east", 0), SourcePartition("west", 0)]}
     both = (DATACENTER_TIER, ANALYSIS_TIER)
-    assert subject_of("east", "page-view", 1, None) == Subject("page-view", 1, Source("east", 1), both[:1])
-    assert subject_of("analysis", "own", 0, sources) == Subject("own", 0, Source("analysis", 0), both)
-    assert subject_of("analysis", "page-view", 1, sources) == Subject(
-        "page-view", 1, Source("west", 0), both[1:]
+    assert counted_partition("east", "page-view", 1, None) == CountedPartition(
+        "page-view", 1, SourcePartition("east", 1), both[:1]
     )
-    assert subject_of("analysis", "page-view", 2, sources) is None
+    assert counted_partition("analysis", "own", 0, sources) == CountedPartition(
+        "own", 0, SourcePartition("analysis", 0), both
+    )
+    assert counted_partition("analysis", "page-view", 1, sources) == CountedPartition(
+        "page-view", 1, SourcePartition("west", 0), both[1:]
+    )
+    assert counted_partition("analysis", "page-view", 2, sources) is None
 
 
 @given(counts=st.lists(st.integers(1, 5), min_size=1, max_size=10), cuts=st.sets(st.integers(1, 10)))
@@ -70,29 +76,29 @@ def test_cuts_lie_end_to_end_and_lose_nothing(counts: list[int], cuts: set[int])
     log = PartitionBytes()
     for index, count in enumerate(counts):
         log.append(Batch(0, 5, 0, sum(counts[:index]), count, HOUR_A + index % 3 * BUCKET_MS).encode())
-    counting = Counting(SUBJECT, 0, BUCKET_MS, lambda dc, producer_id: (dc, producer_id) == (DC, 5))
-    said: list[RangeTally] = []
+    counter = PartitionCounter(PARTITION, 0, BUCKET_MS, lambda dc, producer_id: (dc, producer_id) == (DC, 5))
+    tallies: list[RangeTally] = []
     for index in range(len(counts)):
         start, end = log.cuts[index], log.cuts[index + 1]
-        counting.feed(memoryview(log.data)[start:end], start, end)
+        counter.feed(memoryview(log.data)[start:end], start, end)
         if index in cuts:
-            said += counting.cut()
-    said += counting.cut()
-    assert counting.cut() == []
-    assert [each.from_address for each in said] == [0, *(each.to_address for each in said[:-1])]
-    assert counting.position(0).counted_to_address == said[-1].to_address == log.end
-    assert concatenate(each.spans for each in said) == tally(log.data)
+            tallies += counter.cut()
+    tallies += counter.cut()
+    assert counter.cut() == []
+    assert [each.from_address for each in tallies] == [0, *(each.to_address for each in tallies[:-1])]
+    assert counter.position(0).counted_to_address == tallies[-1].to_address == log.end
+    assert concatenate(each.spans for each in tallies) == tally(log.data)
 
 
 def test_batches_out_of_place_are_an_error_of_the_caller() -> None:
-    counting = Counting(SUBJECT, 100, BUCKET_MS, lambda _dc, _id: False)
+    counter = PartitionCounter(PARTITION, 100, BUCKET_MS, lambda _dc, _id: False)
     with pytest.raises(ValueError, match="counted to 100"):
-        counting.feed(b"", 200, 300)
+        counter.feed(b"", 200, 300)
     with pytest.raises(ValueError, match="counted already"):
-        counting.feed(b"", 50, 100)
+        counter.feed(b"", 50, 100)
 
 
-def test_a_load_too_large_for_one_message_is_said_in_pieces() -> None:
+def test_a_load_too_large_for_one_message_is_split() -> None:
     hours = tuple(LoadedHour(HOUR_A + index * 3_600_000, 1, 1) for index in range(4))
     partitions = tuple(LoadedPartition(p, 0, 100, hours) for p in range(5))
     load = LoadReport("hdfs://x/data", TOPIC, 7, HOUR_A, partitions)
@@ -107,7 +113,7 @@ def test_times_survive_avro(time_ms: int) -> None:
     assert to_ms(to_datetime(time_ms)) == time_ms == to_ms(time_ms)
 
 
-def test_what_retention_ate_is_said_and_counting_goes_on(
+def test_what_retention_deleted_is_reported_and_counting_continues(
     broker_cluster: StartCluster, start_registry: StartRegistry, start_auditor: StartAuditor
 ) -> None:
     eager = {"log.retention.check.interval.ms": "100", "log.segment.bytes": "65536"}
@@ -121,28 +127,28 @@ def test_what_retention_ate_is_said_and_counting_goes_on(
             producer.flush(30)
 
         admin.create_topic("short", 1)
-        admin.create_topic("gone", 1)
+        admin.create_topic("deleted", 1)
         send("short", 100)
-        send("gone", 100)
+        send("deleted", 100)
         auditor = start_auditor(east, registry.url)
         wait_for(lambda: len(auditor.partitions()) == 2, auditor.output)
         end = admin.list_offsets("short")[0].offset
         wait_for(lambda: auditor.partitions()["short", 0]["counted_to"] == end, auditor.status)
-        said = read_all(east.bootstrap, registry.url)
-        wait_for(lambda: beats_to(said, "short") == end, auditor.output)
+        published = Published(east.bootstrap, registry.url)
+        wait_for(lambda: beats_to(published, "short") == end, auditor.output)
         auditor.kill()
         admin.alter_configs("short", {"retention.bytes": "100000"})
         for _ in range(4):
             send("short", 2_000)
         wait_for(lambda: admin.list_offsets("short", EARLIEST)[0].offset > end)
         producer.send(AUDIT_TOPIC, b"no audit record").result(30)
-        admin.delete_topic("gone")
+        admin.delete_topic("deleted")
         auditor.start()
         now = admin.list_offsets("short")[0].offset
         wait_for(lambda: auditor.partitions().get(("short", 0), {}).get("counted_to") == now, auditor.output)
-        wait_for(lambda: beats_to(said, "short") == now, auditor.output)
+        wait_for(lambda: beats_to(published, "short") == now, auditor.output)
         begins = admin.list_offsets("short", EARLIEST)[0].offset
-        (gap,) = [each for each in said.records if isinstance(each, Gap)]
+        (gap,) = [each for each in published.records if isinstance(each, GapRecord)]
         assert (gap.tier, gap.topic, gap.from_address, gap.to_address) == (
             DATACENTER_TIER,
             "short",
@@ -150,28 +156,27 @@ def test_what_retention_ate_is_said_and_counting_goes_on(
             begins,
         )
         ranges = [
-            (each.from_address, each.to_address) for each in said.records if isinstance(each, RangeTally)
+            (each.from_address, each.to_address) for each in published.records if isinstance(each, RangeTally)
         ]
         assert (0, end) in ranges or ranges[0][0] == 0
         assert begins in {start for start, _ in ranges}
         wait_for(lambda: list(auditor.partitions()) == [("short", 0)], auditor.status)
-        assert said.reader.unreadable_count == 1
-        said.reader.close()
+        assert published.reader.unreadable_count == 1
+        published.reader.close()
 
 
-class SaidSoFar:
-    def __init__(self, reader: AuditReader) -> None:
-        self.reader = reader
+class Published:
+    """The records in the audit topic, as far as they are read."""
+
+    def __init__(self, bootstrap: str, registry_url: str) -> None:
+        self.reader = AuditReader(bootstrap=bootstrap, registry_url=registry_url, topics=[AUDIT_TOPIC])
         self.records: list[object] = []
 
 
-def read_all(bootstrap: str, registry_url: str) -> SaidSoFar:
-    return SaidSoFar(AuditReader(bootstrap=bootstrap, registry_url=registry_url, topics=[AUDIT_TOPIC]))
-
-
-def beats_to(said: SaidSoFar, topic: str) -> int:
+def beats_to(published: Published, topic: str) -> int:
     """Reads on; the address of the topic's last heartbeat."""
-    said.reader.discover()
-    said.records += [each.record for each in said.reader.poll(0.2).said]
-    lines = [p for each in said.records if isinstance(each, Positions) for p in each.positions]
-    return max((line.counted_to_address for line in lines if line.topic == topic), default=-1)
+    published.reader.discover()
+    published.records += [each.record for each in published.reader.poll(0.2).records]
+    heartbeats = [each for each in published.records if isinstance(each, HeartbeatRecord)]
+    positions = [position for each in heartbeats for position in each.positions if position.topic == topic]
+    return max((position.counted_to_address for position in positions), default=-1)

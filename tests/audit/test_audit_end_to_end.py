@@ -1,4 +1,4 @@
-"""Real brokers, mirrors, auditors and publishers: what is planted is found, and nothing else."""
+"""Real brokers, mirrors, auditors and publishers: the audit finds what is planted, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fix_zookeeper import ZooKeeperServer, room_on
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.publish import AuditPublisher, publish_load
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, LoadedHour, LoadedPartition, LoadReport
-from headrace.audit.report import Report, is_complete, report, wait_until_settled
+from headrace.audit.report import Report, is_complete, report, wait_until_resolved
 from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
 from headrace.client import Admin, Consumer, Producer
@@ -27,7 +27,7 @@ from headrace.client.faults import DropPlan
 from headrace.events.publisher import EventPublisher
 from headrace.events.schemas import read_schema
 
-SETTLE_MAX_S = 60.0
+RESOLVE_MAX_S = 60.0
 # Long enough that nothing is overdue while the machine is busy, short enough to see a loss within the test.
 POLICY = Policy(delay_ms=30_000, report_grace_ms=3_000)
 UP_TO_ANALYSIS = Policy(delay_ms=30_000, report_grace_ms=3_000, hops=(PRODUCER_HOP, MIRROR_HOP))
@@ -62,8 +62,8 @@ class Site:
             producer_options=options,
         )
 
-    def settled(self, topic: str, policy: Policy = POLICY) -> Report:
-        return wait_until_settled(lambda: report(self.store, topic, policy=policy), SETTLE_MAX_S)
+    def resolved(self, topic: str, policy: Policy = POLICY) -> Report:
+        return wait_until_resolved(lambda: report(self.store, topic, policy=policy), RESOLVE_MAX_S)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def page_view(index: int) -> dict[str, object]:
 
 
 def publish(publisher: EventPublisher, topic: str, count: int, rng: random.Random) -> Counter[int]:
-    """Events of two hours, in order of time; how many of each hour."""
+    """Publishes events of two hours, in order of time; returns how many of each hour."""
     hours: Counter[int] = Counter()
     for index in range(count):
         time_ms = HOUR_A + index * (2 * HOUR_MS) // count
@@ -127,7 +127,7 @@ def publish(publisher: EventPublisher, topic: str, count: int, rng: random.Rando
 
 
 def load(site: Site, topic: str, sequence: int = 1) -> None:
-    """What the warehouse would say after loading everything that is in the analysis cluster now."""
+    """Reports a load of everything that is in the analysis cluster now, as the warehouse would."""
     with Admin(site.analysis.bootstrap) as admin, Consumer(site.analysis.bootstrap) as consumer:
         ends = {p: found.offset for p, found in admin.list_offsets(topic).items()}
         consumer.assign([(topic, partition) for partition in ends])
@@ -163,9 +163,9 @@ def test_everything_arrives_and_seven_events_do_not(site: Site) -> None:
     ):
         hours["east"] = publish(first, topic, 1_200, rng)
         hours["west"] = publish(second, topic, 1_200, rng)
-    assert site.settled(topic, UP_TO_ANALYSIS).status is Status.LOST
+    assert site.resolved(topic, UP_TO_ANALYSIS).status is Status.LOST
     load(site, topic)
-    found = site.settled(topic)
+    found = site.resolved(topic)
     (identity,) = plan.dropped
     lost_hour = identity.base_timestamp_ms - identity.base_timestamp_ms % HOUR_MS
     for verdict in found.verdicts:
@@ -190,7 +190,7 @@ def test_everything_arrives_and_seven_events_do_not(site: Site) -> None:
 
 
 def test_foreign_producers_are_counted_and_named(site: Site) -> None:
-    """Somebody else's client: no report, batches over the edges of buckets."""
+    """A foreign client: no report, batches that cross the edges of buckets."""
     topic = "foreign"
     site.create_topic(topic)
     east = site.clusters["east"]
@@ -198,10 +198,10 @@ def test_foreign_producers_are_counted_and_named(site: Site) -> None:
         for index in range(500):
             time_ms = HOUR_A + (index * 37 % 13) * BUCKET_MS
             producer.send(topic, b"x" * 50, partition=index % 2, timestamp_ms=time_ms)
-        producer.flush(SETTLE_MAX_S)
+        producer.flush(RESOLVE_MAX_S)
     expected = Counter((index * 37 % 13) // 6 for index in range(500))
     policy = Policy(delay_ms=1, hops=(PRODUCER_HOP, MIRROR_HOP))
-    deadline = time.monotonic() + SETTLE_MAX_S
+    deadline = time.monotonic() + RESOLVE_MAX_S
     while True:
         verdicts = [v for v in report(site.store, topic, policy=policy).verdicts if v.datacenter == "east"]
         counts = {v.hour_ms: v.counts[1:3] for v in verdicts}
@@ -234,16 +234,16 @@ def test_auditors_killed_at_random_moments_end_in_the_same_counts(site: Site) ->
         victim = site.auditors[rng.choice(["east", "west", "analysis", "analysis"])]
         victim.kill()
         victim.start()
-    assert site.settled(topic, UP_TO_ANALYSIS).status is Status.COMPLETE
+    assert site.resolved(topic, UP_TO_ANALYSIS).status is Status.COMPLETE
     load(site, topic)
     load(site, topic)
-    found = site.settled(topic)
+    found = site.resolved(topic)
     assert found.status is Status.COMPLETE, found.to_json()
     counts = {(v.datacenter, v.hour_ms): v.counts for v in found.verdicts}
     assert counts == {key: (count,) * 4 + (0,) for key, count in hours.items()}
 
 
-def test_auditors_end_in_order(site: Site) -> None:
+def test_auditors_exit_normally(site: Site) -> None:
     for auditor in site.auditors.values():
         assert auditor.terminate() == 0
         assert "Traceback" not in auditor.output()

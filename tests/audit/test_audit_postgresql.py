@@ -1,4 +1,4 @@
-"""The same store in a real PostgreSQL: same reports, same idempotence, one position with its rows."""
+"""The store in a real PostgreSQL: the same reports and idempotence as in SQLite."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fix_audit_world import (
     TOPIC,
     Batch,
     PartitionBytes,
-    everything_said,
+    everything_reported,
 )
 from headrace.audit import upkeep
-from headrace.audit.fold import Said
+from headrace.audit.records import ReceivedRecord
 from headrace.audit.report import is_complete, report
 from headrace.audit.store import AuditStore, StoreError
 
@@ -57,18 +57,18 @@ def postgresql_url() -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def world() -> list[Said]:
+def world() -> list[ReceivedRecord]:
     batches = [Batch(index % 2, 5, 0, 3 * (index // 2), 3, HOUR_A) for index in range(10)]
     logs = {0: PartitionBytes(), 1: PartitionBytes()}
     for index, batch in enumerate(batches):
         if index != 4:
             logs[batch.partition].append(batch.encode())
-    return everything_said(batches, logs)
+    return everything_reported(batches, logs)
 
 
-def judged(url: str, said: list[Said]) -> Any:
+def judged(url: str, records: list[ReceivedRecord]) -> Any:
     store = AuditStore(url)
-    for each in said:
+    for each in records:
         store.fold([each], {("_audit", 0): 7})
     assert store.positions() == {("_audit", 0): 7}
     found = report(store, now_ms=NOW_MS).to_json()
@@ -77,11 +77,11 @@ def judged(url: str, said: list[Said]) -> Any:
     return found, proof
 
 
-def test_postgresql_says_what_sqlite_says(postgresql_url: str) -> None:
-    said = world()
-    shuffled = [*said, *said]
+def test_postgresql_reports_what_sqlite_reports(postgresql_url: str) -> None:
+    records = world()
+    shuffled = [*records, *records]
     random.Random(3).shuffle(shuffled)
-    assert judged(postgresql_url, shuffled) == judged("sqlite://", said)
+    assert judged(postgresql_url, shuffled) == judged("sqlite://", records)
     store = AuditStore(postgresql_url)
     before = report(store, now_ms=NOW_MS)
     assert upkeep.merge(store, NOW_MS) == 0

@@ -1,6 +1,4 @@
-"""The store: any order, any repetition, any cuts give the same reports; positions go with what they stand
-for.
-"""
+"""The store: any order, repetition or cuts give the same reports; positions are stored with their records."""
 
 from __future__ import annotations
 
@@ -21,21 +19,20 @@ from fix_audit_world import (
     DC,
     HOUR_A,
     NOW_MS,
-    SAID_MS,
+    REPORTED_MS,
     TOPIC,
     Batch,
     PartitionBytes,
-    everything_said,
+    everything_reported,
+    received,
     report_of,
-    said,
 )
 from headrace.audit import gather, upkeep
-from headrace.audit.cover import Candidate, choose, contradictions
+from headrace.audit.cover import Candidate, choose
 from headrace.audit.evidence import PRODUCER_HOP, Status
-from headrace.audit.fold import Said
 from headrace.audit.intervals import stretches, subtract, union
-from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally
-from headrace.audit.report import is_complete, report, wait_until_settled
+from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally, ReceivedRecord
+from headrace.audit.report import is_complete, report, wait_until_resolved
 from headrace.audit.store import AuditStore, StoreError
 from headrace.audit.tally import HOUR_MS
 
@@ -65,7 +62,7 @@ def world(seed: int, lost: int = 1) -> tuple[list[Batch], dict[int, PartitionByt
 
 
 def cut_anywhere(rng: random.Random, log: PartitionBytes, tier: str, partition: int) -> list[RangeTally]:
-    """Several auditors' tallies of one log: each covers it wholly, at cuts of its own."""
+    """The tallies of several auditors of one log: each auditor covers it wholly, with its own cuts."""
     out = []
     last = len(log.cuts) - 1
     for _ in range(rng.randint(1, 3)):
@@ -80,10 +77,10 @@ def judged(store: AuditStore) -> Any:
     return json.loads(json.dumps(data))
 
 
-def folded(said_records: list[Said]) -> Any:
+def folded(records: list[ReceivedRecord]) -> Any:
     store = AuditStore("sqlite://")
     try:
-        for each in said_records:
+        for each in records:
             store.fold([each])
         return judged(store)
     finally:
@@ -95,12 +92,12 @@ def folded(said_records: list[Said]) -> Any:
 def test_any_order_any_repetition_any_cuts_give_the_same_report(seed: int) -> None:
     rng = random.Random(seed)
     batches, logs = world(seed)
-    plain = everything_said(batches, logs)
+    plain = everything_reported(batches, logs)
     expected = folded(plain)
     other = [each for each in plain if not isinstance(each.record, RangeTally)]
     for tier in (DATACENTER_TIER, ANALYSIS_TIER):
         for partition, log in logs.items():
-            other += [said(tally) for tally in cut_anywhere(rng, log, tier, partition)]
+            other += [received(tally) for tally in cut_anywhere(rng, log, tier, partition)]
     other += rng.sample(other, len(other) // 2)
     rng.shuffle(other)
     assert counts_of(folded(other)) == counts_of(expected)
@@ -125,23 +122,23 @@ def counts_of(data: Any) -> Any:
 
 @given(numbers=st.permutations(range(1, 5)), closed=st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_the_newest_word_of_a_publisher_counts(numbers: list[int], closed: bool) -> None:
-    """Reports that grow, in any order; the batch that was renumbered is withdrawn."""
+def test_the_newest_report_of_a_publisher_counts(numbers: list[int], closed: bool) -> None:
+    """Growing reports in any order; the last one withdraws the batch that was renumbered."""
     batches = [Batch(0, 5, 0, 4 * index, 4, HOUR_A) for index in range(4)]
     renumbered = [*batches[:3], Batch(0, 5, 1, 0, 4, HOUR_A)]
     log = PartitionBytes()
     for batch in renumbered:
         log.append(batch.encode())
-    said_records = everything_said(batches, {0: log})[1:]
+    records = everything_reported(batches, {0: log})[1:]
     for number in numbers:
         members = batches[:number] if number < 4 else renumbered
         last = closed and number == 4
-        said_records.append(
-            said(report_of("p", members, number=number, closed=last), time_ms=BEAT_MS + number)
+        records.append(
+            received(report_of("p", members, number=number, closed=last), time_ms=BEAT_MS + number)
         )
-    said_records.append(said(report_of("p", batches, number=0, closed=False), time_ms=BEAT_MS))
+    records.append(received(report_of("p", batches, number=0, closed=False), time_ms=BEAT_MS))
     store = AuditStore("sqlite://")
-    store.fold(said_records)
+    store.fold(records)
     (verdict,) = report(store, now_ms=BEAT_MS + 60_000).verdicts
     store.close()
     assert verdict.counts[:2] == (16, 16)
@@ -153,10 +150,10 @@ def test_a_renumbered_batch_that_arrived_both_times_is_a_duplicate() -> None:
     log = PartitionBytes()
     for batch in (old, new):
         log.append(batch.encode())
-    said_records = everything_said([old], {0: log})[1:]
-    said_records += [said(report_of("p", [old], number=1)), said(report_of("p", [new], number=2))]
+    records = everything_reported([old], {0: log})[1:]
+    records += [received(report_of("p", [old], number=1)), received(report_of("p", [new], number=2))]
     store = AuditStore("sqlite://")
-    store.fold(said_records)
+    store.fold(records)
     (verdict,) = report(store, now_ms=NOW_MS).verdicts
     store.close()
     assert verdict.status is Status.DUPLICATED
@@ -168,23 +165,23 @@ def test_events_dropped_before_they_had_a_number_are_lost() -> None:
     batch = Batch(0, 5, 0, 0, 4, HOUR_A)
     log = PartitionBytes()
     log.append(batch.encode())
-    said_records = [*everything_said([batch], {0: log})[1:], said(report_of("p", [batch], extra=3))]
+    records = [*everything_reported([batch], {0: log})[1:], received(report_of("p", [batch], extra=3))]
     store = AuditStore("sqlite://")
-    store.fold(said_records)
+    store.fold(records)
     (verdict,) = report(store, now_ms=NOW_MS).verdicts
     store.close()
     assert (verdict.status, verdict.count(Status.LOST)) == (Status.LOST, 3)
     assert "service frontend-2" in verdict.findings[0].text
 
 
-def test_two_counts_of_one_range_that_differ_are_not_believed() -> None:
+def test_two_different_counts_of_one_range_are_a_finding() -> None:
     batch = Batch(0, 5, 0, 0, 4, HOUR_A)
     log = PartitionBytes()
     log.append(batch.encode())
     tally = log.tally(DATACENTER_TIER, 0, 0, 1)
     other = RangeTally(**{**{n: getattr(tally, n) for n in RangeTally.__slots__}, "spans": ()})
     store = AuditStore("sqlite://")
-    store.fold([*everything_said([batch], {0: log}), said(other)])
+    store.fold([*everything_reported([batch], {0: log}), received(other)])
     (verdict,) = report(store, now_ms=NOW_MS).verdicts
     store.close()
     assert any("counted twice" in finding.text for finding in verdict.findings)
@@ -195,23 +192,23 @@ def test_two_counts_of_one_range_that_differ_are_not_believed() -> None:
 @settings(max_examples=20, deadline=None)
 def test_merging_old_tallies_changes_no_verdict(seed: int) -> None:
     batches, logs = world(seed)
-    said_records = [
+    records = [
         each
-        for each in everything_said(batches, logs)
+        for each in everything_reported(batches, logs)
         if not (isinstance(each.record, RangeTally) and each.record.tier == DATACENTER_TIER)
     ]
     for partition, log in logs.items():
         pieces = (
             log.tally(DATACENTER_TIER, partition, index, index + 1) for index in range(len(log.cuts) - 1)
         )
-        said_records += [said(piece) for piece in pieces]
+        records += [received(piece) for piece in pieces]
     store = AuditStore("sqlite://")
-    store.fold(said_records)
+    store.fold(records)
     before = counts_of(judged(store))
-    gone = upkeep.merge(store, NOW_MS)
-    assert gone == sum(max(0, len(log.cuts) - 2) for log in logs.values())
+    removed = upkeep.merge(store, NOW_MS)
+    assert removed == sum(max(0, len(log.cuts) - 2) for log in logs.values())
     assert counts_of(judged(store)) == before
-    store.fold(said_records)
+    store.fold(records)
     assert counts_of(judged(store)) == before
     store.close()
 
@@ -219,33 +216,33 @@ def test_merging_old_tallies_changes_no_verdict(seed: int) -> None:
 def test_forgetting_old_hours_keeps_the_ranges_known() -> None:
     batches, logs = world(3, lost=0)
     store = AuditStore("sqlite://")
-    said_records = everything_said(batches, logs)
-    store.fold(said_records)
-    assert upkeep.forget(store, SAID_MS) == 0
+    records = everything_reported(batches, logs)
+    store.fold(records)
+    assert upkeep.forget(store, REPORTED_MS) == 0
     assert upkeep.forget(store, NOW_MS) == len({b.bucket_ms - b.bucket_ms % HOUR_MS for b in batches})
     assert report(store, now_ms=NOW_MS).verdicts == ()
-    store.fold([each for each in said_records if isinstance(each.record, RangeTally)])
+    store.fold([each for each in records if isinstance(each.record, RangeTally)])
     with store.reading() as connection:
         assert gather.hours(connection, TOPIC, None, None) == []
     store.close()
 
 
-def test_position_and_rows_come_and_go_together(tmp_path: Path) -> None:
+def test_positions_and_rows_are_stored_together(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/deep/audit.db"
     store = AuditStore(url)
     batches, logs = world(1)
-    store.fold(everything_said(batches, logs), {("_audit", 0): 100})
+    store.fold(everything_reported(batches, logs), {("_audit", 0): 100})
 
     class Unfoldable:
         tier = "datacenter"
 
-    with pytest.raises(AttributeError):
-        store.fold([said(report_of("p", batches)), said(Unfoldable())], {("_audit", 0): 200})
+    with pytest.raises(TypeError):
+        store.fold([received(report_of("p", batches)), received(Unfoldable())], {("_audit", 0): 200})
     store.close()
     store = AuditStore(url)
     assert store.positions() == {("_audit", 0): 100}
     with store.reading() as connection:
-        lives = gather._publishers(connection, DC)
+        lives = gather.publishers(connection, DC)
     assert "p" not in lives
     store.close()
 
@@ -268,19 +265,19 @@ def test_the_proof_of_an_hour() -> None:
     batches, logs = world(5, lost=0)
     store = AuditStore("sqlite://")
     empty = is_complete(store, TOPIC, HOUR_A, now_ms=NOW_MS)
-    assert not empty.complete and "no tier has ever reported" in empty.reasons[0]
-    store.fold(everything_said(batches, logs))
+    assert not empty.complete and "no tier has ever reported" in empty.problems[0]
+    store.fold(everything_reported(batches, logs))
     proof = is_complete(store, TOPIC, HOUR_A, now_ms=NOW_MS)
-    assert (proof.complete, proof.reasons) == (True, ())
+    assert (proof.complete, proof.problems) == (True, ())
     in_hour = sum(b.count for b in batches if b.bucket_ms < HOUR_A + HOUR_MS)
     assert proof.counts[DC] == (in_hour,) * 4 + (0,)
     assert json.loads(json.dumps(proof.to_json()))["complete"] is True
-    fresh = is_complete(store, TOPIC, HOUR_A, now_ms=SAID_MS + 1_000, quiet_ms=5_000)
-    assert not fresh.complete and "still changing" in fresh.reasons[-1]
+    fresh = is_complete(store, TOPIC, HOUR_A, now_ms=REPORTED_MS + 1_000, quiet_ms=5_000)
+    assert not fresh.complete and "still changing" in fresh.problems[-1]
     current = NOW_MS - NOW_MS % HOUR_MS
-    assert "the hour is not over" in is_complete(store, TOPIC, current, now_ms=NOW_MS).reasons[0]
+    assert "the hour is not over" in is_complete(store, TOPIC, current, now_ms=NOW_MS).problems[0]
     later = is_complete(store, TOPIC, current - HOUR_MS, now_ms=NOW_MS)
-    assert not later.complete and "has said nothing since" in later.reasons[0]
+    assert not later.complete and "has not reported since" in later.problems[0]
     with pytest.raises(ValueError, match="not the start of an hour"):
         is_complete(store, TOPIC, HOUR_A + 1)
     store.close()
@@ -289,17 +286,17 @@ def test_the_proof_of_an_hour() -> None:
 def test_an_hour_with_a_loss_is_not_sealed_and_says_why() -> None:
     batches, logs = world(7)
     store = AuditStore("sqlite://")
-    store.fold(everything_said(batches, logs))
+    store.fold(everything_reported(batches, logs))
     proofs = [is_complete(store, TOPIC, HOUR_A + index * HOUR_MS, now_ms=NOW_MS) for index in range(2)]
     store.close()
     assert [proof.complete for proof in proofs].count(False) == 1
-    (reason,) = next(proof.reasons for proof in proofs if not proof.complete)
+    (reason,) = next(proof.problems for proof in proofs if not proof.complete)
     assert "never reached west's log" in reason
 
 
-def test_waiting_ends_when_all_is_settled_or_time_is_up() -> None:
+def test_waiting_ends_when_all_is_resolved_or_time_is_up() -> None:
     batches, logs = world(2, lost=0)
-    steps = [everything_said(batches, logs)[:2], everything_said(batches, logs)]
+    steps = [everything_reported(batches, logs)[:2], everything_reported(batches, logs)]
     store = AuditStore("sqlite://")
     now = [0.0]
     seen: list[Status] = []
@@ -310,16 +307,16 @@ def test_waiting_ends_when_all_is_settled_or_time_is_up() -> None:
             store.fold(steps.pop(0))
 
     def judge_now() -> Any:
-        return report(store, now_ms=SAID_MS + 60_000)
+        return report(store, now_ms=REPORTED_MS + 60_000)
 
-    done = wait_until_settled(
+    done = wait_until_resolved(
         judge_now, 30.0, clock=lambda: now[0], sleep=sleep, progress=lambda each: seen.append(each.status)
     )
     assert (done.status, now[0]) == (Status.COMPLETE, 2.0)
     assert seen == [Status.UNKNOWN, Status.PENDING, Status.COMPLETE]
     store.close()
     store = AuditStore("sqlite://")
-    assert wait_until_settled(judge_now, 3.0, clock=lambda: now[0], sleep=sleep).status is Status.UNKNOWN
+    assert wait_until_resolved(judge_now, 3.0, clock=lambda: now[0], sleep=sleep).status is Status.UNKNOWN
     assert now[0] == 5.0
     store.close()
 
@@ -361,4 +358,3 @@ def test_the_choice_among_overlapping_ranges_covers_most_in_any_order(
         if all(a.end <= b.start for a, b in itertools.pairwise(subset)):
             best = max(best, sum(c.end - c.start for c in subset))
     assert sum(c.end - c.start for c in chosen) == best
-    assert contradictions(candidates) == []

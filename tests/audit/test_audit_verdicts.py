@@ -1,4 +1,4 @@
-"""Whatever mix of losses and duplicates is planted, the verdicts name exactly that, and nothing else."""
+"""For any mix of planted losses and duplicates the verdicts name exactly these, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from fix_audit_world import (
     BUCKET_MS,
     HOUR_A,
     NOW_MS,
-    SAID_MS,
+    REPORTED_MS,
     TOPIC,
     WAREHOUSE,
     Batch,
     PartitionBytes,
     damaged,
-    everything_said,
+    everything_reported,
     load_of,
 )
 from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
-from headrace.audit.fold import Said
-from headrace.audit.records import LoadedHour, LoadedPartition, LoadReport, Positions
+from headrace.audit.records import HeartbeatRecord, LoadedHour, LoadedPartition, LoadReport, ReceivedRecord
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
@@ -74,7 +73,7 @@ def numbers(batches: list[tuple[Batch, int]]) -> Numbers:
 
 
 def named(verdicts: tuple[Verdict, ...], status: Status, hop: str) -> Numbers:
-    """The sequence numbers that findings of this status and hop name, as often as they say."""
+    """The sequence numbers in findings of this status and hop, as often as they report."""
     out: Numbers = Counter()
     for verdict in verdicts:
         for finding in verdict.findings:
@@ -88,10 +87,12 @@ def named(verdicts: tuple[Verdict, ...], status: Status, hop: str) -> Numbers:
     return out
 
 
-def judged(said: list[Said], policy: Policy | None = None, now_ms: int = NOW_MS) -> tuple[Verdict, ...]:
+def judged(
+    records: list[ReceivedRecord], policy: Policy | None = None, now_ms: int = NOW_MS
+) -> tuple[Verdict, ...]:
     store = AuditStore("sqlite://")
     try:
-        store.fold(said)
+        store.fold(records)
         return report(store, TOPIC, policy=policy, now_ms=now_ms).verdicts
     finally:
         store.close()
@@ -100,7 +101,7 @@ def judged(said: list[Said], policy: Policy | None = None, now_ms: int = NOW_MS)
 @given(plan=plans())
 @settings(max_examples=40, deadline=None)
 def test_losses_and_duplicates_before_the_log_are_named_exactly(plan: Plan) -> None:
-    verdicts = judged(everything_said(plan.batches, logs_of(plan)))
+    verdicts = judged(everything_reported(plan.batches, logs_of(plan)))
     pairs = list(zip(plan.batches, plan.times, strict=True))
     assert named(verdicts, Status.LOST, PRODUCER_HOP) == numbers([(b, int(n == 0)) for b, n in pairs])
     assert named(verdicts, Status.DUPLICATED, PRODUCER_HOP) == numbers([(b, max(0, n - 1)) for b, n in pairs])
@@ -123,7 +124,7 @@ def test_damage_in_the_copy_is_named_even_when_totals_agree(plan: Plan, data: st
     same_size = [i for i, b in enumerate(members) if b.count == lost.count and i != victim]
     twin = data.draw(st.sampled_from([None, *same_size]))
     copies = {**logs, partition: damaged(logs[partition], victim, twin)}
-    verdicts = judged(everything_said(plan.batches, logs, copies, load_of(copies)))
+    verdicts = judged(everything_reported(plan.batches, logs, copies, load_of(copies)))
     assert named(verdicts, Status.LOST, MIRROR_HOP) == numbers([(lost, 1)])
     doubled = [] if twin is None else [(members[twin], 1)]
     assert named(verdicts, Status.DUPLICATED, MIRROR_HOP) == numbers(doubled)
@@ -144,8 +145,8 @@ def test_rows_missing_and_rows_twice_do_not_cancel(plan: Plan, missing: int, twi
     hours[0] = LoadedHour(hours[0].hour_ms, distinct + twice, distinct, dead)
     honest = load_of({number: log for number, log in logs.items() if number != partition})
     loaded = LoadedPartition(partition, 0, logs[partition].end, tuple(hours))
-    load = LoadReport(WAREHOUSE, TOPIC, 1, SAID_MS, (*honest.partitions, loaded))
-    verdicts = judged(everything_said(plan.batches, logs, load=load))
+    load = LoadReport(WAREHOUSE, TOPIC, 1, REPORTED_MS, (*honest.partitions, loaded))
+    verdicts = judged(everything_reported(plan.batches, logs, load=load))
     found = {
         status: sum(f.record_count or 0 for v in verdicts for f in v.findings if f.status is status)
         for status in (Status.LOST, Status.DUPLICATED)
@@ -158,12 +159,12 @@ def test_rows_missing_and_rows_twice_do_not_cancel(plan: Plan, missing: int, twi
 @given(plan=plans())
 @settings(max_examples=12, deadline=None)
 def test_silence_is_never_success(plan: Plan) -> None:
-    """Take away all that any one tier says: no hour with events is complete."""
-    said = everything_said(plan.batches, logs_of(plan))
+    """Without the reports of any one tier no hour with events is complete."""
+    records = everything_reported(plan.batches, logs_of(plan))
     for kind in ("ProducerReport", "datacenter", "analysis", "LoadReport"):
         left = [
             each
-            for each in said
+            for each in records
             if type(each.record).__name__ != kind and getattr(each.record, "tier", None) != kind
         ]
         for verdict in judged(left):
@@ -171,33 +172,33 @@ def test_silence_is_never_success(plan: Plan) -> None:
                 assert verdict.status is not Status.COMPLETE, kind
 
 
-def test_an_auditor_that_falls_silent_within_the_hour_leaves_it_pending_then_unknown() -> None:
-    """A datacenter that is cut off: what it said last was complete, and no longer is news."""
+def test_an_auditor_that_stops_within_the_hour_leaves_it_pending_then_unknown() -> None:
+    """A datacenter that is cut off: its last reports were complete, but they are no longer recent."""
     policy = Policy(silence_ms=30_000, delay_ms=300_000)
     batch = Batch(0, 12, 0, 0, 5, HOUR_A)
     log = PartitionBytes()
     log.append(batch.encode())
-    word_ms = HOUR_A + HOUR_MS // 2
-    said = [each._replace(time_ms=word_ms) for each in everything_said([batch], {0: log})]
+    report_ms = HOUR_A + HOUR_MS // 2
+    records = [each._replace(time_ms=report_ms) for each in everything_reported([batch], {0: log})]
     for age_ms, status in ((29_000, Status.COMPLETE), (31_000, Status.PENDING), (301_000, Status.UNKNOWN)):
-        (verdict,) = judged(said, policy, now_ms=word_ms + age_ms)
+        (verdict,) = judged(records, policy, now_ms=report_ms + age_ms)
         assert verdict.status is status
-        assert [("said nothing since" in each.text) for each in verdict.findings] == [True] * bool(
-            verdict.findings
-        )
-    later = [each._replace(time_ms=HOUR_A + HOUR_MS) for each in said]
+        for finding in verdict.findings:
+            assert re.search(r"auditor has not reported since .* is not known", finding.text)
+        assert bool(verdict.findings) == (status is not Status.COMPLETE)
+    later = [each._replace(time_ms=HOUR_A + HOUR_MS) for each in records]
     (verdict,) = judged(later, policy, now_ms=NOW_MS)
     assert verdict.status is Status.COMPLETE
 
 
-def test_the_words_say_who_what_when_and_where() -> None:
+def test_a_finding_names_producer_events_hour_and_place() -> None:
     batches = [Batch(3, 12, 0, first, 50, HOUR_A) for first in (0, 50)]
     lost = Batch(3, 12, 0, 100, 7, HOUR_A)
     after = Batch(3, 12, 0, 107, 9, HOUR_A)
     log = PartitionBytes()
     for batch in (*batches, after):
         log.append(batch.encode())
-    (verdict,) = judged(everything_said([*batches, lost, after], {3: log}))
+    (verdict,) = judged(everything_reported([*batches, lost, after], {3: log}))
     (finding,) = verdict.findings
     assert finding.text == (
         "7 events of page-view, west, 2015-05-17 11:00, handed over by producer 12 (service frontend-2), "
@@ -211,18 +212,18 @@ def test_the_words_say_who_what_when_and_where() -> None:
 
 def test_what_is_missing_is_pending_within_the_delay() -> None:
     batches = [Batch(0, 12, 0, 0, 5, HOUR_A)]
-    said = everything_said(batches, {0: PartitionBytes()})
-    silent = [each for each in said if not isinstance(each.record, Positions)]
-    (verdict,) = judged(silent, now_ms=SAID_MS + 60_000)
+    records = everything_reported(batches, {0: PartitionBytes()})
+    silent = [each for each in records if not isinstance(each.record, HeartbeatRecord)]
+    (verdict,) = judged(silent, now_ms=REPORTED_MS + 60_000)
     assert verdict.status is Status.PENDING
     (verdict,) = judged(silent, now_ms=NOW_MS)
     assert (verdict.status, "is it running" in verdict.findings[0].text) == (Status.UNKNOWN, True)
-    early = [each._replace(time_ms=SAID_MS + 1) for each in said]
-    (verdict,) = judged(early, now_ms=SAID_MS + 60_000)
+    early = [each._replace(time_ms=REPORTED_MS + 1) for each in records]
+    (verdict,) = judged(early, now_ms=REPORTED_MS + 60_000)
     assert verdict.status is Status.PENDING
     (verdict,) = judged(early, now_ms=NOW_MS)
-    assert (verdict.status, "silent since" in verdict.findings[0].text) == (Status.UNKNOWN, True)
-    (verdict,) = judged(said, now_ms=NOW_MS)
+    assert (verdict.status, "has not reported since" in verdict.findings[0].text) == (Status.UNKNOWN, True)
+    (verdict,) = judged(records, now_ms=NOW_MS)
     assert verdict.status is Status.LOST
 
 
@@ -230,22 +231,22 @@ def test_a_loss_at_the_end_is_known_once_the_publisher_ended_and_all_was_counted
     batches = [Batch(0, 12, 0, 0, 5, HOUR_A), Batch(0, 12, 0, 5, 2, HOUR_A)]
     log = PartitionBytes()
     log.append(batches[0].encode())
-    said = everything_said(batches, {0: log})
+    records = everything_reported(batches, {0: log})
     beaten = [
-        each._replace(time_ms=SAID_MS + 10_000) if isinstance(each.record, Positions) else each
-        for each in said
+        each._replace(time_ms=REPORTED_MS + 10_000) if isinstance(each.record, HeartbeatRecord) else each
+        for each in records
     ]
-    (verdict,) = judged(beaten, now_ms=SAID_MS + 11_000)
+    (verdict,) = judged(beaten, now_ms=REPORTED_MS + 11_000)
     assert (verdict.status, verdict.count(Status.LOST)) == (Status.LOST, 2)
 
 
-def test_rows_of_an_hour_that_nobody_counted_are_not_overlooked() -> None:
+def test_rows_of_an_hour_that_no_tier_counted_are_a_finding() -> None:
     batch = Batch(0, 12, 0, 0, 5, HOUR_A)
     log = PartitionBytes()
     log.append(batch.encode())
     rows = (LoadedHour(HOUR_A, 4, 4), LoadedHour(HOUR_A + 5 * HOUR_MS, 1, 1))
-    load = LoadReport(WAREHOUSE, TOPIC, 1, SAID_MS, (LoadedPartition(0, 0, log.end, rows),))
-    verdicts = judged(everything_said([batch], {0: log}, load=load))
+    load = LoadReport(WAREHOUSE, TOPIC, 1, REPORTED_MS, (LoadedPartition(0, 0, log.end, rows),))
+    verdicts = judged(everything_reported([batch], {0: log}, load=load))
     assert [(v.hour_ms, v.status) for v in verdicts] == [
         (HOUR_A, Status.LOST),
         (HOUR_A + 5 * HOUR_MS, Status.DUPLICATED),
@@ -256,7 +257,7 @@ def test_a_loss_is_known_at_once_when_the_log_goes_on_behind_it() -> None:
     lost, after = Batch(0, 12, 0, 0, 5, HOUR_A), Batch(0, 12, 0, 5, 1, HOUR_A)
     log = PartitionBytes()
     log.append(after.encode())
-    (verdict,) = judged(everything_said([lost, after], {0: log}), now_ms=SAID_MS + 1)
+    (verdict,) = judged(everything_reported([lost, after], {0: log}), now_ms=REPORTED_MS + 1)
     assert verdict.status is Status.LOST
     assert verdict.count(Status.LOST) == 5
 
@@ -265,14 +266,14 @@ def test_a_foreign_producer_is_unknown_unless_its_topic_is_accepted() -> None:
     batch = Batch(0, 99, 0, 0, 5, HOUR_A)
     log = PartitionBytes()
     log.append(batch.encode())
-    said = [each for each in everything_said([batch], {0: log}) if hasattr(each.record, "tier")]
-    said.append(everything_said([batch], {0: log})[-1])
-    (verdict,) = judged(said)
+    records = [each for each in everything_reported([batch], {0: log}) if hasattr(each.record, "tier")]
+    records.append(everything_reported([batch], {0: log})[-1])
+    (verdict,) = judged(records)
     assert verdict.hops == {
         PRODUCER_HOP: Status.UNKNOWN,
         MIRROR_HOP: Status.COMPLETE,
         LOAD_HOP: Status.COMPLETE,
     }
     assert "without any producer report" in verdict.findings[0].text
-    (verdict,) = judged(said, Policy(accept_foreign=re.compile("page-.*")))
+    (verdict,) = judged(records, Policy(accept_foreign=re.compile("page-.*")))
     assert verdict.status is Status.COMPLETE

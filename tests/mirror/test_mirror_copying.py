@@ -1,5 +1,6 @@
-"""A copy under every kind of trouble, in a simulation: late answers, lost answers, refusals, restarts.
-Never a skip, never a repeat.
+"""A copy under every kind of failure, in a simulation: late, lost and error responses, restarts.
+
+It never skips and never repeats a byte.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from headrace.mirror.copying import (
     APPENDS_IN_FLIGHT_MAX,
     GAP_RECHECK_S,
     Chunk,
+    CopyState,
     PartitionCopy,
-    State,
 )
 from headrace.mirror.discovery import wanted
-from headrace.mirror.locating import Bounds, GapError, _decide
+from headrace.mirror.locating import Bounds, SourceGapError, _decide
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import Fetched
 from headrace.wire.records import Record, encode_batch
@@ -35,7 +36,7 @@ def source_log(rng: random.Random, count: int) -> PartitionBytes:
 
 
 class Target:
-    """A mirror partition: takes only what carries its end address."""
+    """A mirror partition: accepts only a chunk that begins at its end address."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -48,7 +49,7 @@ class Target:
 
 
 class Simulation:
-    """The copy between a source that grows and a target, over a network that delays and forgets."""
+    """The copy between a growing source and a target, over a network that delays and loses requests."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -56,7 +57,7 @@ class Simulation:
         self.visible = 0
         self.target = Target()
         self.now_s = 0.0
-        self.on_the_way: list[Chunk] = []
+        self.in_flight: list[Chunk] = []
         self.ghosts: list[Chunk] = []
         self.fetches: list[tuple[int, int]] = []
         self.copy = self.new_copy()
@@ -71,10 +72,10 @@ class Simulation:
                 self.grow,
                 self.locate,
                 self.fetch,
-                self.answer_fetch,
+                self.respond_to_fetch,
                 self.send,
-                self.answer,
-                self.answer,
+                self.respond,
+                self.respond,
                 self.haunt,
                 self.fail,
             ]
@@ -91,7 +92,7 @@ class Simulation:
         return self.source.cuts[self.visible]
 
     def locate(self) -> None:
-        if self.copy.is_to_be_located(self.now_s):
+        if self.copy.needs_locating(self.now_s):
             self.copy.located(len(self.target.data), self.end)
 
     def fetch(self) -> None:
@@ -99,7 +100,7 @@ class Simulation:
         if address is not None:
             self.fetches.append((self.copy.generation, address))
 
-    def answer_fetch(self) -> None:
+    def respond_to_fetch(self) -> None:
         if self.fetches:
             generation, address = self.fetches.pop(self.rng.randrange(len(self.fetches)))
             upto = min(self.end, address + self.rng.randint(1, 400))
@@ -109,21 +110,21 @@ class Simulation:
 
     def send(self) -> None:
         if self.copy.wants_append():
-            self.on_the_way.append(self.copy.next_append())
-            assert len(self.on_the_way) <= APPENDS_IN_FLIGHT_MAX
+            self.in_flight.append(self.copy.next_append())
+            assert len(self.in_flight) <= APPENDS_IN_FLIGHT_MAX
 
-    def answer(self) -> None:
-        """The oldest request arrives; its answer may be lost."""
-        if self.on_the_way:
-            chunk = self.on_the_way.pop(0)
+    def respond(self) -> None:
+        """The oldest request arrives; its response may be lost."""
+        if self.in_flight:
+            chunk = self.in_flight.pop(0)
             taken = self.target.append(chunk)
             if taken and self.rng.random() < 0.8:
                 self.copy.appended(chunk)
             else:
-                self.copy.refused(chunk, "refused or not answered", self.now_s)
+                self.copy.append_failed(chunk, "rejected or not answered", self.now_s)
 
     def haunt(self) -> None:
-        """A request of a process that is dead arrives."""
+        """A request of a killed process arrives."""
         if self.ghosts:
             self.target.append(self.ghosts.pop(0))
 
@@ -132,22 +133,22 @@ class Simulation:
             self.restart() if self.rng.random() < 0.5 else self.break_connection()
 
     def break_connection(self) -> None:
-        for chunk in self.on_the_way:
-            self.copy.refused(chunk, "the connection broke", self.now_s)
-        self.ghosts += self.on_the_way
-        self.on_the_way.clear()
+        for chunk in self.in_flight:
+            self.copy.append_failed(chunk, "the connection broke", self.now_s)
+        self.ghosts += self.in_flight
+        self.in_flight.clear()
 
     def restart(self) -> None:
-        """SIGKILL: what is on the way may still arrive, at any time."""
-        self.ghosts += self.on_the_way
-        self.on_the_way.clear()
+        """SIGKILL: requests in flight may still arrive, at any time."""
+        self.ghosts += self.in_flight
+        self.in_flight.clear()
         self.fetches.clear()
         self.copy = self.new_copy()
 
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
-def test_whatever_happens_the_copy_is_a_prefix_and_gets_there(seed: int) -> None:
+def test_after_any_failures_the_copy_is_a_prefix_and_catches_up(seed: int) -> None:
     simulation = Simulation(seed)
     for _ in range(300):
         simulation.step()
@@ -159,20 +160,20 @@ def test_whatever_happens_the_copy_is_a_prefix_and_gets_there(seed: int) -> None
         for act in (
             simulation.locate,
             simulation.fetch,
-            simulation.answer_fetch,
+            simulation.respond_to_fetch,
             simulation.send,
-            simulation.answer,
+            simulation.respond,
         ):
             act()
     assert simulation.target.data == simulation.source.data
-    while simulation.on_the_way:
-        simulation.answer()
+    while simulation.in_flight:
+        simulation.respond()
     simulation.now_s += 10.0
     simulation.locate()
-    assert (simulation.copy.state, simulation.copy.copied_to) == (State.COPYING, simulation.end)
+    assert (simulation.copy.state, simulation.copy.copied_to) == (CopyState.COPYING, simulation.end)
 
 
-def test_bytes_that_are_not_the_sources_are_not_taken() -> None:
+def test_damaged_bytes_are_not_appended() -> None:
     rng = random.Random(1)
     log = source_log(rng, 3)
     copy = PartitionCopy("t", 0, 0, draw=rng.random)
@@ -180,29 +181,29 @@ def test_bytes_that_are_not_the_sources_are_not_taken() -> None:
     forged = bytearray(log.data)
     forged[log.cuts[1] + 70] ^= 1
     copy.fetched(copy.generation, 0, Fetched(bytes(forged), 0, log.end), 0.0)
-    assert copy.state is State.LOCATING
-    assert "CRC" in copy.reason
+    assert copy.state is CopyState.LOCATING
+    assert "CRC" in copy.problem
     assert not copy.wants_append()
 
 
-def test_a_source_that_does_not_hold_the_address_is_looked_at_again() -> None:
+def test_a_source_that_does_not_hold_the_address_is_located_again() -> None:
     copy = PartitionCopy("t", 0, 0, draw=random.Random(1).random)
     copy.located(100, 100)
     copy.fetched(copy.generation, 100, Fetched(b"", 0, 50), 1.0)
-    assert (copy.state, copy.reason) == (
-        State.LOCATING,
+    assert (copy.state, copy.problem) == (
+        CopyState.LOCATING,
         "address 100 is not in the source, which holds 0 to 50",
     )
-    assert not copy.is_to_be_located(1.0)
-    assert copy.is_to_be_located(2.0)
+    assert not copy.needs_locating(1.0)
+    assert copy.needs_locating(2.0)
 
 
-def test_a_halted_copy_is_looked_at_again_after_a_while() -> None:
+def test_a_halted_copy_is_located_again_after_a_while() -> None:
     copy = PartitionCopy("t", 0, 3, draw=random.Random(1).random)
     copy.halt("the source ends behind", 10.0)
     assert copy.status()["state"] == "halted"
-    assert not copy.is_to_be_located(60.0)
-    assert copy.is_to_be_located(71.0)
+    assert not copy.needs_locating(60.0)
+    assert copy.needs_locating(71.0)
     copy.located(5, 9)
     assert copy.status() == {
         "topic": "t",
@@ -234,20 +235,20 @@ def test_which_topics_are_mirrored(include: str, exclude: str | None, expected: 
     assert wanted(names, re.compile(include), re.compile(exclude) if exclude else None) == expected
 
 
-def test_a_copy_that_is_halted_over_a_gap_looks_again_soon() -> None:
+def test_a_copy_that_is_halted_over_a_gap_is_located_again_soon() -> None:
     copy = PartitionCopy("t", 3, 1, draw=random.Random(1).random)
     copy.halt("the source lost its log", 0.0)
     assert copy.status()["gap"] is None
-    assert not copy.is_to_be_located(GAP_RECHECK_S)
+    assert not copy.needs_locating(GAP_RECHECK_S)
     copy.halt("addresses 10 to 30 were deleted", 100.0, (10, 30))
     status = copy.status()
     assert (status["state"], status["address"], status["gap"]) == ("halted", 10, {"from": 10, "to": 30})
-    assert copy.is_to_be_located(100.0 + GAP_RECHECK_S)
+    assert copy.needs_locating(100.0 + GAP_RECHECK_S)
     copy.located(30, 90, (AcceptedGap(1, 10, 30),))
     status = copy.status()
     assert (status["state"], status["gap"], status["reason"]) == ("copying", None, "")
     assert (status["skipped"], status["skipped_bytes"]) == ([{"from": 10, "to": 30}], 20)
-    copy.trouble("the target is away", 200.0)
+    copy.back_off("the target is away", 200.0)
     assert copy.status()["skipped_bytes"] == 20
 
 
@@ -255,6 +256,6 @@ def test_only_the_gap_that_was_accepted_is_passed() -> None:
     copy = Bounds(0, 10)
     assert _decide(Bounds(5, 90), copy, 1, ()) == 10
     for accepted in ((), (AcceptedGap(0, 10, 30),), (AcceptedGap(1, 9, 30),), (AcceptedGap(1, 10, 29),)):
-        with pytest.raises(GapError, match="addresses 10 to 30 were deleted"):
+        with pytest.raises(SourceGapError, match="addresses 10 to 30 were deleted"):
             _decide(Bounds(30, 90), copy, 1, accepted)
     assert _decide(Bounds(30, 90), copy, 1, (AcceptedGap(1, 10, 20), AcceptedGap(1, 10, 30))) == 30

@@ -1,4 +1,4 @@
-"""The mirror as a process, between real clusters: byte-identical, whatever dies when."""
+"""The mirror as a process, between real clusters: byte-identical copies, whichever process dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fix_audit import WAIT_MAX_S, MirrorProcess, StartMirror, wait_for
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
 from headrace.audit.reader import AuditReader
-from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, Gap
+from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, GapRecord
 from headrace.cli import main as cli
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST
@@ -26,7 +26,7 @@ from headrace.mirror.__main__ import main
 
 
 def files_of(cluster: BrokerCluster, topic: str, partition: int) -> bytes:
-    """The bytes of a partition's log, all segments end to end, from whichever broker has it."""
+    """The bytes of a partition's log, all segments concatenated, from a broker that has it."""
     for broker in cluster.brokers:
         paths = sorted((broker.data_dir / f"{topic}-{partition}").glob("*.log"))
         if paths:
@@ -35,7 +35,7 @@ def files_of(cluster: BrokerCluster, topic: str, partition: int) -> bytes:
 
 
 def assert_same(mirror: MirrorProcess, topic: str, *partitions: int) -> None:
-    """Waits until the copies are as long as the source's partitions, then compares the files byte by byte."""
+    """Waits until the copies are as long as the source's partitions, then compares all bytes."""
     for partition in partitions:
         copy = mirror.partitions()[topic, partition]["target_partition"]
         expected = files_of(mirror.source, topic, partition)
@@ -165,7 +165,7 @@ def test_a_source_that_lost_its_log_halts_that_partition_only(
     )
     assert_same(mirror, "good", 0)
     found = mirror.partitions()
-    assert "behind the copy's end" in found["made-again", 0]["reason"]
+    assert "before the copy's end" in found["made-again", 0]["reason"]
     assert "CRC" in found["forged", 0]["reason"]
     assert {topic: files_of(analysis, topic, 0) for topic in before} == before
 
@@ -194,7 +194,7 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
         for _ in range(5):
             send(east, "short", 2_000, partitions=1)
         wait_for(lambda: admin.list_offsets("short", EARLIEST)[0].offset > copied_to)
-        # From here on the gap stays as it is.
+        # From here on the gap does not grow.
         admin.alter_configs("short", {"retention.bytes": "-1"})
         wait_for(lambda: admin.describe_configs("short")["retention.bytes"].value == "-1")
         send(east, "good", 100, partitions=1)
@@ -208,21 +208,21 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
         reader = AuditReader(
             bootstrap=analysis.bootstrap, registry_url=registry.url, topics=[ANALYSIS_AUDIT_TOPIC]
         )
-        said: list[object] = []
+        reported: list[object] = []
 
-        def is_said() -> bool:
+        def is_reported() -> bool:
             reader.discover()
-            said.extend(each.record for each in reader.poll(0.2).said)
-            return bool(said)
+            reported.extend(each.record for each in reader.poll(0.2).records)
+            return bool(reported)
 
-        wait_for(is_said, mirror.output)
+        wait_for(is_reported, mirror.output)
         reader.close()
-        (gap,) = said
-        assert isinstance(gap, Gap)
+        (gap,) = reported
+        assert isinstance(gap, GapRecord)
         whose = (gap.tier, gap.datacenter, gap.topic, gap.partition, gap.from_address, gap.to_address)
         assert whose == ("analysis", "east", "short", 0, copied_to, begins)
 
-        # The way out that the message names.
+        # The command that the message names.
         headrace = one_line(monkeypatch, capsys, mirror)
         assert "`headrace mirror accept-gap short 0 --source east`" in found["reason"]
         assert found["gap"] == {"from": copied_to, "to": begins}
@@ -232,7 +232,7 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
         wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
         assert_same(mirror, "short", 0)
         send(east, "short", 100, partitions=1)
-        # What was skipped is known to whoever comes after a crash of all that took part.
+        # The accepted gap is still known after mirror and broker have crashed.
         mirror.kill()
         analysis[1].kill()
         analysis[1].start()
@@ -255,7 +255,7 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
 def one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mirror: MirrorProcess
 ) -> Callable[..., str]:
-    """Runs `headrace mirror accept-gap … --source east` on the clusters of a mirror; what it said."""
+    """Returns a runner of `headrace mirror accept-gap … --source east` that returns one line of output."""
     clusters = {"east": mirror.source, "analysis": mirror.target}
     site = SimpleNamespace(
         mirrors=[SimpleNamespace(source="east", target="analysis")],
@@ -270,13 +270,13 @@ def one_line(
         monkeypatch.setattr(sys, "argv", command)
         with pytest.raises(SystemExit):
             cli.main()
-        said = capsys.readouterr()
-        return " ".join((said.out + said.err).split())
+        output = capsys.readouterr()
+        return " ".join((output.out + output.err).split())
 
     return run
 
 
-def test_it_waits_for_what_is_not_there_yet(
+def test_it_waits_for_clusters_that_are_not_up_yet(
     broker_cluster: StartCluster, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
@@ -305,7 +305,7 @@ def test_it_waits_for_what_is_not_there_yet(
         lonely.kill()
 
 
-def test_settings_that_make_no_sense_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     needed = [
         "--source-datacenter",
         "east",

@@ -2,7 +2,7 @@
 
     python frontend.py DATACENTER BOOTSTRAP REGISTRY_URL TOPIC PER_SECOND
 
-Every event's key says which one it is: `east/0`, `east/1`, … On SIGTERM it closes its publisher and prints
+Every event has a key of its own: `east/0`, `east/1`, … On SIGTERM it closes its publisher and prints
 how many events it handed over.
 """
 

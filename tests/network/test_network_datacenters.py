@@ -1,4 +1,4 @@
-"""Three datacenters on hosts of their own, and one of them cut off for a minute while its services go on."""
+"""Three datacenters on hosts of their own; one is cut off for a minute while its services continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 from fix_network import enter
 from fix_network_terraform import AGENT_PORT, PLAN, SERVICES, ProvisionedSite
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
-from headrace.audit.report import Report, report, wait_until_settled
+from headrace.audit.report import Report, report, wait_until_resolved
 from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
 from headrace.client import Admin, Consumer, Producer
@@ -29,11 +29,11 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 CUT_S = 60.0
 NOTICE_MAX_S = 45.0
-"""Until a mirror says that its source is cut off, and the audit that it has heard nothing."""
+"""Until a mirror reports that its source is cut off, and the audit that it receives nothing."""
 MENDED_MAX_S = 30.0
-"""Until everybody goes on: a client connects within seconds of the mend, the rest is for a busy machine."""
+"""Until everything continues: a client connects within seconds, the rest is for a busy machine."""
 LOCAL_MAX_S = 20.0
-SETTLE_MAX_S = 90.0
+RESOLVE_MAX_S = 90.0
 CLOSE_MAX_S = 60.0
 PER_SECOND = 40
 TOPIC = "page-view"
@@ -45,7 +45,7 @@ FRONTEND = Path(__file__).with_name("frontend.py")
 
 
 class Frontend:
-    """`frontend.py` in a host, and how many events it has handed over in the end."""
+    """`frontend.py` in a host; `stop` returns how many events it handed over."""
 
     def __init__(self, site: ProvisionedSite, datacenter: str) -> None:
         there = site.outputs[datacenter]
@@ -62,9 +62,7 @@ class Frontend:
 
 
 class Reader:
-    """Reads a topic from its start on, in a thread that is in `host`, as soon as it has all its partitions;
-    counts each key.
-    """
+    """Reads a topic from its start, in a thread inside `host`, once all partitions exist; counts keys."""
 
     def __init__(
         self, site: ProvisionedSite, host: str, datacenter: str, topic: str, partitions: int = PARTITIONS
@@ -100,7 +98,7 @@ class Reader:
 
 
 class Writer:
-    """Writes to a topic in another datacenter, steadily, from a thread that is in `host`."""
+    """Writes to a topic in another datacenter, steadily, in a thread inside `host`."""
 
     def __init__(self, site: ProvisionedSite, host: str, datacenter: str, topic: str) -> None:
         self.sent = 0
@@ -131,7 +129,7 @@ class Writer:
 
 @contextmanager
 def readers_and_writer(site: ProvisionedSite) -> Iterator[tuple[Reader, Reader, Writer]]:
-    """A consumer in east itself; one in the analysis cluster and a producer in west that use it from afar."""
+    """A consumer inside east; a consumer in analysis and a producer in west that use east over the WAN."""
     near = Reader(site, "east-3", "east", TOPIC)
     far = Reader(site, "analysis-3", "east", TOPIC)
     writer = Writer(site, "west-2", "east", FAR_TOPIC)
@@ -143,7 +141,7 @@ def readers_and_writer(site: ProvisionedSite) -> Iterator[tuple[Reader, Reader, 
 
 
 def wait_until(condition: Any, wait_max_s: float, what: str, explain: Any = lambda: "") -> float:
-    """Seconds until `condition` held."""
+    """Waits for `condition`; returns after how many seconds it held."""
     start = time.monotonic()
     while not condition():
         assert time.monotonic() < start + wait_max_s, f"not within {wait_max_s:g} s: {what} {explain()}"
@@ -153,13 +151,13 @@ def wait_until(condition: Any, wait_max_s: float, what: str, explain: Any = lamb
 
 def mirror_status(site: ProvisionedSite, source: str) -> dict[str, Any]:
     url = site.outputs["analysis"]["mirrors"][source]
-    answer = site.call("analysis", lambda: httpx.get(url, timeout=10, trust_env=False).json())
-    assert isinstance(answer, dict)
-    return answer
+    status = site.call("analysis", lambda: httpx.get(url, timeout=10, trust_env=False).json())
+    assert isinstance(status, dict)
+    return status
 
 
 def newest(found: Report, datacenter: str) -> Verdict | None:
-    """The verdict on the latest hour that the audit knows of."""
+    """The verdict on the latest hour in the report."""
     verdicts = [verdict for verdict in found.verdicts if verdict.datacenter == datacenter]
     return max(verdicts, key=lambda verdict: verdict.hour_ms, default=None)
 
@@ -169,7 +167,9 @@ def is_known_now(found: Report, datacenter: str) -> bool:
     return verdict is not None and verdict.hour_ms == found.judged_ms - found.judged_ms % HOUR_MS
 
 
-def test_terraform_makes_them_over_the_wan_and_finds_them_so(provisioned_site: ProvisionedSite) -> None:
+def test_terraform_creates_them_over_the_wan_and_then_plans_no_change(
+    provisioned_site: ProvisionedSite,
+) -> None:
     site = provisioned_site
     brokers = {dc: {each["host"] for each in site.outputs[dc]["brokers"].values()} for dc in PLAN}
     assert brokers == {
@@ -194,11 +194,11 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
                     and writer.acknowledged
                 ),
                 LOCAL_MAX_S + MENDED_MAX_S,
-                "events of both datacenters in the analysis cluster, and use of east from afar",
+                "events of both datacenters in the analysis cluster, and use of east over the WAN",
             )
             wait_until(
                 lambda: all(is_known_now(report(store, TOPIC, policy=POLICY), dc) for dc in frontends),
-                SETTLE_MAX_S,
+                RESOLVE_MAX_S,
                 "the audit knows of both, and of this hour",
             )
             cut_off(site, store, near, mirrored)
@@ -217,7 +217,7 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
             published = {datacenter: frontend.stop() for datacenter, frontend in frontends.items()}
             wait_until(lambda: near.count >= published["east"], LOCAL_MAX_S, "east's consumer reads all")
             wait_until(lambda: far.count >= published["east"], LOCAL_MAX_S, "the far consumer reads all")
-        found = wait_until_settled(lambda: report(store, TOPIC, policy=POLICY), SETTLE_MAX_S)
+        found = wait_until_resolved(lambda: report(store, TOPIC, policy=POLICY), RESOLVE_MAX_S)
         assert found.status is Status.COMPLETE, found.to_json()
         for datacenter, count in published.items():
             counts = [v.counts[:3] for v in found.verdicts if v.datacenter == datacenter]
@@ -227,7 +227,7 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
         mirrored.close()
         store.close()
     every = {f"{dc}/{number}".encode(): 1 for dc, count in published.items() for number in range(count)}
-    assert mirrored.keys == every, "in the analysis cluster each event of both is there once"
+    assert mirrored.keys == every, "each event of both is in the analysis cluster once"
     assert near.keys == far.keys == {key: 1 for key in every if key.startswith(b"east/")}
     assert writer.acknowledged == writer.sent
     written = Reader(site, "east-3", "east", FAR_TOPIC)
@@ -239,23 +239,26 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
 
 
 def cut_off(site: ProvisionedSite, store: AuditStore, near: Reader, mirrored: Reader) -> None:
-    """A minute without east: inside it nothing changes, west goes on, and silence is no success. A plan says
-    which host it cannot ask.
+    """A minute without east: inside it nothing changes, west continues, and silence is not success.
+
+    A plan names the host that it cannot reach.
     """
     site.network.cut("east")
     until = time.monotonic() + CUT_S
     with ThreadPoolExecutor(1) as pool:
         planning = pool.submit(site.terraform, "plan", code=1)
         watch_the_cut(site, store, near, mirrored, until)
-        said = planning.result()
-    assert f"the agent at https://{site.network.address('east-1')}:{AGENT_PORT} does not answer" in said, said
+        printed = planning.result()
+    assert f"the agent at https://{site.network.address('east-1')}:{AGENT_PORT} does not answer" in printed, (
+        printed
+    )
 
 
 def watch_the_cut(
     site: ProvisionedSite, store: AuditStore, near: Reader, mirrored: Reader, until: float
 ) -> None:
     start = time.monotonic()
-    wait_until(lambda: mirror_status(site, "east")["trouble"], NOTICE_MAX_S, "the mirror says what is wrong")
+    wait_until(lambda: mirror_status(site, "east")["trouble"], NOTICE_MAX_S, "the mirror reports the problem")
     noticed_s = time.monotonic() - start
     seen: list[Status] = []
     while time.monotonic() < until:
@@ -272,6 +275,6 @@ def watch_the_cut(
             "west is mirrored as ever",
         )
         time.sleep(1.0)
-    print(f"the mirror noticed after {noticed_s:.0f} s; the audit said {seen}")
+    print(f"the mirror noticed after {noticed_s:.0f} s; the audit reported {seen}")
     assert seen and set(seen) <= {Status.PENDING, Status.UNKNOWN}
     assert near.count - sum(key.startswith(b"east") for key in list(mirrored.keys)) > PER_SECOND * CUT_S / 4

@@ -1,4 +1,4 @@
-"""The network that the other tests of this folder rely on: its delay, its cuts, and that nothing stays."""
+"""The network on which the other tests of this folder rely: its delay, its cuts, and its removal."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MENDED_WAIT_MAX_S = 60.0
 
 @pytest.fixture(scope="module")
 def network(open_network: OpenNetwork) -> Iterator[Network]:
-    """Two datacenters; east-1 sends back whatever comes."""
+    """Two datacenters; east-1 echoes what it receives."""
     made = open_network({"east": {"east-1": (2, 3), "east-2": (4,)}, "west": {"west-1": (2,)}})
     listener = made.call("east-1", socket.create_server, ("", PORT))
 
-    def send_back(client: socket.socket) -> None:
+    def echo(client: socket.socket) -> None:
         with client:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while data := client.recv(1 << 16):
@@ -43,7 +43,7 @@ def network(open_network: OpenNetwork) -> Iterator[Network]:
                 client, _ = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=send_back, args=(client,), daemon=True).start()
+            threading.Thread(target=echo, args=(client,), daemon=True).start()
 
     server = threading.Thread(target=serve, daemon=True)
     server.start()
@@ -60,7 +60,7 @@ def connect(network: Network, host: str, address: str = "10.1.0.2", timeout_s: f
 
 
 def round_trip_s(connection: socket.socket) -> float:
-    """The best of a few tries: what the way takes, without the machine's own pauses."""
+    """The best of a few tries: the time on the wire, without the machine's own pauses."""
     best = float("inf")
     for _ in range(TRIES):
         start = time.monotonic()
@@ -70,7 +70,7 @@ def round_trip_s(connection: socket.socket) -> float:
     return best
 
 
-def test_between_datacenters_there_is_a_delay_and_inside_one_there_is_none(network: Network) -> None:
+def test_only_packets_between_datacenters_are_delayed(network: Network) -> None:
     with connect(network, "east-2", "10.1.0.3") as near, connect(network, "west-1", "10.1.0.3") as far:
         assert round_trip_s(near) < LATE_S
         assert ROUND_TRIP_S <= round_trip_s(far) < ROUND_TRIP_S + LATE_S
@@ -80,7 +80,7 @@ def test_between_datacenters_there_is_a_delay_and_inside_one_there_is_none(netwo
         assert round_trip_s(far) >= ROUND_TRIP_S
 
 
-def test_megabytes_cross_it_unharmed(network: Network) -> None:
+def test_megabytes_arrive_undamaged(network: Network) -> None:
     sent = os.urandom(4 << 20)
     with connect(network, "west-1") as connection:
         sender = threading.Thread(target=connection.sendall, args=(sent,))
@@ -120,8 +120,8 @@ def test_a_process_of_a_host_sees_that_host_only(network: Network, tmp_path: Pat
     assert network.host_of("10.1.0.3") == "east-1"
 
 
-def test_nothing_stays(namespaces_work: None, tmp_path: Path) -> None:
-    """Neither of a network that is closed, also after an error, nor of a test run that was killed."""
+def test_everything_is_removed(namespaces_work: None, tmp_path: Path) -> None:
+    """After a network is closed, also after an error, and after a test run was killed."""
     before = namespaces()
     broken = Network({"east": {"east-1": (2,)}, "west": {"west-1": (999,)}})
     try:
@@ -143,7 +143,7 @@ def test_nothing_stays(namespaces_work: None, tmp_path: Path) -> None:
         assert run.stdout is not None
         sleeper = int(run.stdout.readline())
         sweep()
-        assert len(namespaces()) == len(before) + 2, "the network of a run that lives was swept"
+        assert len(namespaces()) == len(before) + 2, "the network of a live run was removed"
         run.kill()
     sweep()
     assert namespaces() == before

@@ -1,4 +1,4 @@
-"""A mirror over a distance: 80 ms there and back may cost it no more than half of its throughput."""
+"""A mirror over a WAN: a round trip of 80 ms may cost at most half of its throughput."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = "page-view"
 PARTITIONS = 8
 TOPIC_BYTES = 128 << 20
 VALUE_BYTES = 100_000
-COUNTED_FROM = 1 / 3  # of the bytes: before that, connections are young and know nothing of their way
+COUNTED_FROM = 1 / 3  # of the bytes: at first, TCP connections are still growing their windows
 LOOK_PAUSE_S = 0.02
 RATIO_MIN = 0.5
 ROUNDS_MAX = 6
@@ -47,8 +47,9 @@ def publish(bootstrap: str) -> None:
 
 
 class Copy:
-    """One more copy of east's topic in the analysis cluster: a mirror's copies are told apart by the name
-    that it gives its source, each with partitions of its own.
+    """One more copy of east's topic in the analysis cluster.
+
+    Each copy has its own name for the source datacenter, and thus its own partitions.
     """
 
     def __init__(self, site: NetworkSite, number: int) -> None:
@@ -57,7 +58,7 @@ class Copy:
         self._partitions = range(number * PARTITIONS, (number + 1) * PARTITIONS)
 
     def make(self, delay_ms: float) -> float:
-        """Bytes a second that arrive in the analysis cluster, from the first third to the last byte."""
+        """Copies; returns the bytes per second that arrived, from the first third to the last byte."""
         self._site.network.set_delay(delay_ms)
         whole = sum(map(len, contents(self._site, "east", range(PARTITIONS))))
         self._site.start("analysis-mirror-east", extra=self._arguments)
@@ -70,7 +71,7 @@ class Copy:
                 if copied >= whole * COUNTED_FROM and not first_bytes:
                     first_s, first_bytes = now_s, copied
                 time.sleep(LOOK_PAUSE_S)
-            assert first_bytes, "all came at once: there is nothing to measure"
+            assert first_bytes, "everything arrived at once: nothing can be measured"
             return (whole - first_bytes) / (time.monotonic() - first_s)
         finally:
             self._site.stop("analysis-mirror-east")
@@ -97,15 +98,15 @@ def contents(site: NetworkSite, datacenter: str, partitions: range) -> Iterator[
 
 
 def test_a_round_trip_of_80_ms_costs_less_than_half_of_the_throughput(site: NetworkSite) -> None:
-    """Side by side, a few times: what else the machine does disturbs both halves of a round alike."""
-    said = []
+    """Both are measured in turn, a few times, so that other load of the machine affects both alike."""
+    measured = []
     for number in range(ROUNDS_MAX):
         near = Copy(site, 2 * number).make(0.0)
         far_copy = Copy(site, 2 * number + 1)
         far = far_copy.make(WAN_DELAY_MS)
         far_copy.assert_same()
-        said.append(f"{near / 1e6:.0f} MB/s without delay, {far / 1e6:.0f} with {2 * WAN_DELAY_MS:g} ms")
+        measured.append(f"{near / 1e6:.0f} MB/s without delay, {far / 1e6:.0f} with {2 * WAN_DELAY_MS:g} ms")
         if far / near >= RATIO_MIN:
-            print("; ".join(said))
+            print("; ".join(measured))
             return
-    pytest.fail("; ".join(said))
+    pytest.fail("; ".join(measured))

@@ -1,14 +1,14 @@
-"""The WAN between the datacenters of a test: holds every packet for a while, then passes it on.
+"""The WAN between the datacenters of a test: delays every packet, then passes it on.
 
     python wan_relay.py --delay-ms 40 hr12x1-east=10.1.0 hr12x1-west=10.2.0
 
-Owns one TUN device (`wan`) in each named network namespace; a packet that the kernel routes into one comes
-out of that of the datacenter whose /24 it is for, `delay_ms` later (each way, so a round trip takes twice
-that). The line "ready" says that the devices are there. On standard input it takes `delay MS` at any time and
-repeats it when it holds; at its end the relay ends too, and with it the devices.
+Owns one TUN device (`wan`) in each named network namespace. A packet that the kernel routes into one comes
+out of the device of the datacenter whose /24 is its destination, `delay_ms` later, so a round trip takes
+twice that. Prints "ready" once the devices exist. Reads `delay MS` from standard input at any time, and
+repeats the line once it applies. At the end of standard input the relay ends, and with it the devices.
 
-The devices take segments of up to 64 KB with TCP's own sizes beside them (IFF_VNET_HDR, as virtual machines
-do): hosts see a path of 1,500 bytes, and the relay is woken once for forty packets.
+The devices accept segments of up to 64 KB together with TCP's own sizes (IFF_VNET_HDR, as virtual machines
+do): hosts see a path MTU of 1,500 bytes, and the relay is woken once per forty packets.
 https://docs.kernel.org/networking/tuntap.html
 """
 
@@ -29,8 +29,8 @@ from typing import Final
 
 DEVICE: Final = "wan"
 READ_MAX_BYTES: Final = 65_535 + 64
-READS_PER_WAKEUP_MAX: Final = 64  # of one device, so that others get their turn
-QUEUE_MAX_BYTES: Final = 64 << 20  # on the way; what comes on top is dropped, as a router does
+READS_PER_WAKEUP_MAX: Final = 64  # from one device, before the others are read
+QUEUE_MAX_BYTES: Final = 64 << 20  # in flight; more is dropped, as in a router
 
 _CLONE_NEWNET: Final = 0x40000000
 _TUNSETIFF: Final = 0x400454CA
@@ -38,11 +38,13 @@ _TUNSETOFFLOAD: Final = 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02
 _VNET_HEADER_BYTES: Final = 10
-_DESTINATION: Final = slice(_VNET_HEADER_BYTES + 16, _VNET_HEADER_BYTES + 19)  # the /24 of an IPv4 header's
+_DESTINATION: Final = slice(
+    _VNET_HEADER_BYTES + 16, _VNET_HEADER_BYTES + 19
+)  # the /24 of an IPv4 header's destination
 
 
 def enter(namespace: str) -> None:
-    """Move this thread into the named network namespace (`ip netns`). Raises `OSError`."""
+    """Moves this thread into the named network namespace (`ip netns`). Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     with (Path("/run/netns") / namespace).open() as file:
         if libc.setns(file.fileno(), _CLONE_NEWNET):
@@ -50,7 +52,7 @@ def enter(namespace: str) -> None:
 
 
 def open_device(namespace: str) -> int:
-    """A new TUN device in the namespace; its descriptor stays good wherever this process goes."""
+    """Returns a new TUN device in the namespace; it stays usable if this process leaves the namespace."""
     enter(namespace)
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
@@ -60,18 +62,18 @@ def open_device(namespace: str) -> int:
 
 
 class Relay:
-    """Packets on their way, by the time they are due. `devices`: the first three bytes of addresses → TUN."""
+    """Packets in flight, by delivery time. `devices`: the first three bytes of an address → TUN device."""
 
     def __init__(self, devices: dict[bytes, int], delay_s: float) -> None:
         self.delay_s = delay_s
         self._devices = devices
         self._queue: list[tuple[float, int, int, bytes]] = []
-        self._numbers = itertools.count()  # of two packets due at once the earlier goes first
+        self._numbers = itertools.count()  # keeps packets of the same delivery time in order
         self._queued_bytes = 0
 
     def take(self, device: int) -> None:
-        """What the kernel has sent into `device` is on its way from now on."""
-        due_s = time.monotonic() + self.delay_s
+        """Reads the packets that the kernel has sent into `device`, and schedules their delivery."""
+        deliver_at_s = time.monotonic() + self.delay_s
         for _ in range(READS_PER_WAKEUP_MAX):
             try:
                 packet = os.read(device, READ_MAX_BYTES)
@@ -82,10 +84,10 @@ class Relay:
             if to is None or not is_ipv4 or self._queued_bytes >= QUEUE_MAX_BYTES:
                 continue
             self._queued_bytes += len(packet)
-            heapq.heappush(self._queue, (due_s, next(self._numbers), to, packet))
+            heapq.heappush(self._queue, (deliver_at_s, next(self._numbers), to, packet))
 
     def deliver(self) -> float | None:
-        """Hand over what is due; seconds until the next is, None if nothing is on its way."""
+        """Delivers packets whose time has come; returns seconds until the next, None if none is in flight."""
         now_s = time.monotonic()
         while self._queue and self._queue[0][0] <= now_s:
             _, _, device, packet = heapq.heappop(self._queue)
@@ -93,7 +95,7 @@ class Relay:
             try:
                 os.write(device, packet)
             except OSError:
-                continue  # that link is down: lost, and nobody is told
+                continue  # that link is down: the packet is lost silently
         return max(0.0, self._queue[0][0] - now_s) if self._queue else None
 
 

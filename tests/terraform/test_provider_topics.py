@@ -11,8 +11,8 @@ import pytest
 
 import quick_kinds_agent
 from fix_agent import HOST, RunningAgent
-from fix_audit_world import HOUR_A, SAID_MS, TOPIC, Batch, PartitionBytes, counted
-from fix_audit_world import said as as_said
+from fix_audit_world import HOUR_A, REPORTED_MS, TOPIC, Batch, PartitionBytes, counted
+from fix_audit_world import received as as_received
 from fix_ports import free_port
 from fix_terraform import Workspace
 from fix_zookeeper import ZooKeeperRoom
@@ -50,7 +50,7 @@ def count_at_datacenter(url: str, count: int) -> None:
     log = PartitionBytes()
     log.append(Batch(0, 20, 0, 0, count, HOUR_A).encode())
     store = AuditStore(url)
-    store.fold([as_said(each, time_ms=SAID_MS) for each in counted(DATACENTER_TIER, {0: log})])
+    store.fold([as_received(each, time_ms=REPORTED_MS) for each in counted(DATACENTER_TIER, {0: log})])
     store.close()
 
 

@@ -1,7 +1,7 @@
 """`python -m headrace.mirror`: one mirroring service, from one source datacenter into the analysis cluster.
 
-Ends with 0 on SIGTERM or SIGINT, with 1 and one line when it cannot start or cannot go on. The line "mirror
-of EAST runs, status on http://HOST:PORT/status" says that it is there.
+Exits with 0 on SIGTERM or SIGINT, with 1 and one line on stderr if it cannot start or continue. Prints
+"mirror of EAST runs, status on http://HOST:PORT/status" once it runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 
-from headrace.mirror.service import Mirror, Settings
+from headrace.mirror.service import MirrorService, MirrorSettings
 from headrace.process.status import StatusServer
 
 
@@ -21,8 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
-        mirror = Mirror(
-            Settings(
+        mirror = MirrorService(
+            MirrorSettings(
                 source_datacenter=options.source_datacenter,
                 source_bootstrap=options.source_bootstrap,
                 target_bootstrap=options.target_bootstrap,
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Copies every topic of a datacenter, byte for byte, into the analysis cluster.",
     )
     add = parser.add_argument
-    add("--source-datacenter", required=True, metavar="NAME", help="whose events these are, such as east")
+    add("--source-datacenter", required=True, metavar="NAME", help="the datacenter to mirror, such as east")
     add("--source-bootstrap", required=True, metavar="HOST:PORT,…", help="brokers to read from")
     add("--target-bootstrap", required=True, metavar="HOST:PORT,…", help="brokers of the analysis cluster")
     add("--target-zookeeper", required=True, metavar="HOST:PORT", help="its ZooKeeper, for the mirrors' map")

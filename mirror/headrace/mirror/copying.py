@@ -1,10 +1,9 @@
-"""The state of one partition's copy: what to fetch next, what to append next, when to stop. Pure; no I/O,
-no clock.
+"""The state of one partition's copy: what to fetch next, what to append next, when to stop. Pure; no clock.
 
-A copy first has to be *located*: where it ends at the target, whether the source still fits to it. Then it
-fetches ahead of what is appended, within a bound, and appends in order. Any trouble makes it be located
-again, after all appends in flight are answered, so nothing is believed but the target's own end. What
-waiting cannot mend halts it.
+A copy is first *located*: where it ends at the target, and whether the source still matches it. Then it
+fetches ahead of its appends, within a bound, and appends in order. After any problem it is located again once
+all appends in flight are answered, so that it relies on nothing but the target's own end. A problem that does
+not pass by itself halts the copy.
 """
 
 from __future__ import annotations
@@ -18,22 +17,25 @@ from headrace.client.backoff import Backoff
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import Fetched, ReplicationError, check_batches
 
-AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # fetched and not yet acknowledged by the target, of one partition
+AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet acknowledged by the target
 APPENDS_IN_FLIGHT_MAX: Final = 4
-TROUBLE_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
+RETRY_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_S: Final = 60.0
-GAP_RECHECK_S: Final = 2.0  # a gap that is accepted must be passed before it has grown
+GAP_RECHECK_S: Final = 2.0  # an accepted gap must be passed before it grows
 
 
-class State(StrEnum):
+class CopyState(StrEnum):
+    """The states of a copy; see the module's docstring."""
+
     LOCATING = "locating"
     COPYING = "copying"
     HALTED = "halted"
 
 
 class Chunk(NamedTuple):
-    """Whole batches to append at `address`. `generation` tells an answer that is too late from one that
-    counts.
+    """Whole batches to append at `address`.
+
+    The copy ignores the responses to chunks of an earlier `generation`.
     """
 
     generation: int
@@ -46,7 +48,7 @@ class Chunk(NamedTuple):
 
 
 class PartitionCopy:
-    """One source partition and its copy. `draw` is the randomness of the backoff."""
+    """One source partition and its copy. `draw` returns random numbers in [0, 1) for the backoff."""
 
     def __init__(
         self, topic: str, partition: int, target_partition: int, *, draw: Callable[[], float]
@@ -54,14 +56,14 @@ class PartitionCopy:
         self.topic = topic
         self.partition = partition
         self.target_partition = target_partition
-        self.state = State.LOCATING
-        self.reason = ""
+        self.state = CopyState.LOCATING
+        self.problem = ""
         self.generation = 0
         self.copied_to = 0
         self.source_end = 0
         self.bytes_copied = 0
-        self.gap: AcceptedGap | None = None  # what it is halted over, until that is accepted
-        self.skipped: tuple[AcceptedGap, ...] = ()
+        self.gap: AcceptedGap | None = None  # the gap over which it is halted, until an operator accepts it
+        self.passed_gaps: tuple[AcceptedGap, ...] = ()  # accepted, before `copied_to`
         self._draw = draw
         self._fetched_to = 0
         self._waiting: deque[Chunk] = deque()
@@ -75,24 +77,22 @@ class PartitionCopy:
 
     @property
     def ahead_bytes(self) -> int:
-        """Fetched and not yet acknowledged."""
-        return self._fetched_to - self.copied_to if self.state is State.COPYING else 0
+        """Bytes fetched but not yet acknowledged by the target."""
+        return self._fetched_to - self.copied_to if self.state is CopyState.COPYING else 0
 
     @property
     def lag_bytes(self) -> int:
         return max(0, self.source_end - self.copied_to)
 
-    def is_to_be_located(self, now_s: float) -> bool:
-        """Whether it is time to ask the target where the copy ends."""
-        return self.state is not State.COPYING and not self._in_flight and now_s >= self._not_before_s
+    def needs_locating(self, now_s: float) -> bool:
+        """Whether it is time to locate the copy."""
+        return self.state is not CopyState.COPYING and not self._in_flight and now_s >= self._not_before_s
 
-    def located(self, end_address: int, source_end: int, skipped: tuple[AcceptedGap, ...] = ()) -> None:
-        """The copy ends at `end_address` and fits to the source: go on from there. `skipped`: accepted gaps
-        before it.
-        """
-        self.skipped = skipped
-        self.state = State.COPYING
-        self.reason = ""
+    def located(self, end_address: int, source_end: int, passed_gaps: tuple[AcceptedGap, ...] = ()) -> None:
+        """Continues at `end_address`, where the copy ends and matches the source."""
+        self.passed_gaps = passed_gaps
+        self.state = CopyState.COPYING
+        self.problem = ""
         self.gap = None
         self.generation += 1
         self.copied_to = self._fetched_to = end_address
@@ -100,24 +100,28 @@ class PartitionCopy:
         self._waiting.clear()
 
     def wants_fetch(self) -> int | None:
-        """The address to fetch at, None for not now."""
-        if self.state is not State.COPYING or self.ahead_bytes >= AHEAD_MAX_BYTES:
+        """Returns the address to fetch at; None if nothing should be fetched now."""
+        if self.state is not CopyState.COPYING or self.ahead_bytes >= AHEAD_MAX_BYTES:
             return None
         return self._fetched_to
 
     def fetched(self, generation: int, address: int, fetched: Fetched, now_s: float) -> None:
-        """What a fetch at `address` brought."""
-        if self.state is not State.COPYING or generation != self.generation or address != self._fetched_to:
+        """Takes the result of a fetch at `address`."""
+        if (
+            self.state is not CopyState.COPYING
+            or generation != self.generation
+            or address != self._fetched_to
+        ):
             return
         if not fetched.start_address <= address <= fetched.end_address:
             source = f"{fetched.start_address} to {fetched.end_address}"
-            self.trouble(f"address {address} is not in the source, which holds {source}", now_s)
+            self.back_off(f"address {address} is not in the source, which holds {source}", now_s)
             return
         self.source_end = max(self.source_end, fetched.end_address)
         try:
             size_bytes = check_batches(fetched.batches, address)
         except ReplicationError as error:
-            self.trouble(str(error), now_s)
+            self.back_off(str(error), now_s)
             return
         if size_bytes:
             data = memoryview(fetched.batches)[:size_bytes]
@@ -128,35 +132,36 @@ class PartitionCopy:
         return bool(self._waiting) and self._in_flight < APPENDS_IN_FLIGHT_MAX
 
     def next_append(self) -> Chunk:
-        """The next chunk to send; it is in flight from now on."""
+        """Returns the next chunk to send, which counts as in flight from now on."""
         self._in_flight += 1
         return self._waiting.popleft()
 
     def appended(self, chunk: Chunk) -> None:
-        """The target acknowledged `chunk`."""
+        """Records that the target acknowledged `chunk`."""
         self._in_flight -= 1
-        if chunk.generation == self.generation and self.state is State.COPYING:
+        if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.copied_to = chunk.end_address
             self.bytes_copied += len(chunk.data)
             self._failures = 0
 
-    def refused(self, chunk: Chunk, reason: str, now_s: float) -> None:
-        """The target did not take `chunk`, or nobody knows."""
+    def append_failed(self, chunk: Chunk, problem: str, now_s: float) -> None:
+        """Records that the target rejected `chunk`, or did not respond."""
         self._in_flight -= 1
-        if chunk.generation == self.generation and self.state is State.COPYING:
-            self.trouble(reason, now_s)
+        if chunk.generation == self.generation and self.state is CopyState.COPYING:
+            self.back_off(problem, now_s)
 
-    def trouble(self, reason: str, now_s: float) -> None:
-        """Something that may pass: forget what was fetched, be located again after a pause."""
-        self._stop(State.LOCATING, reason)
+    def back_off(self, problem: str, now_s: float) -> None:
+        """Discards what was fetched, after a problem that may pass; locating follows after a pause."""
+        self._stop(CopyState.LOCATING, problem)
         self._failures += 1
-        self._not_before_s = now_s + TROUBLE_BACKOFF.delay_s(self._failures, self._draw)
+        self._not_before_s = now_s + RETRY_BACKOFF.delay_s(self._failures, self._draw)
 
-    def halt(self, reason: str, now_s: float, gap: tuple[int, int] | None = None) -> None:
-        """Something that a person has to see to. It is looked at again from time to time; sooner if it is a
-        gap [from, to), which may be accepted.
+    def halt(self, problem: str, now_s: float, gap: tuple[int, int] | None = None) -> None:
+        """Stops copying, after a problem that an operator must solve.
+
+        The copy is located again now and then; sooner after a gap [from, to), which an operator may accept.
         """
-        self._stop(State.HALTED, reason)
+        self._stop(CopyState.HALTED, problem)
         if gap is None:
             self._not_before_s = now_s + HALTED_RECHECK_S
         else:
@@ -164,22 +169,22 @@ class PartitionCopy:
             self.copied_to = self.gap.from_address
             self._not_before_s = now_s + GAP_RECHECK_S
 
-    def look_again(self) -> None:
-        """A halted copy need not wait: something was done about it."""
-        if self.state is State.HALTED:
+    def recheck(self) -> None:
+        """Lets a halted copy be located at once, because its topic has changed."""
+        if self.state is CopyState.HALTED:
             self._not_before_s = 0.0
 
-    def _stop(self, state: State, reason: str) -> None:
+    def _stop(self, state: CopyState, problem: str) -> None:
         self.state = state
-        self.reason = reason
+        self.problem = problem
         self.gap = None
         self.generation += 1
         self._waiting.clear()
 
     def status(self) -> dict[str, Any]:
-        """Plain data for people: `state` is caught_up where nothing is left to copy."""
+        """Returns plain data for `GET /status`; `state` is caught_up if nothing is left to copy."""
         state: str = self.state
-        if self.state is State.COPYING and self.lag_bytes == 0:
+        if self.state is CopyState.COPYING and self.lag_bytes == 0:
             state = "caught_up"
         return {
             "topic": self.topic,
@@ -190,12 +195,12 @@ class PartitionCopy:
             "lag_bytes": self.lag_bytes,
             "bytes_copied": self.bytes_copied,
             "state": state,
-            "reason": self.reason,
-            "gap": None if self.gap is None else _span(self.gap),
-            "skipped": [_span(gap) for gap in self.skipped],
-            "skipped_bytes": sum(gap.size_bytes for gap in self.skipped),
+            "reason": self.problem,
+            "gap": None if self.gap is None else _range(self.gap),
+            "skipped": [_range(gap) for gap in self.passed_gaps],
+            "skipped_bytes": sum(gap.size_bytes for gap in self.passed_gaps),
         }
 
 
-def _span(gap: AcceptedGap) -> dict[str, int]:
+def _range(gap: AcceptedGap) -> dict[str, int]:
     return {"from": gap.from_address, "to": gap.to_address}

@@ -1,8 +1,7 @@
-"""What there is to mirror, and making room for it at the target: topics, partitions, and the map between
-them.
+"""The topics to mirror, and the creation of their mirror partitions at the target.
 
-Blocking calls of the manager's thread. A topic keeps its name; its target partitions are handed out to
-(datacenter, source partition) in order of arrival, by `coordination.mirrors`, and never change hands.
+Blocking calls of the manager's thread. A topic keeps its name. `coordination.mirrors` assigns its target
+partitions to (datacenter, source partition) in order of arrival; an assignment never changes.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from headrace.wire.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 MIRROR_SETTING: Final = "headrace.mirror"
-NEVER_MIRRORED: Final = re.compile(r"__.*")  # Kafka's own, such as __consumer_offsets
+NEVER_MIRRORED: Final = re.compile(r"__.*")  # Kafka's internal topics, such as __consumer_offsets
 
 
 class NotAMirrorError(Exception):
-    """The target has a topic of that name that is no mirror's copy; the message says the way out."""
+    """The target has a topic of that name that is not a mirror's; the message says what to do."""
 
 
 def wanted(names: Iterable[str], include: re.Pattern[str], exclude: re.Pattern[str] | None) -> list[str]:
-    """The topics to mirror, of all that the source has."""
+    """Returns the topics to mirror, sorted, of all that the source has."""
     return sorted(
         name
         for name in names
@@ -39,7 +38,7 @@ def wanted(names: Iterable[str], include: re.Pattern[str], exclude: re.Pattern[s
 
 
 class TargetTopics:
-    """Makes mirror partitions at the target."""
+    """Creates mirror partitions at the target."""
 
     def __init__(self, datacenter: str, target: Admin, mirrors: MirrorMap) -> None:
         self._datacenter = datacenter
@@ -47,7 +46,7 @@ class TargetTopics:
         self._mirrors = mirrors
 
     def prepare(self, topic: str, partition_count: int) -> list[int]:
-        """The target partition of each source partition 0, 1, …; all of them exist on return.
+        """Returns the target partition of each source partition 0, 1, …, and creates those that are missing.
 
         Raises `NotAMirrorError`, `ClientError`, `CoordinationError`.
         """
@@ -74,15 +73,14 @@ class TargetTopics:
         if setting is None or setting.value != "true":
             raise NotAMirrorError(
                 f"the target has a topic {topic} of its own ({MIRROR_SETTING} is not true): exclude it "
-                "here, or delete "
-                "it there"
+                "here, or delete it there"
             )
 
 
-def _unless(code: ErrorCode, act: Callable[[], object]) -> None:
-    """Do it; another mirror may have done it meanwhile."""
+def _unless(code: ErrorCode, change: Callable[[], object]) -> None:
+    """Makes a change; ignores `code`, the error if another mirror has made it meanwhile."""
     try:
-        act()
+        change()
     except BrokerError as error:
         if error.code is not code:
             raise

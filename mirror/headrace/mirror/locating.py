@@ -1,7 +1,7 @@
-"""Finding out where copies end, and whether their sources still fit. Blocking calls; owns no state of copies.
+"""Locating copies: where they end, and whether their sources still match. Blocking calls; owns no state.
 
-Before the first append after any trouble, the copy's last batch is compared with the source's batch at that
-address, by checksum: it sees a divergence that lengths hide.
+Before the first append after any problem, the copy's last batch is compared with the source's batch at that
+address, by checksum. This finds a divergence that equal lengths hide.
 """
 
 from __future__ import annotations
@@ -39,36 +39,35 @@ ONE_BATCH_BYTES: Final = 1  # the broker answers with at least one whole batch
 LocatingError = ReplicationError | ClientError
 
 
-class GapError(SourceAheadError):
-    """`SourceAheadError` in numbers: addresses [copy_end, source_start) can never be copied."""
+class SourceGapError(SourceAheadError):
+    """Addresses [copy_end, source_start) can never be copied: the source no longer has them."""
 
     def __init__(self, copy_end: int, source_start: int) -> None:
         self.copy_end = copy_end
         self.source_start = source_start
         super().__init__(
             f"the source begins at {source_start}; addresses {copy_end} to {source_start} were deleted by "
-            "its "
-            "retention before they were copied"
+            "its retention before they were copied"
         )
 
 
 class Bounds(NamedTuple):
-    """What a partition holds: addresses [start, end)."""
+    """The addresses [start, end) that a partition holds."""
 
     start: int
     end: int
 
 
 class Located(NamedTuple):
-    """Where to go on copying, where the source ends, and which accepted gaps lie behind."""
+    """The address at which copying continues, the source's end, and the accepted gaps before `address`."""
 
     address: int
     source_end: int
-    skipped: tuple[AcceptedGap, ...] = ()
+    passed_gaps: tuple[AcceptedGap, ...] = ()
 
 
-class Cluster:
-    """One side of the mirror, asked with blocking calls by one thread."""
+class MirrorSide:
+    """The source cluster or the target cluster of a mirror; blocking calls, from one thread."""
 
     def __init__(self, bootstrap: str, *, client_id: str) -> None:
         self.admin = Admin(bootstrap, client_id=client_id, timeout_ms=CALL_TIMEOUT_MS)
@@ -79,31 +78,32 @@ class Cluster:
         self._network.close()
 
     def bounds(self, topic: str, partitions: list[int]) -> dict[int, Bounds]:
-        """Raises `ClientError`."""
+        """Returns the bounds of each partition. Raises `ClientError`."""
         start = self.admin.list_offsets(topic, EARLIEST, partitions=partitions)
         end = self.admin.list_offsets(topic, LATEST, partitions=partitions)
         return {partition: Bounds(start[partition].offset, end[partition].offset) for partition in partitions}
 
     def accepted_gaps(self, topic: str) -> tuple[AcceptedGap, ...]:
-        """What was accepted of this cluster's copy of a topic. Raises `ClientError`."""
+        """Returns the accepted gaps of this cluster's copy of a topic. Raises `ClientError`."""
         setting = self.admin.describe_configs(topic).get(gaps.SETTING)
         try:
             return gaps.parse((setting.value if setting is not None else None) or "")
         except ValueError as error:
-            logger.error("topic %s: %s is %s; none counts as accepted", topic, gaps.SETTING, error)
+            logger.error("topic %s: no gap counts as accepted, %s is invalid: %s", topic, gaps.SETTING, error)
             return ()
 
     def fetch(self, topic: str, partition: int, address: int, max_bytes: int) -> Fetched:
-        """Batches from the one that holds `address` on, at least one if a record is there. Raises
-        `ClientError`.
+        """Fetches batches from the one at `address` on, at least one if a record is there.
+
+        Raises `ClientError`.
         """
         deadline_s = time.monotonic() + CALL_TIMEOUT_MS / 1000
         part = FetchPartition(partition, address, max_bytes)
         request = FetchRequest(0, 0, max_bytes, [FetchTopic(topic, NO_UUID, [part])])
-        answer = self._network.ask(
+        response = self._network.ask(
             fetch_call(request), node_id=self._leader(topic, partition, deadline_s), deadline_s=deadline_s
         )
-        result = answer.topics[0].partitions[0]
+        result = response.topics[0].partitions[0]
         code = ErrorCode(result.error_code)
         if code is not ErrorCode.NONE:
             self._network.request_update()
@@ -124,10 +124,10 @@ class Cluster:
 
 
 class _PartitionSource:
-    """`replication.pull.Source` for one partition, as `check_tail` wants it."""
+    """The `replication.pull.Source` of one partition, for `check_tail`."""
 
-    def __init__(self, cluster: Cluster, topic: str, partition: int, bounds: Bounds) -> None:
-        self._cluster = cluster
+    def __init__(self, side: MirrorSide, topic: str, partition: int, bounds: Bounds) -> None:
+        self._side = side
         self._topic = topic
         self._partition = partition
         self.bounds = bounds
@@ -135,16 +135,15 @@ class _PartitionSource:
     def fetch(self, address: int) -> Fetched:
         if not self.bounds.start <= address < self.bounds.end:
             return Fetched(b"", *self.bounds)
-        return self._cluster.fetch(self._topic, self._partition, address, ONE_BATCH_BYTES)
+        return self._side.fetch(self._topic, self._partition, address, ONE_BATCH_BYTES)
 
 
 def locate(
-    source: Cluster, target: Cluster, topic: str, pairs: dict[int, int]
+    source: MirrorSide, target: MirrorSide, topic: str, pairs: dict[int, int]
 ) -> dict[int, Located | LocatingError]:
-    """For every source partition of `pairs` (→ target partition) where its copy goes on, or why it cannot.
+    """Locates the copies of `pairs` (source partition → target partition), or returns why that failed.
 
-    `ReplicationError`: source and copy do not fit together. Raises `ClientError` if a side cannot be asked
-    at all.
+    `ReplicationError`: source and copy do not match. Raises `ClientError` if a whole side does not respond.
     """
     sources = source.bounds(topic, sorted(pairs))
     targets = target.bounds(topic, sorted(pairs.values()))
@@ -155,8 +154,8 @@ def locate(
         copy = targets[target_partition]
         try:
             address = _decide(reader.bounds, copy, target_partition, accepted)
-            passed = gaps.skipped(accepted, target_partition, address)
-            found[partition] = Located(address, reader.bounds.end, passed)
+            passed_gaps = gaps.skipped(accepted, target_partition, address)
+            found[partition] = Located(address, reader.bounds.end, passed_gaps)
             if copy.start < copy.end:
                 check_tail(reader, _last_batch(target, topic, target_partition, copy))
         except (ReplicationError, ClientError) as error:
@@ -164,10 +163,10 @@ def locate(
     return found
 
 
-def _last_batch(target: Cluster, topic: str, partition: int, bounds: Bounds) -> LastBatch:
-    """The batch that a copy ends with: step back from the end, then hop forward to it. Raises `ClientError`.
+def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) -> LastBatch:
+    """Finds the last batch of a copy: steps back from the end, then hops forward. Raises `ClientError`.
 
-    Not every address of a batch is a record's (DESIGN 3.1): behind its last record a fetch may find nothing.
+    A fetch inside the last batch may find nothing, because not every address is a record's (DESIGN 3.1).
     """
     step_bytes = STEP_BACK_BYTES
     while True:
@@ -183,22 +182,24 @@ def _last_batch(target: Cluster, topic: str, partition: int, bounds: Bounds) -> 
         if last is not None and last.next_offset == bounds.end:
             return LastBatch(last.base_offset, last.crc)
         if address > bounds.end or step_bytes >= bounds.end - bounds.start:
-            raise NetworkError(f"the copy of {topic} in partition {partition} changed while it was looked at")
+            raise NetworkError(
+                f"the copy of {topic} in partition {partition} changed while it was being located"
+            )
         step_bytes *= 4
 
 
 def _decide(source: Bounds, copy: Bounds, partition: int, accepted: tuple[AcceptedGap, ...]) -> int:
-    """The address to go on at; `partition` is the copy's."""
+    """Returns where copying continues; `partition` is the copy's. Raises `ReplicationError`."""
     if copy.end == 0:
         return source.start
     if source.end < copy.end:
         raise SourceBehindError(
-            f"the source ends at {source.end}, behind the copy's end {copy.end}: it lost what was copied "
-            "from it, or "
-            "the topic was deleted and made again; see which side is right, and delete the other's topic"
+            f"the source ends at {source.end}, before the copy's end {copy.end}: it lost bytes that the copy "
+            "has, or the topic was deleted and created again; find out which side is right, and delete the "
+            "other's topic"
         )
     if source.start <= copy.end:
         return copy.end
     if AcceptedGap(partition, copy.end, source.start) in accepted:
         return source.start
-    raise GapError(copy.end, source.start)
+    raise SourceGapError(copy.end, source.start)

@@ -1,7 +1,7 @@
 """The loops that move bytes: lanes fetch from the source's brokers, one thread appends at the target's.
 
-Owns the threads and the connections to the target, with a few Produce requests in flight a broker; the
-fetching is `mirror.lanes`'. All decisions are `PartitionCopy`'s; its state is touched under one lock.
+Owns the threads and the connections to the target, with a few Produce requests in flight per broker;
+`mirror.lanes` fetches. `PartitionCopy` makes all decisions; its state is accessed under one lock.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 LANES: Final = 8
 PRODUCE_MAX_BYTES: Final = 4 * 1024 * 1024
-PRODUCES_IN_FLIGHT_MAX: Final = 4  # a target broker
+PRODUCES_IN_FLIGHT_MAX: Final = 4  # per target broker
 ACKS_ALL: Final = -1
 
 
 class Pipeline:
-    """Moves the bytes of all copies it is given. `start`, `add`, `close`; `lock` guards the copies' state."""
+    """Copies the bytes of all partitions that `add` gives it. `lock` guards the copies' state."""
 
     def __init__(
         self,
@@ -39,24 +39,16 @@ class Pipeline:
         target_bootstrap: str,
         *,
         client_id: str,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lock = threading.Lock()
-        self._clock = clock
         with contextlib.ExitStack() as opened:
             self._target = Network(
                 target_bootstrap, client_id=client_id, request_timeout_ms=REQUEST_TIMEOUT_MS
             )
             opened.callback(self._target.close)
-            # A bootstrap that is no address raises here.
+            # Raises if the bootstrap is not an address.
             self._lanes = [
-                Lane(
-                    source_bootstrap,
-                    client_id=client_id,
-                    lock=self.lock,
-                    on_fetched=self._target.wake,
-                    clock=clock,
-                )
+                Lane(source_bootstrap, client_id=client_id, lock=self.lock, on_fetched=self._target.wake)
                 for _ in range(LANES)
             ]
             opened.pop_all()
@@ -76,7 +68,7 @@ class Pipeline:
             thread.start()
 
     def add(self, copies: Iterable[PartitionCopy]) -> None:
-        """Take over more copies. Any thread."""
+        """Adds copies. Any thread."""
         with self.lock:
             for copy in copies:
                 lane = min(self._lanes, key=lambda lane: len(lane.copies))
@@ -85,7 +77,7 @@ class Pipeline:
         self.wake()
 
     def wake(self) -> None:
-        """Look again at what the copies want. Any thread."""
+        """Lets all loops check what the copies want. Any thread."""
         for lane in self._lanes:
             lane.network.wake()
         self._target.wake()
@@ -95,7 +87,7 @@ class Pipeline:
         return all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """Stop; what was not acknowledged is simply copied again by the next start."""
+        """Stops. The next start copies again what was not acknowledged."""
         self._stopping.set()
         self.wake()
         for thread in self._threads:
@@ -113,10 +105,10 @@ class Pipeline:
                 network.poll(wait_s)
         except BaseException as error:
             self.failure = error
-            logger.exception("the mirror's loop broke; the process ends and begins anew")
+            logger.exception("a loop of the mirror failed; the process ends, to be restarted")
             raise
 
-    # appending: called by the target's thread only, under the lock
+    # --- appending, in the target's thread and under the lock ---
 
     def _append_step(self) -> float:
         network = self._target
@@ -154,14 +146,14 @@ class Pipeline:
             topics=[ProduceTopic(name, NO_UUID, members) for name, members in topics.items()],
         )
 
-        def done(answer: Any, error: ClientError | None) -> None:
+        def done(response: Any, error: ClientError | None) -> None:
             with self.lock:
-                now_s = self._clock()
+                now_s = time.monotonic()
                 if error is not None:
                     for copy, chunk in sent.values():
-                        copy.refused(chunk, str(error), now_s)
+                        copy.append_failed(chunk, str(error), now_s)
                 else:
-                    for topic in answer.topics:
+                    for topic in response.topics:
                         for result in topic.partitions:
                             self._on_ack(*sent[topic.name, result.partition], result, now_s)
             for lane in {self._lane_of[copy] for copy, _ in sent.values()}:
@@ -177,4 +169,6 @@ class Pipeline:
         if code in MOVED:
             self._target.request_update()
         message = result.error_message or ""
-        copy.refused(chunk, f"the target answered {code.name} at address {chunk.address}: {message}", now_s)
+        copy.append_failed(
+            chunk, f"the target answered {code.name} at address {chunk.address}: {message}", now_s
+        )

@@ -98,9 +98,9 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
     if not proof.complete and status == Status.COMPLETE:
         # Nothing is missing, and yet the audit does not vouch for it: the hour may still change.
         status = Status.PENDING if verdicts.verdicts else Status.UNKNOWN
-    words = list(proof.reasons[:REASONS_MAX])
-    if len(proof.reasons) > REASONS_MAX:
-        words.append(f"and {len(proof.reasons) - REASONS_MAX} more reasons")
+    words = list(proof.problems[:REASONS_MAX])
+    if len(proof.problems) > REASONS_MAX:
+        words.append(f"and {len(proof.problems) - REASONS_MAX} more reasons")
     return Proof(
         topic=proof.topic,
         hour=hour,

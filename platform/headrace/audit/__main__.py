@@ -1,8 +1,7 @@
-"""`python -m headrace.audit`: the auditor of one datacenter; with `--store` also the keeper of the audit
-store.
+"""`python -m headrace.audit`: the auditor of one datacenter; with `--store` it also folds the audit store.
 
-Ends with 0 on SIGTERM or SIGINT, with 1 and one line when it cannot start or cannot go on. The line
-"auditor of EAST runs, status on http://HOST:PORT/status" says that it is there.
+Exits with 0 on SIGTERM or SIGINT, with 1 and one line on stderr if it cannot start or continue. Prints
+"auditor of EAST runs, status on http://HOST:PORT/status" once it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sys
 import threading
 from typing import Any, Final
 
-from headrace.audit.auditor import EVERY_DEFAULT_S, Auditor, Settings
+from headrace.audit.auditor import EVERY_DEFAULT_S, Auditor, AuditorSettings
 from headrace.audit.folder import Folder
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
@@ -35,8 +34,8 @@ JOIN_S: Final = 30.0
 DAY_MS: Final = 24 * 3_600_000
 
 
-class Service:
-    """Everything one auditor process runs: the counting, the folding if it has a store, the status page."""
+class AuditorProcess:
+    """What one auditor process runs: the auditor, and the folder if it has a store."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._name: str = options.datacenter
@@ -63,7 +62,7 @@ class Service:
             Folder(self._store, make_reader, keep_ms=int(options.keep_days * DAY_MS)) if self._store else None
         )
         self._auditor = Auditor(
-            Settings(
+            AuditorSettings(
                 datacenter=self._name,
                 bootstrap=options.bootstrap,
                 registry_url=options.registry,
@@ -73,24 +72,24 @@ class Service:
                 bucket_ms=options.bucket_ms,
             ),
             mirrors=mirrors,
-            trusted=self._folder.trusts if self._folder else None,
+            trusted=self._folder.producers.trusts if self._folder else None,
         )
         self._failures: list[BaseException] = []
-        self._over = threading.Event()
+        self._ending = threading.Event()
 
     def status(self) -> dict[str, Any]:
-        """Plain data, for `GET /status`."""
-        found = self._auditor.status()
+        """Returns plain data for `GET /status`."""
+        status = self._auditor.status()
         if self._folder is not None:
-            found["store"] = self._folder.status()
-        return found
+            status["store"] = self._folder.status()
+        return status
 
     def stop(self) -> None:
-        """End `run` soon. Any thread, also a signal handler."""
-        self._over.set()
+        """Ends `run` soon. Any thread, also a signal handler."""
+        self._ending.set()
 
     def run(self) -> BaseException | None:
-        """Run until `stop`, or until a part breaks; returns what broke it."""
+        """Runs until `stop` or until a part fails; returns the part's exception."""
         parts: list[Auditor | Folder] = [self._auditor] + ([self._folder] if self._folder else [])
         threads = [
             threading.Thread(target=self._guard, args=(part,), name=type(part).__name__) for part in parts
@@ -98,7 +97,7 @@ class Service:
         for thread in threads:
             thread.daemon = True
             thread.start()
-        self._over.wait()
+        self._ending.wait()
         for part in parts:
             part.stop()
         for thread in threads:
@@ -113,10 +112,10 @@ class Service:
         try:
             part.run()
         except BaseException as error:
-            logger.exception("%s broke; the process ends and begins anew", type(part).__name__)
+            logger.exception("%s failed; the process ends, to be restarted", type(part).__name__)
             self._failures.append(error)
         finally:
-            self._over.set()
+            self._ending.set()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,19 +123,19 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
-        service = Service(options)
+        process = AuditorProcess(options)
     except (StoreError, CoordinationError, ValueError) as error:
         print(f"the auditor of {options.datacenter} cannot start: {error}", file=sys.stderr)
         return 1
     try:
-        server = StatusServer(options.status, service.status)
+        server = StatusServer(options.status, process.status)
     except (OSError, ValueError) as error:
         print(f"the auditor cannot serve its status on {options.status}: {error}", file=sys.stderr)
         return 1
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.stop())
+        signal.signal(number, lambda *_: process.stop())
     print(f"auditor of {options.datacenter} runs, status on http://{server.address}/status", flush=True)
-    failure = service.run()
+    failure = process.run()
     server.close()
     if failure is not None:
         print(f"the auditor of {options.datacenter} ended: {failure!r}", file=sys.stderr)
@@ -146,12 +145,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m headrace.audit", description="Counts a datacenter's logs and says what it counted."
+        prog="python -m headrace.audit", description="Counts a datacenter's logs and reports the counts."
     )
     add = parser.add_argument
-    add("--datacenter", required=True, metavar="NAME", help="whose logs these are, such as east")
+    add("--datacenter", required=True, metavar="NAME", help="the datacenter to audit, such as east")
     add("--bootstrap", required=True, metavar="HOST:PORT,…", help="its brokers")
-    add("--registry", required=True, metavar="URL,…", help="schema registries; the first is its own")
+    add("--registry", required=True, metavar="URL,…", help="schema registries, its own first")
     add(
         "--mirrors-zookeeper",
         metavar="HOST:PORT",
@@ -160,13 +159,13 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--store",
         metavar="URL",
-        help="fold everything said into this store, such as sqlite:////data/audit.db",
+        help="fold all reports into this store, such as sqlite:////data/audit.db",
     )
     add(
         "--keep-days",
         type=float,
         default=KEEP_DEFAULT_MS / DAY_MS,
-        help="how long the store keeps an hour (30)",
+        help="how many days the store keeps an hour (30)",
     )
     add("--every", type=_seconds, default=EVERY_DEFAULT_S, metavar="SECONDS", help="between reports (5)")
     add("--topics", type=_pattern, default=re.compile(".*"), metavar="REGEX", help="topics to count (all)")

@@ -1,8 +1,8 @@
-"""The auditor of one datacenter: counts its logs, says what it counted, and beats. Owns one thread's loop.
+"""The auditor of one datacenter: counts its logs, reports the counts, and beats. Owns one thread's loop.
 
-It keeps no state on disk. Its last heartbeat in the audit topic says up to where everything is said; a
-restart goes on there. What it says twice, the store keeps once; where its cuts differ from before, the
-store chooses (`audit.cover`).
+Keeps no state on disk. The last heartbeat in the audit topic records how far counts are published; a restart
+resumes there. The store keeps only one of two equal counts, and chooses among overlapping ones
+(`audit.cover`).
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.audit.counting import Counting, Source, Subject, subject_of
-from headrace.audit.publish import AuditPublisher, AuditPublishError
-from headrace.audit.reader import AuditReader
-from headrace.audit.records import (
-    ANALYSIS_TIER,
-    DATACENTER_TIER,
-    POSITIONS_PER_RECORD_MAX,
-    AuditRecord,
-    Gap,
-    Position,
-    Positions,
-    ProducerReport,
+from headrace.audit.counting import (
+    CountedPartition,
+    PartitionCounter,
+    SourcePartition,
+    counted_partition,
+    heartbeat,
+    last_positions,
 )
+from headrace.audit.publish import AuditPublisher, AuditPublishError
+from headrace.audit.reader import AuditReader, ReportedProducers
+from headrace.audit.records import AuditRecord, HeartbeatRecord
 from headrace.audit.tally import BUCKET_DEFAULT_MS
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST, LATEST
@@ -42,7 +40,7 @@ logger = logging.getLogger(__name__)
 EVERY_DEFAULT_S: Final = 5.0
 DISCOVER_S: Final = 2.0
 POLL_S: Final = 0.2
-TROUBLE_PAUSE_S: Final = 1.0
+RETRY_PAUSE_S: Final = 1.0
 LOOK_BACK_MS_FIRST: Final = 10 * 60_000
 LOOK_BACK_FACTOR: Final = 12
 LOOK_BACKS_MAX: Final = 3  # 10 minutes, 2 hours, a day; then from the beginning
@@ -51,8 +49,8 @@ NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's inter
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What one auditor does. `audit_topic` is where it speaks; `topics` what it counts."""
+class AuditorSettings:
+    """The settings of one auditor. It counts the topics that match `topics` and reports to `audit_topic`."""
 
     datacenter: str
     bootstrap: str
@@ -64,27 +62,23 @@ class Settings:
 
 
 class Auditor:
-    """Counts until `stop`. `mirrors` is the mirrors' map of a cluster that is mirrored into, None elsewhere.
+    """Counts and reports until `stop`.
 
-    `trusted(datacenter, producer_id)`: see `audit.tally`; by default the producers that reported in
-    `audit_topic`.
+    `mirrors` is the mirrors' map of a cluster that is mirrored into, None elsewhere. `trusted(datacenter,
+    producer_id)`: see `audit.tally`; by default the producers that reported in `audit_topic`.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AuditorSettings,
         *,
         mirrors: MirrorMap | None = None,
         trusted: Callable[[str, int], bool] | None = None,
-        wall_ms: Callable[[], int] = now_ms,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
         self._mirrors = mirrors
-        self._wall_ms = wall_ms
-        self._clock = clock
-        self._known_producers: set[tuple[str, int]] = set()
-        self._trusted = trusted or (lambda dc, producer_id: (dc, producer_id) in self._known_producers)
+        self._producers = ReportedProducers()
+        self._trusted = trusted or self._producers.trusts
         client_id = f"auditor-{settings.datacenter}"
         self._admin = Admin(settings.bootstrap, client_id=client_id)
         self._consumer = Consumer(settings.bootstrap, client_id=client_id, auto_offset_reset="error")
@@ -101,32 +95,32 @@ class Auditor:
             service="auditor",
             topic=settings.audit_topic,
         )
-        self._counting: dict[tuple[str, int], Counting] = {}
-        self._said_to: dict[tuple[str, int], int] = {}
-        self._unsaid: list[AuditRecord] = []
-        self._stuck: dict[tuple[str, int], str] = {}
-        self._trouble = "starting"
+        self._counters: dict[tuple[str, int], PartitionCounter] = {}
+        self._resume_at: dict[tuple[str, int], int] = {}
+        self._unpublished: list[AuditRecord] = []
+        self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
+        self._problem = "starting"
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End `run` soon. Any thread, also a signal handler."""
+        """Ends `run` soon. Any thread, also a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Count and say until `stop`."""
+        """Counts and reports until `stop`."""
         try:
             while not self._stopping.is_set() and not self._attempt(self._resume):
                 continue
-            discover_at_s = say_at_s = 0.0
+            discover_at_s = report_at_s = 0.0
             while not self._stopping.is_set():
-                now_s = self._clock()
+                now_s = time.monotonic()
                 if now_s >= discover_at_s and self._attempt(self._discover):
                     discover_at_s = now_s + DISCOVER_S
                 self._attempt(self._count)
-                full = any(each.is_full for each in self._counting.values())
-                if (now_s >= say_at_s or full) and self._attempt(self._say):
-                    say_at_s = now_s + self.settings.every_s
-            self._attempt(self._say)
+                is_full = any(counter.is_full for counter in self._counters.values())
+                if (now_s >= report_at_s or is_full) and self._attempt(self._report):
+                    report_at_s = now_s + self.settings.every_s
+            self._attempt(self._report)
         finally:
             self._consumer.close()
             self._reader.close()
@@ -134,25 +128,25 @@ class Auditor:
             self._admin.close()
 
     def status(self) -> dict[str, Any]:
-        """Plain data: how far it counted, and what is wrong."""
+        """Returns how far it has counted and what is wrong, as plain data for `GET /status`."""
         return {
             "datacenter": self.settings.datacenter,
-            "trouble": self._trouble,
-            "unsaid": len(self._unsaid),
+            "trouble": self._problem,
+            "unsaid": len(self._unpublished),
             "partitions": [
                 {
                     "topic": topic,
                     "partition": partition,
-                    "datacenter": each.subject.source.datacenter,
-                    "counted_to": each.counted_to,
+                    "datacenter": counter.partition.source.datacenter,
+                    "counted_to": counter.counted_to,
                     "reason": self._stuck.get((topic, partition), ""),
                 }
-                for (topic, partition), each in sorted(dict(self._counting).items())
+                for (topic, partition), counter in sorted(dict(self._counters).items())
             ],
         }
 
     def _attempt(self, step: Callable[[], None]) -> bool:
-        """Do a step; False, after a pause, if brokers, ZooKeeper or registry do not answer as they should."""
+        """Runs a step; returns False, after a pause, if brokers, ZooKeeper or registry fail it."""
         try:
             step()
         except (
@@ -162,51 +156,48 @@ class Auditor:
             RegistryUnavailableError,
             AuditPublishError,
         ) as error:
-            if str(error) != self._trouble:
-                logger.warning("%s; going on as soon as it works", error)
-            self._trouble = str(error)
-            self._stopping.wait(TROUBLE_PAUSE_S)
+            if str(error) != self._problem:
+                logger.warning("%s; retrying until it works", error)
+            self._problem = str(error)
+            self._stopping.wait(RETRY_PAUSE_S)
             return False
-        self._trouble = ""
+        self._problem = ""
         return True
 
-    # resuming
+    # --- resuming ---
 
     def _resume(self) -> None:
-        """Find the last heartbeat, looking back further and further."""
-        self._reader.teach_registry()
+        """Finds the last heartbeat, looking back further and further."""
+        self._reader.register_schemas()
         self._reader.discover()
-        now_ms, look_back_ms = self._wall_ms(), LOOK_BACK_MS_FIRST
+        start_ms, look_back_ms = now_ms(), LOOK_BACK_MS_FIRST
         for attempt in range(LOOK_BACKS_MAX + 1):
-            timestamp_ms = now_ms - look_back_ms if attempt < LOOK_BACKS_MAX else 0
+            timestamp_ms = start_ms - look_back_ms if attempt < LOOK_BACKS_MAX else 0
             self._reader.seek_to_timestamp(timestamp_ms)
-            self._said_to = last_positions(self._read_back())
-            if self._said_to:
-                logger.info("resuming %d partitions where the last heartbeat ended", len(self._said_to))
+            self._resume_at = last_positions(self._read_back())
+            if self._resume_at:
+                logger.info("resuming %d partitions where the last heartbeat ended", len(self._resume_at))
                 return
             look_back_ms *= LOOK_BACK_FACTOR
         logger.info("no heartbeat in %s: counting from the beginning", self.settings.audit_topic)
 
-    def _read_back(self) -> Iterable[Positions]:
-        """This auditor's heartbeats from where the reader stands to the end; learns producers on the way."""
+    def _read_back(self) -> list[HeartbeatRecord]:
+        """Reads the audit topic to its end: returns this auditor's heartbeats, and learns the producers."""
         ends = {key: end for key, end in self._reader.ends().items() if end}
-        beats: list[Positions] = []
+        heartbeats: list[HeartbeatRecord] = []
         while ends and not self._stopping.is_set():
-            read = self._reader.poll(READ_BACK_POLL_S)
-            for said in read.said:
-                if isinstance(said.record, Positions) and said.datacenter == self.settings.datacenter:
-                    beats.append(said.record)
-                self._learn(said.record, said.datacenter)
-            if not read.positions:
-                return beats
-            ends = {key: end for key, end in ends.items() if read.positions.get(key, 0) < end}
-        return beats
+            polled = self._reader.poll(READ_BACK_POLL_S)
+            for received in polled.records:
+                is_own = received.datacenter == self.settings.datacenter
+                if is_own and isinstance(received.record, HeartbeatRecord):
+                    heartbeats.append(received.record)
+                self._producers.learn(received)
+            if not polled.positions:
+                return heartbeats
+            ends = {key: end for key, end in ends.items() if polled.positions.get(key, 0) < end}
+        return heartbeats
 
-    def _learn(self, record: object, datacenter: str) -> None:
-        if isinstance(record, ProducerReport):
-            self._known_producers.update((datacenter, producer_id) for producer_id in record.producer_ids())
-
-    # counting
+    # --- counting ---
 
     def _discover(self) -> None:
         self._reader.discover()
@@ -214,142 +205,111 @@ class Auditor:
         self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
         names = [n for n in found if self.settings.topics.fullmatch(n) and not NOT_AUDITED.fullmatch(n)]
         sources = None if self._mirrors is None else _sources(self._mirrors, names)
-        fresh: list[tuple[tuple[str, int], Subject]] = []
+        fresh: list[CountedPartition] = []
         for name in sorted(names):
-            for partition in found[name].partitions:
-                subject = subject_of(self.settings.datacenter, name, partition, sources)
-                if subject is not None and (name, partition) not in self._counting:
-                    fresh.append(((name, partition), subject))
+            for number in found[name].partitions:
+                partition = counted_partition(self.settings.datacenter, name, number, sources)
+                if partition is not None and (name, number) not in self._counters:
+                    fresh.append(partition)
         if not fresh:
             return
-        starts = {name: self._admin.list_offsets(name, EARLIEST) for name in {key[0] for key, _ in fresh}}
-        self._consumer.assign([*self._consumer.assignment, *(key for key, _ in fresh)])
-        for (name, partition), subject in fresh:
-            address = self._said_to.get((name, partition), starts[name][partition].offset)
-            counting = Counting(subject, address, self.settings.bucket_ms, self._trusted)
-            self._counting[name, partition] = counting
-            self._consumer.seek(name, partition, address)
+        starts = {
+            name: self._admin.list_offsets(name, EARLIEST)
+            for name in {partition.topic for partition in fresh}
+        }
+        keys = [(partition.topic, partition.log_partition) for partition in fresh]
+        self._consumer.assign([*self._consumer.assignment, *keys])
+        for (topic, number), partition in zip(keys, fresh, strict=True):
+            address = self._resume_at.get((topic, number), starts[topic][number].offset)
+            self._counters[topic, number] = PartitionCounter(
+                partition, address, self.settings.bucket_ms, self._trusted
+            )
+            self._consumer.seek(topic, number, address)
 
     def _forget_deleted(self, existing: set[tuple[str, int]]) -> None:
-        gone = self._counting.keys() - existing
-        if not gone:
+        deleted = self._counters.keys() - existing
+        if not deleted:
             return
-        for key in gone:
-            self._unsaid += self._counting.pop(key).cut()
-            self._said_to.pop(key, None)
+        for key in deleted:
+            self._unpublished += self._counters.pop(key).cut()
+            self._resume_at.pop(key, None)
             self._stuck.pop(key, None)
         self._consumer.assign(key for key in self._consumer.assignment if key in existing)
 
     def _count(self) -> None:
-        for said in self._reader.poll(0.0).said:
-            self._learn(said.record, said.datacenter)
+        for received in self._reader.poll(0.0).records:
+            self._producers.learn(received)
         try:
-            batches = self._consumer.poll_batches(POLL_S)
+            fetched = self._consumer.poll_batches(POLL_S)
         except OffsetOutOfRangeError as error:
-            self._step_over(error)
+            self._skip_deleted(error)
             return
         except CorruptRecordsError as error:
             logger.error("counting of %s-%d stops: %s", error.topic, error.partition, error)
             self._stuck[error.topic, error.partition] = str(error)
             self._consumer.pause(error.topic, error.partition)
             return
-        for each in batches:
-            counting = self._counting[each.topic, each.partition]
-            if each.base_address != counting.counted_to:
-                self._jump(counting, each.base_address)
-            counting.feed(each.buffer, each.base_address, each.end_address)
+        for batches in fetched:
+            counter = self._counters[batches.topic, batches.partition]
+            if batches.base_address != counter.counted_to:
+                self._jump(counter, batches.base_address)
+            counter.feed(batches.buffer, batches.base_address, batches.end_address)
 
-    def _jump(self, counting: Counting, address: int) -> None:
-        """The log goes on elsewhere than where it was counted to: there are no batches in between."""
-        counted_to, name = counting.counted_to, f"{counting.subject.topic}-{counting.subject.log_partition}"
-        logger.warning("%s: counted to %d, the next batch is at %d", name, counted_to, address)
-        self._unsaid += counting.cut()
+    def _jump(self, counter: PartitionCounter, address: int) -> None:
+        """Continues at another address than the one counted to: the log has no batches in between."""
+        counted_to, partition = counter.counted_to, counter.partition
+        logger.warning("%s: counted to %d, the next batch is at %d", partition.name, counted_to, address)
+        self._unpublished += counter.cut()
         if address > counted_to:
-            self._unsaid += _gaps(counting.subject, counted_to, address, "the log has no batches there")
-        counting.skip_to(address)
+            self._unpublished += partition.gaps(counted_to, address, "the log has no batches there")
+        counter.skip_to(address)
 
-    def _step_over(self, error: OffsetOutOfRangeError) -> None:
-        """The log no longer has what comes next: say so, go on where it begins now."""
-        counting = self._counting[error.topic, error.partition]
-        partitions = [error.partition]
-        start = self._admin.list_offsets(error.topic, EARLIEST, partitions=partitions)[error.partition].offset
-        end = self._admin.list_offsets(error.topic, LATEST, partitions=partitions)[error.partition].offset
-        self._unsaid += counting.cut()
-        address = counting.counted_to
+    def _skip_deleted(self, error: OffsetOutOfRangeError) -> None:
+        """Reports addresses that the log no longer has as a gap, and continues where it begins now."""
+        topic, number = error.topic, error.partition
+        counter = self._counters[topic, number]
+        start = self._admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
+        end = self._admin.list_offsets(topic, LATEST, partitions=[number])[number].offset
+        self._unpublished += counter.cut()
+        address, partition = counter.counted_to, counter.partition
         if address < start:
             reason = "retention deleted them before the auditor counted them"
-            logger.error(
-                "%s-%d: addresses %d to %d: %s", error.topic, error.partition, address, start, reason
-            )
-            self._unsaid += _gaps(counting.subject, address, start, reason)
+            logger.error("%s: addresses %d to %d: %s", partition.name, address, start, reason)
+            self._unpublished += partition.gaps(address, start, reason)
         else:
             logger.error(
-                "%s-%d ends at %d, %d were counted: it was deleted and made again, or lost its end; "
+                "%s ends at %d but was counted to %d: it was deleted and created again, or lost its end; "
                 "counting anew",
-                error.topic,
-                error.partition,
+                partition.name,
                 end,
                 address,
             )
-        counting.skip_to(start)
-        self._consumer.seek(error.topic, error.partition, start)
+        counter.skip_to(start)
+        self._consumer.seek(topic, number, start)
 
-    # saying
+    # --- reporting ---
 
-    def _say(self) -> None:
-        """Publish all that was counted since the last time; then, when that is safe, the heartbeat."""
-        for counting in self._counting.values():
-            self._unsaid += counting.cut()
-        for record in self._unsaid:
+    def _report(self) -> None:
+        """Publishes all counts since the last report; once they are acknowledged, the heartbeat."""
+        for counter in self._counters.values():
+            self._unpublished += counter.cut()
+        for record in self._unpublished:
             self._publisher.publish(record)
         self._publisher.flush()
-        self._unsaid.clear()
-        for beat in self._heartbeat():
-            self._publisher.publish(beat)
+        self._unpublished.clear()
+        counters = [
+            (counter, self._consumer.high_watermark(*key) or 0) for key, counter in self._counters.items()
+        ]
+        for part in heartbeat(now_ms(), counters):
+            self._publisher.publish(part)
         self._publisher.flush()
 
-    def _heartbeat(self) -> list[Positions]:
-        beat = self._wall_ms()
-        lines: dict[str, list[Position]] = {DATACENTER_TIER: [], ANALYSIS_TIER: []}
-        for (topic, partition), counting in self._counting.items():
-            end = self._consumer.high_watermark(topic, partition) or 0
-            for tier in counting.subject.tiers:
-                lines[tier].append(counting.position(end))
-        records = []
-        for tier, positions in lines.items():
-            pieces = [
-                tuple(positions[at : at + POSITIONS_PER_RECORD_MAX])
-                for at in range(0, len(positions), POSITIONS_PER_RECORD_MAX)
-            ]
-            records += [Positions(tier, beat, part, len(pieces), piece) for part, piece in enumerate(pieces)]
-        return records
 
-
-def last_positions(beats: Iterable[Positions]) -> dict[tuple[str, int], int]:
-    """(topic, counted partition) → the address up to which everything was said, by the newest whole
-    heartbeat of each tier.
-    """
-    by_beat: dict[tuple[str, int], dict[int, Positions]] = {}
-    for each in beats:
-        by_beat.setdefault((each.tier, each.beat), {})[each.part] = each
-    said_to: dict[tuple[str, int], int] = {}
-    for _, parts in sorted(by_beat.items(), key=lambda entry: entry[0][1]):
-        if len(parts) == next(iter(parts.values())).parts:
-            for part in parts.values():
-                for line in part.positions:
-                    said_to[line.topic, line.log_partition] = line.counted_to_address
-    return said_to
-
-
-def _gaps(subject: Subject, start: int, end: int, reason: str) -> list[Gap]:
-    whose = (subject.source.datacenter, subject.topic, subject.source.partition)
-    return [Gap(tier, *whose, start, end, reason) for tier in subject.tiers]
-
-
-def _sources(mirrors: MirrorMap, topics: Iterable[str]) -> dict[str, list[Source]]:
+def _sources(mirrors: MirrorMap, topics: Iterable[str]) -> dict[str, list[SourcePartition]]:
+    """Returns mirrored topic → the source of each of its partitions."""
     mirrored = set(mirrors.topics())
     return {
-        topic: [Source(each.datacenter, each.partition) for each in mirrors.sources(topic)]
+        topic: [SourcePartition(*source) for source in mirrors.sources(topic)]
         for topic in topics
         if topic in mirrored
     }

@@ -1,65 +1,89 @@
-"""Counting one partition's log range by range. Pure: batches in, tallies out at the moments it is told to
-cut.
+"""Counting partitions' logs range by range: tallies, gaps and heartbeats. Pure: batches in, records out.
+
+`PartitionCounter` counts one partition; the auditor decides when it cuts a tally.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, Position, RangeTally
-from headrace.audit.tally import Tally
+from headrace.audit.records import (
+    ANALYSIS_TIER,
+    DATACENTER_TIER,
+    POSITIONS_PER_RECORD_MAX,
+    GapRecord,
+    HeartbeatRecord,
+    PartitionPosition,
+    RangeTally,
+)
+from headrace.audit.tally import RunningTally
 from headrace.wire.primitives import Buffer
 
 SPANS_PER_TALLY_MAX: Final = 5_000
 
 
-class Source(NamedTuple):
-    """Whose events a counted partition holds."""
+class SourcePartition(NamedTuple):
+    """A partition of the datacenter in which its events were published."""
 
     datacenter: str
     partition: int
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A partition to count: where it is, whose it is, and for which tiers its tallies speak.
+class CountedPartition:
+    """A partition of this cluster, the source of its events, and the tiers for which it is counted.
 
-    In the analysis cluster a mirrored partition speaks for tier analysis; one of that cluster's own topics
-    for both.
+    In the analysis cluster a mirrored partition counts for tier analysis; a partition of that cluster's own
+    topics counts for both tiers.
     """
 
     topic: str
     log_partition: int
-    source: Source
+    source: SourcePartition
     tiers: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.log_partition}"
 
-class Counting:
-    """The running count of one subject from `from_address` on."""
+    def gaps(self, start: int, end: int, reason: str) -> list[GapRecord]:
+        """Returns the records, one per tier, of a gap [start, end) in the partition's log."""
+        source = self.source
+        return [
+            GapRecord(tier, source.datacenter, self.topic, source.partition, start, end, reason)
+            for tier in self.tiers
+        ]
+
+
+class PartitionCounter:
+    """The running count of one partition's log from `from_address` on."""
 
     def __init__(
-        self, subject: Subject, from_address: int, bucket_ms: int, trusted: Callable[[str, int], bool]
+        self,
+        partition: CountedPartition,
+        from_address: int,
+        bucket_ms: int,
+        trusted: Callable[[str, int], bool],
     ) -> None:
-        self.subject = subject
+        self.partition = partition
         self.from_address = from_address
         self.counted_to = from_address
         self.bucket_ms = bucket_ms
-        datacenter = subject.source.datacenter
+        datacenter = partition.source.datacenter
         self._trusted = lambda producer_id: trusted(datacenter, producer_id)
-        self._tally = Tally(bucket_ms, self._trusted)
+        self._tally = RunningTally(bucket_ms, self._trusted)
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be cut soon, for the size of its tally."""
+        """Whether the tally is so large that it should be cut soon."""
         return len(self._tally) >= SPANS_PER_TALLY_MAX
 
     def feed(self, buffer: Buffer, base_address: int, end_address: int) -> None:
-        """Count whole batches that lie at [base_address, end_address), directly behind what is counted.
+        """Counts the whole batches at [base_address, end_address).
 
-        What lies before is skipped: a fetch inside a batch is answered with all of it. `ValueError` on a
-        hole.
+        Raises `ValueError` unless they follow directly on what is counted.
         """
         if base_address > self.counted_to:
             raise ValueError(f"batches at {base_address}, counted to {self.counted_to}")
@@ -69,57 +93,95 @@ class Counting:
         self.counted_to = end_address
 
     def skip_to(self, address: int) -> None:
-        """Go on at `address` after a gap; what was counted must have been cut."""
+        """Continues at `address`, after a gap. Call `cut` first: what is not cut is discarded."""
         self.from_address = self.counted_to = address
-        self._tally = Tally(self.bucket_ms, self._trusted)
+        self._tally = RunningTally(self.bucket_ms, self._trusted)
 
     def cut(self) -> list[RangeTally]:
-        """The tallies of the range since the last cut, one a tier; none if nothing came."""
+        """Returns the tallies, one per tier, of the range since the last cut; none if the range is empty."""
         if self.counted_to == self.from_address:
             return []
         spans, start = self._tally.spans, self.from_address
         self.skip_to(self.counted_to)
-        subject = self.subject
+        partition = self.partition
         return [
             RangeTally(
                 tier=tier,
-                datacenter=subject.source.datacenter,
-                topic=subject.topic,
-                partition=subject.source.partition,
-                log_partition=subject.log_partition,
+                datacenter=partition.source.datacenter,
+                topic=partition.topic,
+                partition=partition.source.partition,
+                log_partition=partition.log_partition,
                 from_address=start,
                 to_address=self.counted_to,
                 bucket_ms=self.bucket_ms,
                 spans=spans,
             )
-            for tier in subject.tiers
+            for tier in partition.tiers
         ]
 
-    def position(self, end_address: int) -> Position:
-        """Its line of a heartbeat. Nothing counted may be uncut."""
-        subject = self.subject
-        return Position(
-            subject.source.datacenter,
-            subject.topic,
-            subject.source.partition,
-            subject.log_partition,
+    def position(self, end_address: int) -> PartitionPosition:
+        """Returns the partition's part of a heartbeat. Call `cut` first."""
+        partition = self.partition
+        return PartitionPosition(
+            partition.source.datacenter,
+            partition.topic,
+            partition.source.partition,
+            partition.log_partition,
             self.counted_to,
             max(end_address, self.counted_to),
         )
 
 
-def subject_of(
-    datacenter: str, topic: str, partition: int, sources: Mapping[str, list[Source]] | None
-) -> Subject | None:
-    """What a partition of this cluster is to the audit.
+def counted_partition(
+    datacenter: str, topic: str, partition: int, sources: Mapping[str, list[SourcePartition]] | None
+) -> CountedPartition | None:
+    """Returns how a partition of this cluster is counted; None if it is a copy without a source yet.
 
-    `sources`: of a cluster that is mirrored into, topic → the source of each of its partitions; None where
-    nothing is mirrored into. A mirrored topic's partition that belongs to nobody yet is not counted (None).
+    `sources`: mirrored topic → the source of each of its partitions; None in a cluster without mirrors.
     """
+    own = SourcePartition(datacenter, partition)
     if sources is None:
-        return Subject(topic, partition, Source(datacenter, partition), (DATACENTER_TIER,))
+        return CountedPartition(topic, partition, own, (DATACENTER_TIER,))
     if topic not in sources:
-        return Subject(topic, partition, Source(datacenter, partition), (DATACENTER_TIER, ANALYSIS_TIER))
+        return CountedPartition(topic, partition, own, (DATACENTER_TIER, ANALYSIS_TIER))
     if partition >= len(sources[topic]):
         return None
-    return Subject(topic, partition, sources[topic][partition], (ANALYSIS_TIER,))
+    return CountedPartition(topic, partition, sources[topic][partition], (ANALYSIS_TIER,))
+
+
+# --- heartbeats ---
+
+
+def heartbeat(beat: int, counters: Iterable[tuple[PartitionCounter, int]]) -> list[HeartbeatRecord]:
+    """Returns the records of heartbeat `beat`, given the counters and the end addresses of their logs."""
+    positions: dict[str, list[PartitionPosition]] = {DATACENTER_TIER: [], ANALYSIS_TIER: []}
+    for counter, end_address in counters:
+        for tier in counter.partition.tiers:
+            positions[tier].append(counter.position(end_address))
+    records = []
+    for tier, all_of_tier in positions.items():
+        pieces = [
+            tuple(all_of_tier[at : at + POSITIONS_PER_RECORD_MAX])
+            for at in range(0, len(all_of_tier), POSITIONS_PER_RECORD_MAX)
+        ]
+        records += [
+            HeartbeatRecord(tier, beat, part, len(pieces), piece) for part, piece in enumerate(pieces)
+        ]
+    return records
+
+
+def last_positions(records: Iterable[HeartbeatRecord]) -> dict[tuple[str, int], int]:
+    """Returns (topic, counted partition) → the address up to which counts are published.
+
+    The newest complete heartbeat of each tier counts.
+    """
+    heartbeats: dict[tuple[str, int], dict[int, HeartbeatRecord]] = {}
+    for record in records:
+        heartbeats.setdefault((record.tier, record.beat), {})[record.part] = record
+    addresses: dict[tuple[str, int], int] = {}
+    for _, parts in sorted(heartbeats.items(), key=lambda entry: entry[0][1]):
+        if len(parts) == next(iter(parts.values())).parts:
+            for record in parts.values():
+                for position in record.positions:
+                    addresses[position.topic, position.log_partition] = position.counted_to_address
+    return addresses

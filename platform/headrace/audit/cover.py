@@ -1,9 +1,9 @@
-"""Which of several overlapping tallies count. Pure.
+"""The choice among overlapping tallies: which of them count. Pure.
 
-An auditor that restarts may cut the log at other addresses than before, and two may run by mistake. Each
-tally is right for its own range, so any chain of ranges end to end counts correctly; overlapping ones must
-not both count. The choice depends on the set of ranges alone, never on the order in which they came: the
-most addresses covered, then the fewest ranges.
+A restarted auditor may cut the log at other addresses than before, and two auditors may run by mistake. Each
+tally is right for its own range, so any chain of adjacent ranges counts correctly, but two overlapping ranges
+must not both count. The choice depends only on the set of ranges, not on their order of arrival: the most
+addresses covered, then the fewest ranges.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from headrace.audit.intervals import Interval
-
 
 class Candidate(NamedTuple):
-    """A counted range [start, end). `digest` tells two counts of the same range apart; `row` is the
-    caller's.
+    """A counted range [start, end).
+
+    `digest` distinguishes different counts of the same range. `row` is the caller's.
     """
 
     start: int
@@ -27,17 +26,17 @@ class Candidate(NamedTuple):
 
 
 def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The disjoint candidates that count, in order of address: weighted interval scheduling by length."""
-    ordered = sorted(candidates, key=lambda each: (each.end, each.start, each.digest))
-    ends = [each.end for each in ordered]
+    """Returns the disjoint candidates that count, by address: weighted interval scheduling by length."""
+    ordered = sorted(candidates, key=lambda candidate: (candidate.end, candidate.start, candidate.digest))
+    ends = [candidate.end for candidate in ordered]
     # best[i]: (addresses covered, minus the number of ranges) that the first i candidates can give.
     best: list[tuple[int, int]] = [(0, 0)]
     taken: list[bool] = []
     before: list[int] = []
-    for index, each in enumerate(ordered):
-        earlier = bisect_right(ends, each.start, hi=index)
+    for index, candidate in enumerate(ordered):
+        earlier = bisect_right(ends, candidate.start, hi=index)
         covered, minus_count = best[earlier]
-        with_it = (covered + each.end - each.start, minus_count - 1)
+        with_it = (covered + candidate.end - candidate.start, minus_count - 1)
         before.append(earlier)
         taken.append(with_it > best[index])
         best.append(max(with_it, best[index]))
@@ -50,11 +49,3 @@ def choose(candidates: Iterable[Candidate]) -> list[Candidate]:
         else:
             index -= 1
     return chosen[::-1]
-
-
-def contradictions(candidates: Iterable[Candidate]) -> list[Interval]:
-    """Ranges counted twice with different results: the log changed under the auditor, or one miscounted."""
-    digests: dict[Interval, set[str]] = {}
-    for each in candidates:
-        digests.setdefault((each.start, each.end), set()).add(each.digest)
-    return sorted(interval for interval, seen in digests.items() if len(seen) > 1)

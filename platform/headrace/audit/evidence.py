@@ -1,11 +1,11 @@
-"""What the judge is given and what it says: values only, no I/O, no clock.
+"""The evidence that the audit judges, and the verdicts that follow from it: values only, no I/O, no clock.
 
-`audit.gather` collects evidence from the store, `audit.verdicts` judges it.
+`audit.gather` reads evidence from the store, `audit.verdicts` judges it.
 
-Words: a *claim* is a publisher's word that it took over records with certain sequence numbers; a claim is
-*withdrawn* when a later report leaves it out: the producer bumped its epoch and gave the same records other
-numbers (KIP-360). A *cover* is the set of addresses that a tier has counted or loaded. A *hop* is the way
-from one tier to the next.
+A *claim* is a publisher's report that it took over records with certain sequence numbers. A claim is
+*withdrawn* when a later report omits it: the producer bumped its epoch and gave the same records new numbers
+(KIP-360). A *cover* is the set of addresses that a tier has counted or loaded. A *hop* leads from one tier
+to the next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SILENCE_DEFAULT_MS: Final = 30_000
 
 
 class Status(StrEnum):
-    """From best to worst: a whole is as bad as its worst part."""
+    """The verdicts, from best to worst. A whole is as bad as its worst part."""
 
     COMPLETE = "complete"
     PENDING = "pending"
@@ -48,12 +48,12 @@ _SEVERITY: Final = {status: rank for rank, status in enumerate(Status)}
 
 
 def worst(statuses: Iterable[Status]) -> Status:
-    """The most severe of `statuses`; complete if there are none."""
+    """Returns the most severe of `statuses`; complete if there are none."""
     return max(statuses, key=lambda status: status.severity, default=Status.COMPLETE)
 
 
 class Claim(NamedTuple):
-    """Records that a publisher took over, by identity. `reported_ms` is when it said so last."""
+    """Records that a publisher took over, by identity. `reported_ms` is the time of its last report."""
 
     publisher: str
     partition: int
@@ -66,10 +66,9 @@ class Claim(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """How many events of this hour a publisher was handed, and how many of them got a sequence number (its
-    claims).
+    """How many events of an hour a publisher took over, and how many got a sequence number (its claims).
 
-    The rest waits in the client or was dropped there. `final`: these numbers will not change again.
+    The rest waits in the client or was dropped there. `final`: the counts will not change again.
     """
 
     publisher: str
@@ -79,16 +78,16 @@ class Handover(NamedTuple):
     reported_ms: int
 
 
-class Counted(NamedTuple):
-    """A span of a source partition as some tier counted it, and when it said so."""
+class CountedSpan(NamedTuple):
+    """A span of a source partition as a tier counted it, and when the tier reported it."""
 
     partition: int
     span: Span
     counted_ms: int
 
 
-class PublisherLife(NamedTuple):
-    """What is known of one publisher. `closed`: its last report said that nothing will follow."""
+class PublisherState(NamedTuple):
+    """What is known about one publisher. `closed`: its last report was its final one."""
 
     service: str
     server: str
@@ -97,52 +96,71 @@ class PublisherLife(NamedTuple):
     closed: bool
 
 
-class Beat(NamedTuple):
-    """An auditor's last word on one partition."""
+class Heartbeat(NamedTuple):
+    """An auditor's newest heartbeat for one partition."""
 
     at_ms: int
     counted_to_address: int
     end_address: int
 
 
-class Hole(NamedTuple):
-    """Addresses [start, end) that a tier can no longer see, or that a load was told to skip."""
+class ReportedGap(NamedTuple):
+    """Addresses [start, end) that a tier can no longer see, or that an operator let a load skip."""
 
     start: int
     end: int
-    reason: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierEvidence:
+    """How far one tier has looked at one source partition.
+
+    `cover` is sorted and disjoint. The warehouse has no heartbeat.
+    """
+
+    cover: tuple[Interval, ...] = ()
+    heartbeat: Heartbeat | None = None
+    gaps: tuple[ReportedGap, ...] = ()
+
+    def gap_in(self, start: int, end: int) -> ReportedGap | None:
+        """Returns the first reported gap that shares addresses with [start, end)."""
+        return next((gap for gap in self.gaps if gap.start < end and start < gap.end), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
-    """One source partition: how far each tier has looked. Covers are sorted and disjoint."""
+    """How far each tier has looked at one source partition.
+
+    `log_partition` is the analysis cluster's partition. `contradictions` are problems: ranges that a tier
+    counted twice with different results.
+    """
 
     log_partition: int | None = None
-    datacenter_cover: tuple[Interval, ...] = ()
-    analysis_cover: tuple[Interval, ...] = ()
-    warehouse_cover: tuple[Interval, ...] = ()
-    datacenter_beat: Beat | None = None
-    analysis_beat: Beat | None = None
-    datacenter_gaps: tuple[Hole, ...] = ()
-    analysis_gaps: tuple[Hole, ...] = ()
-    warehouse_gaps: tuple[Hole, ...] = ()
-    conflicts: tuple[str, ...] = ()
+    datacenter: TierEvidence = TierEvidence()
+    analysis: TierEvidence = TierEvidence()
+    warehouse: TierEvidence = TierEvidence()
+    contradictions: tuple[str, ...] = ()
 
 
-class Rows(NamedTuple):
-    """What the warehouse wrote of one source partition and hour, over all loads."""
+class WrittenRows(NamedTuple):
+    """What all loads together wrote of one source partition and hour."""
 
     rows: int = 0
     distinct_offsets: int = 0
     dead_lettered: int = 0
 
 
+_NO_EVIDENCE: Final = PartitionEvidence()
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything about one hour of one topic from one datacenter.
+    """Everything that is known about one hour of one topic from one datacenter.
 
-    `publisher_of` gives the publisher of a producer id, from its reports on any hour. `latest` is the highest
-    (epoch, sequence) that the datacenter's log holds of a (partition, producer id), in any hour.
+    `publisher_names`: producer id → key of `publishers`, from reports on any hour. `latest`: (partition,
+    producer id) → the highest (epoch, sequence) in the datacenter's log, of any hour. `touched_ms`: when the
+    newest record about this hour was reported.
     """
 
     topic: str
@@ -150,12 +168,12 @@ class Evidence:
     hour_ms: int
     claims: tuple[Claim, ...] = ()
     handovers: tuple[Handover, ...] = ()
-    datacenter_spans: tuple[Counted, ...] = ()
-    analysis_spans: tuple[Counted, ...] = ()
+    datacenter_spans: tuple[CountedSpan, ...] = ()
+    analysis_spans: tuple[CountedSpan, ...] = ()
     partitions: Mapping[int, PartitionEvidence] = field(default_factory=dict)
-    rows: Mapping[int, Rows] = field(default_factory=dict)
-    publishers: Mapping[str, PublisherLife] = field(default_factory=dict)
-    publisher_of: Mapping[int, str] = field(default_factory=dict)
+    rows: Mapping[int, WrittenRows] = field(default_factory=dict)
+    publishers: Mapping[str, PublisherState] = field(default_factory=dict)
+    publisher_names: Mapping[int, str] = field(default_factory=dict)
     latest: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     touched_ms: int = 0
 
@@ -163,21 +181,24 @@ class Evidence:
     def end_ms(self) -> int:
         return self.hour_ms + HOUR_MS
 
-    def life_of(self, producer_id: int) -> PublisherLife | None:
-        """The publisher behind a producer id, if any reported it."""
-        return self.publishers.get(self.publisher_of.get(producer_id, ""))
+    def publisher_of(self, producer_id: int) -> PublisherState | None:
+        """Returns the publisher that reported a producer id, if any did."""
+        return self.publishers.get(self.publisher_names.get(producer_id, ""))
+
+    def partition(self, number: int) -> PartitionEvidence:
+        """Returns the evidence of a source partition; empty if no tier reported anything about it."""
+        return self.partitions.get(number, _NO_EVIDENCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an installation expects of its tiers.
+    """What a site expects of its tiers.
 
-    Until `delay_ms` (`load_delay_ms` for the warehouse) after the tier before has spoken, something missing
-    is pending. `report_grace_ms`: how long a publisher may take to say that it renumbered something.
-    `silence_ms`: how old the last word of a datacenter's auditor may be and still stand for an hour that was
-    not over then.
-    `accept_foreign` matches the topics whose producers need no reports: they are taken from the log on.
-    `hops` are the ones judged.
+    Something that a tier lacks is pending until `delay_ms` (`load_delay_ms` for the warehouse) after the tier
+    before reported it. `report_grace_ms`: how long a publisher may take to report that it renumbered records.
+    `silence_ms`: how old a datacenter's newest heartbeat may be if it is from before the hour's end.
+    `accept_foreign` matches the topics whose producers need not report: they are judged from the log on.
+    `hops` are the hops to judge.
     """
 
     delay_ms: int = DELAY_DEFAULT_MS
@@ -193,9 +214,9 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be, in values and in words.
+    """A problem that the audit proved, in values and as text.
 
-    `sequences` are inclusive, (first, last). The records lie, or should lie, between `after_address` and
+    `sequences` are (first, last), inclusive. The records lie, or should lie, between `after_address` and
     `before_address` of the partition's log (None: not known, or no end yet).
     """
 
@@ -214,7 +235,7 @@ class Finding:
 
 
 class Counts(NamedTuple):
-    """Records as each tier counted them; duplicates count as often as they are there."""
+    """Records as each tier counted them, duplicates included."""
 
     producer: int = 0
     datacenter: int = 0
@@ -225,8 +246,9 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of one hour of one topic from one datacenter: its worst finding, or complete without
-    any.
+    """The audit's judgement of one hour of one topic from one datacenter.
+
+    `status` is that of the worst finding, complete without any.
     """
 
     topic: str
@@ -238,5 +260,5 @@ class Verdict:
     findings: tuple[Finding, ...]
 
     def count(self, status: Status) -> int:
-        """Records named by the findings of that status."""
-        return sum(each.record_count or 0 for each in self.findings if each.status is status)
+        """Returns how many records the findings of this status name."""
+        return sum(finding.record_count or 0 for finding in self.findings if finding.status is status)

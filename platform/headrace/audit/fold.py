@@ -1,7 +1,7 @@
-"""How each kind of audit record is folded into the tables, within the caller's transaction.
+"""Folding each kind of audit record into the tables, within the caller's transaction.
 
-Folding is idempotent and does not depend on order: every record has a key under which it is kept once, and
-where a newer one replaces an older, the newer wins whichever comes first.
+Folding is idempotent and does not depend on order: the tables keep every record once, under its key, and the
+newer of two versions wins, whichever arrives first.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy import Connection, Table, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,42 +20,29 @@ from headrace.audit import tables
 from headrace.audit.cover import Candidate, choose
 from headrace.audit.records import (
     ANALYSIS_TIER,
-    Gap,
     HandoverTally,
+    HeartbeatRecord,
     LoadReport,
-    Positions,
     ProducerReport,
     RangeTally,
+    ReceivedRecord,
 )
 from headrace.audit.tally import HOUR_MS, Span
 
-FoldedRecord = RangeTally | Positions | Gap | LoadReport | ProducerReport
 
-
-class Said(NamedTuple):
-    """An audit record and who said it when (its header)."""
-
-    record: FoldedRecord
-    datacenter: str
-    service: str
-    server: str
-    time_ms: int
-
-
-def fold_one(connection: Connection, said: Said) -> None:
-    """Fold one record."""
-    record = said.record
+def fold_record(connection: Connection, received: ReceivedRecord) -> None:
+    """Folds one record."""
+    record, time_ms = received.record, received.time_ms
     if isinstance(record, RangeTally):
-        _fold_tally(connection, record, said.time_ms)
+        _fold_tally(connection, record, time_ms)
     elif isinstance(record, ProducerReport):
-        _fold_report(connection, record, said)
-    elif isinstance(record, Positions):
-        _fold_positions(connection, record, said.time_ms)
+        _fold_report(connection, record, received)
+    elif isinstance(record, HeartbeatRecord):
+        _fold_heartbeat(connection, record, time_ms)
     elif isinstance(record, LoadReport):
         _fold_load(connection, record)
     else:
-        row = {name: getattr(record, name) for name in Gap.__slots__}
-        upsert(connection, tables.gaps, [row], newer_by="accepted")
+        upsert(connection, tables.gaps, [asdict(record)], newer_by="accepted")
 
 
 def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int) -> None:
@@ -68,64 +56,66 @@ def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int) -> None
     }
     range_ = {"from_address": tally.from_address, "to_address": tally.to_address}
     digest = digest_of(tally.spans)
-    neighbours = _overlapping(connection, key, tally.from_address, tally.to_address)
-    for each in neighbours:
-        if each[:3] == (tally.from_address, tally.to_address, digest):
-            connection.execute(_SAID_EARLIER, {"row": each.row, "said_ms": time_ms})
+    overlapping = _overlapping(connection, key, tally.from_address, tally.to_address)
+    for candidate in overlapping:
+        if candidate[:3] == (tally.from_address, tally.to_address, digest):
+            connection.execute(_KEEP_EARLIER_TIME, {"row": candidate.row, "time_ms": time_ms})
             return
-    values = {**key, **range_, "digest": digest, "counted_ms": time_ms, "chosen": not neighbours}
+    values = {**key, **range_, "digest": digest, "counted_ms": time_ms, "chosen": not overlapping}
     inserted = connection.execute(insert(tables.tallies), values).inserted_primary_key
     assert inserted is not None
     if tally.spans:
         rows = [{"tally_id": inserted[0], **span._asdict()} for span in tally.spans]
         connection.execute(insert(tables.spans), rows)
-    if neighbours:
+    if overlapping:
         _choose_again(connection, key, tally.from_address, tally.to_address)
     starts_ms = (span.bucket_start_ms for span in tally.spans)
     _touch(connection, tally.topic, tally.datacenter, starts_ms, time_ms)
     if tally.tier == ANALYSIS_TIER:
-        source = (tally.topic, tally.log_partition, tally.datacenter, tally.partition)
-        _attribute(connection, [source], time_ms)
+        attribution = (tally.topic, tally.log_partition, tally.datacenter, tally.partition)
+        _attribute(connection, [attribution], time_ms)
 
 
 def _overlapping(connection: Connection, key: Mapping[str, Any], start: int, end: int) -> list[Candidate]:
-    """The tallies of one partition that share addresses with [start, end)."""
+    """Returns the tallies of one partition that share addresses with [start, end)."""
     values = {f"the_{name}": value for name, value in key.items()}
     rows = connection.execute(_OVERLAPPING, {**values, "start": start, "end": end})
     return [Candidate(*row) for row in rows]
 
 
 def _choose_again(connection: Connection, key: Mapping[str, Any], start: int, end: int) -> None:
-    """Decide anew among all ranges that hang together with [start, end) by overlaps."""
+    """Chooses anew among all ranges that overlap [start, end), directly or through other ranges."""
     while True:
         candidates = _overlapping(connection, key, start, end)
-        low, high = min(each.start for each in candidates), max(each.end for each in candidates)
+        low = min(candidate.start for candidate in candidates)
+        high = max(candidate.end for candidate in candidates)
         if (low, high) == (start, end):
             break
         start, end = low, high
-    chosen = {each.row for each in choose(candidates)}
-    rows = [{"row": each.row, "is_chosen": each.row in chosen} for each in candidates]
+    chosen = {candidate.row for candidate in choose(candidates)}
+    rows = [{"row": row, "is_chosen": row in chosen} for *_, row in candidates]
     connection.execute(_CHOOSE, rows)
 
 
-def _fold_report(connection: Connection, report: ProducerReport, said: Said) -> None:
+def _fold_report(connection: Connection, report: ProducerReport, received: ReceivedRecord) -> None:
+    datacenter, time_ms = received.datacenter, received.time_ms
     row = {
-        "datacenter": said.datacenter,
+        "datacenter": datacenter,
         "publisher": report.publisher,
-        "service": said.service,
-        "server": said.server,
+        "service": received.service,
+        "server": received.server,
         "started_ms": report.started_ms,
-        "last_ms": said.time_ms,
+        "last_ms": time_ms,
         "report_number": report.report_number,
         "closed": report.closed,
     }
     upsert(connection, tables.publishers, [row], newer_by="report_number")
     for tally in report.tallies:
-        key = {"datacenter": said.datacenter, "publisher": report.publisher, "part": tally.part}
-        _fold_handover(connection, key, tally, report.report_number, said.time_ms)
-        _touch(connection, tally.topic, said.datacenter, (tally.bucket_start_ms,), said.time_ms)
+        key = {"datacenter": datacenter, "publisher": report.publisher, "part": tally.part}
+        _fold_handover(connection, key, tally, report.report_number, time_ms)
+        _touch(connection, tally.topic, datacenter, (tally.bucket_start_ms,), time_ms)
     for producer_id in sorted(report.producer_ids()):
-        owner = {"datacenter": said.datacenter, "producer_id": producer_id, "publisher": report.publisher}
+        owner = {"datacenter": datacenter, "producer_id": producer_id, "publisher": report.publisher}
         insert_new(connection, tables.producer_ids, owner)
 
 
@@ -150,42 +140,30 @@ def _fold_handover(
     upsert(connection, tables.handovers, [{**row, "ever": json.dumps(ever)}])
 
 
-def _fold_positions(connection: Connection, positions: Positions, time_ms: int) -> None:
-    rows = [
-        {
-            "tier": positions.tier,
-            "datacenter": each.datacenter,
-            "topic": each.topic,
-            "partition": each.partition,
-            "log_partition": each.log_partition,
-            "beat": positions.beat,
-            "at_ms": time_ms,
-            "counted_to_address": each.counted_to_address,
-            "end_address": each.end_address,
-        }
-        for each in positions.positions
-    ]
+def _fold_heartbeat(connection: Connection, heartbeat: HeartbeatRecord, time_ms: int) -> None:
+    common = {"tier": heartbeat.tier, "beat": heartbeat.beat, "at_ms": time_ms}
+    rows = [{**common, **position._asdict()} for position in heartbeat.positions]
     upsert(connection, tables.beats, rows, newer_by="beat")
-    if positions.tier == ANALYSIS_TIER:
-        sources = [(p.topic, p.log_partition, p.datacenter, p.partition) for p in positions.positions]
+    if heartbeat.tier == ANALYSIS_TIER:
+        sources = [(p.topic, p.log_partition, p.datacenter, p.partition) for p in heartbeat.positions]
         _attribute(connection, sources, time_ms)
 
 
 def _fold_load(connection: Connection, load: LoadReport) -> None:
-    for each in load.partitions:
+    for partition in load.partitions:
         key = {
             "warehouse": load.warehouse,
             "topic": load.topic,
             "load_sequence": load.load_sequence,
-            "log_partition": each.partition,
+            "log_partition": partition.partition,
         }
         consumed = {
-            "from_address": each.from_address,
-            "to_address": each.to_address,
+            "from_address": partition.from_address,
+            "to_address": partition.to_address,
             "committed_ms": load.committed_ms,
         }
         if insert_new(connection, tables.load_ranges, {**key, **consumed}):
-            for hour in each.hours:
+            for hour in partition.hours:
                 insert_new(connection, tables.load_rows, {**key, **hour._asdict()})
     for gap in load.accepted_gaps:
         values = {**gap._asdict(), "warehouse": load.warehouse, "topic": load.topic}
@@ -204,32 +182,36 @@ def _touch(
 
 
 def _attribute(connection: Connection, sources: Iterable[tuple[str, int, str, int]], time_ms: int) -> None:
-    """`sources`: (topic, analysis partition, datacenter, source partition)."""
+    """Records which source partition an analysis partition copies.
+
+    `sources`: (topic, analysis partition, datacenter, source partition).
+    """
     names = ("topic", "log_partition", "datacenter", "partition")
     rows = [{**dict(zip(names, source, strict=True)), "said_ms": time_ms} for source in sources]
     upsert(connection, tables.attributions, rows, newer_by="said_ms")
 
 
 def digest_of(spans: Iterable[Span]) -> str:
-    """A short fingerprint of a tally's content."""
+    """Returns a short fingerprint of a tally's content."""
     return hashlib.blake2b(repr([tuple(span) for span in spans]).encode(), digest_size=8).hexdigest()
 
 
 def merge_ranges(ranges: Iterable[Iterable[int]]) -> list[list[int]]:
-    """[partition, producer id, epoch, first, last] lists, sorted, without overlaps or seams within an
-    identity.
-    """
-    out: list[list[int]] = []
-    for each in sorted(list(values) for values in ranges):
-        if out and out[-1][:3] == each[:3] and each[3] <= out[-1][4] + 1:
-            out[-1][4] = max(out[-1][4], each[4])
+    """Sorts [partition, producer id, epoch, first, last] lists; merges adjacent and overlapping ones."""
+    merged: list[list[int]] = []
+    for range_ in sorted(list(values) for values in ranges):
+        if merged and merged[-1][:3] == range_[:3] and range_[3] <= merged[-1][4] + 1:
+            merged[-1][4] = max(merged[-1][4], range_[4])
         else:
-            out.append(each)
-    return out
+            merged.append(range_)
+    return merged
+
+
+# --- statements ---
 
 
 def insert_new(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-    """Insert a row unless its key is there; says whether it was new."""
+    """Inserts a row unless its key exists; returns whether it was new."""
     statement = _insert_new_statement(connection.dialect.name, table)
     return bool(connection.execute(statement, dict(values)).rowcount)
 
@@ -240,15 +222,13 @@ def upsert(
     rows: Sequence[Mapping[str, Any]],
     newer_by: str | None = None,
 ) -> None:
-    """Insert or replace whole rows by primary key; with `newer_by`, replace only where that column is
-    lower.
-    """
+    """Inserts or replaces rows by primary key; with `newer_by`, replaces only those where it is lower."""
     if rows:
         statement = _upsert_statement(connection.dialect.name, table, newer_by)
         connection.execute(statement, [dict(row) for row in rows])
 
 
-# Statements are built once: building costs more than executing.
+# Statements are built once, because building one costs more than executing it.
 
 
 def _insert(dialect: str, table: Table) -> Any:
@@ -281,10 +261,10 @@ _OVERLAPPING: Final = select(
     tables.tallies.c.from_address < bindparam("end"),
     tables.tallies.c.to_address > bindparam("start"),
 )
-_SAID_EARLIER: Final = (
+_KEEP_EARLIER_TIME: Final = (
     update(tables.tallies)
-    .where(tables.tallies.c.id == bindparam("row"), tables.tallies.c.counted_ms > bindparam("said_ms"))
-    .values(counted_ms=bindparam("said_ms"))
+    .where(tables.tallies.c.id == bindparam("row"), tables.tallies.c.counted_ms > bindparam("time_ms"))
+    .values(counted_ms=bindparam("time_ms"))
 )
 _CHOOSE: Final = (
     update(tables.tallies)

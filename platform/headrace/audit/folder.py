@@ -1,6 +1,6 @@
 """Folding the audit topics into the store: the loop between reader and store. Owns one thread's work.
 
-The store says where to go on; what was read and how far go into it together.
+Records and the positions up to which they were read enter the store together; a restart resumes there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, Final
 from sqlalchemy.exc import OperationalError
 
 from headrace.audit import upkeep
-from headrace.audit.reader import AuditReader, Read
-from headrace.audit.records import ProducerReport
+from headrace.audit.reader import AuditReader, Polled, ReportedProducers
 from headrace.audit.store import AuditStore
 from headrace.client.errors import ClientError
 from headrace.process.clock import now_ms
@@ -25,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
 DISCOVER_S: Final = 2.0
-TROUBLE_PAUSE_S: Final = 1.0
+RETRY_PAUSE_S: Final = 1.0
 UPKEEP_S: Final = 600.0
 
 
 class Folder:
-    """Folds until `stop`. `trusts` knows the producers that have reported, of all datacenters."""
+    """Folds until `stop`. `producers` are those that have reported, in any datacenter."""
 
     def __init__(
         self,
@@ -38,45 +37,37 @@ class Folder:
         make_reader: Callable[[dict[tuple[str, int], int]], AuditReader],
         *,
         keep_ms: int = upkeep.KEEP_DEFAULT_MS,
-        wall_ms: Callable[[], int] = now_ms,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.producers = ReportedProducers()
         self._store = store
         self._make_reader = make_reader
         self._keep_ms = keep_ms
-        self._wall_ms = wall_ms
-        self._clock = clock
-        self._producers: set[tuple[str, int]] = set()
-        self._trouble = "starting"
+        self._problem = "starting"
         self._folded_count = 0
         self._unreadable_count = 0
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """End `run` soon. Any thread."""
+        """Ends `run` soon. Any thread."""
         self._stopping.set()
 
-    def trusts(self, datacenter: str, producer_id: int) -> bool:
-        """Whether that producer has reported, so that its batches are known to keep to one bucket each."""
-        return (datacenter, producer_id) in self._producers
-
     def status(self) -> dict[str, Any]:
-        """Plain data."""
+        """Returns plain data for `GET /status`."""
         return {
             "store": self._store.url,
             "folded": self._folded_count,
             "unreadable": self._unreadable_count,
-            "trouble": self._trouble,
+            "trouble": self._problem,
         }
 
     def run(self) -> None:
-        """Fold until `stop`."""
-        self._producers = self._store.producers()
+        """Folds until `stop`."""
+        self.producers.add(self._store.producers())
         reader = self._make_reader(self._store.positions())
-        discover_at_s, upkeep_at_s = 0.0, self._clock() + UPKEEP_S
+        discover_at_s, upkeep_at_s = 0.0, time.monotonic() + UPKEEP_S
         try:
             while not self._stopping.is_set():
-                now_s = self._clock()
+                now_s = time.monotonic()
                 try:
                     if now_s >= discover_at_s:
                         reader.discover()
@@ -85,36 +76,34 @@ class Folder:
                     if now_s >= upkeep_at_s:
                         self._keep_up()
                         upkeep_at_s = now_s + UPKEEP_S
-                    self._trouble = ""
+                    self._problem = ""
                 except (ClientError, RegistryError, RegistryUnavailableError) as error:
-                    if str(error) != self._trouble:
+                    if str(error) != self._problem:
                         logger.warning("folding waits: %s", error)
-                    self._trouble = str(error)
-                    self._stopping.wait(TROUBLE_PAUSE_S)
+                    self._problem = str(error)
+                    self._stopping.wait(RETRY_PAUSE_S)
                 self._unreadable_count = reader.unreadable_count
         finally:
             reader.close()
 
-    def _fold(self, read: Read) -> None:
-        """Fold until the store takes it: what was read is not read again by this process."""
-        while read.positions and not self._stopping.is_set():
+    def _fold(self, polled: Polled) -> None:
+        """Folds, retrying until the store accepts it: this process does not read these records again."""
+        while polled.positions and not self._stopping.is_set():
             try:
-                self._store.fold(read.said, read.positions)
+                self._store.fold(polled.records, polled.positions)
             except OperationalError as error:
-                logger.warning("the audit store does not take it yet: %s", error.orig)
-                self._trouble = f"the audit store: {error.orig}"
-                self._stopping.wait(TROUBLE_PAUSE_S)
+                logger.warning("the audit store cannot be written; retrying: %s", error.orig)
+                self._problem = f"the audit store: {error.orig}"
+                self._stopping.wait(RETRY_PAUSE_S)
                 continue
-            self._folded_count += len(read.said)
-            for said in read.said:
-                if isinstance(said.record, ProducerReport):
-                    ids = said.record.producer_ids()
-                    self._producers.update((said.datacenter, producer_id) for producer_id in ids)
+            self._folded_count += len(polled.records)
+            for received in polled.records:
+                self.producers.learn(received)
             return
 
     def _keep_up(self) -> None:
-        now_ms = self._wall_ms()
-        merged = upkeep.merge(self._store, now_ms - upkeep.MERGE_AGE_DEFAULT_MS)
-        forgotten = upkeep.forget(self._store, now_ms - self._keep_ms)
+        time_ms = now_ms()
+        merged = upkeep.merge(self._store, time_ms - upkeep.MERGE_AGE_DEFAULT_MS)
+        forgotten = upkeep.forget(self._store, time_ms - self._keep_ms)
         if merged or forgotten:
             logger.info("merged %d tallies, forgot %d hours", merged, forgotten)

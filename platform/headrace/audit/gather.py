@@ -1,6 +1,8 @@
-"""Reading evidence out of the store: for one topic and a window of hours, everything the judge needs.
+"""Reads evidence from the store: everything that the judge needs about one topic and some hours.
 
-Only reads, in one transaction, so that all tiers are seen as of one moment.
+Only reads, in one transaction, so that all tiers are seen at the same moment. A *fact* is one kind of
+statement in the store about an hour or a source partition, such as its heartbeats. Each fact has a method of
+`_Gatherer`, which adds it to the hour's or the partition's builder.
 """
 
 from __future__ import annotations
@@ -8,56 +10,40 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Column, ColumnElement, Connection, CursorResult, Table, func, select
 
 from headrace.audit import tables
-from headrace.audit.cover import Candidate, contradictions
+from headrace.audit.counting import SourcePartition
 from headrace.audit.evidence import (
-    Beat,
     Claim,
-    Counted,
+    CountedSpan,
     Evidence,
     Handover,
-    Hole,
+    Heartbeat,
     PartitionEvidence,
-    PublisherLife,
-    Rows,
+    PublisherState,
+    ReportedGap,
+    TierEvidence,
+    WrittenRows,
 )
-from headrace.audit.intervals import subtract, union
+from headrace.audit.intervals import Interval, subtract, union
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER
 from headrace.audit.tally import HOUR_MS, Span
 
-_SourcePartition = tuple[str, int]  # (datacenter, partition)
-
-
-class _HourParts(NamedTuple):
-    """What is collected for one (datacenter, hour)."""
-
-    claims: list[Claim]
-    handovers: list[Handover]
-    spans: dict[str, list[Counted]]
-    rows: dict[int, Rows]
+_RANGE_COLUMNS: Final = ("tier", "datacenter", "partition", "from_address", "to_address")
 
 
 def topics(connection: Connection) -> list[str]:
-    """Every topic that any tier has said anything about."""
+    """Returns every topic that any tier has reported on."""
     columns = (tables.hours.c.topic, tables.beats.c.topic, tables.load_ranges.c.topic)
     return sorted({row[0] for column in columns for row in connection.execute(select(column).distinct())})
 
 
-def datacenters(connection: Connection, topic: str) -> list[str]:
-    """Every datacenter that has said anything about `topic`."""
-    found: set[str] = set()
-    for table in (tables.hours, tables.beats):
-        query = select(table.c.datacenter).where(table.c.topic == topic).distinct()
-        found.update(row[0] for row in connection.execute(query))
-    return sorted(found)
-
-
 def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | None) -> list[int]:
-    """The hours of `topic` that overlap [from_ms, to_ms) and that anything is known about."""
+    """Returns the hours of `topic` that overlap [from_ms, to_ms) and that any tier has reported on."""
     found: set[int] = set()
     for table in (tables.hours, tables.load_rows):
         query = select(table.c.hour_ms).where(table.c.topic == topic).distinct()
@@ -69,275 +55,293 @@ def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | 
     return sorted(found)
 
 
-def warehouse_of(connection: Connection, topic: str) -> str | None:
-    """The warehouse that loaded `topic` last."""
+def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherState]:
+    """Returns every publisher that reported from a datacenter, by its id."""
+    table = tables.publishers
+    return {
+        row.publisher: PublisherState(row.service, row.server, row.started_ms, row.last_ms, row.closed)
+        for row in connection.execute(select(table).where(table.c.datacenter == datacenter))
+    }
+
+
+def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterator[Evidence]:
+    """Yields the evidence of every (hour, datacenter), by hour, then datacenter.
+
+    The loads that count are those of the warehouse that loaded the topic last.
+    """
+    if not hours_ms:
+        return
+    facts = _Gatherer(connection, topic, min(hours_ms), max(hours_ms) + HOUR_MS)
+    datacenters = _datacenters(connection, topic)
+    partitions = facts.partition_evidence()
+    states = {name: publishers(connection, name) for name in datacenters}
+    names = {name: _publisher_names(connection, name) for name in datacenters}
+    latest = {name: _latest_sequences(connection, topic, name) for name in datacenters}
+    for hour_ms in hours_ms:
+        for datacenter in datacenters:
+            hour = facts.hours[datacenter, hour_ms]
+            yield Evidence(
+                topic=topic,
+                datacenter=datacenter,
+                hour_ms=hour_ms,
+                claims=tuple(hour.claims),
+                handovers=tuple(hour.handovers),
+                datacenter_spans=tuple(hour.spans[DATACENTER_TIER]),
+                analysis_spans=tuple(hour.spans[ANALYSIS_TIER]),
+                partitions=partitions[datacenter],
+                rows=hour.rows,
+                publishers=states[datacenter],
+                publisher_names=names[datacenter],
+                latest=latest[datacenter],
+                touched_ms=hour.touched_ms,
+            )
+
+
+@dataclass(slots=True)
+class _HourFacts:
+    """The facts about one hour of the topic from one datacenter. `spans` are by tier, `rows` by partition."""
+
+    claims: list[Claim] = field(default_factory=list)
+    handovers: list[Handover] = field(default_factory=list)
+    spans: defaultdict[str, list[CountedSpan]] = field(default_factory=lambda: defaultdict(list))
+    rows: dict[int, WrittenRows] = field(default_factory=dict)
+    touched_ms: int = 0
+
+
+@dataclass(slots=True)
+class _TierFacts:
+    """What one tier reported about one source partition."""
+
+    ranges: list[Interval] = field(default_factory=list)
+    heartbeat: Heartbeat | None = None
+    gaps: list[ReportedGap] = field(default_factory=list)
+
+    def evidence(self) -> TierEvidence:
+        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, tuple(self.gaps))
+
+
+@dataclass(slots=True)
+class _PartitionFacts:
+    """The facts about one source partition of the topic."""
+
+    log_partition: int | None = None
+    datacenter: _TierFacts = field(default_factory=_TierFacts)
+    analysis: _TierFacts = field(default_factory=_TierFacts)
+    warehouse: _TierFacts = field(default_factory=_TierFacts)
+    contradictions: list[str] = field(default_factory=list)
+
+    def of_auditor(self, tier: str) -> _TierFacts:
+        """Returns the facts of a tier that an auditor counts."""
+        return self.analysis if tier == ANALYSIS_TIER else self.datacenter
+
+    def evidence(self) -> PartitionEvidence:
+        return PartitionEvidence(
+            self.log_partition,
+            self.datacenter.evidence(),
+            self.analysis.evidence(),
+            self.warehouse.evidence(),
+            tuple(self.contradictions),
+        )
+
+
+class _Gatherer:
+    """Collects all facts about the hours in [from_ms, to_ms) of a topic, and about its partitions."""
+
+    def __init__(self, connection: Connection, topic: str, from_ms: int, to_ms: int) -> None:
+        self.hours: defaultdict[tuple[str, int], _HourFacts] = defaultdict(_HourFacts)
+        self._connection = connection
+        self._topic = topic
+        self._from_ms, self._to_ms = from_ms, to_ms
+        self._warehouse = _last_warehouse(connection, topic)
+        self._partitions: defaultdict[SourcePartition, _PartitionFacts] = defaultdict(_PartitionFacts)
+        # Loads report on partitions of the analysis cluster: analysis partition → source partition.
+        self._sources: dict[int, SourcePartition] = {}
+        self._add_sources()
+        self._add_handovers()
+        self._add_spans()
+        self._add_rows()
+        self._add_touched()
+        self._add_covers()
+        self._add_contradictions()
+        self._add_heartbeats()
+        self._add_gaps()
+        self._add_loads()
+        self._add_load_gaps()
+
+    def partition_evidence(self) -> defaultdict[str, dict[int, PartitionEvidence]]:
+        """Returns datacenter → source partition → evidence."""
+        found: defaultdict[str, dict[int, PartitionEvidence]] = defaultdict(dict)
+        for source, facts in self._partitions.items():
+            found[source.datacenter][source.partition] = facts.evidence()
+        return found
+
+    def _hour(self, datacenter: str, time_ms: int) -> _HourFacts:
+        return self.hours[datacenter, time_ms - time_ms % HOUR_MS]
+
+    def _in_window(self, column: Column[int]) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        return column >= self._from_ms, column < self._to_ms
+
+    # --- facts about hours ---
+
+    def _add_handovers(self) -> None:
+        table = tables.handovers
+        query = select(table).where(table.c.topic == self._topic, *self._in_window(table.c.bucket_start_ms))
+        for row in self._connection.execute(query):
+            hour = self._hour(row.datacenter, row.bucket_start_ms)
+            ranges = json.loads(row.ranges)
+            sequenced = sum(last - first + 1 for *_, first, last in ranges)
+            hour.handovers.append(
+                Handover(row.publisher, row.handed_over_count, sequenced, row.final, row.reported_ms)
+            )
+            withdrawn = _withdrawn(json.loads(row.ever), ranges)
+            for is_withdrawn, claimed in ((False, ranges), (True, withdrawn)):
+                for partition, producer_id, epoch, first, last in claimed:
+                    identity = (row.publisher, partition, producer_id, epoch)
+                    hour.claims.append(Claim(*identity, first, last, is_withdrawn, row.reported_ms))
+
+    def _add_spans(self) -> None:
+        span, tally = tables.spans, tables.tallies
+        span_columns = [span.c[name] for name in Span._fields]
+        query = (
+            select(tally.c.tier, tally.c.datacenter, tally.c.partition, tally.c.counted_ms, *span_columns)
+            .join(tally, tally.c.id == span.c.tally_id)
+            .where(tally.c.topic == self._topic, tally.c.chosen, *self._in_window(span.c.bucket_start_ms))
+            .order_by(tally.c.from_address, span.c.first_address)
+        )
+        for tier, datacenter, partition, counted_ms, *values in self._connection.execute(query):
+            counted = CountedSpan(partition, Span(*values), counted_ms)
+            self._hour(datacenter, counted.span.bucket_start_ms).spans[tier].append(counted)
+
+    def _add_rows(self) -> None:
+        table = tables.load_rows
+        group = (table.c.log_partition, table.c.hour_ms)
+        sums = (func.sum(table.c[name]) for name in WrittenRows._fields)
+        query = select(*group, *sums).where(*self._loads_of(table), *self._in_window(table.c.hour_ms))
+        for log_partition, hour_ms, *counts in self._connection.execute(query.group_by(*group)):
+            if source := self._sources.get(log_partition):
+                rows = WrittenRows(*(int(count) for count in counts))
+                self.hours[source.datacenter, hour_ms].rows[source.partition] = rows
+
+    def _add_touched(self) -> None:
+        table = tables.hours
+        query = select(table).where(table.c.topic == self._topic, *self._in_window(table.c.hour_ms))
+        for row in self._connection.execute(query):
+            self.hours[row.datacenter, row.hour_ms].touched_ms = row.touched_ms
+
+    # --- facts about partitions ---
+
+    def _add_sources(self) -> None:
+        for row in self._rows_of_topic(tables.attributions):
+            source = SourcePartition(row.datacenter, row.partition)
+            self._sources[row.log_partition] = source
+            self._partitions[source].log_partition = row.log_partition
+
+    def _add_covers(self) -> None:
+        table = tables.tallies
+        columns = (
+            table.c[name] for name in ("tier", "datacenter", "partition", "from_address", "to_address")
+        )
+        query = select(*columns).where(table.c.topic == self._topic, table.c.chosen)
+        for tier, datacenter, partition, start, end in self._connection.execute(query):
+            facts = self._partitions[SourcePartition(datacenter, partition)]
+            facts.of_auditor(tier).ranges.append((start, end))
+
+    def _add_contradictions(self) -> None:
+        table = tables.tallies
+        names = ("tier", "datacenter", "partition", "from_address", "to_address")
+        group = [table.c[name] for name in names]
+        has_several_results = func.count(table.c.digest.distinct()) > 1
+        query = (
+            select(*group).where(table.c.topic == self._topic).group_by(*group).having(has_several_results)
+        )
+        for tier, datacenter, partition, start, end in self._connection.execute(query.order_by(*group)):
+            problem = (
+                f"addresses {start} to {end} of {self._topic}, partition {partition} of {datacenter}, were "
+                f"counted twice in tier {tier} with different results: the log changed, or the topic was "
+                "deleted and created again"
+            )
+            self._partitions[SourcePartition(datacenter, partition)].contradictions.append(problem)
+
+    def _add_heartbeats(self) -> None:
+        for row in self._rows_of_topic(tables.beats):
+            facts = self._partitions[SourcePartition(row.datacenter, row.partition)]
+            heartbeat = Heartbeat(row.at_ms, row.counted_to_address, row.end_address)
+            facts.of_auditor(row.tier).heartbeat = heartbeat
+
+    def _add_gaps(self) -> None:
+        for row in self._rows_of_topic(tables.gaps):
+            facts = self._partitions[SourcePartition(row.datacenter, row.partition)]
+            gap = ReportedGap(row.from_address, row.to_address, row.reason)
+            facts.of_auditor(row.tier).gaps.append(gap)
+
+    def _add_loads(self) -> None:
+        table = tables.load_ranges
+        for row in self._connection.execute(select(table).where(*self._loads_of(table))):
+            if source := self._sources.get(row.log_partition):
+                self._partitions[source].warehouse.ranges.append((row.from_address, row.to_address))
+
+    def _add_load_gaps(self) -> None:
+        table = tables.load_gaps
+        for row in self._connection.execute(select(table).where(*self._loads_of(table))):
+            if source := self._sources.get(row.log_partition):
+                gap = ReportedGap(row.from_address, row.to_address, row.reason)
+                self._partitions[source].warehouse.gaps.append(gap)
+
+    def _rows_of_topic(self, table: Table) -> CursorResult[Any]:
+        return self._connection.execute(select(table).where(table.c.topic == self._topic))
+
+    def _loads_of(self, table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        """The condition that selects this topic's loads into its warehouse."""
+        return table.c.warehouse == self._warehouse, table.c.topic == self._topic
+
+
+def _datacenters(connection: Connection, topic: str) -> list[str]:
+    found: set[str] = set()
+    for table in (tables.hours, tables.beats):
+        query = select(table.c.datacenter).where(table.c.topic == topic).distinct()
+        found.update(row[0] for row in connection.execute(query))
+    return sorted(found)
+
+
+def _last_warehouse(connection: Connection, topic: str) -> str | None:
+    """Returns the warehouse that loaded `topic` last."""
     table = tables.load_ranges
     query = select(table.c.warehouse).where(table.c.topic == topic).order_by(table.c.committed_ms.desc())
     return connection.execute(query.limit(1)).scalar()
 
 
-def evidence(
-    connection: Connection, topic: str, hours_ms: list[int], warehouse: str | None = None
-) -> Iterator[Evidence]:
-    """The evidence of every (datacenter, hour) of `hours_ms`, by hour, then datacenter.
-
-    `warehouse`: whose loads count; the one that loaded the topic last if not said.
-    """
-    if not hours_ms:
-        return
-    dcs = datacenters(connection, topic)
-    warehouse = warehouse if warehouse is not None else warehouse_of(connection, topic)
-    window = (min(hours_ms), max(hours_ms) + HOUR_MS)
-    attribution = _attribution(connection, topic)
-    parts: defaultdict[tuple[str, int], _HourParts] = defaultdict(
-        lambda: _HourParts([], [], {DATACENTER_TIER: [], ANALYSIS_TIER: []}, {})
-    )
-    _collect_handovers(connection, topic, window, parts)
-    _collect_spans(connection, topic, window, parts)
-    _collect_rows(connection, topic, window, warehouse, attribution, parts)
-    touched_ms = _touched(connection, topic, window)
-    partitions = _partitions(connection, topic, warehouse, attribution)
-    publishers = {dc: _publishers(connection, dc) for dc in dcs}
-    owners = {dc: _publisher_of(connection, dc) for dc in dcs}
-    latest = {dc: _latest(connection, topic, dc) for dc in dcs}
-    for hour_ms in hours_ms:
-        for dc in dcs:
-            part = parts[dc, hour_ms]
-            yield Evidence(
-                topic=topic,
-                datacenter=dc,
-                hour_ms=hour_ms,
-                claims=tuple(part.claims),
-                handovers=tuple(part.handovers),
-                datacenter_spans=tuple(part.spans[DATACENTER_TIER]),
-                analysis_spans=tuple(part.spans[ANALYSIS_TIER]),
-                partitions=partitions.get(dc, {}),
-                rows=part.rows,
-                publishers=publishers[dc],
-                publisher_of=owners[dc],
-                latest=latest[dc],
-                touched_ms=touched_ms.get((dc, hour_ms), 0),
-            )
-
-
-def _collect_handovers(
-    connection: Connection, topic: str, window: tuple[int, int], parts: dict[tuple[str, int], _HourParts]
-) -> None:
-    table = tables.handovers
-    query = select(table).where(
-        table.c.topic == topic, table.c.bucket_start_ms >= window[0], table.c.bucket_start_ms < window[1]
-    )
-    for row in connection.execute(query):
-        part = parts[row.datacenter, row.bucket_start_ms - row.bucket_start_ms % HOUR_MS]
-        ranges = json.loads(row.ranges)
-        sequenced = sum(last - first + 1 for *_, first, last in ranges)
-        part.handovers.append(
-            Handover(row.publisher, row.handed_over_count, sequenced, row.final, row.reported_ms)
-        )
-        part.claims.extend(
-            Claim(row.publisher, partition, producer_id, epoch, first, last, False, row.reported_ms)
-            for partition, producer_id, epoch, first, last in ranges
-        )
-        part.claims.extend(
-            Claim(row.publisher, *each, True, row.reported_ms)
-            for each in _withdrawn(json.loads(row.ever), ranges)
-        )
-
-
-def _withdrawn(ever: list[list[int]], ranges: list[list[int]]) -> Iterator[tuple[int, int, int, int, int]]:
-    """What was claimed once and is no more."""
-    now: defaultdict[tuple[int, ...], list[tuple[int, int]]] = defaultdict(list)
+def _withdrawn(earlier: list[list[int]], ranges: list[list[int]]) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yields what an earlier report claimed and the newest one, `ranges`, omits."""
+    current: defaultdict[tuple[int, ...], list[Interval]] = defaultdict(list)
     for *identity, first, last in ranges:
-        now[tuple(identity)].append((first, last + 1))
-    for partition, producer_id, epoch, first, last in ever:
-        for start, end in subtract([(first, last + 1)], now[partition, producer_id, epoch]):
+        current[tuple(identity)].append((first, last + 1))
+    for partition, producer_id, epoch, first, last in earlier:
+        for start, end in subtract([(first, last + 1)], current[partition, producer_id, epoch]):
             yield partition, producer_id, epoch, start, end - 1
 
 
-def _collect_spans(
-    connection: Connection, topic: str, window: tuple[int, int], parts: dict[tuple[str, int], _HourParts]
-) -> None:
-    table, tally = tables.spans, tables.tallies
-    span_columns = [table.c[name] for name in Span._fields]
-    query = (
-        select(tally.c.tier, tally.c.datacenter, tally.c.partition, tally.c.counted_ms, *span_columns)
-        .join(tally, tally.c.id == table.c.tally_id)
-        .where(
-            tally.c.topic == topic,
-            tally.c.chosen,
-            table.c.bucket_start_ms >= window[0],
-            table.c.bucket_start_ms < window[1],
-        )
-        .order_by(tally.c.from_address, table.c.first_address)
-    )
-    for tier, dc, partition, counted_ms, *values in connection.execute(query):
-        span = Span(*values)
-        part = parts[dc, span.bucket_start_ms - span.bucket_start_ms % HOUR_MS]
-        part.spans[tier].append(Counted(partition, span, counted_ms))
-
-
-def _collect_rows(
-    connection: Connection,
-    topic: str,
-    window: tuple[int, int],
-    warehouse: str | None,
-    attribution: dict[int, _SourcePartition],
-    parts: dict[tuple[str, int], _HourParts],
-) -> None:
-    table = tables.load_rows
-    query = (
-        select(
-            table.c.log_partition,
-            table.c.hour_ms,
-            func.sum(table.c.rows),
-            func.sum(table.c.distinct_offsets),
-            func.sum(table.c.dead_lettered),
-        )
-        .where(
-            table.c.warehouse == warehouse,
-            table.c.topic == topic,
-            table.c.hour_ms >= window[0],
-            table.c.hour_ms < window[1],
-        )
-        .group_by(table.c.log_partition, table.c.hour_ms)
-    )
-    for log_partition, hour_ms, *sums in connection.execute(query):
-        if log_partition in attribution:
-            dc, partition = attribution[log_partition]
-            parts[dc, hour_ms].rows[partition] = Rows(*(int(value) for value in sums))
-
-
-def _touched(connection: Connection, topic: str, window: tuple[int, int]) -> dict[tuple[str, int], int]:
-    table = tables.hours
-    query = select(table.c.datacenter, table.c.hour_ms, table.c.touched_ms).where(
-        table.c.topic == topic, table.c.hour_ms >= window[0], table.c.hour_ms < window[1]
-    )
-    return {(dc, hour_ms): at_ms for dc, hour_ms, at_ms in connection.execute(query)}
-
-
-def _attribution(connection: Connection, topic: str) -> dict[int, _SourcePartition]:
-    table = tables.attributions
-    query = select(table.c.log_partition, table.c.datacenter, table.c.partition).where(table.c.topic == topic)
-    return {log_partition: (dc, partition) for log_partition, dc, partition in connection.execute(query)}
-
-
-def _partitions(
-    connection: Connection, topic: str, warehouse: str | None, attribution: dict[int, _SourcePartition]
-) -> dict[str, dict[int, PartitionEvidence]]:
-    """Per datacenter and source partition: covers, heartbeats, gaps, contradictions."""
-    facts: defaultdict[_SourcePartition, dict[str, Any]] = defaultdict(dict)
-    for log_partition, source in attribution.items():
-        facts[source]["log_partition"] = log_partition
-    _add_covers(connection, topic, facts)
-    _add_contradictions(connection, topic, facts)
-    for row in connection.execute(select(tables.beats).where(tables.beats.c.topic == topic)):
-        beat = Beat(row.at_ms, row.counted_to_address, row.end_address)
-        facts[row.datacenter, row.partition][f"{row.tier}_beat"] = beat
-    for row in connection.execute(select(tables.gaps).where(tables.gaps.c.topic == topic)):
-        holes = facts[row.datacenter, row.partition].setdefault(f"{row.tier}_gaps", ())
-        hole = Hole(row.from_address, row.to_address, row.reason)
-        facts[row.datacenter, row.partition][f"{row.tier}_gaps"] = (*holes, hole)
-    _add_loads(connection, topic, warehouse, attribution, facts)
-    out: defaultdict[str, dict[int, PartitionEvidence]] = defaultdict(dict)
-    for (dc, partition), values in facts.items():
-        out[dc][partition] = PartitionEvidence(**values)
-    return out
-
-
-def _add_covers(
-    connection: Connection, topic: str, facts: defaultdict[_SourcePartition, dict[str, Any]]
-) -> None:
-    table = tables.tallies
-    columns = (table.c.tier, table.c.datacenter, table.c.partition, table.c.from_address, table.c.to_address)
-    ranges: defaultdict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
-    for tier, dc, partition, start, end in connection.execute(
-        select(*columns).where(table.c.topic == topic, table.c.chosen)
-    ):
-        ranges[tier, dc, partition].append((start, end))
-    for (tier, dc, partition), intervals in ranges.items():
-        facts[dc, partition][f"{tier}_cover"] = tuple(union(intervals))
-
-
-def _add_contradictions(
-    connection: Connection, topic: str, facts: defaultdict[_SourcePartition, dict[str, Any]]
-) -> None:
-    """Only ranges that do not count can contradict ones that do, and they are few."""
-    table = tables.tallies
-    same = [table.c[name] for name in ("tier", "datacenter", "partition", "from_address", "to_address")]
-    twice = select(*same).where(table.c.topic == topic).group_by(*same).having(func.count() > 1)
-    for tier, dc, partition, start, end in connection.execute(twice):
-        query = select(table.c.digest, table.c.id).where(
-            table.c.topic == topic,
-            table.c.tier == tier,
-            table.c.datacenter == dc,
-            table.c.partition == partition,
-            table.c.from_address == start,
-            table.c.to_address == end,
-        )
-        candidates = [Candidate(start, end, digest, row) for digest, row in connection.execute(query)]
-        for low, high in contradictions(candidates):
-            text = (
-                f"addresses {low} to {high} of {topic}, partition {partition} of {dc}, were counted twice "
-                "in tier "
-                f"{tier} with different results: the log changed, or was deleted and made again"
-            )
-            said = facts[dc, partition].get("conflicts", ())
-            facts[dc, partition]["conflicts"] = (*said, text)
-
-
-def _add_loads(
-    connection: Connection,
-    topic: str,
-    warehouse: str | None,
-    attribution: dict[int, _SourcePartition],
-    facts: defaultdict[_SourcePartition, dict[str, Any]],
-) -> None:
-    ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    table = tables.load_ranges
-    query = select(table.c.log_partition, table.c.from_address, table.c.to_address).where(
-        table.c.warehouse == warehouse, table.c.topic == topic
-    )
-    for log_partition, start, end in connection.execute(query):
-        ranges[log_partition].append((start, end))
-    skipped = tables.load_gaps
-    for row in connection.execute(
-        select(skipped).where(skipped.c.warehouse == warehouse, skipped.c.topic == topic)
-    ):
-        if row.log_partition in attribution:
-            values = facts[attribution[row.log_partition]]
-            hole = Hole(row.from_address, row.to_address, row.reason)
-            values["warehouse_gaps"] = (*values.get("warehouse_gaps", ()), hole)
-    for log_partition, intervals in ranges.items():
-        if log_partition in attribution:
-            facts[attribution[log_partition]]["warehouse_cover"] = tuple(union(intervals))
-
-
-def _publishers(connection: Connection, dc: str) -> dict[str, PublisherLife]:
-    table = tables.publishers
-    return {
-        row.publisher: PublisherLife(row.service, row.server, row.started_ms, row.last_ms, row.closed)
-        for row in connection.execute(select(table).where(table.c.datacenter == dc))
-    }
-
-
-def _publisher_of(connection: Connection, dc: str) -> dict[int, str]:
+def _publisher_names(connection: Connection, datacenter: str) -> dict[int, str]:
+    """Returns producer id → publisher."""
     table = tables.producer_ids
-    query = select(table.c.producer_id, table.c.publisher).where(table.c.datacenter == dc)
+    query = select(table.c.producer_id, table.c.publisher).where(table.c.datacenter == datacenter)
     return {row.producer_id: row.publisher for row in connection.execute(query)}
 
 
-def _latest(connection: Connection, topic: str, dc: str) -> dict[tuple[int, int], tuple[int, int]]:
-    table, tally = tables.spans, tables.tallies
-    columns = (tally.c.partition, table.c.producer_id, table.c.producer_epoch)
+def _latest_sequences(
+    connection: Connection, topic: str, datacenter: str
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Returns (partition, producer id) → the highest (epoch, sequence) in the datacenter's log."""
+    span, tally = tables.spans, tables.tallies
+    columns = (tally.c.partition, span.c.producer_id, span.c.producer_epoch)
     query = (
-        select(*columns, func.max(table.c.last_sequence))
-        .join(tally, tally.c.id == table.c.tally_id)
+        select(*columns, func.max(span.c.last_sequence))
+        .join(tally, tally.c.id == span.c.tally_id)
         .where(
             tally.c.topic == topic,
-            tally.c.datacenter == dc,
+            tally.c.datacenter == datacenter,
             tally.c.tier == DATACENTER_TIER,
             tally.c.chosen,
-            table.c.producer_id >= 0,
+            span.c.producer_id >= 0,
         )
         .group_by(*columns)
     )

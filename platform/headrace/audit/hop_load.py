@@ -1,9 +1,8 @@
-"""Analysis against warehouse: the mirrored log against what the loads say they wrote, partition by partition.
-Pure.
+"""Analysis against warehouse: the mirrored log against the load reports, partition by partition. Pure.
 
-A load says which addresses it consumed and how many rows of which hour it wrote; the tally says how many
-records of that hour lie at which addresses. Rows and distinct offsets are both compared, so a row missing
-and a row twice do not cancel.
+A load reports which addresses it consumed and how many rows of each hour it wrote; a tally reports how many
+records of the hour lie at which addresses. Rows and distinct offsets are both compared, so a missing row and
+a duplicated row do not cancel.
 """
 
 from __future__ import annotations
@@ -14,145 +13,144 @@ from typing import NamedTuple
 from headrace.audit import wording
 from headrace.audit.evidence import (
     LOAD_HOP,
-    Counted,
+    CountedSpan,
     Evidence,
     Finding,
     PartitionEvidence,
     Policy,
-    Rows,
     Status,
+    WrittenRows,
 )
 from headrace.audit.intervals import covers, overlaps, subtract
 
-_NOWHERE = PartitionEvidence()
 
+class _Comparison(NamedTuple):
+    """One partition's hour: what the log holds of it, and what the loads wrote.
 
-class _Case(NamedTuple):
-    """One partition's hour: records surely consumed by loads, perhaps consumed (a load ended within the
-    span), spans not wholly consumed; and what was written."""
+    `consumed`: records in spans that loads consumed wholly. `partly_consumed`: records in spans that loads
+    consumed partly. `unloaded`: the spans that are not wholly consumed.
+    """
 
     partition: int
     place: PartitionEvidence
-    sure: int
-    perhaps: int
-    waiting: list[Counted]
-    rows: Rows
+    consumed: int
+    partly_consumed: int
+    unloaded: list[CountedSpan]
+    rows: WrittenRows
 
     @property
-    def handled(self) -> int:
-        """Records that a load accounted for, each once."""
+    def accounted(self) -> int:
+        """Records that a load wrote or dead-lettered, each counted once."""
         return self.rows.distinct_offsets + self.rows.dead_lettered
 
     @property
-    def words(self) -> str:
+    def name(self) -> str:
         return f"partition {self.partition} (partition {self.place.log_partition} of the analysis cluster)"
 
 
 def judge_load_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
-    """What is wrong between the analysis cluster's log and the warehouse."""
-    counted: dict[int, list[Counted]] = {}
-    for each in evidence.analysis_spans:
-        counted.setdefault(each.partition, []).append(each)
-    for partition in sorted(counted.keys() | evidence.rows.keys()):
-        case = _case(partition, counted.get(partition, []), evidence)
-        yield from _loaded(case, evidence, policy, now_ms)
-        if case.waiting:
-            yield _waiting(case, evidence, policy, now_ms)
+    """Yields the problems between the analysis cluster's log and the warehouse."""
+    spans: dict[int, list[CountedSpan]] = {}
+    for counted in evidence.analysis_spans:
+        spans.setdefault(counted.partition, []).append(counted)
+    for partition in sorted(spans.keys() | evidence.rows.keys()):
+        compared = _compare(partition, spans.get(partition, []), evidence)
+        yield from _judge_loaded(compared, evidence, policy, now_ms)
+        if compared.unloaded:
+            yield _judge_unloaded(compared, evidence, policy, now_ms)
 
 
-def _case(partition: int, spans: list[Counted], evidence: Evidence) -> _Case:
-    place = evidence.partitions.get(partition, _NOWHERE)
-    sure = perhaps = 0
-    waiting: list[Counted] = []
-    for each in spans:
-        first, end = each.span.first_address, each.span.end_address
-        if covers(place.warehouse_cover, first, end):
-            sure += each.span.record_count
+def _compare(partition: int, spans: list[CountedSpan], evidence: Evidence) -> _Comparison:
+    place = evidence.partition(partition)
+    consumed = partly_consumed = 0
+    unloaded: list[CountedSpan] = []
+    for counted in spans:
+        first, end = counted.span.first_address, counted.span.end_address
+        if covers(place.warehouse.cover, first, end):
+            consumed += counted.span.record_count
             continue
-        waiting.append(each)
-        if overlaps(place.warehouse_cover, first, end):
-            perhaps += each.span.record_count
-    return _Case(partition, place, sure, perhaps, waiting, evidence.rows.get(partition, Rows()))
+        unloaded.append(counted)
+        if overlaps(place.warehouse.cover, first, end):
+            partly_consumed += counted.span.record_count
+    rows = evidence.rows.get(partition, WrittenRows())
+    return _Comparison(partition, place, consumed, partly_consumed, unloaded, rows)
 
 
-def _loaded(case: _Case, evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
-    rows, cover = case.rows, case.place.warehouse_cover
+def _judge_loaded(
+    compared: _Comparison, evidence: Evidence, policy: Policy, now_ms: int
+) -> Iterator[Finding]:
+    """Yields lost and duplicated records among those that loads consumed."""
+    rows, cover, consumed = compared.rows, compared.place.warehouse.cover, compared.consumed
     extent = (cover[0][0], cover[-1][1]) if cover else (None, None)
-    if case.handled < case.sure:
-        count = case.sure - case.handled
+    if compared.accounted < consumed:
+        count = consumed - compared.accounted
         text = (
-            f"{wording.events(count, evidence)}, {case.words}, were not written by the loads that consumed "
-            "their "
-            f"addresses: {case.sure} counted in the log, {rows.distinct_offsets} distinct rows, "
-            f"{rows.dead_lettered} dead-lettered"
+            f"{wording.events(count, evidence)}, {compared.name}, were not written by the loads that "
+            f"consumed their addresses: {consumed} counted in the log, {rows.distinct_offsets} distinct "
+            f"rows, {rows.dead_lettered} dead-lettered"
         )
-        yield _finding(Status.LOST, text, count, case, extent)
+        yield _finding(Status.LOST, text, count, compared, extent)
     if rows.rows > rows.distinct_offsets:
         count = rows.rows - rows.distinct_offsets
         text = (
-            f"{wording.events(count, evidence)}, {case.words}, are in the warehouse more than once: "
+            f"{wording.events(count, evidence)}, {compared.name}, are in the warehouse more than once: "
             f"{rows.rows} rows of {rows.distinct_offsets} distinct offsets"
         )
-        yield _finding(Status.DUPLICATED, text, count, case, extent)
-    if case.handled > case.sure + case.perhaps:
-        count = case.handled - case.sure - case.perhaps
-        status, why = _why_more(case.place, policy, now_ms)
-        text = f"{wording.events(count, evidence)}, {case.words}, {why}"
-        yield _finding(status, text, count, case, extent)
+        yield _finding(Status.DUPLICATED, text, count, compared, extent)
+    if compared.accounted > consumed + compared.partly_consumed:
+        count = compared.accounted - consumed - compared.partly_consumed
+        status, why = _why_too_many(compared.place, policy, now_ms)
+        text = f"{wording.events(count, evidence)}, {compared.name}, {why}"
+        yield _finding(status, text, count, compared, extent)
 
 
-def _why_more(place: PartitionEvidence, policy: Policy, now_ms: int) -> tuple[Status, str]:
-    uncounted = subtract(place.warehouse_cover, place.analysis_cover)
+def _why_too_many(place: PartitionEvidence, policy: Policy, now_ms: int) -> tuple[Status, str]:
+    uncounted = subtract(place.warehouse.cover, place.analysis.cover)
     if not uncounted:
-        return Status.DUPLICATED, "were written by loads beyond what the log holds"
-    beat = place.analysis_beat
-    late = beat is None or now_ms - beat.at_ms >= policy.delay_ms
+        return Status.DUPLICATED, "were written by loads although the log does not hold them"
+    heartbeat = place.analysis.heartbeat
+    is_late = heartbeat is None or now_ms - heartbeat.at_ms >= policy.delay_ms
     return (
-        Status.UNKNOWN if late else Status.PENDING,
-        (
-            f"are loaded, but addresses {uncounted[0][0]} to {uncounted[-1][1]} are not counted by the "
-            "auditor "
-            "yet"
-        ),
+        Status.UNKNOWN if is_late else Status.PENDING,
+        f"are loaded, but the auditor has not counted addresses {uncounted[0][0]} to {uncounted[-1][1]} yet",
     )
 
 
-def _waiting(case: _Case, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
-    waiting = sum(each.span.record_count for each in case.waiting)
-    count = max(0, waiting - max(0, case.handled - case.sure))
-    low = min(each.span.first_address for each in case.waiting)
-    high = max(each.span.end_address for each in case.waiting)
-    status, why = _why_waiting(case, low, high, policy, now_ms)
-    text = f"{wording.events(count, evidence)}, {case.words}, {why} ({wording.addresses(low, high)})"
-    return _finding(status, text, count, case, (low, high))
+def _judge_unloaded(compared: _Comparison, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
+    unloaded = sum(counted.span.record_count for counted in compared.unloaded)
+    count = max(0, unloaded - max(0, compared.accounted - compared.consumed))
+    low = min(counted.span.first_address for counted in compared.unloaded)
+    high = max(counted.span.end_address for counted in compared.unloaded)
+    status, why = _why_unloaded(compared, low, high, policy, now_ms)
+    text = f"{wording.events(count, evidence)}, {compared.name}, {why} ({wording.addresses(low, high)})"
+    return _finding(status, text, count, compared, (low, high))
 
 
-def _why_waiting(case: _Case, low: int, high: int, policy: Policy, now_ms: int) -> tuple[Status, str]:
-    age_ms = now_ms - max(each.counted_ms for each in case.waiting)
-    for gap in case.place.warehouse_gaps:
-        if gap.start < high and low < gap.end:
-            where = f"addresses {gap.start} to {gap.end}"
-            return (
-                Status.LOST,
-                f"will not be loaded: the load was told to go on behind {where}: {gap.reason}",
-            )
+def _why_unloaded(
+    compared: _Comparison, low: int, high: int, policy: Policy, now_ms: int
+) -> tuple[Status, str]:
+    warehouse = compared.place.warehouse
+    age_ms = now_ms - max(counted.counted_ms for counted in compared.unloaded)
+    if gap := warehouse.gap_in(low, high):
+        skipped = f"an operator let the load skip addresses {gap.start} to {gap.end}"
+        return Status.LOST, f"will not be loaded: {skipped}: {gap.cause}"
     if age_ms < policy.load_delay_ms:
         return Status.PENDING, "have not been loaded yet"
-    if not case.place.warehouse_cover:
+    if not warehouse.cover:
         return Status.UNKNOWN, "have not been loaded: no load of that partition was ever reported"
-    overdue, end = wording.lasting(age_ms - policy.load_delay_ms), case.place.warehouse_cover[-1][1]
+    overdue, end = wording.duration(age_ms - policy.load_delay_ms), warehouse.cover[-1][1]
     return Status.UNKNOWN, f"are overdue by {overdue}: loads have consumed up to address {end}"
 
 
 def _finding(
-    status: Status, text: str, count: int, case: _Case, extent: tuple[int | None, int | None]
+    status: Status, text: str, count: int, compared: _Comparison, extent: tuple[int | None, int | None]
 ) -> Finding:
     return Finding(
         status,
         LOAD_HOP,
         text,
         record_count=count,
-        partition=case.partition,
+        partition=compared.partition,
         after_address=extent[0],
         before_address=extent[1],
     )

@@ -1,8 +1,8 @@
-"""Producer against datacenter: what was handed over, by identity, against what the log holds. Pure.
+"""Producer against datacenter: the publishers' claims against the log, identity by identity. Pure.
 
-A loss is called one only when the missing numbers cannot come any more: the log already holds a later
-number of the same producer and partition (the broker takes them in order), or the delay has passed and the
-datacenter's auditor has counted since. Silence of publishers and auditors is judged in `audit.silence`.
+Missing records are lost only once they cannot arrive any more: the log holds a later sequence number of the
+same producer and partition (the broker accepts them in order), or the delay has passed and the datacenter's
+auditor has counted since. `audit.silence` judges publishers and auditors that stopped reporting.
 """
 
 from __future__ import annotations
@@ -14,26 +14,24 @@ from typing import Final, NamedTuple
 from headrace.audit import wording
 from headrace.audit.evidence import (
     PRODUCER_HOP,
-    Beat,
     Claim,
-    Counted,
+    CountedSpan,
     Evidence,
     Finding,
-    PartitionEvidence,
+    Heartbeat,
     Policy,
     Status,
+    TierEvidence,
 )
 from headrace.audit.intervals import Interval, covers, stretches, subtract, union
 from headrace.audit.silence import judge_silence
 from headrace.audit.tally import NO_PRODUCER
 
-BEAT_STALE_MAX_MS: Final = 5_000  # how old an auditor's knowledge of a log's end may be when it beats
-
-_NOWHERE = PartitionEvidence()
+END_STALE_MAX_MS: Final = 5_000  # how old the end address in a heartbeat may be
 
 
 class Identity(NamedTuple):
-    """Whose sequence numbers they are."""
+    """The partition, producer and epoch that sequence numbers belong to."""
 
     partition: int
     producer_id: int
@@ -41,36 +39,37 @@ class Identity(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """One identity's claims and counted spans in this hour, and what they are judged by."""
+    """One identity's claims and counted spans in an hour, with all that is needed to judge them."""
 
     identity: Identity
     claims: list[Claim]
-    counted: list[Counted]
+    counted: list[CountedSpan]
     evidence: Evidence
     policy: Policy
     now_ms: int
 
     @property
-    def place(self) -> PartitionEvidence:
-        return self.evidence.partitions.get(self.identity.partition, _NOWHERE)
+    def log(self) -> TierEvidence:
+        """How far the datacenter's auditor has counted the partition's log."""
+        return self.evidence.partition(self.identity.partition).datacenter
 
     def claimed(self, *, withdrawn: bool) -> list[Interval]:
         return union(
-            (each.first_sequence, each.last_sequence + 1)
-            for each in self.claims
-            if each.withdrawn is withdrawn
+            (claim.first_sequence, claim.last_sequence + 1)
+            for claim in self.claims
+            if claim.withdrawn is withdrawn
         )
 
-    def spans_with(self, start: int, end: int) -> list[Counted]:
+    def spans_with(self, start: int, end: int) -> list[CountedSpan]:
         return [
-            each
-            for each in self.counted
-            if each.span.first_sequence < end and start <= each.span.last_sequence
+            counted
+            for counted in self.counted
+            if counted.span.first_sequence < end and start <= counted.span.last_sequence
         ]
 
 
 class _Missing(NamedTuple):
-    """Claimed numbers [start, end) that are not in the log, and the addresses between which they would be."""
+    """Claimed sequences [start, end) that are not in the log; they would lie between `after` and `before`."""
 
     start: int
     end: int
@@ -80,14 +79,15 @@ class _Missing(NamedTuple):
 
 
 def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
-    """What is wrong between the producers and their datacenter's log."""
+    """Yields the problems between the producers and their datacenter's log."""
     for case in _cases(evidence, policy, now_ms):
         if case.identity.producer_id == NO_PRODUCER:
             yield from _anonymous(case)
             continue
         withdrawn = case.claimed(withdrawn=True)
         live = subtract(case.claimed(withdrawn=False), withdrawn)
-        logged = [(each.span.first_sequence, each.span.last_sequence + 1) for each in case.counted]
+        spans = (counted.span for counted in case.counted)
+        logged = [(span.first_sequence, span.last_sequence + 1) for span in spans]
         unclaimed: list[Interval] = []
         for stretch in stretches(live, logged):
             if not stretch.right:
@@ -98,7 +98,7 @@ def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
                 unclaimed.append((stretch.start, stretch.end))
         for stretch in stretches(union(unclaimed), withdrawn):
             if stretch.left and stretch.right:
-                yield _both_numbers(case, stretch.start, stretch.end)
+                yield _renumbered_twice(case, stretch.start, stretch.end)
             elif stretch.left:
                 yield from _unclaimed(case, stretch.start, stretch.end)
     yield from judge_silence(evidence, policy, now_ms)
@@ -106,20 +106,21 @@ def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
 
 def _cases(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[_Case]:
     claims: defaultdict[Identity, list[Claim]] = defaultdict(list)
-    counted: defaultdict[Identity, list[Counted]] = defaultdict(list)
+    spans: defaultdict[Identity, list[CountedSpan]] = defaultdict(list)
     for claim in evidence.claims:
         claims[Identity(claim.partition, claim.producer_id, claim.producer_epoch)].append(claim)
-    for each in evidence.datacenter_spans:
-        counted[Identity(each.partition, each.span.producer_id, each.span.producer_epoch)].append(each)
-    for identity in sorted(claims.keys() | counted.keys()):
-        yield _Case(identity, claims[identity], counted[identity], evidence, policy, now_ms)
+    for counted in evidence.datacenter_spans:
+        span = counted.span
+        spans[Identity(counted.partition, span.producer_id, span.producer_epoch)].append(counted)
+    for identity in sorted(claims.keys() | spans.keys()):
+        yield _Case(identity, claims[identity], spans[identity], evidence, policy, now_ms)
 
 
 def _missing(case: _Case, start: int, end: int) -> Finding:
     reported_ms = max(
-        each.reported_ms
-        for each in case.claims
-        if each.first_sequence < end and start <= each.last_sequence and not each.withdrawn
+        claim.reported_ms
+        for claim in case.claims
+        if claim.first_sequence < end and start <= claim.last_sequence and not claim.withdrawn
     )
     missing = _Missing(start, end, reported_ms, *_neighbours(case, start))
     status, why = _why_missing(case, missing)
@@ -129,80 +130,76 @@ def _missing(case: _Case, start: int, end: int) -> Finding:
 
 
 def _why_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
-    """The verdict on missing numbers: first whether all was looked at, then whether they can still come."""
-    dc, beat = case.evidence.datacenter, case.place.datacenter_beat
-    young = case.now_ms - missing.reported_ms < case.policy.delay_ms
-    pending = (Status.PENDING, f"have not been seen in {dc}'s log yet")
-    if beat is None:
-        if young:
+    """Decides first whether the whole log was counted, then whether the records can still arrive."""
+    datacenter, heartbeat = case.evidence.datacenter, case.log.heartbeat
+    is_recent = case.now_ms - missing.reported_ms < case.policy.delay_ms
+    pending = (Status.PENDING, f"have not been seen in {datacenter}'s log yet")
+    if heartbeat is None:
+        if is_recent:
             return pending
-        why = f"{dc}'s auditor has said nothing about that partition; is it running?"
+        why = f"{datacenter}'s auditor has never reported on that partition; is it running?"
         return Status.UNKNOWN, f"were never counted: {why}"
-    unseen = _unseen(case, missing, beat)
-    if unseen is not None:
-        return pending if young and not unseen[1] else (Status.UNKNOWN, unseen[0])
-    if _is_passed(case, missing) or _is_over(case, missing, beat):
-        return Status.LOST, f"never reached {dc}'s log"
-    if young:
+    uncounted = _uncounted(case, missing, heartbeat)
+    if uncounted is not None:
+        why, is_final = uncounted
+        return pending if is_recent and not is_final else (Status.UNKNOWN, why)
+    if _is_passed(case, missing) or _is_over(case, missing, heartbeat):
+        return Status.LOST, f"never reached {datacenter}'s log"
+    if is_recent:
         return pending
-    if beat.at_ms < missing.reported_ms + case.policy.delay_ms:
-        return (
-            Status.UNKNOWN,
-            f"have not been seen: {dc}'s auditor is silent since {wording.instant(beat.at_ms)}",
-        )
-    if beat.counted_to_address < beat.end_address:
-        progress = f"has counted to address {beat.counted_to_address} of {beat.end_address}"
-        return Status.UNKNOWN, f"have not been seen: {dc}'s auditor {progress}"
-    return Status.LOST, f"never reached {dc}'s log"
+    if heartbeat.at_ms < missing.reported_ms + case.policy.delay_ms:
+        why = f"{datacenter}'s auditor has not reported since {wording.instant(heartbeat.at_ms)}"
+        return Status.UNKNOWN, f"have not been seen: {why}"
+    if heartbeat.counted_to_address < heartbeat.end_address:
+        progress = f"has counted to address {heartbeat.counted_to_address} of {heartbeat.end_address}"
+        return Status.UNKNOWN, f"have not been seen: {datacenter}'s auditor {progress}"
+    return Status.LOST, f"never reached {datacenter}'s log"
 
 
-def _unseen(case: _Case, missing: _Missing, beat: Beat) -> tuple[str, bool] | None:
-    """Why the place where they would be was not wholly looked at, and whether it never will be."""
-    place, dc = case.place, case.evidence.datacenter
+def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[str, bool] | None:
+    """Returns why not all of the log was counted where they would lie, and whether it never will be."""
+    log, datacenter = case.log, case.evidence.datacenter
     low = missing.after
     if low is None:
-        low = place.datacenter_cover[0][0] if place.datacenter_cover else 0
-    high = beat.counted_to_address if missing.before is None else missing.before
-    for gap in place.datacenter_gaps:
-        if gap.start < high and low < gap.end:
-            where = f"addresses {gap.start} to {gap.end}, which {dc}'s auditor could not count"
-            return f"may lie in {where}: {gap.reason}", True
-    if low < high and not covers(place.datacenter_cover, low, high):
+        low = log.cover[0][0] if log.cover else 0
+    high = heartbeat.counted_to_address if missing.before is None else missing.before
+    if gap := log.gap_in(low, high):
+        where = f"addresses {gap.start} to {gap.end}, which {datacenter}'s auditor could not count"
+        return f"may lie in {where}: {gap.cause}", True
+    if low < high and not covers(log.cover, low, high):
         why = f"not all of addresses {low} to {high} is counted"
-        return f"may lie where a tally of {dc}'s auditor is missing: {why}", False
+        return f"may lie where a tally of {datacenter}'s auditor is missing: {why}", False
     return None
 
 
 def _is_passed(case: _Case, missing: _Missing) -> bool:
-    """Whether the log goes on behind them, and their publisher has had its time to say that it renumbered
-    them.
-    """
+    """Whether the log continues behind them, and their publisher has had time to report new numbers."""
     partition, producer_id, epoch = case.identity
-    passed = case.evidence.latest.get((partition, producer_id), (-1, -1)) > (epoch, missing.end - 1)
-    life = case.evidence.life_of(producer_id)
-    said_all = life is not None and life.closed and life.last_ms >= missing.reported_ms
-    return passed and (said_all or case.now_ms - missing.reported_ms >= case.policy.report_grace_ms)
+    is_passed = case.evidence.latest.get((partition, producer_id), (-1, -1)) > (epoch, missing.end - 1)
+    publisher = case.evidence.publisher_of(producer_id)
+    is_closed = publisher is not None and publisher.closed and publisher.last_ms >= missing.reported_ms
+    return is_passed and (is_closed or case.now_ms - missing.reported_ms >= case.policy.report_grace_ms)
 
 
-def _is_over(case: _Case, missing: _Missing, beat: Beat) -> bool:
-    """Whether their publisher has ended in order, and all of the log was counted after that."""
-    life = case.evidence.life_of(case.identity.producer_id)
-    if life is None or not life.closed or life.last_ms < missing.reported_ms:
+def _is_over(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> bool:
+    """Whether their publisher has closed, and the whole log was counted after that."""
+    publisher = case.evidence.publisher_of(case.identity.producer_id)
+    if publisher is None or not publisher.closed or publisher.last_ms < missing.reported_ms:
         return False
-    counted_all = beat.counted_to_address >= beat.end_address
-    return counted_all and beat.at_ms >= life.last_ms + BEAT_STALE_MAX_MS
+    is_counted = heartbeat.counted_to_address >= heartbeat.end_address
+    return is_counted and heartbeat.at_ms >= publisher.last_ms + END_STALE_MAX_MS
 
 
 def _neighbours(case: _Case, start: int) -> tuple[int | None, int | None]:
-    """The end address of what precedes the missing numbers in the log, and the start of what follows them."""
-    here = (case.identity.producer_epoch, start)
+    """Returns the end of the records before sequence `start` in the log, and the start of those behind it."""
+    missing = (case.identity.producer_epoch, start)
     before: list[int] = []
     following: list[int] = []
-    for each in case.evidence.datacenter_spans:
-        span = each.span
-        if (each.partition, span.producer_id) != case.identity[:2]:
+    for counted in case.evidence.datacenter_spans:
+        span = counted.span
+        if (counted.partition, span.producer_id) != case.identity[:2]:
             continue
-        if (span.producer_epoch, span.first_sequence) < here:
+        if (span.producer_epoch, span.first_sequence) < missing:
             before.append(span.end_address)
         else:
             following.append(span.first_address)
@@ -216,23 +213,22 @@ def _repeated(case: _Case, start: int, end: int, times: int) -> Finding:
     return _finding(case, Status.DUPLICATED, "from", why, start, end, extent, (end - start) * (times - 1))
 
 
-def _both_numbers(case: _Case, start: int, end: int) -> Finding:
+def _renumbered_twice(case: _Case, start: int, end: int) -> Finding:
     extent = _extent(case.spans_with(start, end))
     why = (
         f"are in {case.evidence.datacenter}'s log ({wording.addresses(*extent)}) although the producer "
-        "gave them "
-        "new numbers and sent them again"
+        "gave them new numbers and sent them again"
     )
     return _finding(case, Status.DUPLICATED, "from", why, start, end, extent)
 
 
 def _unclaimed(case: _Case, start: int, end: int) -> Iterator[Finding]:
-    reporting = case.evidence.life_of(case.identity.producer_id) is not None
-    if not reporting and case.policy.accepts_foreign(case.evidence.topic):
+    is_reporting = case.evidence.publisher_of(case.identity.producer_id) is not None
+    if not is_reporting and case.policy.accepts_foreign(case.evidence.topic):
         return
     spans = case.spans_with(start, end)
     extent = _extent(spans)
-    report = "that its reports do not mention" if reporting else "without any producer report"
+    report = "that its reports do not mention" if is_reporting else "without any producer report"
     why = f"are in {case.evidence.datacenter}'s log {report} ({wording.addresses(*extent)})"
     yield _finding(case, _status_of_unreported(case, spans), "from", why, start, end, extent)
 
@@ -240,7 +236,7 @@ def _unclaimed(case: _Case, start: int, end: int) -> Iterator[Finding]:
 def _anonymous(case: _Case) -> Iterator[Finding]:
     if case.policy.accepts_foreign(case.evidence.topic):
         return
-    count = sum(each.span.record_count for each in case.counted)
+    count = sum(counted.span.record_count for counted in case.counted)
     extent = _extent(case.counted)
     yield Finding(
         _status_of_unreported(case, case.counted),
@@ -255,13 +251,14 @@ def _anonymous(case: _Case) -> Iterator[Finding]:
     )
 
 
-def _status_of_unreported(case: _Case, spans: list[Counted]) -> Status:
-    age_ms = case.now_ms - max(each.counted_ms for each in spans)
+def _status_of_unreported(case: _Case, spans: list[CountedSpan]) -> Status:
+    age_ms = case.now_ms - max(counted.counted_ms for counted in spans)
     return Status.PENDING if age_ms < case.policy.delay_ms else Status.UNKNOWN
 
 
-def _extent(spans: list[Counted]) -> tuple[int, int]:
-    return min(each.span.first_address for each in spans), max(each.span.end_address for each in spans)
+def _extent(spans: list[CountedSpan]) -> tuple[int, int]:
+    low = min(counted.span.first_address for counted in spans)
+    return low, max(counted.span.end_address for counted in spans)
 
 
 def _finding(
@@ -275,20 +272,20 @@ def _finding(
     record_count: int | None = None,
 ) -> Finding:
     partition, producer_id, epoch = case.identity
-    life = case.evidence.life_of(producer_id)
+    publisher = case.evidence.publisher_of(producer_id)
     count = end - start if record_count is None else record_count
-    who = wording.producer(case.evidence, producer_id)
-    which = wording.sequences(start, end - 1, partition)
+    producer = wording.producer(case.evidence, producer_id)
+    sequences = wording.sequences(start, end - 1, partition)
     return Finding(
         status,
         PRODUCER_HOP,
-        f"{wording.events(count, case.evidence)}, {verb} {who}, {which}, {why}",
+        f"{wording.events(count, case.evidence)}, {verb} {producer}, {sequences}, {why}",
         record_count=count,
         partition=partition,
         producer_id=producer_id,
         producer_epoch=epoch,
-        service=life.service if life else None,
-        server=life.server if life else None,
+        service=publisher.service if publisher else None,
+        server=publisher.server if publisher else None,
         sequences=(start, end - 1),
         after_address=extent[0],
         before_address=extent[1],

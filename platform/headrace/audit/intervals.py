@@ -22,7 +22,7 @@ class Stretch(NamedTuple):
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same numbers, each once, as sorted intervals that do not touch."""
+    """Returns the same numbers, each once, as sorted intervals that do not touch."""
     out: list[Interval] = []
     for start, end in sorted(each for each in intervals if each[0] < each[1]):
         if out and start <= out[-1][1]:
@@ -34,7 +34,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def subtract(whole: Iterable[Interval], taken: Iterable[Interval]) -> list[Interval]:
-    """What is in `whole` and not in `taken`."""
+    """Returns the numbers in `whole` that are not in `taken`."""
     return [
         (each.start, each.end)
         for each in stretches(union(whole), union(taken))
@@ -43,7 +43,7 @@ def subtract(whole: Iterable[Interval], taken: Iterable[Interval]) -> list[Inter
 
 
 def covers(intervals: Sequence[Interval], start: int, end: int) -> bool:
-    """Whether all of `start` to `end - 1` is in `intervals`, which are as `union` gives them."""
+    """Whether all numbers from `start` to `end - 1` are in `intervals`, which must come from `union`."""
     return start >= end or any(low <= start and end <= high for low, high in intervals)
 
 
@@ -53,9 +53,9 @@ def overlaps(intervals: Iterable[Interval], start: int, end: int) -> bool:
 
 
 def stretches(left: Iterable[Interval], right: Iterable[Interval]) -> list[Stretch]:
-    """Both multisets side by side: sorted stretches of constant multiplicity, without those where both are 0.
+    """Compares two multisets: returns sorted stretches of constant multiplicity in both.
 
-    Neighbouring stretches differ in a multiplicity.
+    Numbers that are in neither are left out. Adjacent stretches differ in a multiplicity.
     """
     steps: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
     for side, intervals in enumerate((left, right)):

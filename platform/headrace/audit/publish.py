@@ -1,6 +1,6 @@
-"""Publishing monitoring events: header, Avro, an acknowledgement of every replica.
+"""Publishing audit records: header, Avro, acknowledgement by all in-sync replicas.
 
-Owns the producer's side of the audit topics, and their making.
+Owns the producer's side of the audit topics, and their creation.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -27,19 +25,17 @@ FLUSH_TIMEOUT_S: Final = 60.0
 
 
 class AuditPublishError(Exception):
-    """Something said could not be published: say it again.
+    """A record could not be published.
 
-    The records since the last `flush` may or may not be in the log.
+    The records since the last `flush` may or may not be in the log: publish them again.
     """
 
 
 class AuditPublisher:
-    """Publishes audit records to one topic, which it creates if it is not there. One thread uses it at a
-    time.
+    """Publishes audit records to one topic, which it creates if necessary. One thread uses it at a time.
 
-    `topic` is `AUDIT_TOPIC` in a datacenter whose own cluster takes it, `ANALYSIS_AUDIT_TOPIC` in the
-    analysis cluster. Schemas are registered under the record's full name, since one topic carries several
-    kinds.
+    `topic` is `ANALYSIS_AUDIT_TOPIC` in the analysis cluster, `AUDIT_TOPIC` elsewhere. Schemas are registered
+    under the record's full name, because the topic carries records of several kinds.
     """
 
     def __init__(
@@ -49,18 +45,12 @@ class AuditPublisher:
         registry_url: str,
         datacenter: str,
         service: str,
-        server: str | None = None,
         topic: str = AUDIT_TOPIC,
-        schemas_dir: Path | None = None,
-        wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._datacenter = datacenter
         self._service = service
-        self._server = server or socket.gethostname()
-        self._schemas_dir = schemas_dir
-        self._wall_ms = wall_ms
         self._registry = SchemaRegistryClient(registry_url)
         self._producer = Producer(bootstrap, client_id=f"audit-{service}", compression="zstd")
         self._serializers: dict[str, AvroSerializer] = {}
@@ -68,28 +58,28 @@ class AuditPublisher:
         self._has_topic = False
 
     def publish(self, record: AuditRecord) -> None:
-        """Hand over one record; `flush` says whether it arrived. Raises `AuditPublishError`."""
-        now_ms = self._wall_ms()
+        """Sends one record; `flush` waits for it. Raises `AuditPublishError`."""
+        time_ms = now_ms()
         header = {
-            "time": to_datetime(now_ms),
+            "time": to_datetime(time_ms),
             "datacenter": self._datacenter,
-            "server": self._server,
+            "server": socket.gethostname(),
             "service": self._service,
             "guid": str(uuid.uuid4()),
         }
         try:
-            self._make_topic()
+            self._ensure_topic()
             serializer = self._serializer(record.schema_file)
             value = serializer.serialize(self._topic, {"header": header, **record.to_avro()})
             key = record.key().encode()
-            self._unacknowledged.append(self._producer.send(self._topic, value, key=key, timestamp_ms=now_ms))
+            self._unacknowledged.append(
+                self._producer.send(self._topic, value, key=key, timestamp_ms=time_ms)
+            )
         except (ClientError, RegistryError, RegistryUnavailableError) as error:
             raise AuditPublishError(f"could not publish to {self._topic}: {error}") from error
 
     def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Return once everything published is acknowledged by all in-sync replicas, or raise
-        `AuditPublishError`.
-        """
+        """Returns once all in-sync replicas have acknowledged everything. Raises `AuditPublishError`."""
         waiting, self._unacknowledged = self._unacknowledged, []
         deadline = time.monotonic() + timeout_s
         try:
@@ -100,7 +90,7 @@ class AuditPublisher:
             raise AuditPublishError(f"could not publish to {self._topic}: {error}") from error
 
     def close(self) -> None:
-        """End; what was not flushed is given up."""
+        """Closes the connections. Records that are not flushed may be lost."""
         self._producer.close(0.0)
         self._registry.close()
 
@@ -112,7 +102,7 @@ class AuditPublisher:
     ) -> None:
         self.close()
 
-    def _make_topic(self) -> None:
+    def _ensure_topic(self) -> None:
         if self._has_topic:
             return
         with Admin(self._bootstrap) as admin:
@@ -125,18 +115,18 @@ class AuditPublisher:
         self._has_topic = True
 
     def _serializer(self, schema_file: str) -> AvroSerializer:
-        known = self._serializers.get(schema_file)
-        if known is None:
-            text = read_schema(schema_file, self._schemas_dir)
-            known = AvroSerializer(self._registry, text, strategy=record_name_subject)
-            self._serializers[schema_file] = known
-        return known
+        serializer = self._serializers.get(schema_file)
+        if serializer is None:
+            text = read_schema(schema_file)
+            serializer = AvroSerializer(self._registry, text, strategy=record_name_subject)
+            self._serializers[schema_file] = serializer
+        return serializer
 
 
 def publish_load(publisher: AuditPublisher, load: LoadReport, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-    """Say one committed load, in as many records as its size takes, and wait until all are safe.
+    """Publishes the report of a committed load, in as many records as its size takes, and flushes.
 
-    Raises `AuditPublishError`; the whole call may be repeated, now or by a later run, without harm.
+    Raises `AuditPublishError`; the call may be repeated, now or by a later run, without harm.
     """
     for piece in load.split():
         publisher.publish(piece)

@@ -1,7 +1,7 @@
-"""Reading the audit topics: bytes to records, positions that go with them. Owns one consumer.
+"""Reading the audit topics: bytes to records, with the positions behind them. Owns one consumer.
 
-A value that is no audit record is counted, logged and passed over; a registry that does not answer is
-waited for.
+A value that is not an audit record is counted, logged and skipped. A registry that does not respond is
+retried, so that no record is lost.
 """
 
 from __future__ import annotations
@@ -10,8 +10,16 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headrace.audit.fold import FoldedRecord, Said
-from headrace.audit.records import Gap, LoadReport, Positions, ProducerReport, RangeTally, to_ms
+from headrace.audit.records import (
+    AnyAuditRecord,
+    GapRecord,
+    HeartbeatRecord,
+    LoadReport,
+    ProducerReport,
+    RangeTally,
+    ReceivedRecord,
+    to_ms,
+)
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import OffsetOutOfRangeError
@@ -30,31 +38,50 @@ logger = logging.getLogger(__name__)
 RECORDS_PER_POLL_MAX: Final = 2_000
 
 SCHEMA_FILES: Final = (
-    *(kind.schema_file for kind in (RangeTally, Positions, Gap, LoadReport)),
+    *(kind.schema_file for kind in (RangeTally, HeartbeatRecord, GapRecord, LoadReport)),
     AUDIT_PRODUCER_SCHEMA,
 )
 
-_READERS: Final[dict[str, Callable[[Mapping[str, Any]], FoldedRecord]]] = {
+_READERS: Final[dict[str, Callable[[Mapping[str, Any]], AnyAuditRecord]]] = {
     "headrace.audit.RangeTally": RangeTally.from_avro,
-    "headrace.audit.Positions": Positions.from_avro,
-    "headrace.audit.Gap": Gap.from_avro,
+    "headrace.audit.Positions": HeartbeatRecord.from_avro,
+    "headrace.audit.Gap": GapRecord.from_avro,
     "headrace.audit.Load": LoadReport.from_avro,
     "headrace.audit.ProducerReport": ProducerReport.from_avro,
 }
 
 
-class Read(NamedTuple):
-    """What one poll brought, and where to go on after it: (topic, partition) → address."""
+class Polled(NamedTuple):
+    """What one poll returned; `positions` are the addresses behind it, by (topic, partition)."""
 
-    said: list[Said]
+    records: list[ReceivedRecord]
     positions: dict[tuple[str, int], int]
 
 
-class AuditReader:
-    """Reads all partitions of `topics`, from where `start_at` says; partitions it does not name from the
-    beginning.
+class ReportedProducers:
+    """The producers that have reported: each of their batches is known to hold events of one bucket only."""
 
-    Topics and partitions that come later are found by `discover`. One thread uses it.
+    def __init__(self) -> None:
+        self._known: set[tuple[str, int]] = set()
+
+    def add(self, producers: Iterable[tuple[str, int]]) -> None:
+        """Adds (datacenter, producer id) pairs."""
+        self._known.update(producers)
+
+    def learn(self, received: ReceivedRecord) -> None:
+        """Adds the producers of a producer report; ignores other records."""
+        if isinstance(received.record, ProducerReport):
+            self.add((received.datacenter, producer_id) for producer_id in received.record.producer_ids())
+
+    def trusts(self, datacenter: str, producer_id: int) -> bool:
+        """Whether that producer has reported."""
+        return (datacenter, producer_id) in self._known
+
+
+class AuditReader:
+    """Reads all partitions of `topics`, from `start_at` or else from their beginning. One thread uses it.
+
+    `discover` finds topics and partitions that are created later.
     """
 
     def __init__(
@@ -73,13 +100,13 @@ class AuditReader:
         self._registry = SchemaRegistryClient(registry_url)
         self._deserializer = AvroDeserializer(self._registry)
         self._consumer = Consumer(bootstrap, client_id=client_id, auto_offset_reset="error")
-        self._left_over: list[Any] = []
+        self._undecoded: list[Any] = []
 
-    def teach_registry(self) -> None:
-        """Make sure that the first registry knows today's audit schemas, whoever wrote with them.
+    def register_schemas(self) -> None:
+        """Makes sure that the first registry has the current audit schemas.
 
-        Ids follow from the content, so records of a datacenter whose registry cannot be reached are
-        readable too. Raises `RegistryError`, `RegistryUnavailableError`.
+        Ids follow from the content, so the records of a datacenter whose registry cannot be reached are
+        readable, too. Raises `RegistryError`, `RegistryUnavailableError`.
         """
         for file_name in SCHEMA_FILES:
             text = read_schema(file_name)
@@ -91,7 +118,7 @@ class AuditReader:
         self._admin.close()
 
     def discover(self) -> list[tuple[str, int]]:
-        """Take up topics and partitions that are new; returns all that are read. Raises `ClientError`."""
+        """Starts to read new topics and partitions; returns all that are read. Raises `ClientError`."""
         known = self._admin.topics()
         wanted = [
             (topic, partition)
@@ -111,51 +138,48 @@ class AuditReader:
         return self._consumer.assignment
 
     def seek_to_timestamp(self, timestamp_ms: int) -> None:
-        """Go to the first records that young, everywhere."""
+        """Moves every partition to its first record with this timestamp or later."""
         for topic, partition in self._consumer.assignment:
             self._consumer.seek_to_timestamp(topic, partition, timestamp_ms)
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """Where each partition read ends now. Raises `ClientError`."""
+        """Returns the current end of each partition that is read. Raises `ClientError`."""
         ends: dict[tuple[str, int], int] = {}
         for topic in {topic for topic, _ in self._consumer.assignment}:
             for partition, found in self._admin.list_offsets(topic, LATEST).items():
                 ends[topic, partition] = found.offset
         return ends
 
-    def poll(self, timeout_s: float) -> Read:
-        """Records that came, in order within each partition.
+    def poll(self, timeout_s: float) -> Polled:
+        """Returns records that have arrived, in order within each partition.
 
-        Raises `ClientError`, `RegistryError`, `RegistryUnavailableError`: call again, nothing is passed over.
+        Raises `ClientError`, `RegistryError`, `RegistryUnavailableError`; the next call loses nothing.
         """
-        if not self._left_over:
+        if not self._undecoded:
             try:
-                self._left_over = self._consumer.poll(timeout_s, max_records=RECORDS_PER_POLL_MAX)
+                self._undecoded = self._consumer.poll(timeout_s, max_records=RECORDS_PER_POLL_MAX)
             except OffsetOutOfRangeError as error:
-                self._begin_again(error)
-        # Decoded before they are let go: a registry that does not answer must not lose them.
-        read = Read([], {})
-        for record in self._left_over:
-            said = self._decode(record)
-            if said is not None:
-                read.said.append(said)
-        for record in self._left_over:
+                self._restart_at_beginning(error)
+        # Kept until all are decoded: they must not be lost if the registry does not respond.
+        decoded = [self._decode(record) for record in self._undecoded]
+        positions = {}
+        for record in self._undecoded:
             key = (record.topic, record.partition)
-            read.positions[key] = self._consumer.position(*key)
-        self._left_over = []
-        return read
+            positions[key] = self._consumer.position(*key)
+        self._undecoded = []
+        return Polled([received for received in decoded if received is not None], positions)
 
-    def _begin_again(self, error: OffsetOutOfRangeError) -> None:
+    def _restart_at_beginning(self, error: OffsetOutOfRangeError) -> None:
         start = self._admin.list_offsets(error.topic, EARLIEST, partitions=[error.partition])
         address = start[error.partition].offset
-        logger.warning("%s; going on at %d, where that log begins now", error, address)
+        logger.warning("%s; continuing at %d, where the log begins now", error, address)
         self._consumer.seek(error.topic, error.partition, address)
 
-    def _decode(self, record: Any) -> Said | None:
+    def _decode(self, record: Any) -> ReceivedRecord | None:
         try:
             name, data = self._deserializer.read(record.value or b"")
             header = data["header"]
-            return Said(
+            return ReceivedRecord(
                 _READERS[name](data),
                 header["datacenter"],
                 header["service"],
@@ -172,7 +196,7 @@ class AuditReader:
         ) as error:
             self.unreadable_count += 1
             logger.warning(
-                "no audit record at %s-%d, offset %d, passed over: %s",
+                "skipping %s-%d, offset %d, which is not an audit record: %s",
                 record.topic,
                 record.partition,
                 record.offset,

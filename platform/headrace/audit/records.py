@@ -1,8 +1,7 @@
-"""The monitoring events of `_audit` as Python values, and their Avro shapes. Owns names and conversions;
-does no I/O.
+"""The audit records of `_audit` as Python values, and their Avro form. Owns names and conversions; no I/O.
 
-Every record begins with the common `header`; the publisher fills it (`audit.publish`). Schemas:
-`schemas/audit-*.avsc`. The producer tier's schema belongs to `events`; here it is only read.
+Schemas: `schemas/audit-*.avsc`. Every record begins with a common `header`, which the publisher adds
+(`audit.publish`). The producer report is written by `events`; here it is only read.
 
 A record may arrive twice, late, or in any order: each carries the key under which the store keeps it once.
 """
@@ -10,15 +9,15 @@ A record may arrive twice, late, or in any order: each carries the key under whi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from headrace.audit.tally import Span
 
 AUDIT_TOPIC: Final = "_audit"
-# In the analysis cluster `_audit` is made of mirror partitions, which take nothing from ordinary producers;
-# what that cluster itself has to say (its auditor, the warehouse, the mirrors) goes to a topic of its own.
+# In the analysis cluster `_audit` consists of mirror partitions, which refuse ordinary producers. That
+# cluster's own reports (its auditor's, the warehouse's, the mirrors') go to this topic.
 ANALYSIS_AUDIT_TOPIC: Final = "_audit_analysis"
 
 DATACENTER_TIER: Final = "datacenter"
@@ -29,23 +28,23 @@ LOAD_HOURS_PER_RECORD_MAX: Final = 20_000
 
 
 class AuditRecord(Protocol):
-    """What `audit.publish` can publish: names its schema and gives itself as Avro data without the header."""
+    """A record that `audit.publish` can publish."""
 
     schema_file: ClassVar[str]
 
-    def to_avro(self) -> dict[str, Any]: ...
+    def to_avro(self) -> dict[str, Any]:
+        """Returns the Avro data without the header."""
 
     def key(self) -> str:
-        """The partitioning key: records that belong together stay in order."""
-        ...
+        """Returns the partitioning key: records of one key stay in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeTally:
-    """What one log range [from_address, to_address) holds. `partition` is the source's, `log_partition` the
-    one counted.
+    """The tally of one log range [from_address, to_address).
 
-    They differ only in tier `analysis`, where several datacenters share a topic.
+    `partition` is the source's, `log_partition` the one counted. They differ only in tier `analysis`, where
+    several datacenters share a topic.
     """
 
     schema_file: ClassVar[str] = "audit-tally.avsc"
@@ -60,42 +59,19 @@ class RangeTally:
     bucket_ms: int
     spans: tuple[Span, ...]
 
-    @property
-    def record_count(self) -> int:
-        return sum(span.record_count for span in self.spans)
-
     def key(self) -> str:
         return f"{self.tier}/{self.topic}/{self.log_partition}"
 
     def to_avro(self) -> dict[str, Any]:
-        return {
-            "tier": self.tier,
-            "datacenter": self.datacenter,
-            "topic": self.topic,
-            "partition": self.partition,
-            "log_partition": self.log_partition,
-            "from_address": self.from_address,
-            "to_address": self.to_address,
-            "bucket_ms": self.bucket_ms,
-            "spans": [span._asdict() for span in self.spans],
-        }
+        return {**_values_of(self), "spans": [span._asdict() for span in self.spans]}
 
     @classmethod
     def from_avro(cls, data: Mapping[str, Any]) -> RangeTally:
-        return cls(
-            tier=data["tier"],
-            datacenter=data["datacenter"],
-            topic=data["topic"],
-            partition=data["partition"],
-            log_partition=data["log_partition"],
-            from_address=data["from_address"],
-            to_address=data["to_address"],
-            bucket_ms=data["bucket_ms"],
-            spans=tuple(Span(**span) for span in data["spans"]),
-        )
+        spans = tuple(Span(**span) for span in data["spans"])
+        return cls(**{**_values_for(cls, data), "spans": spans})
 
 
-class Position(NamedTuple):
+class PartitionPosition(NamedTuple):
     """How far one partition is counted, and where its log ended at that moment."""
 
     datacenter: str
@@ -107,11 +83,11 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
-    """An auditor's heartbeat, published after all tallies it covers are acknowledged. A restart resumes
-    from the last one.
+class HeartbeatRecord:
+    """A part of an auditor's heartbeat, published once all tallies it covers are acknowledged.
 
-    A large cluster's heartbeat is cut into `parts` records; they share `beat`.
+    A restarted auditor resumes from its last heartbeat. A large cluster's heartbeat is split into `parts`
+    records with the same `beat`.
     """
 
     schema_file: ClassVar[str] = "audit-positions.avsc"
@@ -120,35 +96,25 @@ class Positions:
     beat: int
     part: int
     parts: int
-    positions: tuple[Position, ...]
+    positions: tuple[PartitionPosition, ...]
 
     def key(self) -> str:
         return f"positions/{self.tier}"
 
     def to_avro(self) -> dict[str, Any]:
-        return {
-            "tier": self.tier,
-            "beat": self.beat,
-            "part": self.part,
-            "parts": self.parts,
-            "positions": [position._asdict() for position in self.positions],
-        }
+        return {**_values_of(self), "positions": [position._asdict() for position in self.positions]}
 
     @classmethod
-    def from_avro(cls, data: Mapping[str, Any]) -> Positions:
-        return cls(
-            tier=data["tier"],
-            beat=data["beat"],
-            part=data["part"],
-            parts=data["parts"],
-            positions=tuple(Position(**position) for position in data["positions"]),
-        )
+    def from_avro(cls, data: Mapping[str, Any]) -> HeartbeatRecord:
+        positions = tuple(PartitionPosition(**position) for position in data["positions"])
+        return cls(**{**_values_for(cls, data), "positions": positions})
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Addresses [from, to) of a source partition that `tier` never saw and no longer can: retention ate
-    them first.
+class GapRecord:
+    """Addresses [from, to) of a source partition that `tier` never saw and no longer can.
+
+    Retention deleted them first, for example. `reason` is the cause in words.
     """
 
     schema_file: ClassVar[str] = "audit-gap.avsc"
@@ -166,15 +132,15 @@ class Gap:
         return f"{self.tier}/{self.topic}/{self.partition}"
 
     def to_avro(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return _values_of(self)
 
     @classmethod
-    def from_avro(cls, data: Mapping[str, Any]) -> Gap:
-        return cls(**{name: data[name] for name in cls.__slots__})
+    def from_avro(cls, data: Mapping[str, Any]) -> GapRecord:
+        return cls(**_values_for(cls, data))
 
 
 class HandoverTally(NamedTuple):
-    """One tally of a producer report (`audit-producer.avsc`).
+    """One tally of a producer report.
 
     `ranges`: (partition, producer id, epoch, first sequence, last sequence).
     """
@@ -189,20 +155,19 @@ class HandoverTally(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerReport:
-    """What a publisher said it was handed; `events` publishes it.
+    """What a publisher reported that it took over; `events` publishes it.
 
-    A tally of a higher `report_number` replaces the earlier one of the same (publisher, part).
+    A tally with a higher `report_number` replaces the earlier one of the same (publisher, part).
     """
 
     publisher: str
     started_ms: int
     report_number: int
-    reported_until_ms: int
     closed: bool
     tallies: tuple[HandoverTally, ...]
 
     def producer_ids(self) -> set[int]:
-        """The producer ids it speaks of."""
+        """Returns the producer ids in its ranges."""
         return {producer_id for tally in self.tallies for _, producer_id, *_ in tally.ranges}
 
     @classmethod
@@ -212,7 +177,6 @@ class ProducerReport:
             publisher=data["publisher"],
             started_ms=to_ms(data["started"]),
             report_number=data["report_number"],
-            reported_until_ms=to_ms(data["reported_until"]),
             closed=data["state"] == "CLOSED",
             tallies=tuple(
                 HandoverTally(
@@ -221,7 +185,7 @@ class ProducerReport:
                     to_ms(tally["bucket_start"]),
                     tally["handed_over_count"],
                     tally["final"],
-                    tuple(tuple(each[name] for name in names) for each in tally["ranges"]),
+                    tuple(tuple(range_[name] for name in names) for range_ in tally["ranges"]),
                 )
                 for tally in data["tallies"]
             ),
@@ -229,8 +193,9 @@ class ProducerReport:
 
 
 class LoadedHour(NamedTuple):
-    """What one load wrote of one analysis partition and hour of Kafka timestamps. See `audit-load.avsc` for
-    each field.
+    """What one load wrote of one analysis partition and hour of Kafka timestamps.
+
+    `audit-load.avsc` describes each field.
     """
 
     hour_ms: int
@@ -240,9 +205,7 @@ class LoadedHour(NamedTuple):
 
 
 class LoadedPartition(NamedTuple):
-    """The range [from_address, to_address) of one analysis partition that a load consumed, and its rows per
-    hour.
-    """
+    """The range [from_address, to_address) of an analysis partition that a load consumed, and its rows."""
 
     partition: int
     from_address: int
@@ -250,8 +213,8 @@ class LoadedPartition(NamedTuple):
     hours: tuple[LoadedHour, ...] = ()
 
 
-class AcceptedGap(NamedTuple):
-    """A range the operator told the load to step over."""
+class AcceptedGapRecord(NamedTuple):
+    """A range of an analysis partition that an operator let the load skip."""
 
     partition: int
     from_address: int
@@ -261,11 +224,11 @@ class AcceptedGap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """One committed load of one topic: the warehouse tier's word. Publish it after the commit; again after
-    a crash is harmless.
+    """The warehouse's report of one committed load of one topic.
 
-    `warehouse` names the warehouse (its root URL), `load_sequence` the manifest's number. The ranges of a
-    partition over all load sequences must be disjoint: the store adds their rows.
+    Publish it after the commit; publishing it again after a crash is harmless. `warehouse` is the URL of the
+    warehouse's root, `load_sequence` the manifest's number. The ranges of a partition over all load sequences
+    must be disjoint, because the store adds their rows.
     """
 
     schema_file: ClassVar[str] = "audit-load.avsc"
@@ -275,7 +238,7 @@ class LoadReport:
     load_sequence: int
     committed_ms: int
     partitions: tuple[LoadedPartition, ...]
-    accepted_gaps: tuple[AcceptedGap, ...] = field(default=())
+    accepted_gaps: tuple[AcceptedGapRecord, ...] = ()
 
     def key(self) -> str:
         return f"warehouse/{self.topic}"
@@ -288,9 +251,9 @@ class LoadReport:
             "committed": to_datetime(self.committed_ms),
             "partitions": [
                 {
-                    "partition": each.partition,
-                    "from_address": each.from_address,
-                    "to_address": each.to_address,
+                    "partition": partition.partition,
+                    "from_address": partition.from_address,
+                    "to_address": partition.to_address,
                     "hours": [
                         {
                             "hour": to_datetime(hour.hour_ms),
@@ -298,10 +261,10 @@ class LoadReport:
                             "distinct_offsets": hour.distinct_offsets,
                             "dead_lettered": hour.dead_lettered,
                         }
-                        for hour in each.hours
+                        for hour in partition.hours
                     ],
                 }
-                for each in self.partitions
+                for partition in self.partitions
             ],
             "accepted_gaps": [gap._asdict() for gap in self.accepted_gaps],
         }
@@ -315,50 +278,68 @@ class LoadReport:
             committed_ms=to_ms(data["committed"]),
             partitions=tuple(
                 LoadedPartition(
-                    each["partition"],
-                    each["from_address"],
-                    each["to_address"],
+                    partition["partition"],
+                    partition["from_address"],
+                    partition["to_address"],
                     tuple(
                         LoadedHour(
                             to_ms(hour["hour"]), hour["rows"], hour["distinct_offsets"], hour["dead_lettered"]
                         )
-                        for hour in each["hours"]
+                        for hour in partition["hours"]
                     ),
                 )
-                for each in data["partitions"]
+                for partition in data["partitions"]
             ),
-            accepted_gaps=tuple(AcceptedGap(**gap) for gap in data["accepted_gaps"]),
+            accepted_gaps=tuple(AcceptedGapRecord(**gap) for gap in data["accepted_gaps"]),
         )
 
     def split(self, hours_per_record_max: int = LOAD_HOURS_PER_RECORD_MAX) -> Sequence[LoadReport]:
-        """Itself as several reports of whole partitions, each small enough for one Kafka message."""
+        """Splits the report, between partitions, into reports that each fit into one Kafka message."""
         pieces: list[LoadReport] = []
         batch: list[LoadedPartition] = []
         hours = 0
-        for each in self.partitions:
-            weight = max(1, len(each.hours))
+        for partition in self.partitions:
+            weight = max(1, len(partition.hours))
             if batch and hours + weight > hours_per_record_max:
-                pieces.append(self._with(tuple(batch), ()))
+                pieces.append(replace(self, partitions=tuple(batch), accepted_gaps=()))
                 batch, hours = [], 0
-            batch.append(each)
+            batch.append(partition)
             hours += weight
-        pieces.append(self._with(tuple(batch), self.accepted_gaps))
+        pieces.append(replace(self, partitions=tuple(batch)))
         return pieces
 
-    def _with(self, partitions: tuple[LoadedPartition, ...], gaps: tuple[AcceptedGap, ...]) -> LoadReport:
-        return LoadReport(self.warehouse, self.topic, self.load_sequence, self.committed_ms, partitions, gaps)
+
+AnyAuditRecord = RangeTally | HeartbeatRecord | GapRecord | LoadReport | ProducerReport
+
+
+class ReceivedRecord(NamedTuple):
+    """An audit record with its header: who reported it, and when."""
+
+    record: AnyAuditRecord
+    datacenter: str
+    service: str
+    server: str
+    time_ms: int
+
+
+def _values_of(record: Any) -> dict[str, Any]:
+    """Returns a record's fields by name, nested values as they are."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _values_for(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values in `data` for the fields of `kind`, without the header."""
+    return {field.name: data[field.name] for field in fields(kind)}
 
 
 def to_datetime(time_ms: int) -> datetime:
-    """The UTC datetime that fastavro writes as timestamp-millis."""
+    """Returns the UTC datetime that fastavro writes as timestamp-millis."""
     seconds, ms = divmod(time_ms, 1_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1_000)
 
 
 def to_ms(value: datetime | int) -> int:
-    """Milliseconds since the epoch of what a reader gave for timestamp-millis (a datetime, or the bare
-    number).
-    """
+    """Returns a timestamp-millis as milliseconds since the epoch; readers give a datetime or the number."""
     if isinstance(value, int):
         return value
     return int(value.replace(microsecond=0).timestamp()) * 1_000 + value.microsecond // 1_000

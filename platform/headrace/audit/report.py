@@ -1,6 +1,6 @@
-"""The audit report and the proof of an hour: what people, loads and sensors ask the store.
+"""The audit report and the proof of an hour, as values: for people, loads and sensors.
 
-Values only; the tables that people see are drawn by the command line.
+`audit.report_view` prints a report.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from headrace.audit import gather, wording
-from headrace.audit.evidence import Counts, Evidence, Finding, Policy, Status, Verdict, worst
+from headrace.audit.evidence import Counts, Evidence, Policy, Status, Verdict, worst
 from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
 from headrace.audit.verdicts import judge
@@ -30,56 +30,60 @@ class Report:
 
     @property
     def status(self) -> Status:
-        """The worst verdict; unknown if there is none, since silence is no success."""
-        return worst(each.status for each in self.verdicts) if self.verdicts else Status.UNKNOWN
+        """The worst verdict; unknown without any, because silence is not success."""
+        return worst(verdict.status for verdict in self.verdicts) if self.verdicts else Status.UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for `json.dumps`."""
+        """Returns plain data for `json.dumps`."""
         return {
             "judged_ms": self.judged_ms,
             "status": str(self.status),
             "verdicts": [
                 {
-                    "topic": each.topic,
-                    "datacenter": each.datacenter,
-                    "hour_ms": each.hour_ms,
-                    "hour": wording.hour(each.hour_ms),
-                    "status": str(each.status),
-                    "counts": each.counts._asdict(),
-                    "hops": {hop: str(status) for hop, status in each.hops.items()},
-                    "findings": [finding_to_json(finding) for finding in each.findings],
+                    "topic": verdict.topic,
+                    "datacenter": verdict.datacenter,
+                    "hour_ms": verdict.hour_ms,
+                    "hour": wording.hour(verdict.hour_ms),
+                    "status": str(verdict.status),
+                    "counts": verdict.counts._asdict(),
+                    "hops": {hop: str(status) for hop, status in verdict.hops.items()},
+                    "findings": [
+                        {**asdict(finding), "status": str(finding.status)} for finding in verdict.findings
+                    ],
                 }
-                for each in self.verdicts
+                for verdict in self.verdicts
             ],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class HourProof:
-    """Whether an hour of a topic is proven complete, in every datacenter that has the topic; if not, why.
+    """Whether an hour of a topic is proven complete in every datacenter that has the topic.
 
-    `counts` per datacenter; `address_ranges` per datacenter and source partition: where the hour's records
-    lie in the log, as (analysis partition or -1, first address, end address).
+    `problems` say why not. `counts` are per datacenter. `address_ranges` are per datacenter and source
+    partition: where the hour's records lie in the log, as (analysis partition or -1, first address, end
+    address).
     """
 
     topic: str
     hour_ms: int
     complete: bool
-    reasons: tuple[str, ...]
+    problems: tuple[str, ...]
     counts: dict[str, Counts]
     address_ranges: dict[str, dict[int, tuple[int, int, int]]]
     judged_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for `json.dumps`."""
-        data = asdict(self)
-        data["counts"] = {dc: counts._asdict() for dc, counts in self.counts.items()}
-        return data
-
-
-def finding_to_json(finding: Finding) -> dict[str, Any]:
-    """A finding as plain data."""
-    return {**asdict(finding), "status": str(finding.status)}
+        """Returns plain data for `json.dumps`."""
+        return {
+            "topic": self.topic,
+            "hour_ms": self.hour_ms,
+            "complete": self.complete,
+            "reasons": self.problems,
+            "counts": {datacenter: counts._asdict() for datacenter, counts in self.counts.items()},
+            "address_ranges": self.address_ranges,
+            "judged_ms": self.judged_ms,
+        }
 
 
 def report(
@@ -91,7 +95,7 @@ def report(
     policy: Policy | None = None,
     now_ms: int | None = None,
 ) -> Report:
-    """Verdicts on every hour of event time that overlaps [from_ms, to_ms), of one topic or of all."""
+    """Judges every hour of event time that overlaps [from_ms, to_ms), of one topic or of all."""
     policy = policy or Policy()
     now_ms = wall_ms() if now_ms is None else now_ms
     verdicts: list[Verdict] = []
@@ -114,35 +118,35 @@ def is_complete(
     now_ms: int | None = None,
     quiet_ms: int = QUIET_DEFAULT_MS,
 ) -> HourProof:
-    """Whether the hour that starts at `hour_ms` may be sealed.
+    """Judges whether the hour that starts at `hour_ms` may be sealed.
 
     It may if it is over, every datacenter that has the topic is judged complete on every hop, every auditor
-    has spoken since its end, and nothing new was said about it for `quiet_ms`. `ValueError` if `hour_ms` is
-    not the start of an hour.
+    has reported since the hour's end, and nothing new was reported about it for `quiet_ms`. Raises
+    `ValueError` if `hour_ms` is not the start of an hour.
     """
     if hour_ms % HOUR_MS:
         raise ValueError(f"{hour_ms} ms is not the start of an hour")
     policy = policy or Policy()
     now_ms = wall_ms() if now_ms is None else now_ms
-    reasons: list[str] = []
+    problems: list[str] = []
     if now_ms < hour_ms + HOUR_MS:
-        reasons.append(f"{topic}, {wording.hour(hour_ms)}: the hour is not over")
+        problems.append(f"{topic}, {wording.hour(hour_ms)}: the hour is not over")
     counts: dict[str, Counts] = {}
     ranges: dict[str, dict[int, tuple[int, int, int]]] = {}
     with store.reading() as connection:
-        pieces = list(gather.evidence(connection, topic, [hour_ms]))
-    if not pieces:
-        reasons.append(f"{topic}: no tier has ever reported anything about this topic")
-    for evidence in pieces:
+        found = list(gather.evidence(connection, topic, [hour_ms]))
+    if not found:
+        problems.append(f"{topic}: no tier has ever reported anything about this topic")
+    for evidence in found:
         verdict = judge(evidence, policy, now_ms)
         counts[evidence.datacenter] = verdict.counts
         ranges[evidence.datacenter] = _address_ranges(evidence)
-        reasons += [finding.text for finding in verdict.findings]
-        reasons += _unsettled(evidence, now_ms, quiet_ms)
-    return HourProof(topic, hour_ms, not reasons, tuple(reasons), counts, ranges, now_ms)
+        problems += [finding.text for finding in verdict.findings]
+        problems += _unstable(evidence, now_ms, quiet_ms)
+    return HourProof(topic, hour_ms, not problems, tuple(problems), counts, ranges, now_ms)
 
 
-def wait_until_settled(
+def wait_until_resolved(
     judge_now: Callable[[], Report],
     timeout_s: float,
     *,
@@ -150,35 +154,32 @@ def wait_until_settled(
     sleep: Callable[[float], None] = time.sleep,
     progress: Callable[[Report], None] = lambda _report: None,
 ) -> Report:
-    """Ask again and again until nothing is pending or unknown any more, or `timeout_s` has passed; the last
-    report.
+    """Calls `judge_now` until nothing is pending or unknown, or `timeout_s` has passed.
 
-    `judge_now` makes a report; `progress` sees each.
+    Returns the last report. `progress` receives every report.
     """
     deadline = clock() + timeout_s
     while True:
         current = judge_now()
         progress(current)
-        unsettled = any(
-            hop in (Status.PENDING, Status.UNKNOWN) for each in current.verdicts for hop in each.hops.values()
-        )
-        if (current.verdicts and not unsettled) or clock() >= deadline:
+        hops = {hop for verdict in current.verdicts for hop in verdict.hops.values()}
+        is_resolved = not hops & {Status.PENDING, Status.UNKNOWN}
+        if (current.verdicts and is_resolved) or clock() >= deadline:
             return current
         sleep(min(WAIT_STEP_S, max(0.0, deadline - clock())))
 
 
-def _unsettled(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:
-    """Reasons not to seal yet, although nothing is missing."""
-    hour = f"{evidence.topic}, {evidence.datacenter}, {wording.hour(evidence.hour_ms)}"
-    beats = [place.datacenter_beat for place in evidence.partitions.values()]
-    heard_ms = min((beat.at_ms for beat in beats if beat is not None), default=None)
-    if heard_ms is None:
-        return [f"{hour}: {evidence.datacenter}'s auditor has never reported on this topic"]
-    if heard_ms < evidence.end_ms:
-        since = wording.instant(heard_ms)
-        return [
-            (f"{hour}: {evidence.datacenter}'s auditor has not reported since {since}, before the hour's end")
-        ]
+def _unstable(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:
+    """Returns the problems of an hour that may still change, although nothing is missing."""
+    datacenter = evidence.datacenter
+    hour = f"{evidence.topic}, {datacenter}, {wording.hour(evidence.hour_ms)}"
+    heartbeats = (place.datacenter.heartbeat for place in evidence.partitions.values())
+    oldest_ms = min((heartbeat.at_ms for heartbeat in heartbeats if heartbeat), default=None)
+    if oldest_ms is None:
+        return [f"{hour}: {datacenter}'s auditor has never reported on this topic"]
+    if oldest_ms < evidence.end_ms:
+        since = wording.instant(oldest_ms)
+        return [f"{hour}: {datacenter}'s auditor has not reported since {since}, before the hour's end"]
     if now_ms - evidence.touched_ms < quiet_ms:
         return [f"{hour}: still changing, last at {wording.instant(evidence.touched_ms)}"]
     return []
@@ -186,10 +187,12 @@ def _unsettled(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:
 
 def _address_ranges(evidence: Evidence) -> dict[int, tuple[int, int, int]]:
     ranges: dict[int, tuple[int, int, int]] = {}
-    for each in evidence.datacenter_spans:
-        place = evidence.partitions.get(each.partition)
-        log_partition = -1 if place is None or place.log_partition is None else place.log_partition
-        _, low, high = ranges.get(each.partition, (0, each.span.first_address, each.span.end_address))
-        low, high = min(low, each.span.first_address), max(high, each.span.end_address)
-        ranges[each.partition] = (log_partition, low, high)
+    for counted in evidence.datacenter_spans:
+        span, log_partition = counted.span, evidence.partition(counted.partition).log_partition
+        _, low, high = ranges.get(counted.partition, (0, span.first_address, span.end_address))
+        ranges[counted.partition] = (
+            -1 if log_partition is None else log_partition,
+            min(low, span.first_address),
+            max(high, span.end_address),
+        )
     return ranges

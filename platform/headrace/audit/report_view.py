@@ -1,6 +1,6 @@
-"""The audit report as people see it: a table of four tiers and a verdict, and what was found in plain words.
+"""The audit report for people: a table of what each tier counted, then the findings, printed with `rich`.
 
-Owns the looks, for the command line and the demo. Draws values that `headrace.audit` made.
+Used by the command line and the demo.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from headrace.audit import wording
 from headrace.audit.evidence import Finding, Status, Verdict
 from headrace.audit.report import Report
-from headrace.audit.wording import hour
 
 FINDINGS_SHOWN_MAX: Final = 40
 
@@ -29,40 +29,6 @@ STYLES: Final = {
 }
 
 
-def print_indented(console: Console, text: str, indent: int) -> None:
-    """One paragraph; folded at words in a terminal, and left whole elsewhere."""
-    if console.is_terminal:
-        console.print(Padding(text, (0, 0, 0, indent), expand=False))
-    else:
-        console.print(" " * indent + text, soft_wrap=True)
-
-
-def report_table(verdicts: Iterable[Verdict]) -> Table:
-    """One row a topic, datacenter and hour: what each tier counted, and the verdict."""
-    # As wide as a terminal of 80 columns, with topics as long as `page-view`.
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("topic")
-    for column in ("from", "hour (UTC)"):
-        table.add_column(column, no_wrap=True)
-    for column in ("producer", "datacenter", "analysis", "warehouse"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for each in verdicts:
-        counts = each.counts
-        warehouse = f"{counts.warehouse:,}"
-        if counts.dead_lettered:
-            warehouse += f" + {counts.dead_lettered:,} dead"
-        table.add_row(
-            each.topic,
-            each.datacenter,
-            hour(each.hour_ms).removesuffix(":00") + "h",
-            *(f"{count:,}" for count in (counts.producer, counts.datacenter, counts.analysis)),
-            warehouse,
-            f"[{STYLES[each.status]}]{each.status}[/]",
-        )
-    return table
-
-
 def print_report(
     report: Report,
     console: Console,
@@ -71,21 +37,59 @@ def print_report(
     findings: Sequence[Finding] | None = None,
     indent: int = 0,
 ) -> None:
-    """The table, then the findings (by default all of the report's), then one line that sums up."""
+    """Prints the table, the findings (by default all of the report's) and a summary.
 
-    def say(text: str) -> None:
-        print_indented(console, text, indent)
-
+    Prints `empty` instead if the report has no verdicts.
+    """
     if not report.verdicts:
-        say(empty)
+        print_indented(console, empty, indent)
         return
-    console.print(Padding(report_table(report.verdicts), (0, 0, 0, indent), expand=False))
+    console.print(Padding(_table(report.verdicts), (0, 0, 0, indent), expand=False))
     if findings is None:
         findings = [finding for verdict in report.verdicts for finding in verdict.findings]
     for finding in findings[:FINDINGS_SHOWN_MAX]:
-        style = STYLES[finding.status]
-        say(f"[{style}]{finding.status}[/]  {finding.hop}: {escape(finding.text)}")
+        text = f"{_styled(finding.status)}  {finding.hop}: {escape(finding.text)}"
+        print_indented(console, text, indent)
     if len(findings) > FINDINGS_SHOWN_MAX:
-        say(f"… and {len(findings) - FINDINGS_SHOWN_MAX:,} findings more (--json has all)")
+        hidden = len(findings) - FINDINGS_SHOWN_MAX
+        print_indented(console, f"… and {hidden:,} findings more (--json has all)", indent)
     complete = sum(verdict.status is Status.COMPLETE for verdict in report.verdicts)
-    say(f"{complete:,} of {len(report.verdicts):,} rows are complete")
+    print_indented(console, f"{complete:,} of {len(report.verdicts):,} rows are complete", indent)
+
+
+def print_indented(console: Console, text: str, indent: int) -> None:
+    """Prints one paragraph: wrapped at words on a terminal, as one line elsewhere."""
+    if console.is_terminal:
+        console.print(Padding(text, (0, 0, 0, indent), expand=False))
+    else:
+        console.print(" " * indent + text, soft_wrap=True)
+
+
+def _table(verdicts: Iterable[Verdict]) -> Table:
+    """Returns one row per topic, datacenter and hour: what each tier counted, and the verdict."""
+    # Fits into a terminal of 80 columns if the topics are no longer than `page-view`.
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("topic")
+    for column in ("from", "hour (UTC)"):
+        table.add_column(column, no_wrap=True)
+    for column in ("producer", "datacenter", "analysis", "warehouse"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for verdict in verdicts:
+        counts = verdict.counts
+        dead = f" + {counts.dead_lettered:,} dead" if counts.dead_lettered else ""
+        table.add_row(
+            verdict.topic,
+            verdict.datacenter,
+            wording.hour(verdict.hour_ms).removesuffix(":00") + "h",
+            f"{counts.producer:,}",
+            f"{counts.datacenter:,}",
+            f"{counts.analysis:,}",
+            f"{counts.warehouse:,}{dead}",
+            _styled(verdict.status),
+        )
+    return table
+
+
+def _styled(status: Status) -> str:
+    return f"[{STYLES[status]}]{status}[/]"

@@ -1,8 +1,8 @@
-"""The audit store: what all tiers said, kept in tables (SQLite, or PostgreSQL by URL). Owns connections and
-positions; `audit.fold` knows how each kind of record is folded.
+"""The audit store: the reports of all tiers, in tables (SQLite, or PostgreSQL by URL).
 
-The position in the audit topics is stored in the same transaction as what was read up to there, so a crash
-at any moment repeats work and changes nothing. One process folds; any number may read.
+Owns connections, transactions and positions; `audit.fold` folds each kind of record. The position in the
+audit topics is stored in the same transaction as the records before it, so a crash at any moment repeats work
+but changes nothing. One process folds; any number may read.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.audit import tables
-from headrace.audit.fold import Said, fold_one, insert_new, upsert
+from headrace.audit.fold import fold_record, insert_new, upsert
+from headrace.audit.records import ReceivedRecord
 
 BUSY_TIMEOUT_MS: Final = 30_000
 
 
 class StoreError(Exception):
-    """The store cannot be opened or is not ours; the message says which and what to do."""
+    """The store cannot be opened, or has another schema version; the message says what to do."""
 
 
 class AuditStore:
     """`AuditStore("sqlite:////path/audit.db")` or `AuditStore("postgresql+psycopg://…")`.
 
-    Creates its tables if there are none. Raises `StoreError`.
+    Creates missing tables. Raises `StoreError`.
     """
 
     def __init__(self, url: str) -> None:
@@ -44,42 +45,44 @@ class AuditStore:
             self._open()
         except SQLAlchemyError as error:
             self._engine.dispose()
-            reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-            raise StoreError(f"cannot open the audit store {self.url}: {reason}") from error
+            problem = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise StoreError(f"cannot open the audit store {self.url}: {problem}") from error
 
     def close(self) -> None:
         self._engine.dispose()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One consistent view of the store."""
+        """Opens a transaction that sees one consistent state of the store."""
         with self._engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction: all of it or nothing."""
+        """Opens a transaction that commits at the end, and rolls back on an error."""
         with self._engine.begin() as connection:
             yield connection
 
     def positions(self) -> dict[tuple[str, int], int]:
-        """(audit topic, partition) → the address up to which it is folded."""
+        """Returns (audit topic, partition) → the address up to which it is folded."""
         with self.reading() as connection:
             rows = connection.execute(select(tables.folded))
             return {(row.topic, row.partition): row.address for row in rows}
 
     def producers(self) -> set[tuple[str, int]]:
-        """(datacenter, producer id) of every producer that has reported."""
+        """Returns (datacenter, producer id) of every producer that has reported."""
         ids = tables.producer_ids
         with self.reading() as connection:
             rows = connection.execute(select(ids.c.datacenter, ids.c.producer_id))
             return {(row.datacenter, row.producer_id) for row in rows}
 
-    def fold(self, said: Iterable[Said], positions: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Fold records, and note `positions` as the place to go on from, in one transaction."""
+    def fold(
+        self, records: Iterable[ReceivedRecord], positions: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        """Folds records and stores `positions`, from which to read on, in one transaction."""
         with self.writing() as connection:
-            for each in said:
-                fold_one(connection, each)
+            for received in records:
+                fold_record(connection, received)
             rows = [
                 {"topic": topic, "partition": partition, "address": address}
                 for (topic, partition), address in (positions or {}).items()
@@ -97,8 +100,8 @@ class AuditStore:
             ).scalar_one()
         if found != version["value"]:
             raise StoreError(
-                f"the audit store {self.url} has schema version {found}, this program knows "
-                f"{tables.SCHEMA_VERSION}: give it another URL; the store is rebuilt from _audit"
+                f"the audit store {self.url} has schema version {found}, but this program needs version "
+                f"{tables.SCHEMA_VERSION}: give another URL, and the store is rebuilt from _audit"
             )
 
 

@@ -1,6 +1,6 @@
 """The audit store's tables, for SQLite and PostgreSQL: names, keys, indexes.
 
-`audit.store` and `audit.upkeep` write them, `audit.gather` reads them.
+`audit.store`, `audit.fold` and `audit.upkeep` write them, `audit.gather` reads them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def _flag(name: str) -> Column[bool]:
     return Column(name, Boolean, nullable=False)
 
 
-# SQLite numbers rows by itself only in a column of exactly INTEGER.
+# SQLite assigns row numbers only in a column whose type is exactly INTEGER.
 _RowId = BigInteger().with_variant(Integer, "sqlite")
 
 meta = Table("meta", metadata, _key("name", String), _text("value"))
 
-# How far each partition of the audit topics is folded; written in the transaction that folds.
+# How far each partition of the audit topics is folded. Written in the transaction that folds.
 folded = Table("folded", metadata, _key("topic", String), _key("partition", Integer), _number("address"))
 
-# Tallies of log ranges, as said. Where ranges overlap, `chosen` are those that count (`audit.cover`).
+# Tallies of log ranges, as reported. Where ranges overlap, those with `chosen` count (`audit.cover`).
 tallies = Table(
     "tallies",
     metadata,
@@ -94,8 +94,8 @@ publishers = Table(
     _flag("closed"),
 )
 
-# The newest tally of each (publisher, part). `ranges` are its claims, `ever` all that any version claimed:
-# JSON lists of [partition, producer id, epoch, first sequence, last sequence].
+# The newest tally of each (publisher, part). `ranges` are its claims, `ever` the claims of all its versions,
+# as JSON lists of [partition, producer id, epoch, first sequence, last sequence].
 handovers = Table(
     "handovers",
     metadata,
@@ -117,6 +117,7 @@ producer_ids = Table(
     "producer_ids", metadata, _key("datacenter", String), _key("producer_id", BigInteger), _text("publisher")
 )
 
+# The newest heartbeat of each partition.
 beats = Table(
     "beats",
     metadata,
@@ -144,7 +145,7 @@ gaps = Table(
     _flag("accepted"),
 )
 
-# Loads speak of the analysis cluster's partitions.
+# In the tables of loads, `log_partition` is the analysis cluster's partition.
 load_ranges = Table(
     "load_ranges",
     metadata,
@@ -182,7 +183,7 @@ load_gaps = Table(
     _text("reason"),
 )
 
-# Which (datacenter, source partition) an analysis partition belongs to, as the newest word has it.
+# The (datacenter, source partition) that an analysis partition copies, by the newest record.
 attributions = Table(
     "attributions",
     metadata,
@@ -193,7 +194,7 @@ attributions = Table(
     _number("said_ms"),
 )
 
-# Every hour that anything is known about, and when the last word on it was said.
+# Every hour that a tier has reported on, and the time of the newest record about it.
 hours = Table(
     "hours",
     metadata,

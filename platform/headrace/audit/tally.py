@@ -1,9 +1,9 @@
 """Tallies of a log range, from batch headers. Pure: bytes in, counts out; no I/O, no clock.
 
-A batch of ours never crosses a bucket's edge (`client.Producer(batch_boundary_ms=…)`), so its header alone
-says which records, by producer id, epoch and sequence, belong to which bucket. A batch of anybody else may
-hold any timestamps in any order; its records' timestamps are read. Both ways give the same tally for a
-batch of ours: trusting a producer saves work, nothing else.
+A batch of `client.Producer(batch_boundary_ms=…)` never crosses a bucket's edge, so its header is enough to
+assign its records (producer id, epoch, sequences) to a bucket. The batches of other producers may hold any
+timestamps in any order, so the records' timestamps are read. Both ways give the same tally for a batch within
+one bucket: trusting a producer only saves work.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from headrace.wire.primitives import Buffer
 BUCKET_DEFAULT_MS: Final = 600_000
 HOUR_MS: Final = 3_600_000
 NO_PRODUCER: Final = -1
-DECODED_MAX_BYTES: Final = 64 * 1024 * 1024  # of one batch's records; beyond it the header must do
+DECODED_MAX_BYTES: Final = 64 * 1024 * 1024  # of one batch's records; a larger batch is counted by its header
 
 
 class Span(NamedTuple):
     """A run of records of one producer and bucket, in log order.
 
-    With a producer id the records carry the sequences `first_sequence` to `last_sequence`, without a hole:
-    `record_count` is their number. Without one (`producer_id` -1, sequences -1) only the number is known.
-    They lie in the batches from `first_address` to `end_address`, among which there may be batches of others.
+    With a producer id the records have the sequences `first_sequence` to `last_sequence`, without a gap.
+    Without one (`producer_id` and sequences -1) only `record_count` is known. The records lie in the batches
+    from `first_address` to `end_address`, between which there may be batches of other producers.
     """
 
     bucket_start_ms: int
@@ -42,47 +42,43 @@ class Span(NamedTuple):
 
 
 def check_bucket_ms(bucket_ms: int) -> int:
-    """`bucket_ms` itself if it divides an hour; `ValueError` otherwise, since hours are sums of buckets."""
+    """Returns `bucket_ms`. Raises `ValueError` unless it divides an hour: hours are sums of buckets."""
     if bucket_ms <= 0 or HOUR_MS % bucket_ms:
-        raise ValueError(f"a bucket of {bucket_ms} ms does not divide an hour; take for example 600000")
+        raise ValueError(f"a bucket of {bucket_ms} ms does not divide an hour; 600000 does, for example")
     return bucket_ms
 
 
-class Tally:
-    """The running tally of one partition's range: feed it buffers of whole batches, in log order.
+class RunningTally:
+    """The growing tally of one log range: feed it buffers of whole batches, in log order.
 
-    `trusted(producer_id)` says whether a producer's batches are known to keep to one bucket each.
+    `trusted(producer_id)`: whether each batch of a producer is known to hold events of one bucket only.
     """
 
     def __init__(self, bucket_ms: int, trusted: Callable[[int], bool] | None = None) -> None:
         self.bucket_ms = check_bucket_ms(bucket_ms)
         self._trusted = trusted or (lambda _producer_id: False)
         self._spans: list[Span] = []
-        self._open: dict[
-            tuple[int, int, int], int
-        ] = {}  # (bucket, producer, epoch) -> index of its last span
+        # (bucket, producer id, epoch) → index of its last span
+        self._open: dict[tuple[int, int, int], int] = {}
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The spans so far, in the order in which they began."""
+        """The spans so far, in the order of their first records."""
         return tuple(self._spans)
 
     def __len__(self) -> int:
         return len(self._spans)
 
-    def feed(self, buffer: Buffer) -> int:
-        """Count every complete batch in `buffer`; returns the address after the last one, -1 without any."""
-        end_address = -1
+    def feed(self, buffer: Buffer) -> None:
+        """Counts every complete batch in `buffer`. Raises `CorruptBatchError` where no batch can start."""
         for at, header in hop(buffer):
-            end_address = header.next_offset
             if header.is_control or header.record_count == 0:
                 continue
             for span in self._of_batch(buffer, at, header):
                 self._add(span)
-        return end_address
 
     def add_spans(self, spans: Iterable[Span]) -> None:
-        """Append the spans of the range that follows."""
+        """Appends the spans of the range that follows."""
         for span in spans:
             self._add(span)
 
@@ -111,9 +107,8 @@ class Tally:
         try:
             stamps = record_timestamps(buffer, at, header)
         except (WireError, IndexError):
-            return (
-                (base_bucket, header.record_count),
-            )  # damaged inside a right checksum: its sender's doing
+            # Damaged by its sender: the checksum is right.
+            return ((base_bucket, header.record_count),)
         bucket_ms = self.bucket_ms
         starts = (stamp - stamp % bucket_ms for stamp in stamps)
         return [(bucket, sum(1 for _ in same)) for bucket, same in groupby(starts)]
@@ -132,7 +127,7 @@ class Tally:
 
 
 def join(last: Span, following: Span) -> Span | None:
-    """One span for two of the same bucket, producer and epoch if the second goes on where the first ended."""
+    """Joins two spans of a bucket, producer and epoch; None if the second does not follow on the first."""
     if last.producer_id != NO_PRODUCER and following.first_sequence != last.last_sequence + 1:
         return None
     return last._replace(
@@ -142,28 +137,11 @@ def join(last: Span, following: Span) -> Span | None:
     )
 
 
-def tally(
-    buffer: Buffer, bucket_ms: int = BUCKET_DEFAULT_MS, trusted: Callable[[int], bool] | None = None
-) -> tuple[Span, ...]:
-    """The spans of every complete batch in `buffer`. Raises `CorruptBatchError` where no batch can start."""
-    counting = Tally(bucket_ms, trusted)
-    counting.feed(buffer)
-    return counting.spans
-
-
-def concatenate(tallies: Iterable[Iterable[Span]], bucket_ms: int = BUCKET_DEFAULT_MS) -> tuple[Span, ...]:
-    """The tally of the union of consecutive ranges, given theirs in log order."""
-    whole = Tally(bucket_ms)
-    for spans in tallies:
-        whole.add_spans(spans)
-    return whole.spans
-
-
 def record_timestamps(buffer: Buffer, at: int, header: BatchHeader) -> list[int]:
-    """The timestamps (ms) of a batch's records, in order: reads each record's length and delta, nothing else.
+    """Returns the timestamps (ms) of a batch's records, in order.
 
-    Raises `CorruptBatchError` or `IndexError` if the records are not what the header says. Format:
-    https://kafka.apache.org/documentation/#record
+    Reads only each record's length and timestamp delta. Raises `CorruptBatchError` or `IndexError` if the
+    records contradict the header. Format: https://kafka.apache.org/documentation/#record
     """
     records: Buffer = memoryview(buffer)[at + HEADER_SIZE_BYTES : at + header.size_bytes]
     if header.codec is not Codec.NONE:

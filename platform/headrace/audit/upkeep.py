@@ -1,5 +1,6 @@
-"""Keeping the store small: merging old tallies end to end, forgetting old hours. Changes no verdict on what
-is kept.
+"""Keeping the store small: merges adjacent old tallies, forgets old hours.
+
+Changes no verdict on an hour that is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from headrace.audit import tables
 from headrace.audit.fold import digest_of
 from headrace.audit.store import AuditStore
-from headrace.audit.tally import BUCKET_DEFAULT_MS, HOUR_MS, Span, Tally
+from headrace.audit.tally import BUCKET_DEFAULT_MS, HOUR_MS, RunningTally, Span
 
 MERGED_SPANS_MAX: Final = 5_000
 MERGED_TALLIES_MAX: Final = 1_000
@@ -21,32 +22,31 @@ MERGE_AGE_DEFAULT_MS: Final = HOUR_MS
 KEEP_DEFAULT_MS: Final = 30 * 24 * HOUR_MS
 
 
-class _Tally(NamedTuple):
+class _TallyRow(NamedTuple):
+    """A row of `tables.tallies`. `mergeable`: it counts, and no other tally overlaps it."""
+
     row: int
     source: tuple[str, str, str, int]  # tier, datacenter, topic, partition
     start: int
     end: int
     counted_ms: int
-    alone: bool
+    mergeable: bool
 
 
 def merge(store: AuditStore, before_ms: int) -> int:
-    """Merge neighbouring tallies that were said before `before_ms` into longer ones; returns how many rows
-    went away.
+    """Merges adjacent tallies that were reported before `before_ms`; returns how many rows it removed.
 
-    A tally that overlaps another stays as it is: which of them counts may still change.
+    Overlapping tallies are not merged, because the choice among them may still change.
     """
-    gone = 0
     with store.writing() as connection:
-        for run in list(_runs(_old_tallies(connection, before_ms))):
-            gone += _merge_run(connection, run)
-    return gone
+        runs = list(_runs(_old_tallies(connection, before_ms)))
+        return sum(_merge_run(connection, run) for run in runs)
 
 
 def forget(store: AuditStore, before_ms: int) -> int:
-    """Forget every hour of which nothing was said since `before_ms`; returns how many hours.
+    """Forgets every hour that no tier has reported on since `before_ms`; returns how many hours.
 
-    The ranges stay known as counted, so that a late repetition of an old tally is not taken for news.
+    Their ranges stay known as counted, so that an old tally that is repeated late is not taken for a new one.
     """
     hours = tables.hours
     with store.writing() as connection:
@@ -58,7 +58,7 @@ def forget(store: AuditStore, before_ms: int) -> int:
     return len(old)
 
 
-def _old_tallies(connection: Connection, before_ms: int) -> Iterator[_Tally]:
+def _old_tallies(connection: Connection, before_ms: int) -> Iterator[_TallyRow]:
     table = tables.tallies
     other = table.alias()
     same = [table.c[name] == other.c[name] for name in ("topic", "datacenter", "tier", "partition")]
@@ -75,7 +75,7 @@ def _old_tallies(connection: Connection, before_ms: int) -> Iterator[_Tally]:
     )
     for row in connection.execute(query):
         source = (row.tier, row.datacenter, row.topic, row.partition)
-        yield _Tally(
+        yield _TallyRow(
             row.id,
             source,
             row.from_address,
@@ -85,39 +85,37 @@ def _old_tallies(connection: Connection, before_ms: int) -> Iterator[_Tally]:
         )
 
 
-def _runs(old: Iterable[_Tally]) -> Iterator[list[_Tally]]:
-    """Groups of tallies that lie end to end, each of at least two and at most `MERGED_TALLIES_MAX`."""
+def _runs(old: Iterable[_TallyRow]) -> Iterator[list[_TallyRow]]:
+    """Yields groups of adjacent tallies, each of 2 to `MERGED_TALLIES_MAX`."""
     for _source, members in groupby(old, key=lambda tally: tally.source):
-        run: list[_Tally] = []
+        run: list[_TallyRow] = []
         for tally in members:
-            if run and (not tally.alone or run[-1].end != tally.start or len(run) == MERGED_TALLIES_MAX):
+            if run and (not tally.mergeable or run[-1].end != tally.start or len(run) == MERGED_TALLIES_MAX):
                 if len(run) > 1:
                     yield run
                 run = []
-            if tally.alone:
+            if tally.mergeable:
                 run.append(tally)
         if len(run) > 1:
             yield run
 
 
-def _merge_run(connection: Connection, run: list[_Tally]) -> int:
-    """Merge a run into as few tallies as keep within `MERGED_SPANS_MAX` spans; returns how many rows went
-    away.
-    """
-    gone = 0
-    together = Tally(BUCKET_DEFAULT_MS)
-    merged: list[_Tally] = []
+def _merge_run(connection: Connection, run: list[_TallyRow]) -> int:
+    """Merges a run into tallies of at most `MERGED_SPANS_MAX` spans; returns how many rows it removed."""
+    removed = 0
+    together = RunningTally(BUCKET_DEFAULT_MS)
+    merged: list[_TallyRow] = []
     for tally in run:
         spans = _spans_of(connection, tally.row)
         if merged and len(together) + len(spans) > MERGED_SPANS_MAX:
-            gone += _write_merged(connection, merged, together)
-            together, merged = Tally(BUCKET_DEFAULT_MS), []
+            removed += _write_merged(connection, merged, together)
+            together, merged = RunningTally(BUCKET_DEFAULT_MS), []
         together.add_spans(spans)
         merged.append(tally)
-    return gone + _write_merged(connection, merged, together)
+    return removed + _write_merged(connection, merged, together)
 
 
-def _write_merged(connection: Connection, merged: list[_Tally], together: Tally) -> int:
+def _write_merged(connection: Connection, merged: list[_TallyRow], together: RunningTally) -> int:
     if len(merged) < 2:
         return 0
     spans, kept = together.spans, merged[0]
@@ -173,11 +171,11 @@ def _forget_hour(connection: Connection, topic: str, datacenter: str, hour_ms: i
 
 
 def _forget_publishers(connection: Connection, before_ms: int) -> None:
-    """Publishers that ended long ago and of whom no hour speaks any more."""
+    """Forgets publishers that ended before `before_ms` and have no tally in any hour that is kept."""
     table, handover, ids = tables.publishers, tables.handovers, tables.producer_ids
-    spoken_of = select(func.count()).where(
+    tally_count = select(func.count()).where(
         handover.c.datacenter == table.c.datacenter, handover.c.publisher == table.c.publisher
     )
-    connection.execute(delete(table).where(table.c.last_ms < before_ms, spoken_of.scalar_subquery() == 0))
+    connection.execute(delete(table).where(table.c.last_ms < before_ms, tally_count.scalar_subquery() == 0))
     known = select(table.c.publisher).where(table.c.datacenter == ids.c.datacenter)
     connection.execute(delete(ids).where(ids.c.publisher.not_in(known)))

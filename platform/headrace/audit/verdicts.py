@@ -1,8 +1,7 @@
-"""The verdict on an hour: evidence and policy in, status and findings out. Pure: the time of judgement is an
-argument.
+"""The verdict on an hour: evidence and policy in, status and findings out. Pure: the time is an argument.
 
-A tier that says nothing never passes for one that has nothing to say, and a loss and a duplicate never
-cancel: the tiers are compared by sequence numbers, by addresses and by distinct offsets, not by totals.
+A tier that did not report is never taken for a tier without events. A loss and a duplicate never cancel: the
+tiers are compared by sequence numbers, addresses and distinct offsets, not by totals.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ _JUDGES = {PRODUCER_HOP: judge_producer_hop, MIRROR_HOP: judge_mirror_hop, LOAD_
 
 
 def judge(evidence: Evidence, policy: Policy, now_ms: int) -> Verdict:
-    """The verdict at `now_ms` (wall clock, ms): how things stand. What is pending now may be complete
-    later.
-    """
+    """Returns the verdict at `now_ms` (wall clock, ms). An hour that is pending now may be complete later."""
     findings: list[Finding] = []
     for hop in HOPS:
         if hop in policy.hops:
@@ -51,12 +48,12 @@ def judge(evidence: Evidence, policy: Policy, now_ms: int) -> Verdict:
 
 
 def count(evidence: Evidence) -> Counts:
-    """What each tier counted of this hour."""
-    rows = evidence.rows.values()
+    """Returns what each tier counted of this hour."""
+    written = evidence.rows.values()
     return Counts(
-        producer=sum(each.handed_over_count for each in evidence.handovers),
-        datacenter=sum(each.span.record_count for each in evidence.datacenter_spans),
-        analysis=sum(each.span.record_count for each in evidence.analysis_spans),
-        warehouse=sum(each.rows for each in rows),
-        dead_lettered=sum(each.dead_lettered for each in rows),
+        producer=sum(handover.handed_over_count for handover in evidence.handovers),
+        datacenter=sum(counted.span.record_count for counted in evidence.datacenter_spans),
+        analysis=sum(counted.span.record_count for counted in evidence.analysis_spans),
+        warehouse=sum(rows.rows for rows in written),
+        dead_lettered=sum(rows.dead_lettered for rows in written),
     )

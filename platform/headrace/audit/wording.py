@@ -1,4 +1,4 @@
-"""The plain words of findings: who, what, when, where, in a sentence a person can act on. Pure."""
+"""The words of findings: producers, events, hours, sequences and addresses as text. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from headrace.audit.evidence import Evidence
 
 
 def instant(time_ms: int) -> str:
-    """A moment in UTC, to the second: `2015-05-17 11:05:03`."""
+    """Returns a moment in UTC, to the second: `2015-05-17 11:05:03`."""
     return datetime.fromtimestamp(time_ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def hour(hour_ms: int) -> str:
-    """An hour in UTC by its start: `2015-05-17 11:00`."""
+    """Returns an hour in UTC, by its start: `2015-05-17 11:00`."""
     return datetime.fromtimestamp(hour_ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def lasting(duration_ms: int) -> str:
-    """A duration in its largest sensible unit: `40 s`, `12 min`, `3 h`, `2 d`."""
+def duration(duration_ms: int) -> str:
+    """Returns a duration in its largest sensible unit: `40 s`, `12 min`, `3 h`, `2 d`."""
     seconds = max(0, duration_ms) // 1_000
     if seconds < 120:
         return f"{seconds} s"
@@ -28,25 +28,25 @@ def lasting(duration_ms: int) -> str:
 
 
 def events(count: int, evidence: Evidence) -> str:
-    """`7 events of page-view, west, 2015-05-17 11:00`."""
+    """Returns `7 events of page-view, west, 2015-05-17 11:00`."""
     noun = "event" if count == 1 else "events"
     return f"{count} {noun} of {evidence.topic}, {evidence.datacenter}, {hour(evidence.hour_ms)}"
 
 
 def producer(evidence: Evidence, producer_id: int) -> str:
-    """`producer 12 (service frontend-2)`; without a report, the number alone."""
-    life = evidence.life_of(producer_id)
-    return f"producer {producer_id} (service {life.service})" if life else f"producer {producer_id}"
+    """Returns `producer 12 (service frontend-2)`; only the id of a producer that never reported."""
+    publisher = evidence.publisher_of(producer_id)
+    return f"producer {producer_id}" + (f" (service {publisher.service})" if publisher else "")
 
 
 def sequences(first: int, last: int, partition: int) -> str:
-    """`sequences 100 to 106 of partition 3`."""
-    which = f"sequence {first}" if first == last else f"sequences {first} to {last}"
-    return f"{which} of partition {partition}"
+    """Returns `sequences 100 to 106 of partition 3`."""
+    numbers = f"sequence {first}" if first == last else f"sequences {first} to {last}"
+    return f"{numbers} of partition {partition}"
 
 
 def addresses(after: int | None, before: int | None) -> str:
-    """`between addresses 10 and 20`; `at address 10` if they are one; empty if nothing is known."""
+    """Returns `between addresses 10 and 20`; `at address 10` if they are equal; "" if neither is known."""
     if after is None:
         return "" if before is None else f"before address {before}"
     if after == before:

@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace.agent.probes import BalancerProbe
 from headrace.agent.unit import Unit
-from headrace.audit.report import Report, report, wait_until_settled
+from headrace.audit.report import Report, report, wait_until_resolved
 from headrace.audit.store import AuditStore
 from headrace.client import Admin
 from headrace.client.errors import BrokerError
@@ -311,7 +311,7 @@ def account(plan: DemoPlan, stage: Stage, done: Flow) -> Report:
                 complete = sum(verdict.status == "complete" for verdict in now.verdicts)
                 bars.show("rows complete", complete, total=max(1, len(now.verdicts)))
 
-            return wait_until_settled(
+            return wait_until_resolved(
                 lambda: report(store, TOPIC, from_ms, to_ms), SETTLE_TIMEOUT_S, progress=show
             )
     finally:

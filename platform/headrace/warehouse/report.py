@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from headrace.audit.records import (
     ANALYSIS_AUDIT_TOPIC,
-    AcceptedGap,
+    AcceptedGapRecord,
     LoadedHour,
     LoadedPartition,
     LoadReport,
@@ -41,7 +41,8 @@ def load_report(manifest: Manifest) -> LoadReport | None:
             for each in manifest.ranges
         ),
         accepted_gaps=tuple(
-            AcceptedGap(gap.partition, gap.from_address, gap.to_address, gap.reason) for gap in manifest.gaps
+            AcceptedGapRecord(gap.partition, gap.from_address, gap.to_address, gap.reason)
+            for gap in manifest.gaps
         ),
     )
 
