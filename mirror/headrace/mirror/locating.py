@@ -155,7 +155,7 @@ def locate(
         copy = targets[target_partition]
         try:
             address = _decide(reader.bounds, copy, target_partition, accepted)
-            passed = gaps.skipped(accepted, target_partition, address)
+            passed = gaps.passed(accepted, target_partition, address)
             found[partition] = Located(address, reader.bounds.end, passed)
             if copy.start < copy.end:
                 check_tail(reader, _last_batch(target, topic, target_partition, copy))
