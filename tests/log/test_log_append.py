@@ -290,7 +290,7 @@ def test_flush_policy(config: LogConfig, records: int, age_ms: int, wait_ms: int
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_copy_begins_anew_behind_a_gap(tmp_path: Path, flushed: bool) -> None:
+def test_a_copy_restarts_after_a_gap(tmp_path: Path, flushed: bool) -> None:
     config = LogConfig(segment_bytes=1_024)
     log = PartitionLog(tmp_path / "t-0", config)
     for _ in range(5):
@@ -299,7 +299,7 @@ def test_a_copy_begins_anew_behind_a_gap(tmp_path: Path, flushed: bool) -> None:
     log.request_checkpoint()
     log.flush()
     end = log.end_address
-    with pytest.raises(AddressOutOfRangeError, match=f"cannot begin anew at {end}, the log ends at {end}"):
+    with pytest.raises(AddressOutOfRangeError, match=f"cannot restart at {end}, the log ends at {end}"):
         log.restart(end)
     log.restart(10_000_000)
     assert log.start_address == log.end_address == log.flushed_address == 10_000_000

@@ -198,7 +198,7 @@ def test_a_restart_that_fails_takes_the_log_offline(
 
     with monkeypatch.context() as faulty:
         faulty.setattr(os, call, fails)
-        with pytest.raises(LogOfflineError, match="beginning anew at 5000 failed: Input/output error"):
+        with pytest.raises(LogOfflineError, match="restarting at 5000 failed: Input/output error"):
             log.restart(5_000)
     with pytest.raises(LogOfflineError):
         log.append(batch(b"second"))

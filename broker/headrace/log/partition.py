@@ -181,8 +181,8 @@ class PartitionLog:
             self._begin_with(self._new_segment(address))
 
     def restart(self, address: int) -> None:
-        """Drops all batches and begins anew at `address`, after the end: for a copy whose source has deleted
-        the batches in between.
+        """Drops all batches and restarts at `address`, after the end: for a copy whose source has deleted the
+        batches in between.
 
         A crash during the call may restore the old batches. Waits for the disk. Raises
         `AddressOutOfRangeError`, `LogStorageError`.
@@ -192,14 +192,14 @@ class PartitionLog:
             raise self.offline
         if address <= self.end_address:
             raise AddressOutOfRangeError(
-                f"{self.directory}: cannot begin anew at {address}, the log ends at {self.end_address}"
+                f"{self.directory}: cannot restart at {address}, the log ends at {self.end_address}"
             )
         segment = self._new_segment(address)
         try:
             sync_directory(self.directory)  # the new segment is durable before the old ones are deleted
             self._begin_with(segment)
         except OSError as error:
-            raise self.take_offline(f"beginning anew at {address} failed: {error.strerror}") from error
+            raise self.take_offline(f"restarting at {address} failed: {error.strerror}") from error
         self.producers = ProducerStates()
         self._checkpointed_address = -1
         self._reader.forget()

@@ -48,7 +48,7 @@ class LastBatch(NamedTuple):
     crc: int
 
 
-class Source(Protocol):
+class CopySource(Protocol):
     """The log that is copied."""
 
     def fetch(self, address: int) -> Fetched:
@@ -57,7 +57,7 @@ class Source(Protocol):
         """
 
 
-class Sink(Protocol):
+class CopySink(Protocol):
     """The copy: a follower's own log, or a mirror partition behind a Produce request."""
 
     @property
@@ -75,7 +75,7 @@ class Pulled(NamedTuple):
     lag_bytes: int
 
 
-def pull_once(source: Source, sink: Sink) -> Pulled:
+def pull_once(source: CopySource, sink: CopySink) -> Pulled:
     """Copies the batches of one fetch. Raises `ReplicationError` and what `source` and `sink` raise."""
     address = sink.end_address
     fetched = source.fetch(address)
@@ -112,7 +112,7 @@ def check_batches(batches: Buffer, address: int) -> int:
     return expected - address
 
 
-def check_tail(source: Source, last: LastBatch) -> None:
+def check_tail(source: CopySource, last: LastBatch) -> None:
     """Checks, before the first append, that the source holds the copy's last batch.
 
     Detects copies of equal length but other content. Passes if the source's retention has deleted the batch.

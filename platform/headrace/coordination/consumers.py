@@ -94,7 +94,7 @@ class ConsumerRegistry:
             if holder == Owner(owner, self._session.session_id):
                 return None
             if time.monotonic() >= deadline:
-                name = holder.name if holder else "somebody"
+                name = holder.name if holder else "another member"
                 raise NodeHeldError(
                     f"{topic}-{partition} is still owned by {name} after {wait_s:g} s (group {self.group})"
                 )

@@ -1,6 +1,6 @@
 """The errors of coordination.
 
-No other room sees an exception of the ZooKeeper library. Each error states whether the caller or the
+No other room handles exceptions of the ZooKeeper library. Each error states whether the caller or the
 environment is at fault, and whether a retry can help (`retriable`).
 """
 

@@ -198,7 +198,7 @@ _RETRIABLE = frozenset(
 
 
 class WireError(Exception):
-    """Bytes or a request that the protocol does not allow. The peer's fault, unless a subclass says
+    """Bytes or a request that the protocol does not allow. The peer's fault unless a subclass says
     otherwise."""
 
 

@@ -20,7 +20,7 @@ from headrace.wire.primitives import Buffer
 
 Header = tuple[str, bytes | None]
 
-# Five varints of 5 bytes, one of 10 (the timestamp delta), attributes; key, value and headers come on top.
+# Five varints of 5 bytes, one of 10 (the timestamp delta), attributes; without key, value and headers.
 RECORD_OVERHEAD_MAX_BYTES: Final = 35
 RECORD_SIZE_MIN_BYTES: Final = 7
 DECODE_LIMIT_BYTES: Final = 128 * 1024 * 1024
