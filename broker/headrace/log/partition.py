@@ -311,11 +311,11 @@ class PartitionLog:
         return self._reader.slices(offset, max_bytes, limit)
 
     def search_timestamp(self, timestamp_ms: int) -> Search:
-        """Searches the first flushed record, in log order, with `timestamp_ms` or later."""
+        """Searches for the first flushed record, in log order, with `timestamp_ms` or later."""
         return first_at(self._segments, timestamp_ms, self.flushed_address)
 
     def search_max_timestamp(self) -> Search:
-        """Searches the first flushed record with the greatest timestamp (KIP-734)."""
+        """Searches for the first flushed record with the greatest timestamp (KIP-734)."""
         return greatest(self._segments, self.flushed_address)
 
     # --- retention, truncation, close ---

@@ -97,7 +97,7 @@ class SegmentScan:
 
 
 def first_at(segments: SegmentList, timestamp_ms: int, limit: int) -> Search:
-    """Searches, in log order below the address `limit`, the first record with `timestamp_ms` or later."""
+    """Searches, in log order below the address `limit`, for the first record with `timestamp_ms` or later."""
     after = -1
     while (segment := segments.first_after(after)) is not None and segment.base_address < limit:
         after = segment.base_address
@@ -111,7 +111,7 @@ def first_at(segments: SegmentList, timestamp_ms: int, limit: int) -> Search:
 
 
 def greatest(segments: SegmentList, limit: int) -> Search:
-    """Searches the first record with the greatest timestamp below `limit` (KIP-734)."""
+    """Searches for the first record with the greatest timestamp below `limit` (KIP-734)."""
     after, greatest_ms = -1, NO_TIMESTAMP
     while (segment := segments.first_after(after)) is not None and segment.base_address < limit:
         after = segment.base_address
