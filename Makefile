@@ -1,14 +1,16 @@
-# headrace. `make demo` and `make test` set everything up by themselves; nothing is done twice.
+# headrace. `make demo` and `make test` install what they need, and nothing twice.
 #
 #   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose seven events)
-#   make up / down / status         start the site, stop it, say how it is
-#   make test / lint                what .ci/run runs
-#   make image                      the container image headrace (docs/containers.md), where a Docker engine runs
+#   make up / down / status         start the site, stop it, show each unit
+#   make check                      lint, and the tests that need Python alone: three minutes
+#   make test                       lint and every test, as CI (PYTEST="tests/broker -k front": only those)
+#   make lint                       ruff, mypy, import-linter
+#   make image                      the container image headrace (docs/containers.md); needs a Docker engine
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
-#   make bench-terraform            the demo's deployment by Terraform, timed: cold, without changes, after a stop
-#   make terraform                  the Terraform provider, where `terraform init` finds it (DIR=folder: in your HCL's, too)
-#   make clean                      stop the site and remove its data; `make distclean`: all that was set up, too
-#   make requirements               compile requirements/*.txt anew
+#   make bench-terraform            provisioning the demo's deployment by Terraform, timed
+#   make terraform                  install the Terraform provider for `terraform init` (DIR=folder: for your HCL there, too)
+#   make clean                      stop the site and remove its data; `make distclean` also removes what was installed
+#   make requirements               compile requirements/*.txt again
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -19,28 +21,28 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 # Airflow lives apart: its Spark provider brings pyspark-client, which overwrites files of pyspark.
 AIRFLOW_VENV := .venv-airflow
-# So does the Terraform provider: its library pins protobuf 5.
+# The Terraform provider, too: its library pins protobuf 5.
 TERRAFORM_VENV := .venv-terraform
-# Much of what tests do is waiting: for fsyncs, sessions, JVMs, links. tests/conftest.py says what stays together.
+# Three on two cores, because tests mostly wait: for fsyncs, sessions, JVMs, links.
 TEST_PROCESSES ?= 3
 HEADRACE_HOME ?= $(CURDIR)/.headrace
 export HEADRACE_HOME
-# Container images often set it, and then every process compiles all that it imports: half of its start.
+# Container images often set it. Then every process compiles its imports again, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
 # The first Python that is new enough; `make PYTHON=/path/to/python3.12` overrides it.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test lint image bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-# The provider is of use only where Terraform is.
+# Without Terraform the provider has no use.
 TERRAFORM := $(if $(shell command -v terraform),terraform)
 
-# What does not need one another is set up side by side.
+# Installs what is independent in parallel.
 TOGETHER := @$(MAKE) -s -j2
 
 demo:
@@ -60,6 +62,10 @@ test:
 	@if $(BIN)/python containers/container_image.py --engine; then \
 		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
+
+# Without Java, so that a heavy test that tests/needs.py does not know fails.
+check: lint
+	@JAVA_HOME=/no-jvm-in-make-check $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not heavy" $(PYTEST)
 
 lint: setup
 	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
@@ -115,14 +121,14 @@ $(AIRFLOW_VENV)/.installed: $(VENV)/.installed requirements/airflow.txt pyprojec
 	@$(UV) pip install -q --python $(AIRFLOW_VENV)/bin/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-# A mirror of Terraform's kind inside the environment, so that two checkouts on a machine do not meet. It is found by
-# the examples' and DIR's terraform.d/plugins, and by TF_CLI_CONFIG_FILE=$(TERRAFORM_VENV)/terraform.rc elsewhere.
+# A filesystem mirror for Terraform, inside the environment, so that two checkouts on a machine do not share one. The
+# examples and DIR find it through terraform.d/plugins, others through TF_CLI_CONFIG_FILE=$(TERRAFORM_VENV)/terraform.rc.
 PLUGINS := $(CURDIR)/$(TERRAFORM_VENV)/plugins
 terraform: $(TERRAFORM_VENV)/.installed
 	@platform=$$(terraform version -json 2>/dev/null | sed -n 's/.*"platform": "\(.*\)".*/\1/p'); \
 	if [ -n "$$platform" ]; then folder="$(PLUGINS)/headrace.local/headrace/headrace/0.1.0/$$platform"; mkdir -p "$$folder"; \
 		install -C -m 755 terraform/terraform-provider-headrace "$$folder/terraform-provider-headrace_v0.1.0"; \
-	else echo "there is no terraform on the PATH, and without it the provider is of no use (1.6 or newer)" >&2; fi
+	else echo "there is no terraform on the PATH; the provider needs it (1.6 or newer)" >&2; fi
 	@for folder in terraform/examples/*/ $(DIR); do if [ -d "$$folder" ]; then \
 		mkdir -p "$$folder/terraform.d" && ln -sfn "$(PLUGINS)" "$$folder/terraform.d/plugins"; fi; done
 
@@ -156,7 +162,7 @@ debian: haproxy
 haproxy:
 	@$(call from_debian,haproxy,which balances producers' connections,headrace's own balancer serves in its place)
 
-# A Debian package by its program's name, what it is for, and what is the case without it. Nothing is started by it.
+# Installs a Debian package. Arguments: its program, its purpose, what happens without it. Starts no service.
 define from_debian
 if ! PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

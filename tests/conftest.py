@@ -30,6 +30,7 @@ pytest_plugins = [
     "fix_terraform",
     "fix_warehouse",
     "fix_zookeeper",
+    "needs",
 ]
 # JVMs that live for seconds: the optimising compiler would cost them more than it gains.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")

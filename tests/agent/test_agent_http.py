@@ -262,6 +262,7 @@ def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path)
         agent.close()
 
 
+@pytest.mark.zookeeper
 def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -1,0 +1,195 @@
+"""Records what real clients send and what the broker answers, into frames.json. Not a test: run by hand.
+
+    .venv/bin/pytest tests/golden/record_frames.py
+
+Each client produces, reads by offset and by time, and commits in a group, through a relay that keeps the
+first exchange of each (client, API, version). Entries that frames.json already holds are kept: bytes that
+were once recorded are read for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import kafka
+import pytest
+
+from fix_broker import BrokerProcess
+from fix_clients import CODECS, Read, RealClients, make_samples
+from fix_java import JavaPeer
+from fix_ports import free_port
+from fix_zookeeper import ZooKeeperRoom
+from headrace.wire.apis import ApiKey
+
+FRAMES: Final = Path(__file__).with_name("frames.json")
+VERSIONS: Final = {
+    "confluent-kafka": f"librdkafka {confluent_kafka.libversion()[0]}",
+    "kcat": "librdkafka 2.0.2 (kcat 1.7.1)",
+    "kafka-python": f"kafka-python {kafka.__version__}",
+    "java": "Java 4.3.1",
+}
+FRAME_MAX_BYTES: Final = 4096
+READ_MAX_BYTES: Final = 1 << 16
+
+
+class RecordingRelay:
+    """Listens in a broker's place, passes every byte on, and keeps frames that belong together."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.client = ""
+        self.broker_port = 0
+        self.exchanges: dict[tuple[str, int, int, str], dict[str, Any]] = {}
+        self._listening = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._listening.accept()
+            except OSError:
+                return
+            upstream = socket.create_connection(("127.0.0.1", self.broker_port))
+            waiting: dict[int, tuple[int, int, bytes]] = {}
+            for source, target, is_request in ((accepted, upstream, True), (upstream, accepted, False)):
+                arguments = (source, target, waiting, is_request, self.client)
+                threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
+
+    def _pass_on(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        waiting: dict[int, tuple[int, int, bytes]],
+        is_request: bool,
+        client: str,
+    ) -> None:
+        buffer = b""
+        while True:  # until either side ends
+            try:
+                data = source.recv(READ_MAX_BYTES)
+            except OSError:
+                data = b""
+            if data:
+                buffer += data
+                while len(buffer) >= 4 and len(buffer) >= 4 + (size := int.from_bytes(buffer[:4], "big")):
+                    self._note(buffer[4 : 4 + size], waiting, is_request, client)
+                    buffer = buffer[4 + size :]
+            try:
+                if not data:
+                    target.shutdown(socket.SHUT_WR)
+                    source.close()
+                    return
+                target.sendall(data)
+            except OSError:
+                source.close()
+                return
+
+    def _note(
+        self, frame: bytes, waiting: dict[int, tuple[int, int, bytes]], is_request: bool, client: str
+    ) -> None:
+        if is_request:
+            api_key, version, correlation_id = struct.unpack_from(">hhi", frame)
+            waiting[correlation_id] = (api_key, version, frame)
+            return
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        api_key, version, request = waiting.pop(correlation_id, (-1, -1, b""))
+        if api_key < 0 or len(request) > FRAME_MAX_BYTES or len(frame) > FRAME_MAX_BYTES:
+            return
+        codec = codec_of(request) if api_key == ApiKey.PRODUCE else ""
+        if api_key == ApiKey.FETCH and b"member" not in frame:
+            return  # without records
+        self.exchanges.setdefault(
+            (client, api_key, version, codec),
+            {
+                "client": VERSIONS[client],
+                "api": ApiKey(api_key).name,
+                "version": version,
+                **({"codec": codec} if codec else {}),
+                "request": request.hex(),
+                "response": frame.hex(),
+            },
+        )
+
+
+def codec_of(request: bytes) -> str:
+    """The codec of the batch in a Produce request: the low bits of the attributes, after magic and CRC."""
+    at = request.find(b"\x00\x00\x00\x00\x00\x00\x00\x00", 8)
+    while at >= 0 and request[at + 16 : at + 17] != b"\x02":
+        at = request.find(b"\x00\x00\x00\x00\x00\x00\x00\x00", at + 1)
+    return CODECS[request[at + 22] & 7]
+
+
+@pytest.fixture
+def relay() -> Iterator[RecordingRelay]:
+    relay = RecordingRelay()
+    yield relay
+    relay._listening.close()
+
+
+def test_record(
+    relay: RecordingRelay,
+    zookeeper: ZooKeeperRoom,
+    real_clients: RealClients,
+    java_peer: JavaPeer,
+    tmp_path: Path,
+) -> None:
+    broker = BrokerProcess(1, tmp_path, zookeeper.hosts, "golden", {})
+    broker.extra_arguments = ["--advertise", f"127.0.0.1:{relay.port}"]
+    broker.start(wait=False)
+    relay.broker_port = broker.port
+    while "ready on" not in broker.output():
+        time.sleep(0.05)
+    bootstrap = f"127.0.0.1:{relay.port}"
+    samples = make_samples(3)
+    for name in VERSIONS:
+        relay.client = name
+        for codec in CODECS:
+            real_clients[name].produce(bootstrap, f"{name}-{codec}", samples, codec=codec)
+        topic = f"{name}-none"
+        assert len(real_clients[name].read(bootstrap, Read(topic, 3))) == 3
+        if name != "kcat":
+            assert real_clients[name].read(bootstrap, Read(topic, 1, timestamp_ms=samples[2].timestamp_ms))
+        join_a_group(name, bootstrap, topic, java_peer, tmp_path)
+    broker.kill()
+    known = json.loads(FRAMES.read_text()) if FRAMES.exists() else []
+    keys = {(each["client"], each["api"], each["version"], each.get("codec")) for each in known}
+    for each in relay.exchanges.values():
+        if (each["client"], each["api"], each["version"], each.get("codec")) not in keys:
+            known.append(each)
+    FRAMES.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def join_a_group(name: str, bootstrap: str, topic: str, java_peer: JavaPeer, scratch: Path) -> None:
+    """A member that reads, commits and leaves."""
+    group = f"{name}-group"
+    if name == "confluent-kafka":
+        member = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        )
+        member.subscribe([topic])
+        assert member.poll(30) is not None
+        member.commit(asynchronous=False)
+        member.close()
+    elif name == "kafka-python":
+        reader = kafka.KafkaConsumer(
+            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest"
+        )
+        assert reader.poll(timeout_ms=30_000)
+        reader.commit()
+        reader.close()
+    elif name == "java":
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        java_peer("join", settings, member=group, topic=topic)
+        rows = scratch / "rows"
+        while not (rows.exists() and rows.read_text()):
+            java_peer("poll", member=group, wait_ms=100, records=rows)
+        java_peer("commit", member=group)
+        java_peer("leave", member=group)

@@ -1,0 +1,64 @@
+"""What a site once stored is read by today's code: manifest, seal, checkpoint, audit records.
+
+All of it was written by one run of `make demo` on 2026-11-22.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from headrace.audit.reader import _READERS
+from headrace.audit.records import ProducerReport
+from headrace.log import checkpoint
+from headrace.registry import framing
+from headrace.warehouse.manifest import Manifest, fold
+from headrace.warehouse.seal import Seal
+
+HERE = Path(__file__).parent
+RECORDS = json.loads((HERE / "audit-records.json").read_text())
+
+
+def test_a_manifest() -> None:
+    stored = (HERE / "manifest-load.json").read_bytes()
+    manifest = Manifest.from_json(stored, "manifest-load.json")
+    assert (manifest.kind, manifest.sequence, manifest.rows) == ("load", 0, 20_000)
+    assert sum(manifest.hours().values()) == 20_000
+    assert sorted(fold([manifest]).ends) == [0, 1, 2, 3, 4, 5]
+    assert manifest.to_json() == stored
+
+
+def test_a_seal() -> None:
+    stored = (HERE / "seal.json").read_bytes()
+    seal = Seal.from_json(stored, "seal.json")
+    assert (seal.topic, seal.rows, seal.version) == ("page-view", 6_223, 1)
+    assert seal.proof["complete"] is True
+    assert seal.to_json() == stored
+
+
+def test_a_checkpoint() -> None:
+    stored = (HERE / "checkpoint").read_bytes()
+    read = checkpoint.decode(stored)
+    assert read is not None
+    assert read.recovery_point == 397_433
+    assert [producer_id for producer_id, _ in read.producers] == [0, 2000, 2]
+    assert checkpoint.encode(read) == stored
+
+
+@pytest.mark.parametrize("stored", RECORDS, ids=lambda stored: str(stored["record"]))
+def test_an_audit_record(stored: dict[str, Any]) -> None:
+    _, body = framing.split(bytes.fromhex(stored["value"]))
+    data = fastavro.schemaless_reader(io.BytesIO(body), stored["writer_schema"], None)
+    assert isinstance(data, dict)
+    record = _READERS[f"headrace.audit.{stored['record']}"](data)
+    del data["header"]
+    if isinstance(record, ProducerReport):  # this one is written by `events`, and only read here
+        handed_over = [tally[3] for tally in record.tallies]
+        assert handed_over == [each["handed_over_count"] for each in data["tallies"]]
+    else:
+        assert record.to_avro() == data
