@@ -1,4 +1,4 @@
-"""A partition's log in memory, for fake brokers and models: it checks producers' sequences as Kafka does."""
+"""A partition's log in memory, for fake brokers and models, with Kafka's sequence check."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class ProducerState:
 
 
 class FakeLog:
-    """One partition. `by_address`: offsets are byte addresses as in headrace; else they count records as in
+    """One partition. With `by_address`, offsets are byte addresses as in headrace; else record numbers as in
     Kafka.
     """
 

@@ -1,9 +1,8 @@
-"""A real ZooKeeper for tests: one JVM a test run (a worker), a chroot a test; it can be stopped, killed,
-restarted, and made to forget a session.
+"""A real ZooKeeper for tests: one JVM per test worker, one chroot per test. A test can stop, kill and restart
+it, and expire a session.
 
-Fixtures: `zookeeper_server` (the process, session-scoped) and `zookeeper` (a `ZooKeeperRoom`: connect
-strings with a chroot of its own). A test that stops or kills the server must start it again: use
-`private_zookeeper`, a server of the test's own.
+Fixtures: `zookeeper_server` (the process, session-scoped) and `zookeeper` (a `ZooKeeperRoom`: a chroot on the
+server). A test that stops or kills the server uses `private_zookeeper`, a server for that test alone.
 """
 
 import contextlib
@@ -27,15 +26,13 @@ from fix_ports import free_port
 from headrace.coordination.session import ZooKeeperSession
 
 START_WAIT_MAX_S = 60.0
-TICK_MS = 200
-"""ZooKeeper allows session timeouts from 2 to 20 ticks (here up to 60 s): sessions of dead tests expire in
-0.4 s if they ask so."""
+TICK_MS = 200  # the shortest session timeout is two ticks
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """For `preexec_fn`: the child is killed by the kernel when its parent thread ends, whatever way it ends.
+    """For `preexec_fn`: the kernel kills the child when its parent thread ends.
 
     Start such processes from a thread that lives as long as they should.
     """
@@ -43,8 +40,7 @@ def die_with_parent() -> None:
 
 
 def zookeeper_jars() -> str:
-    """The class path: PySpark ships ZooKeeper's server and all it needs. (Asking find_spec does not import
-    pyspark.)"""
+    """The class path: PySpark ships ZooKeeper's server and its dependencies. Does not import pyspark."""
     spec = find_spec("pyspark")
     assert spec is not None and spec.origin is not None, (
         "pyspark is not installed: its jars hold the ZooKeeper server"
@@ -91,7 +87,7 @@ class ZooKeeperServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """The server hangs: connections stay open, nothing is answered, no session expires."""
+        """Hangs the server: connections stay open, requests get no response, no session expires."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -148,8 +144,7 @@ class ZooKeeperRoom:
         ).start()
 
     def expire(self, session: ZooKeeperSession) -> None:
-        """Makes the server forget the session, as after a long silence: a second connection with its id
-        closes it."""
+        """Expires the session, as after a long silence: a second connection with its id closes it."""
         thief = KazooClient(
             self.server.address, client_id=session._client.client_id, timeout=session.timeout_s
         )

@@ -1,5 +1,5 @@
-"""Algorithm 1 and placement as pure functions: everything covered once, shares even, everybody computes
-the same.
+"""Algorithm 1 and placement as pure functions: every partition covered once, even shares, the same result for
+every member.
 """
 
 import pytest
@@ -26,7 +26,7 @@ def test_every_partition_exactly_once_and_evenly(
 
 
 @given(st.lists(NAMES, min_size=1, unique=True), st.lists(st.integers(0, 60), unique=True), st.data())
-def test_the_order_in_which_a_member_learns_things_does_not_matter(
+def test_the_order_of_members_and_partitions_does_not_matter(
     members: list[str], partitions: list[int], data: st.DataObject
 ) -> None:
     other_members = data.draw(st.permutations(members))

@@ -1,7 +1,5 @@
-"""A group's registries: members, claims that wait for the dead, offsets that a zombie cannot set back.
-
-And elections.
-"""
+"""A group's registries: members, claims that wait for dead owners, offsets that a dead member cannot reset;
+and elections."""
 
 import threading
 import time
@@ -43,17 +41,17 @@ def test_a_claim_waits_for_the_owner_before(zookeeper: ZooKeeperRoom) -> None:
     with zookeeper.session() as one, zookeeper.session() as two:
         first, second = ConsumerRegistry(one, "g"), ConsumerRegistry(two, "g")
         first.claim("t", 0, "a-0", wait_s=0)
-        first.claim("t", 0, "a-0", wait_s=0)  # again: it is his already
+        first.claim("t", 0, "a-0", wait_s=0)  # the same owner again
         with pytest.raises(NodeHeldError, match=r"t-0 is still owned by a-0 after 0\.2 s \(group g\)"):
             second.claim("t", 0, "b-0", wait_s=0.2)
         with pytest.raises(NodeHeldError):
-            second.claim("t", 0, "a-0", wait_s=0)  # the same name in another session is somebody else
+            second.claim("t", 0, "a-0", wait_s=0)  # the same name in another session is another owner
         threading.Timer(0.3, first.release, ("t", 0, "a-0")).start()
         second.claim("t", 0, "b-0", wait_s=10)
         owner = first.owners("t")[0]
         assert (owner.name, owner.session_id) == ("b-0", two.session_id)
         first.release("t", 0, "a-0")
-        assert first.owners("t").keys() == {0}, "releasing what is not ours does nothing"
+        assert first.owners("t").keys() == {0}, "releasing another owner's partition does nothing"
 
 
 def test_claims_of_a_dead_session_are_taken_over(zookeeper: ZooKeeperRoom) -> None:
@@ -79,7 +77,7 @@ def test_claiming_all_or_none(zookeeper: ZooKeeperRoom) -> None:
 def test_offsets_are_text_and_kept(zookeeper: ZooKeeperRoom) -> None:
     with zookeeper.session() as session:
         registry = ConsumerRegistry(session, "g")
-        assert registry.offset("t", 0) is None
+        assert registry.offsets([("t", 0)]) == {("t", 0): None}
         registry.commit("t", 0, 4711)
         registry.commit("t", 0, 2**40)
         registry.commit("u", 3, 5)
@@ -101,10 +99,10 @@ def test_only_the_owner_commits(zookeeper: ZooKeeperRoom) -> None:
         zombie.commit("t", 0, 20, owner="a-0")
         zookeeper.expire(one)
         heir.claim("t", 0, "b-0", wait_s=10)
-        with pytest.raises(NotOwnerError, match=r"a-0 may not commit t-0 of group g: it is owned by b-0"):
+        with pytest.raises(NotOwnerError, match=r"a-0 may not commit t-0 of group g: b-0 owns it"):
             zombie.commit("t", 0, 30, owner="a-0")
-        assert heir.offset("t", 0) == 20
-        with pytest.raises(NotOwnerError, match="owned by nobody"):
+        assert heir.offsets([("t", 0)]) == {("t", 0): 20}
+        with pytest.raises(NotOwnerError, match="nobody owns it"):
             heir.commit("t", 1, 1, owner="b-0")
 
 
@@ -123,7 +121,7 @@ def test_a_group_is_deleted_only_when_empty(zookeeper: ZooKeeperRoom) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\x00"])
 def test_group_names_are_one_path_element(zookeeper: ZooKeeperRoom, name: str) -> None:
-    with zookeeper.session() as session, pytest.raises(ValueError, match="is no group name"):
+    with zookeeper.session() as session, pytest.raises(ValueError, match="is not a group name"):
         ConsumerRegistry(session, name)
 
 
@@ -166,5 +164,5 @@ def test_a_leader_in_doubt_steps_down_and_may_be_elected_again(private_zookeeper
         wait_for(lambda: candidate.log == ["elected", "deposed"])
         private_zookeeper.server.start()
         wait_for(lambda: candidate.election.leading)
-        assert len(candidate.election.candidates()) == 1, "no candidacy of ours may be left behind"
+        assert len(candidate.election.candidates()) == 1, "this session's old candidacy must be deleted"
         candidate.election.close()

@@ -1,5 +1,5 @@
-"""The session against a real ZooKeeper: calls, watches, held nodes, and what survives expiry, hanging and
-restart."""
+"""The session on a real ZooKeeper: calls, watches, held nodes, and what survives expiry, a hung server and
+a restart."""
 
 import random
 import threading
@@ -20,7 +20,8 @@ from headrace.coordination.errors import (
     SessionClosedError,
     ZooKeeperUnavailableError,
 )
-from headrace.coordination.session import Node, SessionState, ZooKeeperSession
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import SessionState, ZooKeeperSession
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -62,14 +63,14 @@ def test_transaction_is_all_or_nothing(zookeeper: ZooKeeperRoom) -> None:
         with pytest.raises(NodeExistsError, match=r"/taken \(create\)"):
             session.transaction().create("/new").create("/taken").commit()
         assert session.exists("/new") is None
-        session.transaction().create("/new", b"x").check("/taken", 0).set("/taken", b"y", version=0).commit()
+        session.transaction().create("/new", b"x").set("/taken", b"y", version=0).commit()
         assert session.get("/new").data == b"x"
         with pytest.raises(BadVersionError):
-            session.transaction().check("/taken", 0).delete("/new").commit()
+            session.transaction().set("/taken", b"z", version=0).delete("/new").commit()
         assert session.exists("/new") is not None
 
 
-def test_no_server_is_named_within_the_bound() -> None:
+def test_a_missing_server_is_reported_within_the_timeout() -> None:
     session = ZooKeeperSession(f"127.0.0.1:{free_port()}", name="lonely")
     started = time.monotonic()
     with pytest.raises(
@@ -79,7 +80,7 @@ def test_no_server_is_named_within_the_bound() -> None:
     assert time.monotonic() - started < 20
 
 
-def test_a_closed_session_serves_nobody(zookeeper: ZooKeeperRoom) -> None:
+def test_calls_on_a_closed_session_raise(zookeeper: ZooKeeperRoom) -> None:
     session = zookeeper.session()
     session.create("/mine", ephemeral=True)
     session.close()
@@ -91,7 +92,7 @@ def test_a_closed_session_serves_nobody(zookeeper: ZooKeeperRoom) -> None:
         assert other.exists("/mine") is None, "closing ends ephemeral nodes at once"
 
 
-def test_watches_see_every_last_state(zookeeper: ZooKeeperRoom) -> None:
+def test_watches_always_report_the_last_state(zookeeper: ZooKeeperRoom) -> None:
     names: list[list[str]] = []
     values: list[Node | None] = []
     with zookeeper.session() as session, zookeeper.session() as writer:
@@ -122,7 +123,9 @@ def test_cancelled_watch_is_silent(zookeeper: ZooKeeperRoom) -> None:
         assert len(seen) == 1
 
 
-def test_failing_callbacks_disturb_nobody_and_retriable_ones_run_again(zookeeper: ZooKeeperRoom) -> None:
+def test_a_failing_callback_stops_no_other_and_retriable_ones_run_again(
+    zookeeper: ZooKeeperRoom,
+) -> None:
     attempts: list[int] = []
 
     def wobbly(_: object) -> None:
@@ -164,7 +167,7 @@ def test_expiry_brings_back_nodes_callbacks_and_watches(zookeeper: ZooKeeperRoom
 
 
 def test_watches_converge_through_changes_and_expiries_at_once(zookeeper: ZooKeeperRoom) -> None:
-    """Whatever is lost on the way, what is seen last is what is there."""
+    """Updates may be merged, but the last one reported is the present state."""
     chance = random.Random(20110612)
     names: list[list[str]] = []
     values: list[Node | None] = []
@@ -185,7 +188,7 @@ def test_watches_converge_through_changes_and_expiries_at_once(zookeeper: ZooKee
         wait_for(lambda: names[-1] == there and values[-1] is not None and values[-1].data == b"299")
 
 
-def test_held_node_waits_for_a_dead_predecessor_but_not_forever(zookeeper: ZooKeeperRoom) -> None:
+def test_a_held_node_waits_for_a_dead_predecessor_within_a_bound(zookeeper: ZooKeeperRoom) -> None:
     with zookeeper.session(timeout_s=2) as session, zookeeper.session() as living:
         living.create("/ids", b"")
         living.create("/ids/1", b"old", ephemeral=True)

@@ -1,4 +1,4 @@
-"""A broker's data directory: one process, one owner, folders that are never confused."""
+"""A broker's data directory: one process, one owner, and one topic id per folder."""
 
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -60,4 +60,4 @@ def test_only_the_named_topic_is_deleted(tmp_path: Path) -> None:
         left = directory.delete(NAME, FIRST)
         assert left is not None and left.exists() and list(directory.partitions()) == []
     with LogDirectory(tmp_path) as directory:
-        assert not left.exists(), "what a crash left of a deletion goes at the next start"
+        assert not left.exists(), "the next start finishes a deletion that a crash interrupted"

@@ -1,4 +1,4 @@
-"""Lookups: any offset, any timestamp, against a plain model of the log."""
+"""Lookups of any offset and any timestamp, compared with a plain model of the log."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from headrace.log.checkpoint import Checkpoint, encode
 from headrace.log.config import LogConfig
 from headrace.log.errors import AddressOutOfRangeError
 from headrace.log.partition import PartitionLog
-from headrace.log.search import Scanned
+from headrace.log.search import Scanned, Search, TimestampedOffset
 from headrace.log.starts import SPAN_BYTES
 from headrace.wire.batch import hop
 from headrace.wire.compression import Codec
@@ -42,6 +42,23 @@ def build(
         stored.append(Stored(appended.base_address, appended.end_address - appended.base_address, timestamps))
     log.flush()
     return log, stored
+
+
+def run(search: Search) -> TimestampedOffset | None:
+    """Runs a whole search on this thread."""
+    try:
+        scan = next(search)
+        while True:
+            scanned = scan.run()
+            scan.learn()
+            scan = search.send(scanned)
+    except StopIteration as ended:
+        found: TimestampedOffset | None = ended.value
+        return found
+
+
+def segment_count(log: PartitionLog) -> int:
+    return len(list(log.directory.glob("*.log")))
 
 
 batch_lists = st.lists(st.lists(st.integers(1_000, 1_060), min_size=1, max_size=9), min_size=1, max_size=25)
@@ -100,27 +117,24 @@ def test_the_first_record_at_or_after_a_timestamp(
     records = [(each.address + at, ms) for each in stored for at, ms in enumerate(each.timestamps)]
     for timestamp in wanted:
         expected = next(((offset, ms) for offset, ms in records if ms >= timestamp), None)
-        assert log.offset_for_timestamp(timestamp) == expected
-        address = log.address_for_timestamp(timestamp)
-        first = next((each.address for each in stored if max(each.timestamps) >= timestamp), None)
-        assert address == first
+        assert run(log.search_timestamp(timestamp)) == expected
     newest = max(ms for _, ms in records)
-    assert log.max_timestamp_offset() == next(each for each in records if each[1] == newest)
+    assert run(log.search_max_timestamp()) == next(each for each in records if each[1] == newest)
     log.close()
 
 
-def test_nothing_unflushed_is_seen(tmp_path: Path) -> None:
+def test_unflushed_records_are_invisible(tmp_path: Path) -> None:
     log, _ = build(tmp_path / "t-0", [[1_000]])
     visible = log.end_address
     log.append(encode_batch([Record(0, 5_000, None, b"late")]))
     assert log.end_address > log.flushed_address == visible
     assert sum(each.length_bytes for each in log.slices(0, 1 << 20)) == visible
     assert log.slices(visible, 1 << 20) == []
-    assert log.offset_for_timestamp(2_000) is None
-    assert log.max_timestamp_offset() == (0, 1_000)
+    assert run(log.search_timestamp(2_000)) is None
+    assert run(log.search_max_timestamp()) == (0, 1_000)
     log.flush()
-    assert log.offset_for_timestamp(2_000) == (visible, 5_000)
-    assert log.max_timestamp_offset() == (visible, 5_000)
+    assert run(log.search_timestamp(2_000)) == (visible, 5_000)
+    assert run(log.search_max_timestamp()) == (visible, 5_000)
     log.close()
 
 
@@ -132,7 +146,7 @@ def test_offsets_outside_are_refused(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_payload_that_forges_a_header_is_never_taken_for_one(tmp_path: Path) -> None:
+def test_a_header_inside_a_payload_is_ignored(tmp_path: Path) -> None:
     forged = encode_batch([Record(0, 9_999, None, b"forged")])
     log = PartitionLog(tmp_path / "t-0", CONFIG)
     for _ in range(40):
@@ -144,12 +158,12 @@ def test_a_payload_that_forges_a_header_is_never_taken_for_one(tmp_path: Path) -
     for offset in range(0, log.end_address, 37):
         expected = offset // size * size
         assert log.position(offset) == (expected if offset == expected else expected + size)
-    assert log.offset_for_timestamp(5_000) is None
+    assert run(log.search_timestamp(5_000)) is None
     log.close()
 
 
 def cold_log(path: Path, timestamps: list[int]) -> tuple[PartitionLog, list[int]]:
-    """Batches of a third of a span, in segments nothing is known of; and the batches' addresses."""
+    """A log whose segments have no known starts, with batches of a third of a span; and their addresses."""
     config = LogConfig(segment_bytes=4 * SPAN_BYTES)
     log = PartitionLog(path, config)
     value = bytes(SPAN_BYTES // 3)
@@ -162,22 +176,22 @@ def cold_log(path: Path, timestamps: list[int]) -> tuple[PartitionLog, list[int]
 def test_cold_segments_of_many_spans(tmp_path: Path) -> None:
     timestamps = [*range(1_000, 1_040), 900]
     log, addresses = cold_log(tmp_path / "first", timestamps)
-    assert log.segment_count == 4
-    assert log.max_timestamp_offset() == (addresses[39], 1_039)
+    assert segment_count(log) == 4
+    assert run(log.search_max_timestamp()) == (addresses[39], 1_039)
     log.close()
     log, addresses = cold_log(tmp_path / "second", timestamps)
     for address, ms in zip(addresses[:-1], timestamps, strict=False):
-        assert log.offset_for_timestamp(ms) == (address, ms)
-    assert log.offset_for_timestamp(1_040) is None
+        assert run(log.search_timestamp(ms)) == (address, ms)
+    assert run(log.search_timestamp(1_040)) is None
     log.append(encode_batch([Record(0, 2_000, None, b"not flushed")]))
-    assert log.max_timestamp_offset() == (addresses[39], 1_039)
+    assert run(log.search_max_timestamp()) == (addresses[39], 1_039)
     log.close()
-    # The greatest is in another span than the last one, and in the active segment.
+    # The greatest timestamp is in the active segment, in another span than the last batch.
     log, addresses = cold_log(tmp_path / "third", [5, 9, *[1] * 9])
-    assert log.segment_count == 1
-    assert log.max_timestamp_offset() == (addresses[1], 9)
+    assert segment_count(log) == 1
+    assert run(log.search_max_timestamp()) == (addresses[1], 9)
     log.append(encode_batch([Record(0, 99, None, b"not flushed")]))
-    assert log.max_timestamp_offset() == (addresses[1], 9), "only the last span is read again"
+    assert run(log.search_max_timestamp()) == (addresses[1], 9), "only the last span is read again"
     log.close()
 
 
@@ -185,11 +199,16 @@ def test_a_search_goes_on_while_its_log_changes(tmp_path: Path, monkeypatch: pyt
     log, addresses = cold_log(tmp_path / "t-0", list(range(1_000, 1_040)))
     reads: list[int] = []
     real = os.pread
-    monkeypatch.setattr(os, "pread", lambda *arguments: reads.append(1) or real(*arguments))
+
+    def counted(fd: int, size: int, at: int) -> bytes:
+        reads.append(at)
+        return real(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", counted)
     search = log.search_timestamp(1_039)
     first = next(search)
-    assert reads == [], "deciding what to read next reads nothing"
-    # Retention deletes the segment that is being looked at and the one after; others are appended.
+    assert reads == [], "choosing the next segment reads nothing"
+    # Retention deletes the segment that is being scanned and the next one; others are appended.
     found: list[Scanned] = []
     thread = threading.Thread(target=lambda: found.append(first.run()))
     log.config = replace(log.config, retention_bytes=5 * SPAN_BYTES)
@@ -208,7 +227,7 @@ def test_a_search_goes_on_while_its_log_changes(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(StopIteration) as ended:
         search.send(third.run())
     assert ended.value.value == (addresses[39], 1_039)
-    # What was learned stays: the segment that was scanned is passed over.
+    # The scanned segment's starts are known now: the next search does not scan it.
     again = log.search_timestamp(1_039)
     assert next(again).base_address == third.base_address
     log.close()

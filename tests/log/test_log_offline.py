@@ -1,4 +1,4 @@
-"""A disk that fails: the log stops for good, flushes nothing twice, and recovers when reopened."""
+"""A disk that fails: the log goes offline, repeats no fsync, and recovers when reopened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def content(log: PartitionLog) -> bytes:
 
 
 class Disk:
-    """Lets calls of `os` fail while `faults` names them, and writes down the calls that came."""
+    """Makes calls of `os` fail while `faults` names them, and records all calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.faults: dict[str, int] = {}
@@ -54,7 +54,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_after_a_failed_fsync_nothing_is_taken_flushed_or_saved(
+def test_after_a_failed_fsync_nothing_is_appended_flushed_or_saved(
     tmp_path: Path, disk: Disk, number: int
 ) -> None:
     log = PartitionLog(tmp_path / "t-0", LogConfig(segment_bytes=1_024))
@@ -65,14 +65,14 @@ def test_after_a_failed_fsync_nothing_is_taken_flushed_or_saved(
     disk.faults["fdatasync"] = number
     with pytest.raises(LogOfflineError) as raised:
         log.flush()
-    said = str(raised.value)
-    assert "\n" not in said
-    assert f"{tmp_path / 't-0'} is offline: fsync failed: {os.strerror(number)}; " in said
-    assert f"addresses from {len(first)} on" in said
-    assert "then restart the broker" in said
+    message = str(raised.value)
+    assert "\n" not in message
+    assert f"{tmp_path / 't-0'} is offline: fsync failed: {os.strerror(number)}; " in message
+    assert f"addresses from {len(first)} on" in message
+    assert "then restart the broker" in message
     assert not raised.value.retriable
     assert log.flushed_address == len(first)
-    assert len(list(hop(content(log)))) == 1, "what was not flushed never becomes visible"
+    assert len(list(hop(content(log)))) == 1, "unflushed batches never become visible"
 
     disk.faults.clear()
     syncs = disk.count("fdatasync") + disk.count("fsync")
@@ -82,7 +82,7 @@ def test_after_a_failed_fsync_nothing_is_taken_flushed_or_saved(
     assert log.begin_flush() is None
     assert log.retain(10**15) == []
     log.close()
-    assert disk.count("fdatasync") + disk.count("fsync") == syncs, "no second try at the same pages"
+    assert disk.count("fdatasync") + disk.count("fsync") == syncs, "no page is synced a second time"
     assert log.flushed_address == len(first)
     assert log.staged_end_address == log.end_address
     assert not (log.directory / "checkpoint").exists()
@@ -99,7 +99,7 @@ def content_of_files(log: PartitionLog) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(log.directory.glob("*.log")))
 
 
-def test_what_the_disk_lost_is_cut_off_when_reopened(tmp_path: Path, disk: Disk) -> None:
+def test_batches_that_the_disk_lost_are_cut_off_when_reopened(tmp_path: Path, disk: Disk) -> None:
     log = PartitionLog(tmp_path / "t-0")
     first, second = batch(bytes(PAGE_BYTES)), batch(bytes(PAGE_BYTES))
     log.append(first)
@@ -113,14 +113,14 @@ def test_what_the_disk_lost_is_cut_off_when_reopened(tmp_path: Path, disk: Disk)
     log.close()
     disk.faults.clear()
     file = log.directory / f"{0:020d}.log"
-    with file.open("r+b") as damaged:  # the page that never got there
+    with file.open("r+b") as damaged:  # the page that was never written
         damaged.seek(2 * PAGE_BYTES)
         damaged.write(b"\xff" * 100)
     disk.calls.clear()
     again = PartitionLog(tmp_path / "t-0")
     assert again.end_address == again.flushed_address == len(first) == file.stat().st_size
     recovered = [call for call in disk.calls if call[0] in ("fdatasync", "posix_fadvise", "pread")]
-    # Before the first look at bytes nobody vouches for, memory's copy of them is dropped, from a page's edge.
+    # Before unflushed bytes are read, the page cache's copy of them is dropped, from a page boundary on.
     assert recovered[:2] == [("fdatasync",), ("posix_fadvise", PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)]
     assert recovered[2][0] == "pread"
     again.append(second)
@@ -138,7 +138,7 @@ def test_what_the_disk_lost_is_cut_off_when_reopened(tmp_path: Path, disk: Disk)
         ({"pwritev": errno.ENOSPC, "ftruncate": errno.EIO}, True),
     ],
 )
-def test_only_a_full_disk_may_be_tried_again(
+def test_only_a_full_disk_is_retriable(
     tmp_path: Path, disk: Disk, faults: dict[str, int], offline: bool
 ) -> None:
     log = PartitionLog(tmp_path / "t-0")
@@ -185,7 +185,7 @@ def test_no_room_for_a_checkpoint_stops_nothing(
 
 
 @pytest.mark.parametrize("call", ["fsync", "unlink"])
-def test_a_new_beginning_that_fails_takes_the_log_offline(
+def test_a_restart_that_fails_takes_the_log_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     log = PartitionLog(tmp_path / "t-0")
@@ -198,7 +198,7 @@ def test_a_new_beginning_that_fails_takes_the_log_offline(
 
     with monkeypatch.context() as faulty:
         faulty.setattr(os, call, fails)
-        with pytest.raises(LogOfflineError, match="beginning anew at 5000 failed: Input/output error"):
+        with pytest.raises(LogOfflineError, match="restarting at 5000 failed: Input/output error"):
             log.restart(5_000)
     with pytest.raises(LogOfflineError):
         log.append(batch(b"second"))

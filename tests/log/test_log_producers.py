@@ -1,4 +1,4 @@
-"""Sequence checks against a model that remembers everything."""
+"""Sequence checks, compared with a model that keeps the whole history."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from headrace.log import producers
 from headrace.log.producers import (
     BATCHES_KEPT,
-    SEQUENCE_SPAN,
     Checked,
     ProducerEntry,
     ProducerStates,
+    SequenceVerdict,
     StoredBatch,
-    Verdict,
     advance,
     check,
 )
+from headrace.wire.batch import SEQUENCE_SPAN
 
 # (epoch, how far from the expected sequence, records)
 attempts = st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 2), st.integers(1, 3)), max_size=40)
@@ -23,7 +23,7 @@ attempts = st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 2), st.integers
 
 @settings(max_examples=200)
 @given(attempts=attempts, start=st.sampled_from([0, 7, SEQUENCE_SPAN - 5]))
-def test_accepts_exactly_what_continues_and_knows_the_last_five(
+def test_the_next_sequence_is_accepted_and_the_last_five_batches_are_duplicates(
     attempts: list[tuple[int, int, int]], start: int
 ) -> None:
     entry: ProducerEntry | None = None
@@ -35,18 +35,18 @@ def test_accepts_exactly_what_continues_and_knows_the_last_five(
         got = check(entry, new_epoch, first, last)
         copy = next((at for *span, at in history[-BATCHES_KEPT:] if span == [first, last]), None)
         if entry is None:
-            assert got.verdict is Verdict.ACCEPT, "an unknown producer may begin anywhere (KIP-360)"
+            assert got.verdict is SequenceVerdict.ACCEPT, "an unknown producer may begin anywhere (KIP-360)"
         elif new_epoch < epoch:
-            assert got == Checked(Verdict.FENCED)
+            assert got == Checked(SequenceVerdict.FENCED)
         elif new_epoch > epoch:
-            assert (got.verdict is Verdict.ACCEPT) == (first == 0)
+            assert (got.verdict is SequenceVerdict.ACCEPT) == (first == 0)
         elif first == expected:
-            assert got.verdict is Verdict.ACCEPT
+            assert got.verdict is SequenceVerdict.ACCEPT
         elif copy is not None:
-            assert got == Checked(Verdict.DUPLICATE, copy)
+            assert got == Checked(SequenceVerdict.DUPLICATE, copy)
         else:
-            assert got == Checked(Verdict.OUT_OF_ORDER, expected_sequence=expected)
-        if got.verdict is Verdict.ACCEPT:
+            assert got == Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=expected)
+        if got.verdict is SequenceVerdict.ACCEPT:
             if new_epoch != epoch or entry is None:
                 history = []
             epoch = new_epoch
@@ -58,12 +58,12 @@ def test_accepts_exactly_what_continues_and_knows_the_last_five(
 
 def test_an_epoch_bump_restarts_at_zero() -> None:
     entry = advance(None, 3, 40, 41, 1_000, 1)
-    assert check(entry, 4, 42, 42) == Checked(Verdict.OUT_OF_ORDER, expected_sequence=0)
-    assert check(entry, 4, 0, 0).verdict is Verdict.ACCEPT
-    assert check(entry, 2, 42, 42).verdict is Verdict.FENCED
+    assert check(entry, 4, 42, 42) == Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=0)
+    assert check(entry, 4, 0, 0).verdict is SequenceVerdict.ACCEPT
+    assert check(entry, 2, 42, 42).verdict is SequenceVerdict.FENCED
 
 
-def test_the_longest_silent_producer_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_producer_that_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
     states = ProducerStates()
     for number in (1, 2, 3, 1, 4):
@@ -73,5 +73,5 @@ def test_the_longest_silent_producer_is_forgotten_first(monkeypatch: pytest.Monk
 
 def test_expiry_goes_by_wall_clock() -> None:
     states = ProducerStates([(1, ProducerEntry(0, (), 100)), (2, ProducerEntry(0, (), 200))])
-    assert states.expire(before_ms=150) == 1
+    states.expire(before_ms=150)
     assert [number for number, _ in states] == [2]

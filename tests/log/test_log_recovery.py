@@ -1,4 +1,4 @@
-"""Recovery: whatever happens to the last segment, every batch before the damage stays, nothing else does."""
+"""Recovery: for any damage in the last segment, exactly the batches before it are kept."""
 
 import logging
 import shutil
@@ -70,7 +70,7 @@ def test_any_cut_or_flip_in_the_last_segment_keeps_every_batch_before_it(
 
     log = PartitionLog(folder / "t-0", CONFIG)
     kept = max([at for at in (*starts(data), len(data)) if at <= base + damaged_at])
-    # The leader epoch's four bytes are outside the checksum and mean nothing here: a flip is no damage.
+    # The leader epoch's four bytes are unused and outside the checksum: a flip there is no damage.
     in_epoch = flip is not None and 12 <= base + damaged_at - kept < 16
     if in_epoch:
         assert log.end_address == len(data)
@@ -80,7 +80,7 @@ def test_any_cut_or_flip_in_the_last_segment_keeps_every_batch_before_it(
     whole = starts(data[: log.end_address])
     entry = log.producers.get(9)
     assert (entry.batches[-1].last_sequence if entry else -1) == len(whole) - 1
-    # It goes on where it was cut, and what it says then is durable again.
+    # The log continues where it was cut, and new batches are durable.
     log.append(batch(99, 5))
     log.flush()
     end = log.end_address
@@ -91,7 +91,7 @@ def test_any_cut_or_flip_in_the_last_segment_keeps_every_batch_before_it(
     shutil.rmtree(folder)
 
 
-def test_the_cut_is_said_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_cut_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = written(tmp_path / "t-0", [10, 20], clean=False)
     with (tmp_path / "t-0" / f"{0:020d}.log").open("r+b") as file:
         file.truncate(len(data) - 1)
@@ -179,7 +179,7 @@ def test_half_written_temporary_files_are_removed(tmp_path: Path) -> None:
     times=st.dictionaries(st.integers(0, 2**62), st.integers(-1, 2**62), max_size=4),
     at=st.floats(0, 1, exclude_max=True),
 )
-def test_checkpoints_round_trip_and_damage_is_seen(
+def test_checkpoints_round_trip_and_damage_is_detected(
     point: int, producers: dict[int, list[int]], times: dict[int, int], at: float
 ) -> None:
     from headrace.log.producers import ProducerEntry, StoredBatch

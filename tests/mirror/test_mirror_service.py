@@ -320,4 +320,4 @@ def test_invalid_settings_are_one_line(capsys: pytest.CaptureFixture[str]) -> No
     assert "cannot serve its status on nowhere" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*needed, "--source-bootstrap", "127.0.0.1:1", "--topics", "("])
-    assert "is no regular expression" in capsys.readouterr().err
+    assert "is not a regular expression" in capsys.readouterr().err

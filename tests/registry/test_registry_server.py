@@ -345,7 +345,7 @@ def test_a_taken_port_is_named_in_one_line(
     assert registry_main.main(["--listen", address, "--zookeeper", zookeeper.hosts]) == 1
     assert capfd.readouterr().err == f"cannot listen on {address}: [Errno 98] Address already in use\n"
     assert registry_main.main(["--listen", "nonsense", "--zookeeper", zookeeper.hosts]) == 1
-    assert "expected HOST:PORT" in capfd.readouterr().err
+    assert "is not HOST:PORT" in capfd.readouterr().err
 
 
 def test_without_zookeeper_it_ends_in_one_line(

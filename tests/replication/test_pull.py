@@ -1,4 +1,4 @@
-"""pull_once: a copy is byte-identical, neither skips nor repeats, and sees when it is not a copy."""
+"""pull_once: a copy is byte-identical, neither skips nor repeats, and divergence is detected."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from headrace.replication.pull import (
     pull_once,
 )
 from headrace.wire.batch import read_header
+from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, encode_batch
 
 
@@ -45,7 +46,7 @@ class Bytes:
         size = max(self.fetch_bytes, read_header(self.content, at).size_bytes)
         return Fetched(bytes(self.content[at : at + size]), self.start_address, self.end_address)
 
-    def append(self, batches: bytes | memoryview) -> None:
+    def append(self, batches: Buffer) -> None:
         first = read_header(batches).base_offset
         if not self.content:
             self.start_address = first
@@ -71,7 +72,7 @@ def log_bytes(path: Path, sizes: list[int], start: int = 0) -> Bytes:
     fetch_bytes=st.integers(0, 1500),
     start=st.integers(0, 5000),
 )
-def test_copy_is_identical_whatever_a_fetch_brings(
+def test_a_copy_is_identical_for_any_fetch_size(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], fetch_bytes: int, start: int
 ) -> None:
     source = log_bytes(tmp_path_factory.mktemp("source"), sizes, start)
@@ -94,7 +95,7 @@ def test_a_follower_log_takes_the_bytes_verbatim(tmp_path: Path) -> None:
         def end_address(self) -> int:
             return follower.end_address
 
-        def append(self, batches: bytes | memoryview) -> None:
+        def append(self, batches: Buffer) -> None:
             follower.append_verbatim(batches)
 
     while pull_once(source, LogSink()).lag_bytes:
@@ -105,7 +106,7 @@ def test_a_follower_log_takes_the_bytes_verbatim(tmp_path: Path) -> None:
     follower.close()
 
 
-def test_a_source_that_lost_bytes_is_seen(tmp_path: Path) -> None:
+def test_a_source_that_lost_bytes_is_detected(tmp_path: Path) -> None:
     source = log_bytes(tmp_path, [5, 50])
     copy = Bytes(0, bytearray(source.content))
     del source.content[read_header(source.content).size_bytes :]
@@ -113,7 +114,7 @@ def test_a_source_that_lost_bytes_is_seen(tmp_path: Path) -> None:
         pull_once(source, copy)
 
 
-def test_a_gap_from_retention_is_seen(tmp_path: Path) -> None:
+def test_a_gap_from_retention_is_detected(tmp_path: Path) -> None:
     source = log_bytes(tmp_path, [5, 50])
     first = read_header(source.content).size_bytes
     copy = Bytes(0, source.content[:first])

@@ -1,6 +1,4 @@
-"""Produce and Fetch, packed by hand, against kio's reading and writing of the same messages, every version
-both ways.
-"""
+"""Produce and Fetch, packed by hand, compared with kio's reader and writer in every version."""
 
 from __future__ import annotations
 
@@ -8,6 +6,9 @@ import contextlib
 import datetime
 import io
 import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -47,29 +48,29 @@ PRODUCE_VERSIONS = range(produce.VERSION_MIN, produce.VERSION_MAX + 1)
 FETCH_VERSIONS = range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1)
 
 
-def kio_read(schema, view, at):
+def kio_read(schema: type[Any], view: memoryview, at: int) -> Any:
     body, size_bytes = entity_reader(schema)(view, at)
     assert at + size_bytes == len(view), "kio sees bytes after the message"
     return body
 
 
-def kio_write(body):
+def kio_write(body: Any) -> bytes:
     out = io.BytesIO()
     entity_writer(type(body))(out, body)
     return out.getvalue()
 
 
-def payload(framed):
+def payload(framed: bytes) -> memoryview:
     (length,) = struct.unpack_from(">i", framed)
     assert length == len(framed) - 4
     return memoryview(framed)[4:]
 
 
-def named(version, ids_from):
+def named(version: int, ids_from: int) -> tuple[str, UUID]:
     return ("", TOPIC_ID) if version >= ids_from else ("täglich", NO_UUID)
 
 
-def produce_request(version):
+def produce_request(version: int) -> ProduceRequest:
     name, topic_id = named(version, produce.TOPIC_IDS_FROM)
     parts = [ProducePartition(3, b"batch" * 100), ProducePartition(70_000, None), ProducePartition(5, b"")]
     topics = [ProduceTopic(name, topic_id, parts), ProduceTopic(name, topic_id, [])]
@@ -77,7 +78,7 @@ def produce_request(version):
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_produce_requests(version):
+def test_produce_requests(version: int) -> None:
     request = produce_request(version)
     framed = produce.encode_request(request, version=version, correlation_id=99, client_id="c")
     head = decode_request(payload(framed))
@@ -91,20 +92,20 @@ def test_produce_requests(version):
     assert theirs.topic_data[0].partition_data[0].records == b"batch" * 100
 
 
-def test_produce_batches_are_views_of_the_frame():
+def test_produce_batches_are_views_of_the_frame() -> None:
     framed = produce.encode_request(produce_request(9), version=9, correlation_id=1, client_id=None)
     records = decode_request(payload(framed)).body.topics[0].partitions[0].records
     assert isinstance(records, memoryview)
     assert records.obj is framed
 
 
-def produce_response(version):
+def produce_response(version: int) -> ProduceResponse:
     name, topic_id = named(version, produce.TOPIC_IDS_FROM)
     good = ProducePartitionResult(0, 0, 123, 456, 7 if version >= 5 else -1)
     bad = ProducePartitionResult(1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if version >= 8:
         bad = bad._replace(error_message="moved", record_errors=(RecordError(2, "why"), RecordError(3, None)))
-    endpoints = ()
+    endpoints: tuple[NodeEndpoint, ...] = ()
     if version >= produce.LEADER_HINTS_FROM:
         bad = bad._replace(current_leader=LeaderAndEpoch(4, 5))
         endpoints = (NodeEndpoint(4, "127.101.0.4", 9092, None), NodeEndpoint(5, "h", 1, "rack"))
@@ -112,7 +113,7 @@ def produce_response(version):
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_produce_responses(version):
+def test_produce_responses(version: int) -> None:
     response = produce_response(version)
     framed = produce.encode_response(response, version=version, correlation_id=98)
     assert produce.decode_response(payload(framed), version=version) == (98, response)
@@ -123,7 +124,7 @@ def test_produce_responses(version):
     assert theirs.responses[0].partition_responses[1].error_code is KioErrorCode.not_leader_or_follower
 
 
-def test_a_produce_request_is_refused_as_a_whole():
+def test_a_produce_request_is_refused_as_a_whole() -> None:
     response = produce.refuse(produce_request(9), ErrorCode.POLICY_VIOLATION, "no")
     assert [[(p.partition, p.error_code) for p in t.partitions] for t in response.topics] == [
         [(3, 44), (70_000, 44), (5, 44)],
@@ -131,7 +132,7 @@ def test_a_produce_request_is_refused_as_a_whole():
     ]
 
 
-def fetch_request(version):
+def fetch_request(version: int) -> FetchRequest:
     name, topic_id = named(version, fetch.TOPIC_IDS_FROM)
     partition = FetchPartition(2, 2**40, 1_048_576)
     if version >= 5:
@@ -151,7 +152,7 @@ def fetch_request(version):
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @pytest.mark.parametrize("replica_id", [-1, 3])
-def test_fetch_requests(version, replica_id):
+def test_fetch_requests(version: int, replica_id: int) -> None:
     request = fetch_request(version)._replace(replica_id=replica_id)
     framed = fetch.encode_request(request, version=version, correlation_id=99, client_id="c")
     head = decode_request(payload(framed))
@@ -163,7 +164,7 @@ def test_fetch_requests(version, replica_id):
     assert theirs.topics[0].partitions[1].fetch_offset == 2**40
 
 
-def fetch_response(version):
+def fetch_response(version: int) -> FetchResponse:
     name, topic_id = named(version, fetch.TOPIC_IDS_FROM)
     full = FetchPartitionResult(0, 0, 2**41, b"batches" * 50, 2**41, aborted=())
     bad = FetchPartitionResult(1, ErrorCode.OFFSET_OUT_OF_RANGE, -1, None, aborted=((1, 2), (3, 4)))
@@ -183,9 +184,9 @@ def fetch_response(version):
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_fetch_responses(version):
+def test_fetch_responses(version: int) -> None:
     response = fetch_response(version)
-    framed = b"".join(fetch.encode_response(response, version=version, correlation_id=98))
+    framed = joined(response, version, 98)
     assert fetch.decode_response(payload(framed), version=version) == (98, response)
     header_size = 5 if version >= fetch.FLEXIBLE_FROM else 4
     theirs = kio_read(load_response_schema(1, version), payload(framed), header_size)
@@ -194,19 +195,19 @@ def test_fetch_responses(version):
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_fetch_responses_have_holes_where_file_slices_go(version):
+def test_fetch_responses_can_leave_out_records(version: int) -> None:
     response = fetch_response(version)
     parts = response.topics[0].partitions
-    holey = response._replace(
+    without_records = response._replace(
         topics=[response.topics[0]._replace(partitions=[parts[0]._replace(records=350), *parts[1:]])]
     )
-    pieces = fetch.encode_response(holey, version=version, correlation_id=98)
+    pieces = fetch.encode_response(without_records, version=version, correlation_id=98)
     assert [piece for piece in pieces if isinstance(piece, int)] == [350]
     filled = b"".join(b"batches" * 50 if isinstance(piece, int) else piece for piece in pieces)
-    assert filled == b"".join(fetch.encode_response(response, version=version, correlation_id=98))
+    assert filled == joined(response, version, 98)
 
 
-def test_kio_made_fetch_requests_with_unknown_tags_are_read():
+def test_kio_made_fetch_requests_with_unknown_tags_are_read() -> None:
     module = load_payload_module(1, 12, EntityType.request)
     body = module.FetchRequest(
         cluster_id="some-cluster",
@@ -226,32 +227,38 @@ def test_kio_made_fetch_requests_with_unknown_tags_are_read():
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(0, 2), (0, 14), (1, 3), (1, 18), (0, -1), (1, 32767)])
-def test_other_versions_are_refused_with_what_an_answer_needs(api_key, version):
+def test_the_error_of_other_versions_has_what_a_response_needs(api_key: int, version: int) -> None:
     frame = struct.pack(">hhih", api_key, version, 5, -1)
     with pytest.raises(UnsupportedVersionError) as caught:
         decode_request(frame)
     assert (caught.value.api_key, caught.value.version, caught.value.correlation_id) == (api_key, version, 5)
 
 
-def every_message():
+def joined(response: FetchResponse, version: int, correlation_id: int) -> bytes:
+    """The encoded response; its records are bytes."""
+    pieces = fetch.encode_response(response, version=version, correlation_id=correlation_id)
+    return b"".join(piece for piece in pieces if not isinstance(piece, int))
+
+
+def every_message() -> Iterator[tuple[Callable[[memoryview], object], bytes]]:
     for version in PRODUCE_VERSIONS:
         body = produce.encode_request(
             produce_request(version), version=version, correlation_id=1, client_id="c"
         )
         yield decode_request, body
         body = produce.encode_response(produce_response(version), version=version, correlation_id=1)
-        yield (lambda view, version=version: produce.decode_response(view, version=version)), body
+        yield partial(produce.decode_response, version=version), body
     for version in FETCH_VERSIONS:
         body = fetch.encode_request(fetch_request(version), version=version, correlation_id=1, client_id="c")
         yield decode_request, body
-        body = b"".join(fetch.encode_response(fetch_response(version), version=version, correlation_id=1))
-        yield (lambda view, version=version: fetch.decode_response(view, version=version)), body
+        body = joined(fetch_response(version), version, 1)
+        yield partial(fetch.decode_response, version=version), body
 
 
 MESSAGES = list(every_message())
 
 
-def test_every_truncation_is_a_wire_error():
+def test_every_truncation_is_a_wire_error() -> None:
     for decode, framed in MESSAGES:
         whole = payload(framed)
         for cut in range(len(whole)):
@@ -261,7 +268,9 @@ def test_every_truncation_is_a_wire_error():
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(MESSAGES), st.lists(st.tuples(st.integers(0, 10**4), st.integers(1, 255)), max_size=4))
-def test_flipped_bytes_are_read_or_refused_never_worse(message, flips):
+def test_flipped_bytes_are_read_or_refused(
+    message: tuple[Callable[[memoryview], object], bytes], flips: list[tuple[int, int]]
+) -> None:
     decode, framed = message
     damaged = bytearray(payload(framed))
     for at, mask in flips:

@@ -1,8 +1,8 @@
-"""Record batches: round trips, golden bytes, and kafka-python's own builder and parser as the oracle, both
-ways.
-"""
+"""Record batches: round trips, golden bytes, and kafka-python's builder and parser as the oracle."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +12,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from headrace.wire.batch import HEADER_SIZE_BYTES, hop, read_header, readdress, renumber, verify
 from headrace.wire.compression import Codec
 from headrace.wire.errors import CorruptBatchError, DecompressionLimitError, UnsupportedMagicError, WireError
-from headrace.wire.records import BatchBuilder, Record, decode_records, decompressed, encode_batch, zigzag
+from headrace.wire.records import BatchBuilder, Header, Record, decode_records, encode_batch, zigzag
 
 MILLENNIUM_MS = 946_684_800_000
 
@@ -24,13 +24,17 @@ codecs = st.sampled_from(list(Codec))
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def numbered(rows, base_offset=0):
+# Timestamp, key, value and headers of a record.
+Row = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
+
+
+def numbered(rows: Sequence[Row], base_offset: int = 0) -> list[Record]:
     return [Record(base_offset + i, *row) for i, row in enumerate(rows)]
 
 
 @quick
 @given(bodies, codecs, st.integers(0, 2**40))
-def test_a_batch_gives_back_its_records(rows, codec, base_offset):
+def test_a_batch_gives_back_its_records(rows: list[Row], codec: Codec, base_offset: int) -> None:
     records = numbered(rows, base_offset)
     batch = encode_batch(records, codec=codec, base_offset=base_offset, producer_id=7, producer_epoch=1)
     header = read_header(batch)
@@ -43,18 +47,19 @@ def test_a_batch_gives_back_its_records(rows, codec, base_offset):
 
 @quick
 @given(bodies, codecs)
-def test_builder_and_encoder_make_the_same_bytes(rows, codec):
+def test_builder_and_encoder_make_the_same_bytes(rows: list[Row], codec: Codec) -> None:
     builder = BatchBuilder(limit_bytes=10**6)
     for row in rows:
         assert builder.append(*row)
-    identity = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 11}
-    assert builder.build(codec=codec, **identity) == encode_batch(numbered(rows), codec=codec, **identity)
+    built = builder.build(codec=codec, producer_id=9, producer_epoch=2, base_sequence=11)
+    records = numbered(rows)
+    assert built == encode_batch(records, codec=codec, producer_id=9, producer_epoch=2, base_sequence=11)
     assert builder.size_bytes == len(builder.build())
 
 
 @quick
 @given(bodies, codecs)
-def test_kafka_python_reads_what_we_write(rows, codec):
+def test_kafka_python_reads_what_we_write(rows: list[Row], codec: Codec) -> None:
     theirs = DefaultRecordBatch(encode_batch(numbered(rows, 40), codec=codec, base_offset=40))
     assert theirs.validate_crc()
     read = [(r.offset, r.timestamp, r.key, r.value, tuple((h[0], h[1]) for h in r.headers)) for r in theirs]
@@ -63,7 +68,7 @@ def test_kafka_python_reads_what_we_write(rows, codec):
 
 @quick
 @given(bodies, codecs)
-def test_we_read_what_kafka_python_writes(rows, codec):
+def test_we_read_what_kafka_python_writes(rows: list[Row], codec: Codec) -> None:
     builder = DefaultRecordBatchBuilder(2, int(codec), False, 5, 3, 17, 1 << 20)
     for i, (time_ms, key, value, head) in enumerate(rows):
         assert builder.append(i, time_ms, key, value, list(head)) is not None
@@ -74,7 +79,7 @@ def test_we_read_what_kafka_python_writes(rows, codec):
     assert decode_records(batch) == numbered(rows)
 
 
-def test_golden_batch():
+def test_golden_batch() -> None:
     """Written out by hand from the format's description; the CRC by another implementation."""
     batch = encode_batch(
         [Record(0, 1000, b"k", b"v"), Record(1, 998, None, b"", (("h", None),))],
@@ -96,11 +101,11 @@ def test_golden_batch():
     ("value", "expected"),
     [(0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (64, "8001"), (-65, "8101"), (2**31 - 1, "feffffff0f")],
 )
-def test_golden_varints(value, expected):
+def test_golden_varints(value: int, expected: str) -> None:
     assert zigzag(value).hex() == expected
 
 
-def test_large_and_odd_records_take_the_long_way_and_come_back():
+def test_large_and_odd_records_are_packed_without_the_table() -> None:
     rows = [
         (1000, b"k" * 20_000, b"v" * 70_000, ()),
         (1000 + 10**12, None, b"", (("a" * 200, b"b" * 200),)),
@@ -112,7 +117,7 @@ def test_large_and_odd_records_take_the_long_way_and_come_back():
     assert decode_records(builder.build()) == numbered(rows)
 
 
-def test_a_builder_says_when_it_is_full_but_takes_one_record_of_any_size():
+def test_a_full_builder_refuses_records_but_takes_a_first_one_of_any_size() -> None:
     builder = BatchBuilder(limit_bytes=200)
     assert builder.append(1, None, b"x" * 500)
     assert not builder.append(1, None, b"x")
@@ -124,7 +129,7 @@ def test_a_builder_says_when_it_is_full_but_takes_one_record_of_any_size():
 
 
 @pytest.mark.parametrize("codec", [c for c in Codec if c is not Codec.NONE])
-def test_a_batch_never_has_more_records_than_bytes(codec):
+def test_a_batch_never_has_more_records_than_bytes(codec: Codec) -> None:
     rows = [(1000, None, b"", ())] * 10_000
     batch = encode_batch(numbered(rows), codec=codec)
     header = read_header(batch)
@@ -135,23 +140,7 @@ def test_a_batch_never_has_more_records_than_bytes(codec):
     assert builder.build(codec=codec) == batch
 
 
-def test_a_foreign_batch_with_more_records_than_bytes_can_be_stored_uncompressed():
-    foreign = DefaultRecordBatchBuilder(2, int(Codec.ZSTD), False, 5, 3, 17, 1 << 20)
-    for i in range(20_000):
-        foreign.append(i, 1000, None, b"", [])
-    batch = bytes(foreign.build())
-    assert len(batch) < 20_000
-    plain = decompressed(batch)
-    header = read_header(plain)
-    verify(plain, 0, header)
-    assert header.codec is Codec.NONE
-    assert header.size_bytes >= header.record_count == 20_000
-    assert header.producer_id == 5
-    assert header.base_sequence == 17
-    assert decode_records(plain) == decode_records(batch)
-
-
-def test_readdress_gives_a_batch_its_byte_address():
+def test_readdress_gives_a_batch_its_byte_address() -> None:
     batch = bytearray(b"..." + encode_batch(numbered([(1000, None, b"v", ())] * 3)))
     size_bytes = readdress(batch, 3, 12_345)
     header = read_header(batch, 3)
@@ -161,37 +150,37 @@ def test_readdress_gives_a_batch_its_byte_address():
     assert [r.offset for r in decode_records(batch, 3)] == [12_345, 12_346, 12_347]
 
 
-def test_renumbering_a_batch_is_encoding_it_anew():
+def test_renumbering_a_batch_is_encoding_it_anew() -> None:
     records = numbered([(1000, None, b"v", ())] * 3)
     batch = bytearray(b"." + encode_batch(records, producer_id=1, producer_epoch=2, base_sequence=3))
     renumber(batch, 1, 4, 5, 6)
     assert batch[1:] == encode_batch(records, producer_id=4, producer_epoch=5, base_sequence=6)
 
 
-def test_log_append_time_replaces_the_records_own():
+def test_log_append_time_replaces_the_records_own() -> None:
     batch = encode_batch([Record(0, 10, None, b"a"), Record(1, 20, None, b"b")], attributes=0x08)
     assert [r.timestamp_ms for r in decode_records(batch)] == [20, 20]
 
 
-def test_control_and_transactional_bits_are_recognised():
+def test_control_and_transactional_bits_are_recognised() -> None:
     header = read_header(encode_batch([Record(0, 1, b"\0\0\0\1", b"\0\0\0\0\0\0")], attributes=0x30))
     assert header.is_control
     assert header.is_transactional
 
 
-def test_sequence_numbers_wrap_as_kafkas_do():
+def test_sequence_numbers_wrap_as_kafkas_do() -> None:
     batch = encode_batch(numbered([(1, None, b"", ())] * 3), producer_id=1, base_sequence=2**31 - 2)
     assert read_header(batch).last_sequence == 0
 
 
-def test_offsets_of_a_compacted_batch_are_kept():
+def test_offsets_of_a_compacted_batch_are_kept() -> None:
     records = [Record(103, 1, b"a", b"1"), Record(109, 2, b"b", b"2")]
     batch = encode_batch(records, base_offset=100, keep_offsets=True, last_offset_delta=11)
     assert decode_records(batch) == records
     assert read_header(batch).next_offset == 112
 
 
-def test_hop_finds_every_complete_batch_and_stops_at_a_short_tail():
+def test_hop_finds_every_complete_batch_and_stops_at_a_short_tail() -> None:
     batches = [encode_batch(numbered([(1, None, b"x" * n, ())])) for n in (1, 50, 9)]
     data = b"".join(batches)
     starts = [0, len(batches[0]), len(batches[0]) + len(batches[1])]
@@ -202,7 +191,7 @@ def test_hop_finds_every_complete_batch_and_stops_at_a_short_tail():
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_message_formats_are_named(magic):
+def test_old_message_formats_are_named(magic: int) -> None:
     old = bytearray(40)
     old[16] = magic
     with pytest.raises(UnsupportedMagicError, match=f"format {magic}"):
@@ -210,7 +199,7 @@ def test_old_message_formats_are_named(magic):
 
 
 @pytest.mark.parametrize("codec", [c for c in Codec if c is not Codec.NONE])
-def test_a_bomb_is_refused_before_it_unpacks(codec):
+def test_a_bomb_is_refused_before_it_unpacks(codec: Codec) -> None:
     batch = encode_batch(numbered([(1, None, bytes(3_000_000), ())]), codec=codec)
     with pytest.raises(DecompressionLimitError):
         decode_records(batch, limit_bytes=1_000_000)
@@ -219,7 +208,7 @@ def test_a_bomb_is_refused_before_it_unpacks(codec):
 
 @quick
 @given(bodies, codecs, st.data())
-def test_damaged_batches_raise_wire_errors_only(rows, codec, data):
+def test_damaged_batches_raise_wire_errors_only(rows: list[Row], codec: Codec, data: st.DataObject) -> None:
     batch = bytearray(encode_batch(numbered(rows), codec=codec))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(batch) - 1))
@@ -229,7 +218,6 @@ def test_damaged_batches_raise_wire_errors_only(rows, codec, data):
         try:
             header = read_header(damaged)
             decode_records(damaged, limit_bytes=1_000_000)
-            decompressed(damaged, limit_bytes=1_000_000)
             list(hop(damaged))
             verify(damaged, 0, header)
         except WireError:
@@ -238,7 +226,7 @@ def test_damaged_batches_raise_wire_errors_only(rows, codec, data):
 
 @quick
 @given(bodies, codecs, st.data())
-def test_a_flipped_byte_under_the_checksum_is_found(rows, codec, data):
+def test_the_checksum_finds_a_flipped_byte(rows: list[Row], codec: Codec, data: st.DataObject) -> None:
     batch = bytearray(encode_batch(numbered(rows), codec=codec))
     at = data.draw(st.integers(17, len(batch) - 1))
     batch[at] ^= data.draw(st.integers(1, 255))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +14,13 @@ from headrace.broker.broker import Address, Broker, BrokerOptions
 from headrace.broker.config import BROKER_SETTINGS, ConfigError
 from headrace.coordination.errors import CoordinationError
 from headrace.log.errors import LogError
+from headrace.process.command_line import (
+    STOP_SIGNALS,
+    host_port,
+    on_stop_signals,
+    raise_descriptor_limit,
+    set_up_logging,
+)
 
 SWITCH_INTERVAL_S: Final = 0.001
 GC_THRESHOLD: Final = 50_000  # young objects before the collector looks: requests leave no cycles behind
@@ -22,10 +28,8 @@ GC_THRESHOLD: Final = 50_000  # young objects before the collector looks: reques
 
 def parse_address(text: str) -> Address:
     """`host:port` or `[v6]:port`."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    host, port = host_port(text)
+    return host.strip("[]"), port
 
 
 def parse_setting(text: str) -> tuple[str, str]:
@@ -83,9 +87,7 @@ def parser() -> argparse.ArgumentParser:
 
 def tune_process() -> None:
     """As many descriptors as allowed (connections, segments), quick handovers from the fsync threads."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)
 
@@ -101,10 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     for required in ("broker_id", "datacenter", "listen", "zookeeper", "data_dir"):
         if getattr(options, required) is None:
             command.error(f"--{required.replace('_', '-')} is required")
-    logging.basicConfig(
-        level=options.log_level, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    set_up_logging(options.log_level, level_width=7, kazoo_level=logging.WARNING)
     tune_process()
     try:
         broker = Broker(
@@ -123,11 +122,10 @@ def main(arguments: list[str] | None = None) -> int:
                 f"broker {options.broker_id} ready on {address[0]}:{address[1]}", flush=True
             ),
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: broker.stop())
+        on_stop_signals(broker.stop)
         broker.run()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Whoever asks again while the interpreter ends must not turn a clean stop into a killed one.
+        for number in STOP_SIGNALS:
+            # A second signal while the interpreter ends must not turn a clean stop into a kill.
             signal.signal(number, signal.SIG_IGN)
     except (ConfigError, CoordinationError, LogError) as error:
         print(f"broker {options.broker_id}: {error}", file=sys.stderr)

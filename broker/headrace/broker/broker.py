@@ -36,7 +36,8 @@ from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry, pa
 from headrace.coordination.errors import CoordinationError, CorruptNodeError, NoNodeError
 from headrace.coordination.fronts import Front, FrontRegistry
 from headrace.coordination.producer_ids import allocate_block
-from headrace.coordination.session import HeldNode, ZooKeeperSession
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
 from headrace.process.clock import now_ms

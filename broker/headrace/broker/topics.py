@@ -28,15 +28,10 @@ from headrace.coordination.errors import (
     CoordinationError,
     InvalidTopicError,
     TopicExistsError,
-    UnknownTopicError,
+    TopicNotRegisteredError,
 )
-from headrace.coordination.topics import (
-    PartitionState,
-    TopicRegistry,
-    TopicState,
-    check_topic_name,
-    place_partitions,
-)
+from headrace.coordination.placement import place_partitions
+from headrace.coordination.topics import PartitionState, TopicRegistry, TopicState, check_topic_name
 from headrace.wire.errors import ErrorCode, WireError
 from headrace.wire.messages import decode_response, encode_request
 
@@ -248,7 +243,7 @@ class TopicAdmin:
             return call()
         except TopicExistsError as error:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, str(error)) from None
-        except UnknownTopicError as error:
+        except TopicNotRegisteredError as error:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from None
         except InvalidTopicError as error:
             raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from None

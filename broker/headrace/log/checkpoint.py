@@ -1,7 +1,8 @@
-"""The checkpoint file of a partition: what lets a start be fast. Losing it costs a scan, never data.
+"""The checkpoint file of a partition, which makes a start fast. Without it a start scans the log; no data is
+lost.
 
-Owns its format: one line with the CRC-32C of the rest in hex, then JSON. It is replaced atomically, and
-believed only if its checksum is right.
+Format: one line with the CRC-32C of the rest in hex, then JSON. The file is replaced atomically, and ignored
+if its checksum is wrong.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`recovery_point`: every byte below it is flushed and was checked. `producers`: as of that address.
-
-    `max_timestamps_ms`: by base address, for segments that were sealed.
+    """`recovery_point`: all bytes below it are flushed and checked. `producers`: their state at that address.
+    `max_timestamps_ms`: of sealed segments, by base address.
     """
 
     recovery_point: int
@@ -50,7 +50,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(content: bytes) -> Checkpoint | None:
-    """`None` for anything that is not a whole checkpoint of this version."""
+    """Returns `None` if `content` is not a whole checkpoint of this version."""
     head, newline, body = content.partition(b"\n")
     if not newline or len(head) != 8:
         return None

@@ -1,6 +1,4 @@
-"""What a partition's log can be told. Owns names, units and defaults; parsing of Kafka's names is the
-broker's.
-"""
+"""The settings of a partition's log: names, units and defaults. The broker parses Kafka's names."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ DAY_MS: Final = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Sizes in bytes, times in ms; `UNLIMITED` (-1) switches a retention off.
+    """Sizes in bytes, times in ms; `UNLIMITED` (-1) disables a retention.
 
-    `flush_messages` and `flush_ms` are the paper's flush policy: fsync after so many records or so long,
-    whichever is first. With neither set the policy is adaptive: the next fsync starts as soon as the last
-    one ended and something waits.
+    `flush_messages` and `flush_ms` are the paper's flush policy: fsync after that many records or that time,
+    whichever is first. With neither, the policy is adaptive: an fsync starts as soon as the last one ended
+    and there are unflushed records.
     """
 
     segment_bytes: int = 128 * 1024 * 1024
@@ -30,10 +28,8 @@ class LogConfig:
 
 
 def flush_wait_ms(config: LogConfig, unflushed_records: int, oldest_age_ms: int) -> int:
-    """How long the next fsync may still wait; 0 means now.
-
-    `oldest_age_ms`: how long the oldest unflushed record has been waiting.
-    """
+    """Returns how long the next fsync may wait; 0 means now. `oldest_age_ms`: of the oldest unflushed
+    record."""
     if config.flush_messages is None and config.flush_ms is None:
         return 0
     if config.flush_messages is not None and unflushed_records >= config.flush_messages:
@@ -43,4 +39,4 @@ def flush_wait_ms(config: LogConfig, unflushed_records: int, oldest_age_ms: int)
     return max(0, config.flush_ms - oldest_age_ms)
 
 
-FLUSH_WAIT_MAX_MS: Final = 60_000  # flush.messages alone: records are not kept invisible longer than this
+FLUSH_WAIT_MAX_MS: Final = 60_000  # with flush.messages alone: records become visible after this time

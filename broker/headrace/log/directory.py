@@ -1,7 +1,6 @@
-"""A broker's data directory: one folder a partition, a lock, and whose directory it is.
+"""A broker's data directory: a folder per partition (`<topic>-<partition>/`), a lock, the owner's broker id.
 
-Owns names and life of the folders: `<topic>-<partition>/`. It may not open logs nobody asked for, and never
-deletes one it was not told to.
+Opens and deletes only the logs that the caller names.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PartitionName(NamedTuple):
 
 
 class LogDirectory:
-    """Holds the lock while open. Raises `DirectoryLockedError` if another process does."""
+    """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +54,7 @@ class LogDirectory:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def claim(self, broker_id: int) -> None:
-        """Note the owner. Raises `LogDamagedError` if the directory belongs to another broker."""
+        """Stores the owner. Raises `LogDamagedError` if the directory belongs to another broker."""
         file = self.path / OWNER_FILE
         if file.exists():
             owner = json.loads(file.read_text())["broker_id"]
@@ -67,16 +66,16 @@ class LogDirectory:
         replace_file(file, json.dumps({"broker_id": broker_id}).encode())
 
     def partitions(self) -> Iterator[PartitionName]:
-        """Every partition folder there is."""
+        """Yields the name of every partition folder."""
         for folder in sorted(self.path.iterdir()):
             topic, dash, number = folder.name.rpartition("-")
             if dash and number.isdecimal() and (folder / IDENTITY_FILE).exists():
                 yield PartitionName(topic, int(number))
 
     def open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
-        """The log of a partition, created if it is new.
+        """Opens the log of a partition; creates it if it is new.
 
-        A folder that belongs to an earlier topic of the same name is moved aside (`.stray`), never deleted.
+        The folder of an earlier topic of the same name is renamed (`.stray`), never deleted.
         """
         folder = self.path / str(name)
         identity = folder / IDENTITY_FILE
@@ -88,8 +87,9 @@ class LogDirectory:
         return PartitionLog(folder, config)
 
     def delete(self, name: PartitionName, topic_id: UUID) -> Path | None:
-        """Take the folder of that topic's partition out of use at once; returns what is left to remove (any
-        thread may).
+        """Renames the folder of that topic's partition; any thread may remove the returned path later.
+
+        Returns None if there is no folder of that topic.
         """
         folder = self.path / str(name)
         return self._move_aside(folder, DELETED_SUFFIX) if self._topic_id(folder) == topic_id else None
@@ -108,7 +108,7 @@ class LogDirectory:
         return aside
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Releases the lock."""
         os.close(self._lock_fd)
 
     def __enter__(self) -> Self:

@@ -1,42 +1,42 @@
-"""What can go wrong with a partition's log. Each error says whose fault it is and what to do."""
+"""The errors of a partition's log. Each states whether the caller or the environment is at fault."""
 
 
 class LogError(Exception):
-    """Base of everything this room raises; `retriable` says whether the same call may succeed later."""
+    """The base class; `retriable`: the same call may succeed later."""
 
     retriable = False
 
 
 class LogStorageError(LogError):
-    """The environment's fault: the disk is full, failing or gone. Nothing of the refused append stays in the
-    log.
+    """The environment's fault: the disk is full, failing or missing. The log keeps nothing of the failed
+    append.
     """
 
     retriable = True
 
 
 class LogOfflineError(LogStorageError):
-    """The environment's fault: an fsync failed, or a write in a way that nobody can say what the file holds.
+    """The environment's fault: an fsync failed, or a write failed and left the file in an unknown state.
 
-    The log takes and flushes nothing more: a second fsync of the same pages may succeed without having
-    written them. Opening it anew, on a disk that works, recovers.
+    The log appends and flushes nothing more: a second fsync of the same pages may succeed without having
+    written them. Reopening the log on a working disk recovers it.
     """
 
     retriable = False
 
 
 class LogDamagedError(LogError):
-    """The environment's fault: files below the recovery point are missing or cut. Names the file and the way
-    out.
+    """The environment's fault: files below the recovery point are missing or cut. Names the file and the
+    remedy.
     """
 
 
 class AddressOutOfRangeError(LogError):
-    """The caller's fault: an address before the log's start or beyond its end."""
+    """The caller's fault: the address is before the log's start or after its end."""
 
 
 class AddressMismatchError(LogError):
-    """The caller's fault: batches to be stored verbatim do not begin exactly at the log's end."""
+    """The caller's fault: batches to be stored verbatim do not begin at the log's end."""
 
 
 class DirectoryLockedError(LogError):

@@ -1,5 +1,5 @@
-"""Files as the log uses them: descriptors that outlive their segment while a slice is in flight, atomic
-replacement, directory fsync. Knows nothing of batches.
+"""Files of a log: descriptors that stay open while a slice is being sent, atomic replacement, directory
+fsync. Knows nothing about batches.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-# No room for what was to be written, and nothing else is wrong: it may work again later.
+# The disk is full but works: a later write may succeed.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class OpenFile:
-    """One file descriptor, closed when nobody refers to it any more.
+    """One file descriptor, closed when the last reference is dropped.
 
-    A fetch that is still being sent keeps its `OpenFile` alive, so that retention may unlink the segment
-    without the descriptor's number being given to another file meanwhile.
+    A fetch response that is being sent holds a reference: if retention deletes the segment meanwhile, no
+    other file gets the descriptor's number.
     """
 
     __slots__ = ("fd", "path")
@@ -33,13 +33,10 @@ class OpenFile:
     def fileno(self) -> int:
         return self.fd
 
-    def size_bytes(self) -> int:
-        return os.fstat(self.fd).st_size
-
     def read_from_disk(self, position_bytes: int) -> None:
-        """Let the next reads from `position_bytes` on see what the disk holds, not what memory remembers.
+        """Drops cached pages from `position_bytes` on, so that the next reads see what the disk holds.
 
-        After a failed fsync the kernel may keep pages as clean that were never written. Raises `OSError`.
+        After a failed fsync the kernel may cache pages as clean that were never written. Raises `OSError`.
         """
         os.fdatasync(self.fd)
         start = position_bytes - position_bytes % PAGE_BYTES
@@ -55,7 +52,7 @@ class OpenFile:
 
 
 class FileSlice(NamedTuple):
-    """`length_bytes` of `file` from `position_bytes` on; made for sendfile."""
+    """`length_bytes` of `file` from `position_bytes` on; for sendfile."""
 
     file: OpenFile
     position_bytes: int
@@ -66,7 +63,7 @@ class FileSlice(NamedTuple):
         return self.file.fd
 
     def read(self) -> bytes:
-        """The bytes; shorter only if the file was cut meanwhile."""
+        """Returns the bytes; fewer only if the file was cut meanwhile."""
         parts = []
         at, left = self.position_bytes, self.length_bytes
         while left:
@@ -80,7 +77,7 @@ class FileSlice(NamedTuple):
 
 
 def sync_directory(path: Path) -> None:
-    """Make creations, renames and removals in the directory durable."""
+    """Makes creations, renames and removals in the directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -89,7 +86,7 @@ def sync_directory(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes, *, fsync: Callable[[int], None] = os.fsync) -> None:
-    """Put `content` at `path` so that a crash leaves the old file or the new one, never a mixture."""
+    """Replaces the file at `path`; a crash leaves the old file or the new one, never a mixture."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:

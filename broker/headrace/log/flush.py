@@ -1,4 +1,4 @@
-"""The fsync of a log, as a job that may run on another thread. Touches files only, no state of the log."""
+"""The fsync of a log, as a job for any thread. Uses only files, no state of the log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 class FlushJob(NamedTuple):
     """Makes everything below `upto_address` durable, then saves `checkpoint` if there is one.
 
-    `run` raises `OSError`: then nothing may be assumed, and nothing of it may be tried again. Only a
-    checkpoint that finds no room is no failure: the one before holds, and the next start scans more.
+    If `run` raises `OSError`, the bytes may or may not be durable and the job must not be repeated. If only
+    the checkpoint does not fit on the disk, logs a warning: the next start scans more.
     """
 
     directory: Path
@@ -43,7 +43,7 @@ class FlushJob(NamedTuple):
                 raise
             logger.warning(
                 "%s: no room for a checkpoint: %s; free the disk. Until then a start scans the log from the "
-                "last checkpoint on",
+                "last checkpoint",
                 self.directory,
                 error.strerror,
             )

@@ -1,8 +1,8 @@
-"""One partition's log: appended at the end, read anywhere, flushed off the caller's thread.
+"""One partition's log: append at the end, read at any address, flush on another thread.
 
-Owns addresses: a batch of length L appended at address P gets baseOffset P and lastOffsetDelta L - 1. It may
-not judge batches (the broker validated them) nor wait: `begin_flush` hands out the fsync as a job for another
-thread. Not thread-safe; only `FlushJob.run` may be called elsewhere.
+Owns addresses: a batch of length L appended at address P gets baseOffset P and lastOffsetDelta L - 1. Neither
+validates batches (the broker does) nor waits for the disk: `begin_flush` returns the fsync as a job. Not
+thread-safe; only `FlushJob.run` may run on another thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.log.producers import ProducerStates
 from headrace.log.reader import LogReader
 from headrace.log.recovery import open_log
 from headrace.log.scan import headers
-from headrace.log.search import Search, TimestampedOffset, first_at, greatest, run_here
+from headrace.log.search import Search, first_at, greatest
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
 from headrace.log.staging import Staging
@@ -35,16 +35,17 @@ from headrace.wire.primitives import Buffer
 
 
 class Appended(NamedTuple):
-    """The range that an append got."""
+    """The range [base, end) of appended batches."""
 
     base_address: int
     end_address: int
 
 
 class PartitionLog:
-    """See the module. Opening recovers: whatever a crash left half-written is cut off.
+    """The log in one folder. Opening it recovers: batches that a crash left incomplete are cut off.
 
-    `offline` is set once an fsync or a write failed for good: nothing is appended, flushed or saved any more.
+    `offline` is set once an fsync failed, or a write left the file in an unknown state: the log then appends,
+    flushes and saves nothing more.
 
     Raises `LogDamagedError` if flushed bytes are missing, `OSError` if the directory cannot be used.
     """
@@ -66,11 +67,11 @@ class PartitionLog:
         self._staging = Staging()
         self._directory_unsynced = False
         self._checkpointed_address = -1
-        self._checkpoint_due = False
+        self._checkpoint_requested = False
 
     @property
     def start_address(self) -> int:
-        """Address of the oldest byte still here."""
+        """The address of the oldest byte."""
         return self._segments.start_address
 
     @property
@@ -78,18 +79,14 @@ class PartitionLog:
         return self.end_address - self._segments.start_address
 
     @property
-    def segment_count(self) -> int:
-        return len(self._segments)
-
-    @property
     def is_pristine(self) -> bool:
-        """Nothing was ever appended."""
+        """Whether nothing was ever appended."""
         return self.staged_end_address == 0
 
-    # append
+    # --- append ---
 
     def append(self, batches: Buffer) -> Appended:
-        """Readdress and write one or more whole batches. Raises `LogStorageError`."""
+        """Assigns addresses to one or more whole batches and writes them. Raises `LogStorageError`."""
         base = self.staged_end_address
         writable = memoryview(batches if not memoryview(batches).readonly else bytearray(batches))
         for at, header in hop(writable):
@@ -98,10 +95,10 @@ class PartitionLog:
         return Appended(base, self.end_address)
 
     def append_verbatim(self, batches: Buffer) -> Appended:
-        """Write whole batches that carry their addresses already, beginning exactly at `end_address`.
+        """Writes whole batches that have their addresses already; the first one must begin at `end_address`.
 
-        An empty log (nothing was ever appended) takes the first address it is given.
-        Raises `AddressMismatchError` (then nothing was appended), `LogStorageError`.
+        A pristine log accepts any first address. Raises `AddressMismatchError` (nothing was appended then),
+        `LogStorageError`.
         """
         base = read_header(batches).base_offset
         if base != self.staged_end_address and not self.is_pristine:
@@ -113,7 +110,7 @@ class PartitionLog:
             if header.base_offset != expected or header.last_offset_delta != header.size_bytes - 1:
                 raise AddressMismatchError(
                     f"{self.directory}: offsets {header.base_offset} + {header.last_offset_delta} "
-                    f"are no byte addresses (expected {expected})"
+                    f"are not byte addresses (expected {expected})"
                 )
             expected += header.size_bytes
         self.rebase(base)
@@ -123,11 +120,11 @@ class PartitionLog:
         return Appended(base, self.end_address)
 
     def stage(self, batch: Buffer, header: BatchHeader, *, verbatim: bool = False) -> int:
-        """Give one verified batch its address, to be written by the next `commit`; returns the address.
+        """Assigns an address to one verified batch, which the next `commit` writes; returns the address.
 
-        A batch of `COPY_BELOW_BYTES` or more must be writable, and the caller leaves it alone until `commit`.
-        Rolls to a new segment first if this one is full: that commits what was staged, and may raise
-        `LogStorageError`; then this batch is not staged.
+        A batch of `COPY_BELOW_BYTES` or more must be writable, and must not change until `commit`. If the
+        segment is full, commits what is staged and rolls; if that raises `LogStorageError`, this batch is not
+        staged.
         """
         size_bytes = len(batch)
         address = self.staged_end_address
@@ -144,9 +141,7 @@ class PartitionLog:
         return address
 
     def commit(self) -> None:
-        """Write what is staged: one writev. Raises `LogStorageError`; then nothing that was staged
-        remains.
-        """
+        """Writes the staged batches by one writev. Drops all of them if it raises `LogStorageError`."""
         staging = self._staging
         if not staging.batches:
             return
@@ -169,7 +164,7 @@ class PartitionLog:
         staging.clear()
 
     def roll(self) -> None:
-        """Begin a new segment at the end address; the directory is synced with the next flush.
+        """Begins a new segment at the end address; the next flush syncs the directory.
 
         Raises `LogStorageError`.
         """
@@ -181,30 +176,30 @@ class PartitionLog:
         self._segments.release_idle(self.flushed_address)
 
     def rebase(self, address: int) -> None:
-        """Let a log to which nothing was ever appended begin at `address` (no-op if it ends there)."""
+        """Makes a pristine log begin at `address`; does nothing to any other log."""
         if address != self.staged_end_address and self.is_pristine:
             self._begin_with(self._new_segment(address))
 
     def restart(self, address: int) -> None:
-        """Drop all there is and begin anew at `address`, beyond the end: a copy whose source has deleted what
-        comes next.
+        """Drops all batches and restarts at `address`, after the end: for a copy whose source has deleted the
+        batches in between.
 
-        A crash meanwhile may bring back what there was. Waits for the disk. Raises `AddressOutOfRangeError`,
-        `LogStorageError`.
+        A crash during the call may restore the old batches. Waits for the disk. Raises
+        `AddressOutOfRangeError`, `LogStorageError`.
         """
         self.commit()
         if self.offline is not None:
             raise self.offline
         if address <= self.end_address:
             raise AddressOutOfRangeError(
-                f"{self.directory}: cannot begin anew at {address}, the log ends at {self.end_address}"
+                f"{self.directory}: cannot restart at {address}, the log ends at {self.end_address}"
             )
         segment = self._new_segment(address)
         try:
-            sync_directory(self.directory)  # the new beginning is there before the old one goes
+            sync_directory(self.directory)  # the new segment is durable before the old ones are deleted
             self._begin_with(segment)
         except OSError as error:
-            raise self.take_offline(f"beginning anew at {address} failed: {error.strerror}") from error
+            raise self.take_offline(f"restarting at {address} failed: {error.strerror}") from error
         self.producers = ProducerStates()
         self._checkpointed_address = -1
         self._reader.forget()
@@ -224,46 +219,50 @@ class PartitionLog:
         self._directory_unsynced = True
         return segment
 
-    # flush
+    # --- flush ---
 
     def begin_flush(self) -> FlushJob | None:
-        """The fsync of all that is written and not yet flushed, to be run on any thread; `None` if all is.
+        """Returns the fsync of all unflushed bytes, to run on any thread; `None` if all is flushed.
 
-        Saves a checkpoint too, if one is due. If the job fails, `take_offline` must follow.
+        The job also saves a requested checkpoint. The caller passes the job to `end_flush`, or calls
+        `take_offline` if it fails.
         """
         if self.offline is not None:
             return None
         if self.flushed_address >= self.end_address:
-            due = self._due_checkpoint()
-            return None if due is None else FlushJob(self.directory, (), False, self.end_address, due)
+            checkpoint = self._take_checkpoint()
+            if checkpoint is None:
+                return None
+            return FlushJob(self.directory, (), False, self.end_address, checkpoint)
         files = tuple(
             segment.file
             for segment in self._segments
             if segment.end_address > self.flushed_address and segment.size_bytes
         )
         directory_too, self._directory_unsynced = self._directory_unsynced, False
-        return FlushJob(self.directory, files, directory_too, self.end_address, self._due_checkpoint())
+        return FlushJob(self.directory, files, directory_too, self.end_address, self._take_checkpoint())
 
     def end_flush(self, job: FlushJob) -> None:
-        """The job succeeded: its bytes are durable, and visible."""
+        """Makes the bytes of a job that succeeded visible."""
         if job.upto_address > self.flushed_address:
             self.flushed_address = job.upto_address
             self._reader.keep(job.upto_address, job.upto_address)
 
-    def take_offline(self, reason: str) -> LogOfflineError:
-        """Stop for good, since nobody can say what the disk holds after the flushed address; the error to
-        raise from now on.
+    def take_offline(self, problem: str) -> LogOfflineError:
+        """Stops the log, since the disk's content after the flushed address is unknown.
+
+        Returns the error that every later call raises.
         """
         if self.offline is None:
             self.offline = LogOfflineError(
-                f"{self.directory} is offline: {reason}; addresses from {self.flushed_address} on may not be "
-                "on the disk. Mend or replace the disk (see dmesg), then restart the broker: it "
-                "reads what the disk holds and goes on after the last whole batch"
+                f"{self.directory} is offline: {problem}; addresses from {self.flushed_address} on may not "
+                "be on the disk. Repair or replace the disk (see dmesg), then restart the broker: it "
+                "reads what the disk holds and continues after the last whole batch"
             )
         return self.offline
 
     def flush(self) -> None:
-        """Commit, fsync, and return when all is durable. Raises `LogStorageError`."""
+        """Commits and fsyncs; returns when all is durable. Raises `LogStorageError`."""
         if self.offline is not None:
             raise self.offline
         self.commit()
@@ -276,68 +275,56 @@ class PartitionLog:
             self.end_flush(job)
 
     def request_checkpoint(self) -> bool:
-        """Save a checkpoint with the next flush; False if the last one still holds."""
-        self._checkpoint_due = self._checkpointed_address != self.end_address
-        return self._checkpoint_due
+        """Requests a checkpoint with the next flush; returns False if the last one is still valid."""
+        self._checkpoint_requested = self._checkpointed_address != self.end_address
+        return self._checkpoint_requested
 
-    def _due_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint as of the end address: possible while nothing is staged, since producers are known
-        as of the staged end.
+    def _take_checkpoint(self) -> Checkpoint | None:
+        """Returns the requested checkpoint; `None` if none is requested, or while batches are staged, since
+        `producers` includes them already.
         """
-        if not self._checkpoint_due or self.staged_end_address != self.end_address:
+        if not self._checkpoint_requested or self.staged_end_address != self.end_address:
             return None
         known = {
             segment.base_address: greatest
             for segment in self._segments.sealed()
             if (greatest := segment.max_timestamp_if_known_ms) is not None
         }
-        self._checkpoint_due = False
+        self._checkpoint_requested = False
         self._checkpointed_address = self.end_address
         return Checkpoint(self.end_address, tuple(self.producers), known)
 
-    # read
+    # --- read ---
 
     def position(self, offset: int) -> int:
         """See `LogReader.position`."""
         return self._reader.position(offset)
 
     def slices(self, offset: int, max_bytes: int, upto: int | None = None) -> list[FileSlice]:
-        """Whole batches from `position(offset)` on, at most `max_bytes` of them, but at least one if one is
-        there.
+        """Returns whole batches from `position(offset)` on: at most `max_bytes`, but at least one batch, if
+        any.
 
-        `upto`: where to stop; by default, and at most, the flushed address. Raises `AddressOutOfRangeError`.
+        `upto`: the address to stop at; at most, and by default, the flushed address. Raises
+        `AddressOutOfRangeError`.
         """
         limit = self.flushed_address if upto is None else min(upto, self.flushed_address)
         return self._reader.slices(offset, max_bytes, limit)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first flushed record, in log order, whose timestamp is `timestamp_ms` or later."""
-        return run_here(self.search_timestamp(timestamp_ms))
-
-    def max_timestamp_offset(self) -> TimestampedOffset | None:
-        """The first flushed record with the greatest timestamp of all (KIP-734); `None` if there is none."""
-        return run_here(self.search_max_timestamp())
-
     def search_timestamp(self, timestamp_ms: int) -> Search:
-        """`offset_for_timestamp` in steps, whose reading may be done on another thread."""
+        """Searches for the first flushed record, in log order, with `timestamp_ms` or later."""
         return first_at(self._segments, timestamp_ms, self.flushed_address)
 
     def search_max_timestamp(self) -> Search:
-        """`max_timestamp_offset` in steps."""
+        """Searches for the first flushed record with the greatest timestamp (KIP-734)."""
         return greatest(self._segments, self.flushed_address)
 
-    def address_for_timestamp(self, timestamp_ms: int) -> int | None:
-        """Address of the first batch that holds a flushed record of `timestamp_ms` or later."""
-        found = self.offset_for_timestamp(timestamp_ms)
-        return None if found is None else self.position(found.offset)
-
-    # life
+    # --- retention, truncation, close ---
 
     def retain(self, now_ms: int | None = None) -> list[str]:
-        """Roll a segment that is old enough, delete those that retention no longer covers; the names deleted.
+        """Rolls a segment that is old enough, deletes segments beyond retention, returns their names.
 
         Time counts from the last append to a segment (paper §3.1: "retained in the broker longer than a
-        certain period"), not from the events' own timestamps, which may lie years back.
+        certain period"), not from the events' own timestamps, which may be years old.
         Raises `LogStorageError`.
         """
         if self.offline is not None:
@@ -351,11 +338,11 @@ class PartitionLog:
         deleted = []
         while len(segments) > 1:
             oldest = segments.oldest
-            too_much = (
+            too_large = (
                 config.retention_bytes != UNLIMITED
                 and self.size_bytes - oldest.size_bytes >= config.retention_bytes
             )
-            if oldest.end_address > self.flushed_address or not (too_much or self._is_old(oldest, now)):
+            if oldest.end_address > self.flushed_address or not (too_large or self._is_old(oldest, now)):
                 break
             deleted.append(segments.remove_oldest().path.name)
         if deleted:
@@ -369,7 +356,7 @@ class PartitionLog:
         return retention_ms != UNLIMITED and segment.last_append_ms + retention_ms <= now_ms
 
     def truncate(self, address: int) -> None:
-        """Cut off everything from `address` (a batch boundary) on. Raises `AddressOutOfRangeError`."""
+        """Cuts off everything from `address`, a batch boundary, on. Raises `AddressOutOfRangeError`."""
         if not self.start_address <= address <= self.end_address or self.position(address) != address:
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot truncate to {address}, no batch begins there"
@@ -391,9 +378,9 @@ class PartitionLog:
                 self.producers.note(header, header.base_offset, self._clock())
 
     def close(self) -> None:
-        """Flush, save the checkpoint, release the files. Slices in flight keep working.
+        """Flushes, saves a checkpoint and releases the files; slices in use keep working.
 
-        A log that is offline only releases them. Raises `LogStorageError`.
+        If the log is offline, only releases the files. Raises `LogStorageError`.
         """
         if self.offline is None:
             self.request_checkpoint()
@@ -401,5 +388,5 @@ class PartitionLog:
         self.abandon()
 
     def abandon(self) -> None:
-        """Release the files without saving anything."""
+        """Releases the files without saving anything."""
         self._segments.release_all()

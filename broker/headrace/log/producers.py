@@ -1,7 +1,7 @@
-"""Idempotent producers: what a partition remembers of each, and the sequence check. Pure: no files, no clock.
+"""The state of idempotent producers in a partition, and the sequence check. Pure: no files, no clock.
 
-Source: KIP-98 (sequence numbers), KIP-360 (an unknown producer may begin anywhere, an epoch bump restarts at
-0).
+Source: KIP-98 (sequence numbers), KIP-360 (an unknown producer may begin at any sequence number, a new epoch
+begins at 0).
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from headrace.wire.batch import BatchHeader
+from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
 
-BATCHES_KEPT: Final = (
-    5  # a client may have this many batches in flight (max.in.flight.requests.per.connection)
-)
-PRODUCERS_MAX: Final = 20_000  # a partition forgets the longest silent producer beyond this
-SEQUENCE_SPAN: Final = 2**31
+BATCHES_KEPT: Final = 5  # Kafka's limit of batches in flight (max.in.flight.requests.per.connection)
+PRODUCERS_MAX: Final = 20_000  # beyond this, a partition forgets the producer that has been silent longest
 
 
 class StoredBatch(NamedTuple):
-    """One batch of a producer: its first and last sequence number and the address it got."""
+    """One batch of a producer: its first and last sequence number and its address."""
 
     first_sequence: int
     last_sequence: int
@@ -28,14 +25,16 @@ class StoredBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """Newest batch last; `last_append_ms` is wall clock, for expiry."""
+    """The epoch and last batches of a producer, newest last; `last_append_ms` is wall clock, for expiry."""
 
     epoch: int
     batches: tuple[StoredBatch, ...]
     last_append_ms: int
 
 
-class Verdict(Enum):
+class SequenceVerdict(Enum):
+    """The result of the sequence check."""
+
     ACCEPT = "accept"
     DUPLICATE = "duplicate"
     OUT_OF_ORDER = "out of order"
@@ -43,33 +42,33 @@ class Verdict(Enum):
 
 
 class Checked(NamedTuple):
-    """`address` is that of the first copy for a duplicate, else -1; `expected_sequence` helps the error
+    """`address`: of the stored copy if the batch is a duplicate, else -1. `expected_sequence`: for the error
     message.
     """
 
-    verdict: Verdict
+    verdict: SequenceVerdict
     address: int = -1
     expected_sequence: int = -1
 
 
-ACCEPTED: Final = Checked(Verdict.ACCEPT)
+ACCEPTED: Final = Checked(SequenceVerdict.ACCEPT)
 
 
 def check(entry: ProducerEntry | None, epoch: int, first_sequence: int, last_sequence: int) -> Checked:
-    """May a batch with these sequence numbers be appended after what `entry` remembers?"""
+    """Checks whether a batch with these sequence numbers may be appended after those of `entry`."""
     if entry is None:
         return ACCEPTED
     if epoch < entry.epoch:
-        return Checked(Verdict.FENCED)
+        return Checked(SequenceVerdict.FENCED)
     if epoch > entry.epoch:
-        return ACCEPTED if first_sequence == 0 else Checked(Verdict.OUT_OF_ORDER, expected_sequence=0)
+        return ACCEPTED if first_sequence == 0 else Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=0)
     expected = (entry.batches[-1].last_sequence + 1) % SEQUENCE_SPAN
     if first_sequence == expected:
         return ACCEPTED
     for batch in entry.batches:
         if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
-            return Checked(Verdict.DUPLICATE, batch.address)
-    return Checked(Verdict.OUT_OF_ORDER, expected_sequence=expected)
+            return Checked(SequenceVerdict.DUPLICATE, batch.address)
+    return Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=expected)
 
 
 def advance(
@@ -80,7 +79,7 @@ def advance(
     address: int,
     now_ms: int,
 ) -> ProducerEntry:
-    """The entry after an accepted batch."""
+    """Returns the entry after an accepted batch."""
     batch = StoredBatch(first_sequence, last_sequence, address)
     if entry is None or entry.epoch != epoch:
         return ProducerEntry(epoch, (batch,), now_ms)
@@ -88,7 +87,7 @@ def advance(
 
 
 class ProducerStates:
-    """All producers of a partition, the longest silent first."""
+    """All producers of a partition; the one that has been silent longest is first."""
 
     __slots__ = ("_entries",)
 
@@ -106,7 +105,7 @@ class ProducerStates:
             del entries[next(iter(entries))]
 
     def note(self, header: BatchHeader, address: int, now_ms: int) -> None:
-        """A batch was accepted at this address; one of no idempotent producer is nothing to remember."""
+        """Records an accepted batch; ignores batches without a producer id."""
         producer_id = header.producer_id
         if producer_id >= 0:
             before = self._entries.get(producer_id)
@@ -114,20 +113,19 @@ class ProducerStates:
             self.put(producer_id, advance(before, header.producer_epoch, *sequences, address, now_ms))
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Undo a `put`: what was there before, or nothing."""
+        """Undoes a `put`: `entry` is the one before it, if any."""
         if entry is None:
             self._entries.pop(producer_id, None)
         else:
             self._entries[producer_id] = entry
 
-    def expire(self, before_ms: int) -> int:
-        """Forget producers silent since before `before_ms`; returns how many."""
-        gone = [
+    def expire(self, before_ms: int) -> None:
+        """Forgets producers whose last append was before `before_ms`."""
+        silent = [
             producer_id for producer_id, entry in self._entries.items() if entry.last_append_ms < before_ms
         ]
-        for producer_id in gone:
+        for producer_id in silent:
             del self._entries[producer_id]
-        return len(gone)
 
     def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
         return iter(self._entries.items())

@@ -1,6 +1,6 @@
-"""Reading a log: which batch holds an offset, and which slices follow it.
+"""Reads of a log: the batch that holds an offset, and the file slices from there on.
 
-Owns the lookups and their memory of positions. It may not change the log.
+Owns the lookups and their cache of positions. Does not change the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POSITIONS_KEPT: Final = 512
 
 
 class LogReader:
-    """Lookups in a log's segments. Addresses never change, so what was found once is kept."""
+    """Lookups in a log's segments. Caches positions, since the address of a batch never changes."""
 
     def __init__(self, directory: Path, segments: SegmentList) -> None:
         self._directory = directory
@@ -25,8 +25,8 @@ class LogReader:
         self._positions: dict[int, int] = {}
 
     def position(self, offset: int) -> int:
-        """Address of the batch a reader at `offset` needs next: the one holding that record, or, for an
-        offset past its last record (P + n is what some clients ask for next), the one after it.
+        """Returns the address of the batch that a reader at `offset` needs: the one that holds the record, or
+        the next one if `offset` is past its last record (some clients resume at P + n).
 
         Raises `AddressOutOfRangeError`.
         """
@@ -48,7 +48,7 @@ class LogReader:
         raise AddressOutOfRangeError(f"{self._directory}: offset {offset} is beyond {segment.path.name}")
 
     def keep(self, offset: int, address: int) -> int:
-        """Remember a position; returns `address`."""
+        """Caches a position; returns `address`."""
         positions = self._positions
         if len(positions) >= POSITIONS_KEPT:
             del positions[next(iter(positions))]
@@ -56,12 +56,12 @@ class LogReader:
         return address
 
     def forget(self) -> None:
-        """The log was cut: positions may be wrong now."""
+        """Clears the cache, after the log was cut."""
         self._positions.clear()
 
     def slices(self, offset: int, max_bytes: int, limit: int) -> list[FileSlice]:
-        """Whole batches from `position(offset)` up to the address `limit`: at most `max_bytes` of them, but
-        one at least if one is there. Raises `AddressOutOfRangeError`.
+        """Returns whole batches from `position(offset)` up to the address `limit`: at most `max_bytes`, but
+        at least one batch, if any. Raises `AddressOutOfRangeError`.
         """
         address = self.position(offset)
         found: list[FileSlice] = []
@@ -84,8 +84,8 @@ class LogReader:
 
     @staticmethod
     def _cut(segment: Segment, address: int, size_bytes: int, *, need_one: bool) -> int:
-        """A batch boundary at most `size_bytes` after `address`: a known start if one is there, else the last
-        one; the end of the first batch if that alone is larger and `need_one`.
+        """Returns a batch boundary at most `size_bytes` after `address`: a known start if there is one, else
+        the last boundary. If the first batch is larger: its end with `need_one`, else `address`.
         """
         segment.cover(address + size_bytes)
         known = segment.starts.before(address + size_bytes)

@@ -1,8 +1,8 @@
-"""Opening a partition's files after a stop, clean or not. Owns the decision what is kept and what is cut.
+"""Opens a partition's files after a stop, clean or not, and decides what is kept and what is cut off.
 
-Every byte below the recovery point was flushed and is trusted; from there on every batch is checked: its
-stored address, its length, its CRC. The first wrong one, and all after it, was never flushed as a whole and
-so never acknowledged with acks=all nor shown to a consumer: it is cut off, and said so.
+All bytes below the recovery point were flushed and are trusted. From there on the stored address, the length
+and the CRC of every batch are checked. The first bad batch and all after it were never flushed completely, so
+never acknowledged with acks=all nor shown to a consumer: they are cut off, with a warning in the log.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class Opened(NamedTuple):
-    """What a directory holds: its segments, in order, and the producers as of their end."""
+    """The segments of a directory, in order, and the producers' state at their end."""
 
     segments: list[Segment]
     producers: ProducerStates
 
 
 def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
-    """Opens what is there, cuts off what is not whole, and returns once all of it is durable; an empty
-    directory gets its first segment. `clock`: wall clock in ms. Raises `LogDamagedError`, `OSError`.
+    """Opens the segments, cuts off incomplete batches, and returns once all is durable; creates the first
+    segment in an empty directory. `clock`: wall clock in ms. Raises `LogDamagedError`, `OSError`.
     """
     segments = find_segments(directory)
     if not segments:
@@ -46,7 +46,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     first = segments[0].base_address
     saved = load(directory)
     if saved is None or segments[-1].end_address < saved.recovery_point:
-        saved = Checkpoint(first)  # never saved, or bytes it speaks of are gone: check everything
+        saved = Checkpoint(first)  # no checkpoint, or bytes below it are missing: check everything
     producers = ProducerStates(saved.producers)
     for segment in segments[:-1]:
         if segment.base_address in saved.max_timestamps_ms:
@@ -66,7 +66,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
 
 
 def find_segments(directory: Path) -> list[Segment]:
-    """The segments of a directory in order; removes half-written temporary files."""
+    """Returns the segments of a directory in order; removes temporary files of a crash."""
     bases = []
     for path in directory.iterdir():
         if path.name.endswith(TEMPORARY_SUFFIX):
@@ -79,10 +79,10 @@ def find_segments(directory: Path) -> list[Segment]:
 def recover(
     directory: Path, segments: list[Segment], recovery_point: int, on_batch: Callable[[BatchHeader], None]
 ) -> list[Segment]:
-    """The segments that remain, the last one cut after the last good batch.
+    """Returns the segments to keep, the last one cut after the last good batch.
 
-    `on_batch` is called with the header of every batch that was checked, in order. Raises `LogDamagedError`
-    if bytes below the recovery point are gone.
+    Calls `on_batch` with the header of every good batch, in order. Raises `LogDamagedError` if bytes below
+    the recovery point are missing.
     """
     kept = segments
     for index, segment in enumerate(segments):
@@ -94,11 +94,11 @@ def recover(
                 f"{directory}: {segment.path.name} ends at address {segment.end_address}, the next segment "
                 f"begins at {following}: restore the file, or move the later ones away"
             )
-        good_end, reason = check_batches(segment, max(segment.base_address, recovery_point), on_batch)
-        if reason is None and following not in (None, good_end):
-            reason = f"the next segment begins at {following}"
-        if reason is not None:
-            _cut(directory, segments, index, good_end, reason)
+        good_end, problem = check_batches(segment, max(segment.base_address, recovery_point), on_batch)
+        if problem is None and following not in (None, good_end):
+            problem = f"the next segment begins at {following}"
+        if problem is not None:
+            _cut(directory, segments, index, good_end, problem)
             kept = segments[: index + 1]
             break
     return kept
@@ -107,7 +107,7 @@ def recover(
 def check_batches(
     segment: Segment, address: int, on_batch: Callable[[BatchHeader], None]
 ) -> tuple[int, str | None]:
-    """`(end of the last good batch, why the next one is bad)`; the reason is `None` if all are good."""
+    """Returns the end of the last good batch, and the problem of the next one (`None` if all are good)."""
     file_end = segment.end_address
     window, window_address = memoryview(b""), address
     while address < file_end:
@@ -119,7 +119,7 @@ def check_batches(
             header = read_header(window, at)
             needed = header.size_bytes
             if address + needed > file_end:
-                return address, f"its {needed} bytes are not all there"
+                return address, f"its {needed} bytes are incomplete"
             if len(window) - at < needed:
                 window, window_address, at = _read(segment, address, max(READ_BYTES, needed)), address, 0
             if header.base_offset != address or header.last_offset_delta != needed - 1:
@@ -138,9 +138,9 @@ def _read(segment: Segment, address: int, size_bytes: int) -> memoryview:
     return memoryview(os.pread(segment.file.fd, size_bytes, address - segment.base_address))
 
 
-def _cut(directory: Path, segments: list[Segment], index: int, address: int, reason: str) -> None:
+def _cut(directory: Path, segments: list[Segment], index: int, address: int, problem: str) -> None:
     lost = sum(segment.size_bytes for segment in segments[index:]) - (address - segments[index].base_address)
-    logger.warning("%s: cut %d bytes off at address %d: %s", directory, lost, address, reason)
+    logger.warning("%s: cut %d bytes off at address %d: %s", directory, lost, address, problem)
     for segment in reversed(segments[index + 1 :]):
         segment.release()
         segment.path.unlink()

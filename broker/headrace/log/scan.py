@@ -1,7 +1,7 @@
-"""Reading batch headers out of a segment file by hopping from one to the next.
+"""Reads the batch headers of a segment file one after the other.
 
-Never searches for something that looks like a header: payloads can forge it. Reads through a window, so that
-small batches cost one read for many and large ones are skipped without reading them.
+Never searches for bytes that look like a header: a payload can contain such bytes. Reads through a window:
+one read covers many small batches, and the content of large ones is not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STEP = struct.Struct(">qi23xq14xi")  # baseOffset, batchLength, maxTimestamp, r
 
 
 class Step(NamedTuple):
-    """What a lookup needs of a batch."""
+    """The fields of a batch that lookups need."""
 
     address: int
     size_bytes: int
@@ -31,10 +31,9 @@ class Step(NamedTuple):
 
 
 def steps(file: OpenFile, base_address: int, address: int, end_address: int) -> Iterator[Step]:
-    """Every batch from `address` (where one begins) to `end_address`; `base_address` is that of the file's
-    start.
+    """Yields every batch from `address` (its start) to `end_address`; `base_address` is the file's first.
 
-    Raises `LogDamagedError` where the stored address or the length is not what it must be.
+    Raises `LogDamagedError` if a stored address or length is wrong.
     """
     window, window_address = b"", address
     while address < end_address:
@@ -55,7 +54,7 @@ def steps(file: OpenFile, base_address: int, address: int, end_address: int) -> 
 
 
 def headers(file: OpenFile, base_address: int, address: int, end_address: int) -> Iterator[BatchHeader]:
-    """Like `steps`, with the whole header (producer id, epoch and sequence too)."""
+    """Yields whole headers (with producer id, epoch and sequence); otherwise like `steps`."""
     window, window_address = b"", address
     while address < end_address:
         at = address - window_address
@@ -67,7 +66,7 @@ def headers(file: OpenFile, base_address: int, address: int, end_address: int) -
             raise LogDamagedError(f"{file.path}: at address {address}: {error}") from None
         if header.base_offset != address or address + header.size_bytes > end_address:
             raise LogDamagedError(
-                f"{file.path}: the batch at address {address} says offset {header.base_offset}"
+                f"{file.path}: the batch at address {address} has offset {header.base_offset}"
             )
         yield header
         address += header.size_bytes

@@ -1,9 +1,9 @@
-"""Finding a record by its timestamp, a segment at a time: what to read next is decided on the log's thread,
-reading is a job for any other.
+"""Searches for a record by timestamp, one segment at a time. The log's thread decides which segment to read
+next; any other thread may read it.
 
-Owns the two searches (the first record at or after a time; the greatest time of all). A search is a generator
-that yields `SegmentScan`s and is sent what they found; between two of them the log may be appended to, rolled
-and cut by retention. It may not change the log.
+Owns the two searches: the first record at or after a timestamp, and the greatest timestamp. A search is a
+generator that yields `SegmentScan`s and is sent their results; between two of them the log may append, roll
+and delete segments. A search does not change the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TimestampedOffset(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The record looked for, if it is in the segment; the greatest timestamp there, if that was asked."""
+    """The record, if the segment holds it; or the greatest timestamp, if the search is for that."""
 
     found: TimestampedOffset | None = None
     max_timestamp_ms: int = NO_TIMESTAMP
@@ -41,10 +41,10 @@ Search = Generator["SegmentScan", Scanned, TimestampedOffset | None]
 
 
 class SegmentScan:
-    """What a search wants to know of one segment below the address `limit`: the first record of
-    `timestamp_ms` or later, or (None) the greatest timestamp.
+    """Scans one segment below the address `limit` for the first record with `timestamp_ms` or later, or, if
+    that is None, for the greatest timestamp.
 
-    `run` on any thread, works on copies; then `learn` on the log's.
+    `run` works on copies, on any thread; then `learn` must run on the log's thread.
     """
 
     def __init__(self, segment: Segment, timestamp_ms: int | None, limit: int) -> None:
@@ -62,7 +62,7 @@ class SegmentScan:
         try:
             file = self._file or OpenFile(self._path, os.O_RDONLY)
         except FileNotFoundError:
-            return Scanned()  # retention deleted it meanwhile
+            return Scanned()  # retention deleted the segment meanwhile
         starts = self._starts
         for step in scan.steps(file, self.base_address, starts.covered_address, self._end):
             starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
@@ -71,7 +71,7 @@ class SegmentScan:
         return Scanned(self._first(file, self._timestamp_ms))
 
     def learn(self) -> None:
-        """Let the segment know the starts that were found, so that the next search need not scan it."""
+        """Gives the segment the starts that were found, so that the next search need not scan it."""
         segment = self._segment
         if segment.starts is self._known and self._starts.covered_address > segment.starts.covered_address:
             segment.starts = self._starts
@@ -97,7 +97,7 @@ class SegmentScan:
 
 
 def first_at(segments: SegmentList, timestamp_ms: int, limit: int) -> Search:
-    """The first record in log order, below the address `limit`, of `timestamp_ms` or later."""
+    """Searches, in log order below the address `limit`, for the first record with `timestamp_ms` or later."""
     after = -1
     while (segment := segments.first_after(after)) is not None and segment.base_address < limit:
         after = segment.base_address
@@ -111,7 +111,7 @@ def first_at(segments: SegmentList, timestamp_ms: int, limit: int) -> Search:
 
 
 def greatest(segments: SegmentList, limit: int) -> Search:
-    """The first record with the greatest timestamp of all below `limit` (KIP-734)."""
+    """Searches for the first record with the greatest timestamp below `limit` (KIP-734)."""
     after, greatest_ms = -1, NO_TIMESTAMP
     while (segment := segments.first_after(after)) is not None and segment.base_address < limit:
         after = segment.base_address
@@ -120,19 +120,6 @@ def greatest(segments: SegmentList, limit: int) -> Search:
             known_ms = (yield SegmentScan(segment, None, limit)).max_timestamp_ms
         greatest_ms = max(greatest_ms, known_ms)
     return (yield from first_at(segments, greatest_ms, limit)) if greatest_ms >= 0 else None
-
-
-def run_here(search: Search) -> TimestampedOffset | None:
-    """Run a whole search on this thread, which must be the log's."""
-    try:
-        job = next(search)
-        while True:
-            scanned = job.run()
-            job.learn()
-            job = search.send(scanned)
-    except StopIteration as ended:
-        found: TimestampedOffset | None = ended.value
-        return found
 
 
 def _records(batch: bytes, address: int) -> list[TimestampedOffset]:

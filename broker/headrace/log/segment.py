@@ -1,6 +1,6 @@
 """One segment file: the bytes `[base_address, end_address)` of a partition's log.
 
-Owns the file's name, its descriptor, its known starts. Does not decide when to roll, flush or delete.
+Owns the file's name, its descriptor and its known starts. Does not decide when to roll, flush or delete.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NAME_DIGITS: Final = 20
 
 
 def file_name(base_address: int) -> str:
-    """The segment's name: its first address in 20 digits, so that names sort as addresses do."""
+    """Returns the segment's name: its first address in 20 digits, so that names sort like addresses."""
     return f"{base_address:0{NAME_DIGITS}d}{SUFFIX}"
 
 
 def base_address_of(name: str) -> int | None:
-    """The address a file name stands for; `None` for a file that is no segment."""
+    """Returns the base address in a segment's file name; `None` for any other file."""
     stem = name.removesuffix(SUFFIX)
     if stem == name or len(stem) != NAME_DIGITS or not stem.isdecimal():
         return None
@@ -35,7 +35,7 @@ def base_address_of(name: str) -> int | None:
 
 
 class Segment:
-    """A segment that is created, or one that is reopened and has to learn what is in it."""
+    """A new segment (with `create_at_ms`), or an existing one, whose batches are not known at first."""
 
     __slots__ = (
         "_file",
@@ -80,12 +80,12 @@ class Segment:
         return self._file is not None
 
     def release(self) -> None:
-        """Forget the descriptor; it is closed once no slice refers to it."""
+        """Drops the descriptor; it is closed once no slice refers to it."""
         self._file = None
 
     def write(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
-        """Append, all or nothing. Raises `LogStorageError`, then the file is as before, or `LogOfflineError`,
-        then nobody knows.
+        """Appends all or nothing. Raises `LogStorageError` if the file is as before, `LogOfflineError` if its
+        content is unknown.
         """
         fd = self.file.fd
         at = self.size_bytes
@@ -98,14 +98,14 @@ class Segment:
                     written += count
                     rest = rest[count:]
         except OSError as error:
-            what = f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}"
+            problem = f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}"
             if self._cut_back(fd) and error.errno in DISK_FULL:
-                raise LogStorageError(f"{what}; free the disk, then retry") from error
-            raise LogOfflineError(what) from error
+                raise LogStorageError(f"{problem}; free the disk, then retry") from error
+            raise LogOfflineError(problem) from error
         self.size_bytes = at + size_bytes
 
     def _cut_back(self, fd: int) -> bool:
-        """Whether the file ends again where it ended before the write."""
+        """Truncates the file to its size before the write; returns whether that succeeded."""
         try:
             os.ftruncate(fd, self.size_bytes)
         except OSError:
@@ -119,21 +119,21 @@ class Segment:
         self._noted_max_timestamp_ms = None
 
     def delete(self) -> None:
-        """Unlink the file; slices in flight keep working."""
+        """Deletes the file; slices in use keep working."""
         self.release()
         self.path.unlink()
 
     def note(self, batches: Sequence[StagedBatch]) -> None:
-        """Learn the starts of batches just written at the end, if all before them are known."""
+        """Records the starts of batches just written, if all starts before them are known."""
         starts = self.starts
         if starts.covered_address == batches[0].address:
             for address, size_bytes, max_timestamp_ms in batches:
                 starts.note(address, size_bytes, max_timestamp_ms)
 
-    # lookup
+    # --- lookup ---
 
     def walk(self, address: int, end_address: int | None = None) -> Iterator[scan.Step]:
-        """Batches from the greatest known start at or before `address`; notes starts that were unknown."""
+        """Yields batches from the greatest known start at or before `address` on; records new starts."""
         starts = self.starts
         end = self.end_address if end_address is None else end_address
         for step in scan.steps(self.file, self.base_address, starts.before(address), end):
@@ -142,7 +142,7 @@ class Segment:
             yield step
 
     def cover(self, address: int) -> None:
-        """Know the starts up to `address`."""
+        """Scans until all starts up to `address` are known."""
         if self.starts.covered_address >= address:
             return
         for step in self.walk(address):
@@ -151,11 +151,11 @@ class Segment:
 
     @property
     def max_timestamp_if_known_ms(self) -> int | None:
-        """Greatest timestamp in the segment, -1 for none; `None` if nobody noted it: a search has to look."""
+        """The greatest timestamp in the segment, -1 for none; `None` if unknown (a search must scan it)."""
         if self.starts.covered_address >= self.end_address:
             return self.starts.max_timestamp_ms
         return self._noted_max_timestamp_ms
 
     def note_max_timestamp(self, timestamp_ms: int) -> None:
-        """What the checkpoint remembers of a sealed segment."""
+        """Sets the greatest timestamp of a sealed segment, from a checkpoint."""
         self._noted_max_timestamp_ms = timestamp_ms

@@ -1,4 +1,4 @@
-"""The segments of one log, in order of address. Owns finding the one that holds an address, nothing else."""
+"""The segments of one log in order of address, and the lookup of the one that holds an address."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 from headrace.log.segment import Segment
 
-OPEN_SEALED_MAX: Final = 8  # descriptors a log keeps for segments that are not written any more
+OPEN_SEALED_MAX: Final = 8  # descriptors that a log keeps open for sealed segments
 
 
 class SegmentList:
-    """At least one segment; the last is the active one, the only one written to."""
+    """At least one segment; the last is the active one, the only one that is written."""
 
     __slots__ = ("_bases", "_segments", "active")
 
@@ -34,16 +34,16 @@ class SegmentList:
         return self._segments[0]
 
     def holding(self, address: int) -> Segment:
-        """The segment that holds `address`, which is not before the start."""
+        """Returns the segment that holds `address`, which must not be before the start."""
         return self._segments[bisect_right(self._bases, address) - 1]
 
     def first_after(self, base_address: int) -> Segment | None:
-        """The first segment that begins after `base_address`."""
+        """Returns the first segment that begins after `base_address`."""
         at = bisect_right(self._bases, base_address)
         return self._segments[at] if at < len(self._segments) else None
 
     def sealed(self) -> Sequence[Segment]:
-        """All but the active one."""
+        """Returns all segments but the active one."""
         return self._segments[:-1]
 
     def __iter__(self) -> Iterator[Segment]:
@@ -53,34 +53,36 @@ class SegmentList:
         return len(self._segments)
 
     def add(self, segment: Segment) -> None:
-        """A new active segment."""
+        """Appends a segment, which becomes the active one."""
         self._segments.append(segment)
         self._bases.append(segment.base_address)
         self.active = segment
 
     def remove_oldest(self) -> Segment:
-        """Delete the oldest segment's file."""
+        """Deletes the oldest segment's file; returns the segment."""
         oldest = self._segments[0]
         oldest.delete()
         del self._segments[0], self._bases[0]
         return oldest
 
     def remove_active(self) -> None:
-        """Delete the active segment's file; the one before becomes active."""
+        """Deletes the active segment's file; the previous one becomes active."""
         self.active.delete()
         del self._segments[-1], self._bases[-1]
         self.active = self._segments[-1]
 
     def replace_all(self, segment: Segment) -> None:
-        """Let `segment` be the only one; deletes the files of the others."""
-        before, self._segments, self._bases = self._segments, [], []
+        """Makes `segment` the only one; deletes the files of the others."""
+        deleted, self._segments, self._bases = self._segments, [], []
         self.add(segment)
-        for each in before:
-            each.delete()
+        for old in deleted:
+            old.delete()
 
     def release_idle(self, flushed_address: int) -> None:
-        """Let go of descriptors nobody needs to flush, but of the last few."""
-        idle = [each for each in self.sealed() if each.is_open and each.end_address <= flushed_address]
+        """Releases the descriptors of sealed, flushed segments, except the last few."""
+        idle = [
+            segment for segment in self.sealed() if segment.is_open and segment.end_address <= flushed_address
+        ]
         for segment in idle[:-OPEN_SEALED_MAX]:
             segment.release()
 

@@ -1,6 +1,6 @@
-"""What was given an address and is not written yet: the batches of one wakeup, for one writev.
+"""Batches that have an address but are not written yet, collected for one writev.
 
-Owns the buffers and what must be undone if the write fails. Addresses and segments are the log's.
+Owns the buffers, and what must be undone if the write fails. The log owns addresses and segments.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from headrace.log.producers import ProducerEntry
 from headrace.wire.batch import readdress
 from headrace.wire.primitives import Buffer
 
-# Smaller batches are gathered into one buffer, larger ones are written from where they are.
+# Smaller batches are copied into one buffer; larger ones are written from their own.
 COPY_BELOW_BYTES: Final = 32 * 1024
 
 
 class StagedBatch(NamedTuple):
-    """What is noted of a batch once it is written."""
+    """What the segment records of a batch once it is written."""
 
     address: int
     size_bytes: int
@@ -24,7 +24,7 @@ class StagedBatch(NamedTuple):
 
 
 class Staging:
-    """Empty after `clear`."""
+    """The buffers to write, their batches, and the producer entries to restore if the write fails."""
 
     __slots__ = ("_gather", "batches", "buffers", "undo")
 
@@ -38,9 +38,9 @@ class Staging:
         self.undo: list[tuple[int, ProducerEntry | None]] = []
 
     def add(self, batch: Buffer, address: int, max_timestamp_ms: int, *, verbatim: bool) -> None:
-        """Take a batch, with its address put in unless it is there already (`verbatim`).
+        """Takes a batch and sets its address; a `verbatim` batch has its address already.
 
-        One of `COPY_BELOW_BYTES` or more is not copied: it must be writable and left alone until written.
+        A batch of `COPY_BELOW_BYTES` or more is not copied: it must be writable and unchanged until written.
         """
         size_bytes = len(batch)
         if size_bytes < COPY_BELOW_BYTES:

@@ -1,8 +1,7 @@
-"""Known starts: sparse addresses at which a batch is known to begin, with the greatest timestamp of each
-span.
+"""Known starts: sparse addresses at which batches begin, and the greatest timestamp of each span.
 
-Owns the lookup structure of one segment, in memory only. It may not touch files: whoever reads batches notes
-them here, in order and without a gap.
+The lookup structure of one segment, in memory only. It does not read files: code that reads or writes batches
+records them here, in order and without a gap.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-SPAN_BYTES: Final = 32 * 1024  # a lookup hops over at most this much, plus one batch
+SPAN_BYTES: Final = 32 * 1024  # a lookup scans at most this much, plus one batch
 NO_TIMESTAMP: Final = -1
 
 
@@ -27,7 +26,7 @@ class KnownStarts:
         self.max_timestamp_ms = NO_TIMESTAMP
 
     def note(self, address: int, size_bytes: int, max_timestamp_ms: int) -> None:
-        """The next batch: it begins where the last noted one ended."""
+        """Records the next batch, which begins at `covered_address`."""
         if address - self._addresses[-1] >= SPAN_BYTES:
             self._addresses.append(address)
             self._max_timestamps_ms.append(max_timestamp_ms)
@@ -38,13 +37,13 @@ class KnownStarts:
         self.covered_address = address + size_bytes
 
     def before(self, address: int) -> int:
-        """The greatest known start at or before `address` (which is at or after the segment's base)."""
+        """Returns the greatest known start at or before `address`, which is not before the segment's base."""
         if address >= self.covered_address:
             return self.covered_address
         return self._addresses[bisect_right(self._addresses, address) - 1]
 
     def first_span_reaching(self, timestamp_ms: int) -> int | None:
-        """Start of the first span that holds a timestamp of `timestamp_ms` or later; `None` if none does."""
+        """Returns the start of the first span with a timestamp of `timestamp_ms` or later, or `None`."""
         if timestamp_ms > self.max_timestamp_ms:
             return None
         for index, greatest in enumerate(self._max_timestamps_ms):
@@ -53,11 +52,12 @@ class KnownStarts:
         return None
 
     def greatest_before(self, address: int) -> int:
-        """Greatest timestamp of the spans before `address`, which is a known start or the covered address."""
+        """Returns the greatest timestamp of the spans before `address`, a known start or the covered
+        address."""
         return max(self._max_timestamps_ms[: bisect_left(self._addresses, address)], default=NO_TIMESTAMP)
 
     def copy(self) -> KnownStarts:
-        """One that learns by itself, on whatever thread."""
+        """Returns an independent copy, for any thread."""
         made = KnownStarts(self._addresses[0])
         made._addresses = self._addresses[:]
         made._max_timestamps_ms = self._max_timestamps_ms[:]

@@ -1,9 +1,9 @@
-"""The gaps of copies that somebody has accepted, as the text of a copied topic's setting.
+"""The accepted gaps of a mirrored topic, as the text of its setting `headrace.mirror.accepted.gaps`. Pure.
 
-Owns the words of the setting `headrace.mirror.accepted.gaps`: who accepts (`headrace mirror accept-gap`), the
-mirror that asks where it may go on, and the broker that lets it, all read the same. Pure.
+The command `headrace mirror accept-gap` writes the setting; the mirror and the broker read it to resume a
+copy after a gap.
 
-    0:1048576-4194304,3:0-65536        partition : first address that is missing - where the copy goes on
+    0:1048576-4194304,3:0-65536        partition : first missing address - address at which the copy resumes
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 SETTING: Final = "headrace.mirror.accepted.gaps"
-GAPS_MAX: Final = 1_000  # of one topic, over its life
+GAPS_MAX: Final = 1_000  # of one topic, over its lifetime
 _GAP: Final = re.compile(r"(\d{1,9}):(\d{1,19})-(\d{1,19})", re.ASCII)
 
 
 class AcceptedGap(NamedTuple):
-    """Addresses [from, to) that a copy's partition (the copy's number, not the source's) will never hold."""
+    """Addresses [from, to) that a partition of the copy will never hold; `partition` is its number there."""
 
     partition: int
     from_address: int
@@ -30,7 +30,7 @@ class AcceptedGap(NamedTuple):
 
 
 def parse(text: str) -> tuple[AcceptedGap, ...]:
-    """Raises `ValueError` with what is expected."""
+    """Reads the setting. Raises `ValueError` with the expected form."""
     gaps = []
     for word in text.split(",") if text else []:
         matched = _GAP.fullmatch(word)
@@ -47,13 +47,13 @@ def to_text(gaps: Iterable[AcceptedGap]) -> str:
     return ",".join(f"{gap.partition}:{gap.from_address}-{gap.to_address}" for gap in gaps)
 
 
-def skipped(gaps: Iterable[AcceptedGap], partition: int, end_address: int) -> tuple[AcceptedGap, ...]:
-    """Those that a copy's partition that ends at `end_address` has left behind, in order.
+def passed(gaps: Iterable[AcceptedGap], partition: int, end_address: int) -> tuple[AcceptedGap, ...]:
+    """Returns the gaps before the end of a copy's partition, in order.
 
-    A gap that grew before it was passed was accepted again: the larger one counts.
+    A gap that grew before the copy passed it was accepted twice: only the larger one is returned.
     """
-    passed: dict[int, AcceptedGap] = {}
+    found: dict[int, AcceptedGap] = {}
     for gap in sorted(gaps):
         if gap.partition == partition and gap.to_address <= end_address:
-            passed[gap.from_address] = gap
-    return tuple(passed.values())
+            found[gap.from_address] = gap
+    return tuple(found.values())

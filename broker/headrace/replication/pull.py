@@ -1,8 +1,8 @@
-"""The one primitive of replicas and mirrors: fetch at the copy's own end, append the bytes verbatim.
+"""The primitive of replicas and mirrors: fetch at the copy's end, append the bytes verbatim.
 
-Owns the decision what may be appended. No checkpoint exists besides the copy's end, so a copy can neither
-skip nor repeat. What to do when source and copy disagree is the caller's policy: a follower truncates, a
-mirror halts the partition and alerts.
+Checks what may be appended. The copy's end is the only checkpoint, so a copy never skips or repeats a batch.
+The caller decides what to do if source and copy disagree: a follower truncates, a mirror stops the partition
+and alerts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace.wire.primitives import Buffer
 
 
 class ReplicationError(Exception):
-    """Source and copy disagree: nothing was appended."""
+    """Source and copy disagree; nothing was appended."""
 
 
 class SourceBehindError(ReplicationError):
-    """The source ends before the copy does: it lost bytes that the copy has, or is another log."""
+    """The source ends before the copy: it lost bytes that the copy has, or it is another log."""
 
 
 class SourceAheadError(ReplicationError):
@@ -27,15 +27,13 @@ class SourceAheadError(ReplicationError):
 
 
 class DivergedError(ReplicationError):
-    """At an address that both have, the bytes differ, or the source's bytes are no batches for this
-    address.
-    """
+    """Source and copy differ at an address that both have, or the source's bytes are not batches for it."""
 
 
 class Fetched(NamedTuple):
-    """Bytes of a source: whole batches from the address asked for (a short tail may follow; it is ignored).
+    """Whole batches of a source from the requested address on; an incomplete last batch is ignored.
 
-    `start_address`, `end_address`: what the source holds now, as far as consumers may see it.
+    `start_address`, `end_address`: the range that the source holds and shows to consumers.
     """
 
     batches: Buffer
@@ -44,43 +42,41 @@ class Fetched(NamedTuple):
 
 
 class LastBatch(NamedTuple):
-    """The batch a copy ends with."""
+    """The last batch of a copy."""
 
     address: int
     crc: int
 
 
-class Source(Protocol):
-    """Where bytes come from."""
+class CopySource(Protocol):
+    """The log that is copied."""
 
     def fetch(self, address: int) -> Fetched:
-        """Batches from `address` on, at least one if one is there; none if `address` is not in
+        """Returns batches from `address` on: at least one, or none if `address` is outside
         `[start_address, end_address)`.
         """
 
 
-class Sink(Protocol):
-    """Where they go: a follower's own log, or a mirror partition behind a Produce request."""
+class CopySink(Protocol):
+    """The copy: a follower's own log, or a mirror partition behind a Produce request."""
 
     @property
     def end_address(self) -> int:
-        """Where the next batch must begin; 0 for a copy to which nothing was ever appended."""
+        """The address of the next batch; 0 if nothing was ever appended."""
 
     def append(self, batches: Buffer) -> None:
-        """Store whole batches that begin exactly at `end_address` (an empty copy takes any address)."""
+        """Stores whole batches that begin at `end_address` (an empty copy accepts any address)."""
 
 
 class Pulled(NamedTuple):
-    """What one pull did: bytes appended, and how many the copy still lacks."""
+    """The bytes that one pull appended, and the bytes that the copy still lacks."""
 
     appended_bytes: int
     lag_bytes: int
 
 
-def pull_once(source: Source, sink: Sink) -> Pulled:
-    """Copy once: at most what one fetch brings. Raises `ReplicationError`; what `source` and `sink` raise
-    passes through.
-    """
+def pull_once(source: CopySource, sink: CopySink) -> Pulled:
+    """Copies the batches of one fetch. Raises `ReplicationError` and what `source` and `sink` raise."""
     address = sink.end_address
     fetched = source.fetch(address)
     if address == 0 and fetched.start_address > 0:
@@ -97,16 +93,16 @@ def pull_once(source: Source, sink: Sink) -> Pulled:
 
 
 def check_batches(batches: Buffer, address: int) -> int:
-    """Bytes of the whole batches, each of which carries its address (`address` the first) and a right CRC.
+    """Returns the size of the whole batches in `batches`.
 
-    Raises `DivergedError`.
+    Raises `DivergedError` unless each has its address (the first one `address`) and a right CRC.
     """
     expected = address
     try:
         for at, header in hop(batches):
             if header.base_offset != expected or header.last_offset_delta != header.size_bytes - 1:
                 raise DivergedError(
-                    f"the source's batch for address {expected} says offset {header.base_offset} "
+                    f"the source's batch for address {expected} has offset {header.base_offset} "
                     f"and last delta {header.last_offset_delta}: it does not keep byte addresses"
                 )
             verify(batches, at, header)
@@ -116,11 +112,11 @@ def check_batches(batches: Buffer, address: int) -> int:
     return expected - address
 
 
-def check_tail(source: Source, last: LastBatch) -> None:
-    """Before the first append: the source must hold the very batch the copy ends with.
+def check_tail(source: CopySource, last: LastBatch) -> None:
+    """Checks, before the first append, that the source holds the copy's last batch.
 
-    Sees divergence that lengths hide. A source whose retention deleted that batch passes: there is nothing
-    left to compare. Raises `DivergedError`, `SourceBehindError`.
+    Detects copies of equal length but other content. Passes if the source's retention has deleted the batch.
+    Raises `DivergedError`, `SourceBehindError`.
     """
     fetched = source.fetch(last.address)
     if fetched.start_address > last.address:

@@ -7,19 +7,16 @@ Exits with 0 on SIGTERM or SIGINT, with 1 and one line on stderr if it cannot st
 from __future__ import annotations
 
 import argparse
-import logging
-import re
-import signal
 import sys
 
 from headrace.mirror.service import MirrorService, MirrorSettings
+from headrace.process.command_line import on_stop_signals, pattern, set_up_logging
 from headrace.process.status import StatusServer
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    set_up_logging()
     try:
         mirror = MirrorService(
             MirrorSettings(
@@ -42,8 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"the mirror cannot serve its status on {options.status}: {error}", file=sys.stderr)
         mirror.close()
         return 1
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: mirror.stop())
+    on_stop_signals(mirror.stop)
     print(f"mirror of {options.source_datacenter} runs, status on http://{server.address}/status", flush=True)
     try:
         mirror.run()
@@ -66,18 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--target-bootstrap", required=True, metavar="HOST:PORT,…", help="brokers of the analysis cluster")
     add("--target-zookeeper", required=True, metavar="HOST:PORT", help="its ZooKeeper, for the mirrors' map")
     add("--target-datacenter", default="analysis", metavar="NAME", help="its name (default: analysis)")
-    add("--topics", "--include", default=".*", type=_pattern, metavar="REGEX", help="topics to mirror (all)")
-    add("--exclude", default=None, type=_pattern, metavar="REGEX", help="topics not to mirror")
+    add("--topics", "--include", default=".*", type=pattern, metavar="REGEX", help="topics to mirror (all)")
+    add("--exclude", default=None, type=pattern, metavar="REGEX", help="topics not to mirror")
     add("--registry", default=None, metavar="URL,…", help="schema registries, to report gaps to the audit")
     add("--status", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve GET /status")
     return parser
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
 
 
 if __name__ == "__main__":

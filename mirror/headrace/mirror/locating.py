@@ -154,7 +154,7 @@ def locate(
         copy = targets[target_partition]
         try:
             address = _decide(reader.bounds, copy, target_partition, accepted)
-            passed_gaps = gaps.skipped(accepted, target_partition, address)
+            passed_gaps = gaps.passed(accepted, target_partition, address)
             found[partition] = Located(address, reader.bounds.end, passed_gaps)
             if copy.start < copy.end:
                 check_tail(reader, _last_batch(target, topic, target_partition, copy))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import logging
 import re
-import signal
 import sys
 import threading
 from typing import Any, Final
@@ -24,6 +23,7 @@ from headrace.audit.upkeep import KEEP_DEFAULT_MS
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession
+from headrace.process.command_line import on_stop_signals, pattern, set_up_logging
 from headrace.process.status import StatusServer
 
 logger = logging.getLogger(__name__)
@@ -120,8 +120,7 @@ class AuditorProcess:
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    set_up_logging()
     try:
         process = AuditorProcess(options)
     except (StoreError, CoordinationError, ValueError) as error:
@@ -132,8 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"the auditor cannot serve its status on {options.status}: {error}", file=sys.stderr)
         return 1
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: process.stop())
+    on_stop_signals(process.stop)
     print(f"auditor of {options.datacenter} runs, status on http://{server.address}/status", flush=True)
     failure = process.run()
     server.close()
@@ -168,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how many days the store keeps an hour (30)",
     )
     add("--every", type=_seconds, default=EVERY_DEFAULT_S, metavar="SECONDS", help="between reports (5)")
-    add("--topics", type=_pattern, default=re.compile(".*"), metavar="REGEX", help="topics to count (all)")
+    add("--topics", type=pattern, default=re.compile(".*"), metavar="REGEX", help="topics to count (all)")
     add(
         "--bucket-ms",
         type=_bucket,
@@ -195,13 +193,6 @@ def _bucket(text: str) -> int:
         return check_bucket_ms(int(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -28,6 +27,7 @@ from headrace.balancer.page import page
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import FrontRegistry
 from headrace.coordination.session import ZooKeeperSession
+from headrace.process.command_line import STOP_SIGNALS, host_port, raise_descriptor_limit, set_up_logging
 from headrace.process.status import StatusServer
 
 logger = logging.getLogger(__name__)
@@ -40,10 +40,11 @@ PROGRAM_PATHS: Final = ("/usr/sbin", "/usr/local/sbin")
 
 
 def parse_address(text: str) -> Address:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return host, int(port)
+    """The type of an option HOST:PORT whose port must not be 0."""
+    address = host_port(text)
+    if address[1] == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT: the port must be from 1 to 65535")
+    return address
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,10 +74,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0 after a clean stop, 1 when it cannot serve, 2 for a wrong command line."""
     options = parser().parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    set_up_logging(level_width=7, kazoo_level=logging.WARNING)
     try:
         asyncio.run(_serve(options))
     except (BalancerError, CoordinationError, OSError) as error:
@@ -98,7 +96,7 @@ async def _serve(options: argparse.Namespace) -> None:
         server = StatusServer(options.status, control.status, lambda: page(control.status()))
     running = asyncio.create_task(control.run())
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, running.cancel)
     loop.add_signal_handler(signal.SIGHUP, control.want_reload)
     try:
@@ -125,11 +123,8 @@ def _engine(options: argparse.Namespace) -> tuple[Engine, str]:
 
 
 def _connections_possible() -> int:
-    """Takes as many descriptors as allowed; how many connections they are enough for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return max(1, (hard - DESCRIPTORS_BESIDE) // DESCRIPTORS_A_CONNECTION)
+    """Raises the descriptor limit; returns for how many connections it is enough."""
+    return max(1, (raise_descriptor_limit() - DESCRIPTORS_BESIDE) // DESCRIPTORS_A_CONNECTION)
 
 
 if __name__ == "__main__":

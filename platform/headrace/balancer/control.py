@@ -24,7 +24,7 @@ from headrace.balancer.backends import (
 from headrace.balancer.errors import BalancerError
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import Front, FrontRegistry
-from headrace.coordination.session import HeldNode
+from headrace.coordination.standing import HeldNode
 
 logger = logging.getLogger(__name__)
 

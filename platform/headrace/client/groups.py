@@ -28,7 +28,8 @@ from headrace.client.streams import MessageStream
 from headrace.coordination.assignment import StreamId, assign_streams
 from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, check_group_name
 from headrace.coordination.errors import CoordinationError, NodeHeldError
-from headrace.coordination.session import HeldNode, SessionState, Watch, ZooKeeperSession
+from headrace.coordination.session import SessionState, ZooKeeperSession
+from headrace.coordination.standing import HeldNode, Watch
 from headrace.coordination.topics import TopicRegistry, TopicState
 
 logger = logging.getLogger(__name__)

@@ -1,5 +1,5 @@
-"""Who of a group reads which partition: the paper's Algorithm 1, as pure functions. Every member computes
-the same answer."""
+"""Which member of a group reads which partition: the paper's Algorithm 1, as pure functions. Every member
+computes the same result."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -14,7 +14,7 @@ P = TypeVar("P", bound=Sortable)
 
 
 class StreamId(NamedTuple):
-    """One message stream of one member: the unit that owns partitions."""
+    """One message stream of one member: what owns partitions."""
 
     member: str
     stream: int
@@ -24,12 +24,11 @@ class StreamId(NamedTuple):
 
 
 def assign(members: Iterable[M], partitions: Iterable[P]) -> dict[M, list[P]]:
-    """Cuts the sorted partitions of one topic into even, adjacent shares for the sorted members (paper §3.2,
-    Algorithm 1).
+    """Divides the sorted partitions of one topic into contiguous shares, one for each sorted member (paper
+    §3.2, Algorithm 1).
 
-    Where the paper's N = |P| / |C| leaves a remainder, the first members take one more each, as in Kafka.
-    Every partition is in exactly one share; shares differ by at most one; without members the answer is
-    empty.
+    If the paper's N = |P| / |C| leaves a remainder, the first members get one more each, as in Kafka. Every
+    partition is in exactly one share; shares differ by at most one; the result is empty without members.
     """
     consumers = sorted(set(members))
     pieces = sorted(set(partitions))
@@ -46,10 +45,9 @@ def assign(members: Iterable[M], partitions: Iterable[P]) -> dict[M, list[P]]:
 def assign_streams(
     subscriptions: Mapping[str, Mapping[str, int]], partitions: Mapping[str, Iterable[int]]
 ) -> dict[StreamId, list[tuple[str, int]]]:
-    """All shares of a group: `subscriptions` is member → topic → number of streams, `partitions` topic →
-    partition ids.
+    """Returns the (topic, partition)s of every stream of every member, idle streams included.
 
-    Answers stream → its (topic, partition)s, for every stream of every member, idle ones included.
+    `subscriptions`: member → topic → number of streams. `partitions`: topic → partition ids.
     """
     shares: dict[StreamId, list[tuple[str, int]]] = {
         StreamId(member, stream): []

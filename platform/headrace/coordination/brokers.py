@@ -1,18 +1,18 @@
-"""Which brokers are alive in this datacenter: `/brokers/ids/<id>`, one ephemeral node a broker (paper §3.2,
-"broker registry")."""
+"""The live brokers of a datacenter: `/brokers/ids/<id>`, one ephemeral node per broker (paper §3.2, "broker
+registry")."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CorruptNodeError
-from headrace.coordination.session import HeldNode, Watch, ZooKeeperSession
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import HeldNode, Watch
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker says of itself; its listener behind a balancer is announced apart
-    (`coordination.fronts`)."""
+    """A broker and its client listener; the listener for balancers is registered in `coordination.fronts`."""
 
     broker_id: int
     host: str
@@ -25,21 +25,21 @@ class BrokerRegistry:
         self._session = session
 
     def register(self, registration: BrokerRegistration, *, wait_s: float | None = None) -> HeldNode:
-        """Announces the broker for as long as this process lives; put back by itself after a session loss.
+        """Registers the broker until the node is released or this process ends; survives session losses.
 
-        A node left by a killed predecessor is waited for, at most `wait_s` (default: three session
-        timeouts). Raises `NodeHeldError` when another live broker has this id.
+        Waits for the node of a killed predecessor to expire, at most `wait_s` (default: three session
+        timeouts); then raises `NodeHeldError`: another live broker has this id.
         """
         path = znodes.broker(registration.broker_id)
         return self._session.hold_ephemeral(path, documents.encode(asdict(registration)), wait_s=wait_s)
 
     def live(self) -> list[BrokerRegistration]:
-        """The brokers that are alive now, by id."""
+        """Returns the live brokers, sorted by id."""
         return self._read(self._session.children_or_empty(znodes.BROKER_IDS))
 
     def watch(self, callback: Callable[[list[BrokerRegistration]], None]) -> Watch:
-        """Calls `callback` in the session's callback thread with all live brokers, now and after every
-        change."""
+        """Calls `callback` with all live brokers, now and after every change; runs in the session's callback
+        thread."""
         return self._session.watch_children(znodes.BROKER_IDS, lambda names: callback(self._read(names)))
 
     def _read(self, names: list[str]) -> list[BrokerRegistration]:
@@ -50,7 +50,7 @@ class BrokerRegistry:
 
 
 def parse(broker_id: int, data: bytes) -> BrokerRegistration:
-    """The registration in a node's bytes. Raises `CorruptNodeError`."""
+    """Reads a registration from a node's bytes. Raises `CorruptNodeError`."""
     path = znodes.broker(broker_id)
     fields = documents.decode(path, data)
     del fields["version"]

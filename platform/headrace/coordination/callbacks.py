@@ -1,6 +1,6 @@
-"""The thread that runs a session's callbacks, one at a time. Knows nothing about ZooKeeper.
+"""The thread that runs a session's callbacks one at a time. Knows nothing about ZooKeeper.
 
-Its queue holds each task at most once, so it is bounded by the number of watches and callbacks that exist.
+Its queue holds each task at most once, so the number of watches and callbacks bounds it.
 """
 
 import logging
@@ -21,9 +21,9 @@ class Task(Protocol):
 
 
 class CallbackThread:
-    """Runs tasks in the order they were put, each at most once per `put`, only while `connected` is set.
+    """Runs tasks in queue order, and only while `connected` is set.
 
-    A task that raises a retriable `CoordinationError` goes to the back of the queue and is tried again after
+    A task that raises a retriable `CoordinationError` goes to the back of the queue and runs again after
     `RETRY_PAUSE_S`; any other exception is logged.
     """
 
@@ -43,7 +43,7 @@ class CallbackThread:
             self._changed.notify()
 
     def put_first(self, tasks: Iterable[Task]) -> None:
-        """Puts tasks, in their order, before all that wait already."""
+        """Puts tasks, in their order, at the front of the queue."""
         with self._changed:
             self._pending = {**dict.fromkeys(tasks), **self._pending}
             self._changed.notify()
@@ -53,7 +53,7 @@ class CallbackThread:
             self._changed.notify()
 
     def stop(self) -> None:
-        """No further task is started; waits for the running one, at most `STOP_WAIT_MAX_S`."""
+        """Starts no further task; waits for the running one, at most `STOP_WAIT_MAX_S`."""
         with self._changed:
             self._stopping = True
             self._pending.clear()

@@ -1,9 +1,8 @@
-"""A consumer group's registries: members (ephemeral), owners of partitions (ephemeral), offsets (persistent)
-(paper §3.2).
+"""The registries of a consumer group: members (ephemeral), owners of partitions (ephemeral), offsets
+(persistent) (paper §3.2).
 
-Owns `/consumers/<group>`. Decides nothing: who should own what is `coordination.assignment`, and when to ask
-again is the client's business. A rebalance goes: release what one owns, read members and partitions,
-compute, claim, read the offsets, go on.
+Owns `/consumers/<group>`. `coordination.assignment` computes which member owns what; the client decides when
+to rebalance: release its partitions, read members and partitions, compute, claim, read the offsets, resume.
 """
 
 import time
@@ -18,36 +17,37 @@ from headrace.coordination.errors import (
     NodeHeldError,
     NoNodeError,
 )
-from headrace.coordination.session import HeldNode, Node, Watch, ZooKeeperSession
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import HeldNode, Watch
 
 CLAIM_POLL_S: Final = 0.05
 
 TopicPartition = tuple[str, int]
-Subscription = Mapping[str, int]
-"""Topic → number of streams."""
+Subscription = Mapping[str, int]  # topic → number of streams
 
 
 class NotOwnerError(CoordinationError):
-    """The partition belongs to somebody else by now: stop reading it, take part in the rebalance."""
+    """Another member owns the partition now. Stop reading it and rebalance."""
 
 
 class Owner(NamedTuple):
-    """Who reads a partition, and the ZooKeeper session that keeps the claim alive."""
+    """The member that reads a partition, and the ZooKeeper session that holds its claim."""
 
     name: str
     session_id: int
 
 
 def check_group_name(group: str) -> None:
-    """Raises `ValueError` for a name that cannot be one node."""
+    """Raises `ValueError` if the name is not a valid path element."""
     if not group or "/" in group or group in {".", ".."} or any(ord(c) < 32 for c in group):
         raise ValueError(
-            f"{group!r} is no group name: it must be one path element (no '/', no control characters)"
+            f"{group!r} is not a group name: it must be one path element (no '/', no control characters)"
         )
 
 
 def groups(session: ZooKeeperSession) -> list[str]:
-    """All groups that ever stored anything here."""
+    """Returns all groups that have stored anything."""
     return session.children_or_empty(znodes.CONSUMERS)
 
 
@@ -59,29 +59,31 @@ class ConsumerRegistry:
         self._session = session
         self.group = group
 
-    # members
+    # --- members ---
 
     def join(self, member_id: str, subscription: Subscription) -> HeldNode:
-        """Announces a member and what it wants; put back by itself after a session loss; `.release()` leaves
-        the group."""
+        """Registers a member and its subscription; survives session losses. `.release()` leaves the group."""
         data = documents.encode({"subscription": dict(subscription)})
         return self._session.hold_ephemeral(znodes.member(self.group, member_id), data)
 
     def members(self) -> dict[str, dict[str, int]]:
-        """The members that are alive now, each with its subscription (topic → number of streams)."""
+        """Returns the live members, each with its subscription."""
         return self._read_members(self._session.children_or_empty(znodes.members(self.group)))
 
     def watch_members(self, callback: Callable[[dict[str, dict[str, int]]], None]) -> Watch:
-        """Calls `callback` in the session's callback thread with `members()`, now and after every change."""
+        """Calls `callback` with `members()`, now and after every change; runs in the session's callback
+        thread."""
         path = znodes.members(self.group)
         return self._session.watch_children(path, lambda names: callback(self._read_members(names)))
 
-    # owners
+    # --- owners ---
 
     def claim(self, topic: str, partition: int, owner: str, *, wait_s: float) -> None:
-        """Claims a partition for `owner`. A claim that somebody else still holds (he has not yet released,
-        or died and his session lives on) is waited for, at most `wait_s`; then `NodeHeldError`. The claim
-        dies with our session."""
+        """Claims a partition for `owner`; the claim ends with this session.
+
+        Waits, at most `wait_s`, for another owner that has not released it yet, or that died and whose
+        session has not expired; then raises `NodeHeldError`.
+        """
         path = znodes.owner(self.group, topic, partition)
         deadline = time.monotonic() + wait_s
         while True:
@@ -92,28 +94,28 @@ class ConsumerRegistry:
             if holder == Owner(owner, self._session.session_id):
                 return None
             if time.monotonic() >= deadline:
-                name = holder.name if holder else "somebody"
+                name = holder.name if holder else "another member"
                 raise NodeHeldError(
                     f"{topic}-{partition} is still owned by {name} after {wait_s:g} s (group {self.group})"
                 )
             time.sleep(CLAIM_POLL_S)
 
     def claim_all(self, claims: Mapping[TopicPartition, str], *, wait_s: float) -> None:
-        """Claims several partitions (→ their owners) within one bound, all or none: on `NodeHeldError` what
-        it got is given back."""
+        """Claims several partitions (→ their owners) within `wait_s`; releases all of them on
+        `NodeHeldError`."""
         deadline = time.monotonic() + wait_s
-        got: list[TopicPartition] = []
+        claimed: list[TopicPartition] = []
         try:
             for (topic, partition), owner in sorted(claims.items()):
                 self.claim(topic, partition, owner, wait_s=max(0.0, deadline - time.monotonic()))
-                got.append((topic, partition))
+                claimed.append((topic, partition))
         except NodeHeldError:
-            for topic, partition in got:
+            for topic, partition in claimed:
                 self.release(topic, partition, claims[topic, partition])
             raise
 
     def release(self, topic: str, partition: int, owner: str) -> None:
-        """Gives a partition up; nothing happens if `owner` does not own it (any more)."""
+        """Releases a partition; does nothing if `owner` does not own it in this session."""
         path = znodes.owner(self.group, topic, partition)
         if self._owner(self._session.get_or_none(path)) == Owner(owner, self._session.session_id):
             try:
@@ -122,43 +124,43 @@ class ConsumerRegistry:
                 return
 
     def owners(self, topic: str) -> dict[int, Owner]:
-        """The partitions of a topic that somebody owns now."""
+        """Returns the owners of a topic's partitions; partitions without an owner are left out."""
         partitions = self._numbers(znodes.owners(self.group, topic))
         nodes = self._session.get_many(znodes.owner(self.group, topic, partition) for partition in partitions)
         found = {p: self._owner(node) for p, node in zip(partitions, nodes, strict=True)}
         return {p: owner for p, owner in found.items() if owner is not None}
 
-    # offsets
+    # --- offsets ---
 
     def commit(self, topic: str, partition: int, offset: int, *, owner: str | None = None) -> None:
-        """Stores the next address to read. With `owner`, only while he owns the partition by this session,
-        else `NotOwnerError`: a member that was thought dead cannot set the group back."""
+        """Stores the next offset to read.
+
+        With `owner`, raises `NotOwnerError` unless this session holds that owner's claim: a member that was
+        declared dead cannot reset the group's offset.
+        """
         path = znodes.offset(self.group, topic, partition)
         data = str(offset).encode()
         stored = self._session.exists(path)
         if owner is not None:
             holder = self._owner(self._session.get_or_none(znodes.owner(self.group, topic, partition)))
             if holder != Owner(owner, self._session.session_id):
-                now = f"owned by {holder.name}" if holder else "owned by nobody"
+                problem = f"{holder.name} owns it" if holder else "nobody owns it"
                 raise NotOwnerError(
-                    f"{owner} may not commit {topic}-{partition} of group {self.group}: it is {now}"
+                    f"{owner} may not commit {topic}-{partition} of group {self.group}: {problem}"
                 )
         if stored is None:
             try:
                 return self._session.create(path, data, make_parents=True)
             except NodeExistsError:
                 stored = None
-        # With an owner the version seen before the check closes the gap between the check and the write.
+        # The version read before the owner check makes the write fail if another owner committed meanwhile.
         version = -1 if owner is None or stored is None else stored.version
         self._session.set(path, data, version=version)
         return None
 
-    def offset(self, topic: str, partition: int) -> int | None:
-        """The stored next address to read; None if nothing is stored."""
-        return self.offsets([(topic, partition)])[topic, partition]
-
-    def offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        keys = list(wanted)
+    def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Returns the stored next offsets to read; None where nothing is stored."""
+        keys = list(partitions)
         paths = [znodes.offset(self.group, topic, partition) for topic, partition in keys]
         nodes = self._session.get_many(paths)
         return {
@@ -167,7 +169,7 @@ class ConsumerRegistry:
         }
 
     def all_offsets(self) -> dict[TopicPartition, int]:
-        """Everything the group has stored."""
+        """Returns all offsets that the group has stored."""
         keys = [
             (topic, partition)
             for topic in self._session.children_or_empty(znodes.group_offsets(self.group))
@@ -176,7 +178,7 @@ class ConsumerRegistry:
         return {key: offset for key, offset in self.offsets(keys).items() if offset is not None}
 
     def delete(self) -> None:
-        """Forgets the group, with all its offsets. Raises `CoordinationError` while it has members."""
+        """Deletes the group and its offsets. Raises `CoordinationError` if it has members."""
         if self.members():
             raise CoordinationError(f"group {self.group} has members; stop them before deleting it")
         if self._session.exists(znodes.group(self.group)) is not None:

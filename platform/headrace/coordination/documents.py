@@ -1,5 +1,4 @@
-"""JSON in znodes: `{"version": 1, …}`, compact, sorted; and the complaint when a node holds something
-else."""
+"""JSON documents in znodes: `{"version": 1, …}`, compact, with sorted keys."""
 
 import json
 from typing import Any, Final
@@ -14,8 +13,8 @@ def encode(fields: dict[str, Any]) -> bytes:
 
 
 def decode(path: str, data: bytes) -> dict[str, Any]:
-    """The fields of a node's document. Raises `CorruptNodeError` unless it is a JSON object of our
-    version."""
+    """Returns the fields of a node's document. Raises `CorruptNodeError` if it is not a JSON object of
+    `VERSION`."""
     try:
         fields = json.loads(data)
     except ValueError as error:

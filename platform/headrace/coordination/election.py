@@ -1,9 +1,8 @@
-"""One leader among several candidates, for as long as it can be sure of it. Wraps the ZooKeeper library's
-election recipe.
+"""Leader election among several candidates, by the ZooKeeper library's election recipe.
 
-Leadership ends as soon as the connection is in doubt (SUSPENDED), not only when the session is known to be
-lost: a leader that cannot reach ZooKeeper may already have a successor. What a leader writes to ZooKeeper
-should still be guarded by versions.
+A leader is deposed as soon as its connection is SUSPENDED, not only when its session is LOST: while it cannot
+reach ZooKeeper, another candidate may have been elected. A leader's writes to ZooKeeper should still be
+guarded by versions.
 """
 
 import logging
@@ -22,11 +21,10 @@ RETRY_PAUSE_S: Final = 0.2
 
 
 class Election:
-    """A candidacy at `path`. `candidate` names it to others (`candidates()`).
+    """A candidacy at `path`; `candidate` is its name in `candidates()`.
 
-    From `start()` to `close()` a thread of its own stands for election again and again. It calls
-    `on_elected()` when elected and `on_deposed()` when that ended; both run in that thread and must return
-    soon.
+    From `start()` to `close()` a thread takes part in every election. It calls `on_elected()` when elected
+    and `on_deposed()` when leadership ends; both run in that thread and must return soon.
     """
 
     def __init__(
@@ -48,16 +46,17 @@ class Election:
         self._leading = threading.Event()
         self._lock = threading.Lock()
         self._round = session.election_recipe(path, candidate)
-        self._thread = threading.Thread(target=self._stand, name=f"election-{candidate}", daemon=True)
+        self._thread = threading.Thread(target=self._run_elections, name=f"election-{candidate}", daemon=True)
 
     def start(self) -> None:
         self._remove_listener = self._session.on_state(self._on_state)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the candidacy; a leader is deposed first. Waits for it, at most `CLOSE_WAIT_MAX_S`, and not
-        at all while ZooKeeper cannot be reached: then only the end of the session takes the candidate off
-        the list."""
+        """Ends the candidacy; a leader is deposed first. Waits at most `CLOSE_WAIT_MAX_S`.
+
+        Does not wait while ZooKeeper is unreachable: the candidate then stays listed until its session ends.
+        """
         self._closing.set()
         self._in_doubt.set()
         with self._lock:
@@ -68,18 +67,18 @@ class Election:
 
     @property
     def leading(self) -> bool:
-        """Whether this candidate is the leader, as far as it can know."""
+        """Whether this candidate is the leader, as far as it knows."""
         return self._leading.is_set()
 
     def candidates(self) -> list[str]:
-        """All candidates' names, the leader first."""
+        """Returns all candidates' names, the leader first."""
         return self._session.election_candidates(self._path)
 
     def _on_state(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
             self._in_doubt.set()
 
-    def _stand(self) -> None:
+    def _run_elections(self) -> None:
         while not self._closing.is_set():
             with self._lock:
                 if self._closing.is_set():
@@ -92,7 +91,7 @@ class Election:
                 logger.info(
                     "%s: candidacy at %s interrupted: %s", self.candidate, self._path, type(error).__name__
                 )
-            self._give_back()
+            self._delete_node()
 
     def _lead(self) -> None:
         if self._in_doubt.is_set():
@@ -103,21 +102,23 @@ class Election:
             self._on_elected()
             self._in_doubt.wait()
         except Exception:
-            logger.exception("%s: elected at %s, could not take office", self.candidate, self._path)
+            logger.exception("%s: elected at %s, on_elected failed", self.candidate, self._path)
         finally:
             self._leading.clear()
             logger.info("%s: no longer leader at %s", self.candidate, self._path)
             self._on_deposed()
 
-    def _give_back(self) -> None:
-        """Makes sure that our node is gone: one left by a release in a dead connection would stand in
-        everybody's way,
-        ours too, for as long as the session lives."""
+    def _delete_node(self) -> None:
+        """Deletes this candidate's node. One that a lost connection left behind would block every candidate,
+        this one included, until the session ends."""
         while not self._closing.wait(RETRY_PAUSE_S) and self._round.lock.is_acquired:
             try:
                 self._session.wait_connected(RETRY_PAUSE_S)
                 self._round.lock.release()
             except kz.KazooException as error:
                 logger.info(
-                    "%s: could not yet leave %s: %s", self.candidate, self._path, type(error).__name__
+                    "%s: cannot delete its node at %s: %s",
+                    self.candidate,
+                    self._path,
+                    type(error).__name__,
                 )

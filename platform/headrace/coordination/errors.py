@@ -1,25 +1,24 @@
-"""What can go wrong between us and ZooKeeper, in words of our own.
+"""The errors of coordination.
 
-No other room sees an exception of the ZooKeeper library. Each error says whose fault it is and whether trying
-again can help (`retriable`).
+No other room handles exceptions of the ZooKeeper library. Each error states whether the caller or the
+environment is at fault, and whether a retry can help (`retriable`).
 """
 
 
 class CoordinationError(Exception):
-    """Anything that coordination raises; `retriable` says whether the same call may succeed later."""
+    """The base class; `retriable`: the same call may succeed later."""
 
     retriable = False
 
 
 class ZooKeeperUnavailableError(CoordinationError):
-    """The environment's fault: no server answered within the bound. The call may or may not have taken
-    effect."""
+    """The environment's fault: no server answered in time. The call may or may not have taken effect."""
 
     retriable = True
 
 
 class SessionClosedError(CoordinationError):
-    """The caller's fault: the session was closed by `close()` and serves nobody any more."""
+    """The caller's fault: `close()` was called on the session."""
 
 
 class NoNodeError(CoordinationError):
@@ -27,11 +26,11 @@ class NoNodeError(CoordinationError):
 
 
 class NodeExistsError(CoordinationError):
-    """The node to be created is there already."""
+    """The node to be created exists already."""
 
 
 class BadVersionError(CoordinationError):
-    """Somebody else changed the node since it was read: read again, decide again."""
+    """The node changed since it was read. Read it again before you retry."""
 
     retriable = True
 
@@ -41,20 +40,20 @@ class NotEmptyError(CoordinationError):
 
 
 class NodeHeldError(CoordinationError):
-    """An ephemeral node is held by another live session, longer than we were ready to wait."""
+    """Another live session still holds the ephemeral node after the caller's wait."""
 
 
 class CorruptNodeError(CoordinationError):
-    """A node's content is not what this version of headrace writes. Names the path and what was wrong."""
+    """A node's content is not what this version of headrace writes. Names the path and the problem."""
 
 
 class TopicExistsError(CoordinationError):
     """A topic of this name exists already."""
 
 
-class UnknownTopicError(CoordinationError):
-    """No topic of this name."""
+class TopicNotRegisteredError(CoordinationError):
+    """ZooKeeper holds no topic of this name, or no such partition of it."""
 
 
 class InvalidTopicError(CoordinationError):
-    """The caller's fault: a name or a partition layout that no topic can have."""
+    """The caller's fault: an invalid topic name, or an invalid list of partitions or replicas."""

@@ -1,9 +1,10 @@
-"""Who stands behind a datacenter's balancer: `/headrace/fronts/<broker id>`, one ephemeral node a broker that
-wants connections from it, and `/headrace/balanced/<broker id>-<balancer>`, one for each pair that is in use.
+"""The brokers behind a datacenter's balancers, as ephemeral nodes.
 
-A broker that is to go takes its front back first and waits until no balancer's mark names it any more: then
-no new connection can be on its way to it. Without balancers there is no mark, and nothing to wait for. So a
-balancer marks a broker before it gives it connections, and takes the mark back after it has stopped.
+`/headrace/fronts/<broker id>` (the *front*): this broker accepts connections from balancers.
+`/headrace/balanced/<broker id>-<balancer>` (the *mark*): this balancer sends connections to that broker.
+
+A balancer marks a broker before it sends it connections and removes the mark after it has stopped. A broker
+that shuts down releases its front, then waits until no mark names it: no new connection can arrive then.
 """
 
 import contextlib
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CorruptNodeError, NoNodeError
-from headrace.coordination.session import HeldNode, Watch, ZooKeeperSession
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import HeldNode, Watch
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Where a balancer connects to reach this broker."""
+    """The listener of a broker for connections from balancers."""
 
     broker_id: int
     host: str
@@ -29,30 +31,33 @@ class FrontRegistry:
         self._session = session
 
     def announce(self, front: Front) -> HeldNode:
-        """Asks for connections until the node is released; put back by itself after a session loss.
+        """Registers a front until the node is released; survives session losses.
 
-        A node left by a killed predecessor is waited for, at most three session timeouts; then
+        Waits for the node of a killed predecessor to expire, at most three session timeouts; then raises
         `NodeHeldError`.
         """
         data = documents.encode({"host": front.host, "port": front.port})
         return self._session.hold_ephemeral(znodes.front(front.broker_id), data)
 
     def live(self) -> list[Front]:
-        """All fronts that are announced now, by broker id."""
+        """Returns the registered fronts, sorted by broker id."""
         return self._read(self._session.children_or_empty(znodes.FRONTS))
 
     def watch(self, callback: Callable[[list[Front]], None]) -> Watch:
-        """Calls `callback` in the session's callback thread with all fronts, now and after every change."""
+        """Calls `callback` with all fronts, now and after every change; runs in the session's callback
+        thread."""
         return self._session.watch_children(znodes.FRONTS, lambda names: callback(self._read(names)))
 
     def mark(self, broker_id: int, balancer: str) -> HeldNode:
-        """Says that `balancer` gives this broker new connections. The name is the process's own: nobody else
-        may hold it. Begins with the address it listens on, and a dash."""
+        """Marks that `balancer` may send new connections to this broker.
+
+        `balancer` is unique to one process: its listen address (HOST:PORT), a dash, and a suffix.
+        """
         return self._session.hold_ephemeral(znodes.balanced(broker_id, balancer), b"", wait_s=0.0)
 
     def forget(self, address: str) -> None:
-        """Takes back the marks of whoever listened on this address before: it is dead, its session may live
-        on for a while."""
+        """Removes the marks of an earlier balancer on this listen address: that process is dead, but its
+        session may not have expired yet."""
         for name in self._session.children_or_empty(znodes.BALANCED):
             broker_id, _, balancer = name.partition("-")
             if balancer.startswith(f"{address}-"):
@@ -60,7 +65,7 @@ class FrontRegistry:
                     self._session.delete(znodes.balanced(int(broker_id), balancer))
 
     def balancers_of(self, broker_id: int) -> list[str]:
-        """The balancers that may still give this broker new connections."""
+        """Returns the balancers that may still send new connections to this broker."""
         pairs = (name.partition("-") for name in self._session.children_or_empty(znodes.BALANCED))
         return sorted(balancer for marked, _, balancer in pairs if marked == str(broker_id))
 

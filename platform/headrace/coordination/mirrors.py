@@ -1,20 +1,19 @@
-"""Which partition of the analysis cluster holds the mirror of which source partition:
-`/headrace/mirrors/<topic>`.
+"""The map from source partitions to partitions of the analysis cluster: `/headrace/mirrors/<topic>`.
 
-A topic keeps its name; its analysis partitions are given to (datacenter, source partition) in order of
-arrival and never change hands. Only the mirror's own ZooKeeper (the analysis cluster's) holds this.
+A topic keeps its name. Its analysis partitions are assigned to (datacenter, source partition) in the order of
+claims and never reassigned. The map is stored in the analysis cluster's ZooKeeper only.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.coordination import documents, znodes
-from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError, NoNodeError
-from headrace.coordination.session import Node, Watch, ZooKeeperSession
+from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import ZooKeeperSession
 
 
 class MirrorSource(NamedTuple):
-    """Where a mirror partition's bytes come from."""
+    """The source partition that a mirror partition copies."""
 
     datacenter: str
     partition: int
@@ -28,15 +27,15 @@ class MirrorMap:
         return self._session.children_or_empty(znodes.MIRRORS)
 
     def sources(self, topic: str) -> list[MirrorSource]:
-        """The source of each analysis partition, in partition order; empty for a topic that is not
+        """Returns the source of each analysis partition, in partition order; empty if the topic is not
         mirrored."""
         return self._parse(topic, self._session.get_or_none(znodes.mirror(topic)))
 
     def claim(self, datacenter: str, topic: str, source_partition_count: int) -> list[int]:
-        """Gives each of a source topic's partitions an analysis partition, those that have one keep it.
+        """Assigns an analysis partition to each of a source topic's partitions that has none yet.
 
-        Answers the analysis partition of source partition 0, 1, …. Concurrent claims of several mirrors
-        never share one.
+        Returns the analysis partitions of source partitions 0, 1, …. Concurrent claims of several mirrors
+        never get the same one.
         """
         path = znodes.mirror(topic)
         wanted = [MirrorSource(datacenter, partition) for partition in range(source_partition_count)]
@@ -54,19 +53,6 @@ class MirrorMap:
                     self._session.set(path, data, version=node.stat.version)
             except (BadVersionError, NodeExistsError):
                 continue
-
-    def forget(self, topic: str) -> None:
-        """Drops a topic's map, after its mirror partitions were deleted. A later mirror starts numbering
-        anew."""
-        try:
-            self._session.delete(znodes.mirror(topic))
-        except NoNodeError:
-            return
-
-    def watch(self, topic: str, callback: Callable[[list[MirrorSource]], None]) -> Watch:
-        """Calls `callback` in the session's callback thread with `sources(topic)`, now and after every
-        change."""
-        return self._session.watch_data(znodes.mirror(topic), lambda node: callback(self._parse(topic, node)))
 
     @staticmethod
     def _parse(topic: str, node: Node | None) -> list[MirrorSource]:

@@ -1,4 +1,4 @@
-"""What a node looks like to us, and the ZooKeeper library's errors in our words."""
+"""A ZooKeeper node and its stat, and the translation of the library's errors."""
 
 from typing import Any, NamedTuple
 
@@ -14,12 +14,11 @@ from headrace.coordination.errors import (
 
 
 class NodeStat(NamedTuple):
-    """The part of ZooKeeper's Stat that we use; `owner_session` is 0 for a persistent node."""
+    """The fields of ZooKeeper's Stat that headrace uses; `owner_session` is 0 for a persistent node."""
 
     version: int
     created_zxid: int
     modified_zxid: int
-    modified_ms: int
     owner_session: int
 
 
@@ -28,19 +27,19 @@ class Node(NamedTuple):
     stat: NodeStat
 
 
-def translate(error: Exception, what: str) -> CoordinationError:
-    """The library's exception in our words."""
-    for theirs, ours, saying in (
+def translate(error: Exception, path: str) -> CoordinationError:
+    """Converts the library's exception."""
+    for theirs, ours, problem in (
         (kz.NoNodeError, NoNodeError, "no such node"),
         (kz.NodeExistsError, NodeExistsError, "the node exists already"),
-        (kz.BadVersionError, BadVersionError, "changed by somebody else since it was read"),
+        (kz.BadVersionError, BadVersionError, "the node changed since it was read"),
         (kz.NotEmptyError, NotEmptyError, "the node still has children"),
     ):
         if isinstance(error, theirs):
-            return ours(f"{what}: {saying}")
-    return CoordinationError(f"{what}: ZooKeeper refused: {type(error).__name__} {error}".rstrip())
+            return ours(f"{path}: {problem}")
+    return CoordinationError(f"{path}: ZooKeeper refused: {type(error).__name__} {error}".rstrip())
 
 
 def to_stat(stat: Any) -> NodeStat:
-    """The library's Stat as ours."""
-    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.mtime, stat.ephemeralOwner)
+    """Converts the library's Stat."""
+    return NodeStat(stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)

@@ -1,4 +1,4 @@
-"""Where a topic's partitions go: pure."""
+"""The placement of a new topic's replicas on brokers. Pure."""
 
 import random
 from collections.abc import Sequence
@@ -9,13 +9,11 @@ from headrace.coordination.errors import InvalidTopicError
 def place_partitions(
     broker_ids: Sequence[int], count: int, replication_factor: int, seed: int, *, first: int = 0
 ) -> dict[int, tuple[int, ...]]:
-    """Spreads partitions `first … first + count - 1` and their replicas over brokers; the first replica is
-    to lead.
+    """Assigns partitions `first … first + count - 1` to brokers; the first replica of each is the leader.
 
-    Leaders go round the brokers from a place that `seed` decides. The other replicas follow their leader at
-    a distance that grows by one each time round, so that a dead broker's load spreads over all others (as
-    Kafka's own placement). The same arguments always give the same answer. Raises `InvalidTopicError` when
-    there are too few brokers.
+    Leaders are assigned round-robin from a broker that `seed` selects. Followers are shifted from their
+    leader by a distance that grows by one each round, so that a dead broker's load spreads over all others
+    (Kafka's own placement). Deterministic. Raises `InvalidTopicError` if there are too few brokers.
     """
     brokers = sorted(set(broker_ids))
     if count < 1 or replication_factor < 1:
@@ -26,8 +24,8 @@ def place_partitions(
         raise InvalidTopicError(
             f"replication factor {replication_factor} needs as many brokers; {len(brokers)} are alive"
         )
-    chance = random.Random(seed)
-    start, shift = chance.randrange(len(brokers)), chance.randrange(len(brokers))
+    seeded = random.Random(seed)
+    start, shift = seeded.randrange(len(brokers)), seeded.randrange(len(brokers))
     placed: dict[int, tuple[int, ...]] = {}
     for partition_id in range(first, first + count):
         leader = (start + partition_id) % len(brokers)

@@ -1,5 +1,4 @@
-"""Blocks of producer ids, handed out once each: `/latest_producer_id_block`, as in Kafka (KIP-730 has the
-same idea)."""
+"""Blocks of producer ids, each allocated once: `/latest_producer_id_block`, as in Kafka (compare KIP-730)."""
 
 from typing import Final
 
@@ -12,10 +11,10 @@ DEFAULT_BLOCK_SIZE: Final = 1000
 
 
 def allocate_block(session: ZooKeeperSession, size: int = DEFAULT_BLOCK_SIZE) -> range:
-    """`size` producer ids that nobody else ever gets in this ZooKeeper. A crash in between wastes a block,
-    never doubles one.
+    """Returns `size` producer ids that no other call on this ZooKeeper returns.
 
-    Raises `CoordinationError` when the ids (int64) are used up.
+    A crash may waste a block but never allocates it twice. Raises `CoordinationError` if all ids (int64) are
+    used up.
     """
     if size < 1:
         raise ValueError(f"a block of producer ids needs at least one id, not {size}")

@@ -1,33 +1,28 @@
-"""One session with ZooKeeper: typed calls, ephemeral nodes that outlive an expiry, watches that never lose
-an update.
+"""One session with ZooKeeper: typed calls, ephemeral nodes that survive an expiry, watches that never miss
+the last update.
 
-Owns the ZooKeeper library's client and one thread of its own (the *callback thread*). Knows nothing about
-brokers, topics or groups.
+Owns the ZooKeeper library's client and one thread (the *callback thread*). Knows nothing about brokers,
+topics or groups.
 
 What a caller may assume in each state (`session.state`):
 
-- CONNECTING  never connected yet. Calls wait, at most `call_timeout_s`, then raise
-  `ZooKeeperUnavailableError`.
-- CONNECTED   the server knows our session; our ephemeral nodes exist, or are being put back by the callback
-  thread.
-- SUSPENDED   the connection is gone, the session perhaps not. Whoever relies on an ephemeral node (an owner
-  of a
-              partition, an elected leader) must take it as lost if exclusiveness matters. Calls wait as
-              above.
-- LOST        the server said the session expired: all our ephemeral nodes are gone. A new session is made by
-  itself; then,
-              in this order: held ephemeral nodes are created again, `on_restored` callbacks run, every watch
-              is read again.
-- CLOSED      by `close()`. Every call raises `SessionClosedError`.
+- CONNECTING  Not connected yet. Calls wait, at most `call_timeout_s`, then raise `ZooKeeperUnavailableError`.
+- CONNECTED   The server knows the session. Held ephemeral nodes exist, or the callback thread creates them.
+- SUSPENDED   The connection is lost, the session perhaps not. A caller that needs to be the only owner of an
+              ephemeral node (an elected leader, the owner of a partition) must assume that it is lost. Calls
+              wait as in CONNECTING.
+- LOST        The session expired and all its ephemeral nodes are deleted. The library opens a new session;
+              then, in this order: held ephemeral nodes are created again, `on_restored` callbacks run, every
+              watch is read again.
+- CLOSED      `close()` was called. Every call raises `SessionClosedError`.
 
 Threads: any thread may make calls. All callbacks (watches, `on_restored`) run in the callback thread, one at
-a time; they may make calls, and should be short, since they hold up all other callbacks. A callback that
-raises a *retriable* `CoordinationError` is run again; any other exception is logged and the watch stays
-armed. `on_state` listeners alone run in the library's own thread: they may set an event or write to a pipe,
-nothing more.
+a time. They may make calls, and should be short, since they delay all other callbacks. A callback that raises
+a *retriable* `CoordinationError` runs again; any other exception is logged and the watch stays armed. Only
+`on_state` listeners run in the library's thread: they may set an event or write to a pipe, nothing more.
 
-A watch's callback gets the present value: once soon after arming, then after every change. Changes in quick
-succession may be seen as one, the last one never stays unseen, and the same value may come twice.
+A watch calls back with the present value: once soon after it is set, then after every change. Several quick
+changes may be reported as one, the last one is always reported, and a value may be reported twice.
 """
 
 import enum
@@ -46,16 +41,14 @@ from headrace.coordination.callbacks import CallbackThread, Task
 from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
 from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
 from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
-
-__all__ = ["HeldNode", "Node", "NodeStat", "SessionState", "Transaction", "Watch", "ZooKeeperSession"]
+from headrace.coordination.transaction import Transaction
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION_TIMEOUT_S: Final = 10.0
 DEFAULT_CALL_TIMEOUT_S: Final = 30.0
 RECONNECT_PAUSE_MAX_S: Final = 1.0
-PIPELINE_DEPTH_MAX: Final = 500
-"""At most so many reads are in flight at once in `get_many` and `stat_many`."""
+PIPELINE_DEPTH_MAX: Final = 500  # reads in flight at once in `get_many` and `stat_many`
 
 T = TypeVar("T")
 
@@ -71,8 +64,8 @@ class SessionState(enum.Enum):
 class ZooKeeperSession:
     """A session with the ZooKeeper at `hosts` ("host:port,host:port/chroot").
 
-    `timeout_s` is the session timeout asked for (the server may bound it); `call_timeout_s` bounds every
-    call, including the wait for a connection; `name` shows up in log lines.
+    `timeout_s` is the session timeout to request (the server may bound it); `call_timeout_s` bounds every
+    call, including the wait for a connection; `name` appears in log lines.
     """
 
     def __init__(
@@ -90,9 +83,9 @@ class ZooKeeperSession:
         self._state = SessionState.CONNECTING
         self._connected = threading.Event()
         self._state_listeners: list[Callable[[SessionState], None]] = []
-        self._held: list[HeldNode] = []
-        self._restored: list[RestoredCallback] = []
-        self._watches: list[Watch] = []
+        self._held: list[Task] = []
+        self._restored: list[Task] = []
+        self._watches: list[Task] = []
         self._lock = threading.Lock()
         self._callbacks = CallbackThread(f"{name}-zookeeper-callbacks", self._connected)
         self._client = KazooClient(
@@ -102,10 +95,10 @@ class ZooKeeperSession:
         )
         self._client.add_listener(self._on_library_state)
 
-    # life
+    # --- start and close ---
 
     def start(self, *, connect_timeout_s: float | None = None) -> Self:
-        """Connects; raises `ZooKeeperUnavailableError` if no server answers within `connect_timeout_s`
+        """Connects. Raises `ZooKeeperUnavailableError` if no server answers within `connect_timeout_s`
         (default: the call timeout)."""
         wait_s = self.call_timeout_s if connect_timeout_s is None else connect_timeout_s
         self._callbacks.start()
@@ -119,8 +112,10 @@ class ZooKeeperSession:
         return self
 
     def close(self) -> None:
-        """Ends the session: all ephemeral nodes vanish at once, no further callback is started. Never raises
-        for a dead server."""
+        """Ends the session: the server deletes its ephemeral nodes at once, no further callback starts.
+
+        Does not raise if the server is down.
+        """
         with self._lock:
             if self._state is SessionState.CLOSED:
                 return
@@ -144,13 +139,15 @@ class ZooKeeperSession:
 
     @property
     def session_id(self) -> int:
-        """The server's number of the present session; 0 when there is none."""
+        """The server's number of the present session; 0 if there is none."""
         identity = self._client.client_id
         return 0 if identity is None else int(identity[0])
 
     def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
-        """Calls `listener` at every change of state, in the library's thread: it must not block. Returns
-        what takes it off again."""
+        """Calls `listener` at every change of state, in the library's thread: it must not block.
+
+        Returns a function that removes the listener.
+        """
         self._state_listeners.append(listener)
 
         def remove() -> None:
@@ -160,10 +157,10 @@ class ZooKeeperSession:
         return remove
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Waits until a server knows our session; False if that took longer."""
+        """Waits until the session is connected; returns False after `timeout_s`."""
         return self._connected.wait(timeout_s)
 
-    # calls
+    # --- calls ---
 
     def get(self, path: str) -> Node:
         data, stat = self._call(self._client.get, path)
@@ -176,7 +173,7 @@ class ZooKeeperSession:
             return None
 
     def get_many(self, paths: Iterable[str]) -> list[Node | None]:
-        """Reads many nodes, pipelined, in the order asked for; `None` where there is no node. Not one
+        """Reads many nodes, pipelined, in the order of `paths`; `None` where there is no node. Not one
         snapshot."""
 
         def node(result: Any) -> Node:
@@ -185,7 +182,7 @@ class ZooKeeperSession:
         return self._pipelined(self._client.get_async, paths, node)
 
     def stat_many(self, paths: Iterable[str]) -> list[NodeStat | None]:
-        """The stats of many nodes, pipelined; `None` where there is no node."""
+        """Returns the stats of many nodes, pipelined; `None` where there is no node."""
         return self._pipelined(self._client.exists_async, paths, to_stat)
 
     def exists(self, path: str) -> NodeStat | None:
@@ -193,7 +190,7 @@ class ZooKeeperSession:
         return None if stat is None else to_stat(stat)
 
     def children(self, path: str) -> list[str]:
-        """The names of the children, sorted. Raises `NoNodeError`."""
+        """Returns the names of the children, sorted. Raises `NoNodeError`."""
         return sorted(self._call(self._client.get_children, path))
 
     def children_or_empty(self, path: str) -> list[str]:
@@ -205,15 +202,15 @@ class ZooKeeperSession:
     def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False
     ) -> None:
-        """Creates one node. Raises `NodeExistsError`, or `NoNodeError` when the parent is missing.
+        """Creates one node. Raises `NodeExistsError`, or `NoNodeError` if the parent is missing.
 
-        After a lost connection the call is made again: then `NodeExistsError` may speak of a node that we
-        ourselves made.
+        The call is repeated after a lost connection: then `NodeExistsError` may mean that the first try
+        created the node.
         """
         self._call(self._client.create, path, data, ephemeral=ephemeral, makepath=make_parents)
 
     def set(self, path: str, data: bytes, *, version: int = -1) -> NodeStat:
-        """Replaces a node's data; with `version`, only if it is still that one (else `BadVersionError`)."""
+        """Replaces a node's data. Raises `BadVersionError` if `version` is given and no longer current."""
         return to_stat(self._call(self._client.set, path, data, version=version))
 
     def delete(self, path: str, *, version: int = -1, recursive: bool = False) -> None:
@@ -225,16 +222,16 @@ class ZooKeeperSession:
         self._call(self._client.ensure_path, path)
 
     def transaction(self) -> "Transaction":
-        """Several writes that happen all or not at all."""
-        return Transaction(self)
+        """Returns a transaction of this session, empty."""
+        return Transaction(self._client.transaction, self._call)
 
-    # what lives longer than one session
+    # --- across session losses ---
 
     def hold_ephemeral(self, path: str, data: bytes, *, wait_s: float | None = None) -> HeldNode:
-        """Creates an ephemeral node and keeps it there across session losses until `.release()`.
+        """Creates an ephemeral node, and creates it again after every session loss until `.release()`.
 
-        A node that a dead process's session still holds is waited for, at most `wait_s` (default: three
-        session timeouts); then `NodeHeldError`.
+        If another session still holds the node (its process may have died), waits for it, at most `wait_s`
+        (default: three session timeouts); then raises `NodeHeldError`.
         """
         held = HeldNode(self, path, data)
         held.acquire(3 * self.timeout_s if wait_s is None else wait_s)
@@ -244,24 +241,17 @@ class ZooKeeperSession:
 
     def on_restored(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Runs `callback` in the callback thread each time an expired session has been replaced by a new one,
-        after the held ephemeral nodes are back. Returns what takes it off again."""
-        entry = RestoredCallback(callback)
+        after the held ephemeral nodes were created again. Returns a function that removes the callback."""
+        task = RestoredCallback(callback)
         with self._lock:
-            self._restored.append(entry)
-
-        def remove() -> None:
-            with self._lock:
-                if entry in self._restored:
-                    self._restored.remove(entry)
-
-        return remove
+            self._restored.append(task)
+        return lambda: self.forget(task)
 
     def watch_children(self, path: str, callback: Callable[[list[str]], None]) -> Watch:
         """Calls `callback` with the sorted names of the children, now and after every change; an absent node
         has none.
 
-        Children that were deleted and created anew between two looks come as the same names: read their data
-        again.
+        A child that was deleted and created again between two reads has the same name: read its data again.
         """
 
         def read(fired: Callable[[object], None]) -> list[str]:
@@ -290,26 +280,34 @@ class ZooKeeperSession:
         return self._watch(f"data of {path}", read, callback)
 
     def election_recipe(self, path: str, candidate: str) -> Any:
-        """The library's election at `path`; for `coordination.election` alone."""
+        """Returns the library's election at `path`; only for `coordination.election`."""
         return self._client.Election(path, candidate)
 
     def election_candidates(self, path: str) -> list[str]:
-        """The names of the candidates at `path`, the leader first."""
+        """Returns the names of the candidates at `path`, the leader first."""
         return [str(name) for name in self._call(lambda: self._client.Election(path).contenders())]
 
-    # inside
+    # --- inside ---
 
     def _watch(
-        self, what: str, read: Callable[[Callable[[object], None]], T], callback: Callable[[T], None]
+        self, name: str, read: Callable[[Callable[[object], None]], T], callback: Callable[[T], None]
     ) -> Watch:
-        def look() -> None:
-            callback(read(watch.fired))
-
-        watch = Watch(self, what, look)
+        watch = Watch(self, name, lambda: callback(read(watch.fired)))
         with self._lock:
             self._watches.append(watch)
-        self._callbacks.put(watch)
+        self.schedule(watch)
         return watch
+
+    def schedule(self, task: Task) -> None:
+        """Runs `task` soon, in the callback thread."""
+        self._callbacks.put(task)
+
+    def forget(self, task: Task) -> None:
+        """Stops running `task` after a session loss."""
+        with self._lock:
+            for tasks in (self._watches, self._held, self._restored):
+                if task in tasks:
+                    tasks.remove(task)
 
     def _on_library_state(self, library_state: str) -> None:
         before = self._state
@@ -355,8 +353,8 @@ class ZooKeeperSession:
                 kz.OperationTimeoutError,
                 kz.SessionMovedError,
             ):
-                # The library clears its "connected" just after failing the call: yield, then wait for it
-                # again.
+                # The library reports the lost connection just after it fails the call: yield, then wait for
+                # the connection.
                 time.sleep(0.01)
             except kz.ZookeeperError as error:
                 raise translate(error, args[0] if args else "") from None
@@ -379,48 +377,3 @@ class ZooKeeperSession:
         for start in range(0, len(wanted), PIPELINE_DEPTH_MAX):
             found += self._call(read, wanted[start : start + PIPELINE_DEPTH_MAX])
         return found
-
-    def forget(self, entry: HeldNode | Watch) -> None:
-        with self._lock:
-            if isinstance(entry, Watch):
-                if entry in self._watches:
-                    self._watches.remove(entry)
-            elif entry in self._held:
-                self._held.remove(entry)
-
-
-class Transaction:
-    """Writes collected for one atomic `commit()`; raises the error of the first write that failed, and then
-    none happened."""
-
-    def __init__(self, session: ZooKeeperSession) -> None:
-        self._session = session
-        self._steps: list[tuple[str, str, Callable[[Any], None]]] = []
-
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Self:
-        self._steps.append(("create", path, lambda t: t.create(path, data, ephemeral=ephemeral)))
-        return self
-
-    def set(self, path: str, data: bytes, *, version: int = -1) -> Self:
-        self._steps.append(("set", path, lambda t: t.set_data(path, data, version=version)))
-        return self
-
-    def delete(self, path: str, *, version: int = -1) -> Self:
-        self._steps.append(("delete", path, lambda t: t.delete(path, version=version)))
-        return self
-
-    def check(self, path: str, version: int) -> Self:
-        """Demands that the node is still at this version."""
-        self._steps.append(("check", path, lambda t: t.check(path, version=version)))
-        return self
-
-    def commit(self) -> None:
-        def run() -> list[Any]:
-            transaction = self._session._client.transaction()
-            for _, _, step in self._steps:
-                step(transaction)
-            return list(transaction.commit())
-
-        for (verb, path, _), result in zip(self._steps, self._session._call(run), strict=True):
-            if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError):
-                raise translate(result, f"{path} ({verb})")

@@ -2,76 +2,96 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from headrace.coordination.callbacks import Task
 from headrace.coordination.errors import (
     NodeExistsError,
     NodeHeldError,
     NoNodeError,
     ZooKeeperUnavailableError,
 )
+from headrace.coordination.nodes import NodeStat
 
-if TYPE_CHECKING:
-    from headrace.coordination.session import ZooKeeperSession
+HELD_POLL_S: Final = 0.1
+
+
+class Session(Protocol):
+    """What watches and held nodes need of the session they belong to."""
+
+    @property
+    def session_id(self) -> int:
+        """The server's number of the present session."""
+
+    def exists(self, path: str) -> NodeStat | None: ...
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool, make_parents: bool) -> None: ...
+
+    def delete(self, path: str) -> None: ...
+
+    def schedule(self, task: Task) -> None:
+        """Runs `task` soon, in the callback thread."""
+
+    def forget(self, task: Task) -> None:
+        """Stops running `task` after a session loss."""
 
 
 class Watch:
     """A standing watch; `cancel()` ends it (a callback that has begun still finishes)."""
 
-    def __init__(self, session: "ZooKeeperSession", what: str, look: Callable[[], None]) -> None:
+    def __init__(self, session: Session, name: str, read_and_call: Callable[[], None]) -> None:
         self._session = session
-        self._look = look
-        self._what = what
+        self._read_and_call = read_and_call
+        self._name = name
         self._cancelled = False
 
     def fired(self, _event: object) -> None:
         if not self._cancelled:
-            self._session._callbacks.put(self)
+            self._session.schedule(self)
 
     def run(self) -> None:
         if not self._cancelled:
-            self._look()
+            self._read_and_call()
 
     def cancel(self) -> None:
         self._cancelled = True
         self._session.forget(self)
 
     def __str__(self) -> str:
-        return f"watch on {self._what}"
+        return f"watch on {self._name}"
 
 
 class HeldNode:
-    """An ephemeral node that is put back whenever the session had to be replaced, until `release()`."""
+    """An ephemeral node that is created again after every session loss, until `release()`."""
 
-    POLL_S: Final = 0.1
-
-    def __init__(self, session: "ZooKeeperSession", path: str, data: bytes) -> None:
+    def __init__(self, session: Session, path: str, data: bytes) -> None:
         self.path = path
         self.data = data
         self._session = session
         self._released = False
 
     def acquire(self, wait_s: float) -> None:
+        """Creates the node. Raises `NodeHeldError` if another session holds it for longer than `wait_s`."""
         deadline = time.monotonic() + wait_s
-        while not self._try():
+        while not self._create():
             if time.monotonic() >= deadline:
                 raise NodeHeldError(
                     f"{self.path} is held by another live session (waited {wait_s:g} s); "
                     "is the same process running twice?"
                 )
-            time.sleep(self.POLL_S)
+            time.sleep(HELD_POLL_S)
 
     def run(self) -> None:
-        """The callback thread's part after a session loss."""
+        """Creates the node again after a session loss; runs in the callback thread."""
         if self._released:
             return
-        if not self._try():
+        if not self._create():
             raise ZooKeeperUnavailableError(f"{self.path} is still held by another session, trying again")
         if self._released:
             self.release()
 
     def release(self) -> None:
-        """Deletes the node, if it is ours; never raises because it is gone."""
+        """Deletes the node if this session owns it; does nothing if it is already deleted."""
         self._released = True
         self._session.forget(self)
         stat = self._session.exists(self.path)
@@ -81,7 +101,7 @@ class HeldNode:
             except NoNodeError:
                 return
 
-    def _try(self) -> bool:
+    def _create(self) -> bool:
         try:
             self._session.create(self.path, self.data, ephemeral=True, make_parents=True)
         except NodeExistsError:
@@ -94,7 +114,7 @@ class HeldNode:
 
 
 class RestoredCallback:
-    """A callback that runs after each replaced session."""
+    """A callback that runs each time an expired session has been replaced."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback

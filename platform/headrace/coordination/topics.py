@@ -1,8 +1,8 @@
-"""Which topics exist, where their partitions live, who leads them, how they are configured.
+"""The topics of a datacenter: their partitions, replicas, leaders and configuration.
 
-`/brokers/topics/<t>` (replicas), `…/partitions/<p>/state` (leader, in-sync set), `/config/topics/<t>`. Every
-change is one transaction that also touches the data of `/brokers/topics` and of the topic's node, so one
-watch on the first covers everything, and a topic's modified-zxid says whether it has to be read again.
+Owns `/brokers/topics/<t>` (replicas), `…/partitions/<p>/state` (leader, in-sync set), `/config/topics/<t>`.
+Every change is one transaction that also writes `/brokers/topics` and the topic's node: one watch on the
+former covers everything, and a topic is read again only if its modified-zxid changed.
 """
 
 import re
@@ -19,24 +19,23 @@ from headrace.coordination.errors import (
     NodeExistsError,
     NoNodeError,
     TopicExistsError,
-    UnknownTopicError,
+    TopicNotRegisteredError,
 )
-from headrace.coordination.placement import place_partitions
-from headrace.coordination.session import Node, Transaction, Watch, ZooKeeperSession
-
-__all__ = ["PartitionState", "TopicRegistry", "TopicState", "check_topic_name", "place_partitions"]
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import Watch
+from headrace.coordination.transaction import Transaction
 
 NO_LEADER: Final = -1
 TOPIC_NAME_LENGTH_MAX: Final = 249
+# One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
-"""One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it."""
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """`leader` is a broker id, or NO_LEADER; `replicas[0]` is the preferred leader; `isr`: the replicas in
-    sync."""
+    """`leader`: a broker id, or NO_LEADER. `replicas[0]`: the preferred leader. `isr`: in-sync replicas."""
 
     leader: int
     leader_epoch: int
@@ -56,14 +55,13 @@ def check_topic_name(name: str) -> None:
     """Raises `InvalidTopicError` for a name that Kafka does not allow either."""
     if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or not _TOPIC_NAME.fullmatch(name):
         raise InvalidTopicError(
-            f"{name!r} is no topic name: 1 to {TOPIC_NAME_LENGTH_MAX} characters of a-z A-Z 0-9 . _ -, "
-            "and neither '.' nor '..'"
+            f"{name!r} is not a topic name: use 1 to {TOPIC_NAME_LENGTH_MAX} characters of a-z A-Z 0-9 . _ - "
+            "other than '.' and '..'"
         )
 
 
 class TopicRegistry:
-    """All topics of this datacenter. Keeps what it read, and reads again only what changed. May be shared by
-    threads."""
+    """All topics of this datacenter. Caches them and reads again only what changed. Threads may share it."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
@@ -76,10 +74,10 @@ class TopicRegistry:
         replicas: Mapping[int, tuple[int, ...]],
         config: Mapping[str, str] | None = None,
     ) -> TopicState:
-        """Creates a topic with its partitions, all or nothing; the first replica of each leads.
+        """Creates a topic with its partitions, all or nothing; the first replica of each one leads.
 
-        Raises `TopicExistsError`, `InvalidTopicError`. Calling it again with the same `topic_id` after an
-        uncertain failure is safe.
+        Raises `TopicExistsError`, `InvalidTopicError`. If a call fails and may have taken effect, it is safe
+        to repeat it with the same `topic_id`.
         """
         check_topic_name(name)
         if sorted(replicas) != list(range(len(replicas))) or not replicas:
@@ -104,8 +102,11 @@ class TopicRegistry:
         return state
 
     def add_partitions(self, name: str, replicas: Mapping[int, tuple[int, ...]]) -> TopicState:
-        """Adds partitions, numbered on from the present count. Raises `UnknownTopicError`,
-        `InvalidTopicError`; `BadVersionError` when somebody else changed the topic meanwhile."""
+        """Adds partitions; their numbers start at the present count.
+
+        Raises `TopicNotRegisteredError`, `InvalidTopicError`, and `BadVersionError` if the topic changed
+        meanwhile.
+        """
         state, version = self._get_versioned(name)
         _check_replicas(name, replicas)
         count = len(state.partitions)
@@ -121,8 +122,10 @@ class TopicRegistry:
         return state
 
     def delete(self, name: str) -> None:
-        """Deletes the topic's nodes, all or nothing; brokers see it vanish and drop their logs. Raises
-        `UnknownTopicError`."""
+        """Deletes the topic's nodes, all or nothing; brokers notice and delete their logs.
+
+        Raises `TopicNotRegisteredError`.
+        """
         while True:
             state, version = self._get_versioned(name)
             change = self._session.transaction()
@@ -138,21 +141,20 @@ class TopicRegistry:
                 continue
 
     def set_config(self, name: str, config: Mapping[str, str]) -> None:
-        """Replaces the topic's whole configuration. Raises `UnknownTopicError`."""
+        """Replaces all settings of the topic. Raises `TopicNotRegisteredError`."""
         self._change(name, znodes.topic_config(name), documents.encode({"config": dict(config)}))
 
     def set_partition_state(
         self, name: str, partition_id: int, state: PartitionState, *, expected_leader_epoch: int
     ) -> None:
-        """Records a new leader or in-sync set, if the leader epoch is still the expected one (else
-        `BadVersionError`).
+        """Stores a new leader or in-sync set; does not change `replicas`.
 
-        `replicas` is not changed by this. Raises `UnknownTopicError`.
+        Raises `BadVersionError` if the leader epoch is not the expected one, `TopicNotRegisteredError`.
         """
         path = znodes.partition_state(name, partition_id)
         node = self._session.get_or_none(path)
         if node is None:
-            raise UnknownTopicError(f"there is no partition {name}-{partition_id}")
+            raise TopicNotRegisteredError(f"there is no partition {name}-{partition_id}")
         found = documents.decode(path, node.data).get("leader_epoch")
         if found != expected_leader_epoch:
             raise BadVersionError(
@@ -161,11 +163,11 @@ class TopicRegistry:
         self._change(name, path, _state_document(state), version=node.stat.version)
 
     def get(self, name: str) -> TopicState:
-        """The topic now. Raises `UnknownTopicError`."""
+        """Reads the topic. Raises `TopicNotRegisteredError`."""
         return self._get_versioned(name)[0]
 
     def list(self) -> dict[str, TopicState]:
-        """All topics now, by name."""
+        """Returns all topics by name."""
         names = self._session.children_or_empty(znodes.TOPICS)
         stats = self._session.stat_many(znodes.topic(name) for name in names)
         known: dict[str, tuple[int, TopicState]] = {}
@@ -176,44 +178,44 @@ class TopicRegistry:
             if before is not None and before[0] == stat.modified_zxid:
                 known[name] = before
             elif (state := self._find(name)) is not None:
-                # The stat is older than what was just read, or as old: at worst the topic is read once more.
+                # The topic may be newer than the stat: at worst it is read once more.
                 known[name] = (stat.modified_zxid, state)
         self._known = known
         return {name: state for name, (_, state) in known.items()}
 
     def watch(self, callback: Callable[[dict[str, TopicState]], None]) -> Watch:
-        """Calls `callback` in the session's callback thread with all topics by name, now and after every
-        change of any of them."""
+        """Calls `callback` with all topics by name, now and after every change of any of them; runs in the
+        session's callback thread."""
         return self._session.watch_data(znodes.TOPICS, lambda _: callback(self.list()))
 
     def _change(self, name: str, path: str, data: bytes, *, version: int = -1) -> None:
         node = self._session.get_or_none(znodes.topic(name))
         if node is None:
-            raise UnknownTopicError(f"there is no topic {name!r}")
+            raise TopicNotRegisteredError(f"there is no topic {name!r}")
         change = self._session.transaction().set(path, data, version=version)
         change.set(znodes.topic(name), node.data, version=node.stat.version).set(znodes.TOPICS, b"").commit()
 
     def _find(self, name: str) -> TopicState | None:
         try:
             return self.get(name)
-        except UnknownTopicError:
+        except TopicNotRegisteredError:
             return None
 
     def _get_versioned(self, name: str) -> tuple[TopicState, int]:
         path = znodes.topic(name)
         topic = self._session.get_or_none(path)
         if topic is None:
-            raise UnknownTopicError(f"there is no topic {name!r}")
+            raise TopicNotRegisteredError(f"there is no topic {name!r}")
         fields = documents.decode(path, topic.data)
         try:
             replicas = {int(p): tuple(map(int, r)) for p, r in fields["partitions"].items()}
             topic_id = UUID(fields["topic_id"])
         except (KeyError, ValueError, TypeError, AttributeError):
-            raise CorruptNodeError(f"{path}: not a topic's description: {topic.data[:80]!r}") from None
+            raise CorruptNodeError(f"{path}: not a topic's document: {topic.data[:80]!r}") from None
         paths = [znodes.topic_config(name), *(znodes.partition_state(name, p) for p in sorted(replicas))]
         config, *states = self._session.get_many(paths)
         if config is None or any(state is None for state in states):
-            raise UnknownTopicError(f"topic {name!r} is being deleted")
+            raise TopicNotRegisteredError(f"topic {name!r} is being deleted")
         partitions = {
             p: _parse_state(path, node, replicas[p])
             for p, path, node in zip(sorted(replicas), paths[1:], states, strict=True)
@@ -230,7 +232,7 @@ def _check_replicas(name: str, replicas: Mapping[int, tuple[int, ...]]) -> None:
     for partition_id, brokers in replicas.items():
         if not brokers or len(set(brokers)) != len(brokers):
             raise InvalidTopicError(
-                f"{name}-{partition_id}: needs at least one replica, on different brokers; got {brokers}"
+                f"{name}-{partition_id}: needs one or more replicas on different brokers; got {brokers}"
             )
 
 

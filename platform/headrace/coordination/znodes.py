@@ -1,7 +1,6 @@
-"""Every path we use in ZooKeeper, and the whole tree written out. No other file spells a path.
+"""Every path in ZooKeeper, and the whole tree. No other file spells a path.
 
-Names are Kafka's (0.8 to 3.x) wherever Kafka has one, so that old tools find their way. JSON values carry
-`"version": 1`.
+Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON values have `"version": 1`.
 
     /brokers/ids/<id>                              ephemeral  BrokerRegistration as JSON
     /brokers/topics                                data       empty; its version counts changes of any topic
@@ -11,17 +10,16 @@ Names are Kafka's (0.8 to 3.x) wherever Kafka has one, so that old tools find th
     /latest_producer_id_block                      data       {"block_start", "block_end"} as text, inclusive
     /consumers/<group>/ids/<member>                ephemeral  {"subscription": {"<topic>": <streams>}}
     /consumers/<group>/owners/<topic>/<partition>  ephemeral  the owning member, as text
-    /consumers/<group>/offsets/<topic>/<partition> data       the next address to read, as decimal text
+    /consumers/<group>/offsets/<topic>/<partition> data       the next offset to read, as decimal text
     /controller_election/…                         ephemeral  the controller's candidates
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
-    /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer sends it connections
+    /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …]}
     /headrace/registry/…                           the schema registry's store (headrace.registry.store)
 """
 
 from typing import Final
 
-BROKERS: Final = "/brokers"
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"

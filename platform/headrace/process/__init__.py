@@ -1,4 +1,4 @@
-"""What every process of headrace does alike: it reads the wall clock, and serves a status page.
+"""What every process of headrace shares: the wall clock, the status page, the command line.
 
-The lowest room beside `wire`. Knows nothing of Kafka.
+The lowest room beside `wire`. Knows nothing about Kafka.
 """

@@ -1,4 +1,4 @@
-"""The wall clock. Whoever measures a duration or a deadline uses `time.monotonic` instead."""
+"""The wall clock. Measure durations and deadlines with `time.monotonic` instead."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970-01-01 UTC."""
+    """Returns the milliseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1_000_000

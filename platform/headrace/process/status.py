@@ -1,5 +1,6 @@
-"""A status page for programs: `GET /status` answers JSON; for people, `GET /` a page, where there is one.
-Owns one small HTTP server in a thread of its own.
+"""The status page of a process: `GET /status` returns JSON, `GET /` an HTML page if the process has one.
+
+Owns one small HTTP server and its thread.
 """
 
 from __future__ import annotations
@@ -10,23 +11,21 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from headrace.process.command_line import split_address
+
 REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class StatusServer:
-    """Serves what `status` returns (plain data) on "host:port"; port 0 takes a free one, `address` says
-    which. `page` returns HTML.
+    """Serves on "host:port" what `status` returns, as JSON; `page` returns HTML.
 
-    Raises `OSError` if the address is taken, `ValueError` if it is none.
+    Port 0 takes any free port; `address` has the one taken. Raises `OSError` if the address is in use,
+    `ValueError` if it is not HOST:PORT.
     """
 
     def __init__(
         self, listen: str, status: Callable[[], dict[str, Any]], page: Callable[[], str] | None = None
     ) -> None:
-        host, _, port = listen.rpartition(":")
-        if not host or not port.isdecimal():
-            raise ValueError(f"{listen!r} is no address; give HOST:PORT")
-
         class Handler(BaseHTTPRequestHandler):
             timeout = REQUEST_TIMEOUT_S
 
@@ -48,7 +47,7 @@ class StatusServer:
             def log_message(self, format: str, *args: object) -> None:
                 return
 
-        self._server = ThreadingHTTPServer((host, int(port)), Handler)
+        self._server = ThreadingHTTPServer(split_address(listen), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="status", daemon=True)
         self._thread.start()

@@ -5,8 +5,6 @@ Ends with 0 on SIGTERM or SIGINT, with 1 and one line when it cannot start. Port
 """
 
 import argparse
-import logging
-import signal
 import socket
 import sys
 from typing import Final
@@ -15,6 +13,7 @@ import uvicorn
 
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
+from headrace.process.command_line import on_stop_signals, set_up_logging, split_address
 from headrace.registry.server import create_app
 
 SESSION_TIMEOUT_S: Final = 10.0
@@ -32,12 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--zookeeper", required=True, metavar="HOST:PORT", help="the ZooKeeper that keeps everything"
     )
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    set_up_logging()
     # uvicorn raises the signal once more after its own orderly end; without a handler that would be a death
     # by signal.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    on_stop_signals(lambda: None)
     try:
         serving = listen(options.listen)
     except (OSError, ValueError) as error:
@@ -78,16 +75,14 @@ def listen(address: str) -> socket.socket:
 
     Raises `OSError` (the port is taken), `ValueError` (not an address).
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError("expected HOST:PORT")
+    host, port = split_address(address)
     # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, small answers wait 40 ms
     # for an ACK.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     serving = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     serving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        serving.bind((host.strip("[]"), int(port)))
+        serving.bind((host.strip("[]"), port))
         serving.listen(REQUESTS_WAITING_MAX)
     except OSError:
         serving.close()

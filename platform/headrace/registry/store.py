@@ -24,7 +24,8 @@ from urllib.parse import quote, unquote
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError, NoNodeError
-from headrace.coordination.session import Node, ZooKeeperSession
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import ZooKeeperSession
 from headrace.registry.schemas import parse
 
 IDS: Final = f"{znodes.REGISTRY}/ids"

@@ -3,8 +3,8 @@
 import importlib
 import sys
 
-# kio registers strategies with hypothesis wherever that is installed, and so would load all of it into every
-# broker, mirror and command. Whoever has hypothesis loaded already (a test) keeps it.
+# kio imports hypothesis if it is installed, which would slow down the start of every process. A process that
+# has already imported it (a test) keeps it.
 if "kio.static" not in sys.modules and "hypothesis" not in sys.modules:
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
     try:

@@ -1,8 +1,8 @@
-"""API keys, and the headers every request and response begins with, packed by hand.
+"""API keys, and the headers of requests and responses, packed by hand.
 
-Source: https://kafka.apache.org/protocol#protocol_messages. A request's header is version 1, or 2 (with
-tagged fields) for flexible versions; a response's 0 or 1 alike, but ApiVersions responses always have
-header 0.
+Source: https://kafka.apache.org/protocol#protocol_messages. Flexible versions have tagged fields in their
+headers: request header 2 instead of 1, response header 1 instead of 0. ApiVersions responses always have
+response header 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.wire.primitives import BROKEN, INT32, NO_TAGS, read_string, skip_t
 
 
 class ApiKey(IntEnum):
-    """The APIs headrace knows by name; any other number is a plain int."""
+    """The APIs that headrace names; any other API key is a plain int."""
 
     PRODUCE = 0
     FETCH = 1
@@ -49,9 +49,7 @@ class ApiKey(IntEnum):
 
 
 class RequestHead(NamedTuple):
-    """What every request begins with, up to the client id; `end` is where that ends (tagged fields may
-    follow).
-    """
+    """A request's header up to the client id; `end` is the position after it (tagged fields may follow)."""
 
     api_key: int
     version: int
@@ -66,7 +64,7 @@ _FRAMED_ID = struct.Struct(">ii")
 
 
 def read_request_head(frame: memoryview) -> RequestHead:
-    """The head of a request whose API may be unknown to us. Raises `MalformedMessageError`."""
+    """Reads the head of any request, also of an unknown API. Raises `MalformedMessageError`."""
     try:
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         client_id, end = read_string(frame, 8, False)
@@ -76,7 +74,7 @@ def read_request_head(frame: memoryview) -> RequestHead:
 
 
 def body_position(frame: memoryview, head: RequestHead, flexible: bool) -> int:
-    """Where the request's body begins. Raises `MalformedMessageError`."""
+    """Returns where the request's body begins. Raises `MalformedMessageError`."""
     try:
         return skip_tags(frame, head.end) if flexible else head.end
     except BROKEN as error:
@@ -86,7 +84,7 @@ def body_position(frame: memoryview, head: RequestHead, flexible: bool) -> int:
 def frame_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, flexible: bool, body: list[bytes]
 ) -> bytes:
-    """A whole framed request around `body`'s parts."""
+    """Returns the framed request whose body is the joined parts of `body`."""
     client = string(client_id, False)
     size_bytes = 8 + len(client) + (1 if flexible else 0) + sum(map(len, body))
     head = _FRAMED_HEAD.pack(size_bytes, api_key, version, correlation_id)
@@ -94,14 +92,14 @@ def frame_request(
 
 
 def response_head(correlation_id: int, flexible: bool, body_size_bytes: int) -> bytes:
-    """Frame length and header of a response whose body has that size."""
+    """Returns frame length and header of a response whose body has that size."""
     if flexible:
         return _FRAMED_ID.pack(5 + body_size_bytes, correlation_id) + NO_TAGS
     return _FRAMED_ID.pack(4 + body_size_bytes, correlation_id)
 
 
 def read_response_head(frame: memoryview, flexible: bool) -> tuple[int, int]:
-    """Correlation id, and where the body begins. Raises `MalformedMessageError`."""
+    """Returns the correlation id and where the body begins. Raises `MalformedMessageError`."""
     try:
         correlation_id: int = INT32.unpack_from(frame)[0]
         return correlation_id, skip_tags(frame, 4) if flexible else 4

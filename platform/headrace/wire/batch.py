@@ -1,6 +1,4 @@
-"""A record batch as a block of bytes: its header, its length, its checksum, its address.
-
-Never looks at records.
+"""A record batch as a block of bytes: its header, length, checksum and address. Never decodes records.
 
 Format: Kafka's RecordBatch v2 (https://kafka.apache.org/documentation/#recordbatch), the only one headrace
 stores.
@@ -12,7 +10,7 @@ stores.
     17 crc uint32 (of 21 to the end)                         61 records
 
 `batchLength` counts from byte 12. baseOffset and partitionLeaderEpoch are outside the checksum;
-lastOffsetDelta is inside, so giving a batch its byte address (`readdress`) recomputes it.
+lastOffsetDelta is inside, so `readdress` recomputes the checksum.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from headrace.wire.errors import CorruptBatchError, UnsupportedMagicError
 from headrace.wire.primitives import Buffer
 
 HEADER_SIZE_BYTES: Final = 61
-LENGTH_END_BYTES: Final = 12  # where the bytes that batchLength counts begin
+LENGTH_END_BYTES: Final = 12  # batchLength counts from here
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
@@ -49,9 +47,8 @@ _UINT32 = struct.Struct(">I")
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records.
-
-    Times in ms since the epoch; producer fields are -1 where there is no producer id.
+    """The 61 bytes before the records. Times in ms since the epoch; producer fields are -1 without a producer
+    id.
     """
 
     base_offset: int
@@ -70,12 +67,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header and records."""
+        """The size of the whole batch, header and records."""
         return LENGTH_END_BYTES + self.batch_length
 
     @property
     def codec(self) -> Codec:
-        """Raises `CorruptBatchError` for the numbers no codec has."""
+        """The compression codec. Raises `CorruptBatchError` for an unknown number."""
         try:
             return Codec(self.attributes & CODEC_MASK)
         except ValueError:
@@ -85,7 +82,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """What to ask for after this batch; for a stored batch the address of its end."""
+        """The offset to fetch after this batch; for a stored batch the address of its end."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -109,11 +106,10 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """The header of the batch that starts at `at`.
+    """Reads the header of the batch at `at`.
 
-    Checks magic, length and count, not the checksum, not that all of it is there.
-
-    Raises `CorruptBatchError` where no batch v2 can start.
+    Checks magic, lengths and count; does not check the checksum or that the buffer holds the whole batch.
+    Raises `CorruptBatchError` if no batch v2 starts here.
     """
     try:
         header = BatchHeader._make(HEADER.unpack_from(buffer, at))
@@ -126,7 +122,7 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
     if header.magic != MAGIC:
         raise _wrong_magic(header.magic)
     if header.batch_length < HEADER_SIZE_BYTES - LENGTH_END_BYTES:
-        raise CorruptBatchError(f"batch length {header.batch_length} is less than a header's")
+        raise CorruptBatchError(f"batch length {header.batch_length} is too short for a header")
     if header.record_count < 0 or header.last_offset_delta < 0:
         raise CorruptBatchError(
             f"batch has {header.record_count} records and last offset delta {header.last_offset_delta}"
@@ -135,11 +131,9 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
 
 
 def hop(buffer: Buffer, at: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """`(position, header)` of every batch that is complete in `buffer` from `at` on; a short tail ends the
-    iteration.
+    """Yields `(position, header)` of every complete batch in `buffer` from `at` on; ignores a cut last batch.
 
-    Raises `CorruptBatchError` where what should be a header is none. Checksums are not computed (`verify`
-    does).
+    Does not check checksums (`verify` does). Raises `CorruptBatchError` at an invalid header.
     """
     end = len(buffer)
     while at + HEADER_SIZE_BYTES <= end:
@@ -152,22 +146,21 @@ def hop(buffer: Buffer, at: int = 0) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def verify(buffer: Buffer, at: int, header: BatchHeader) -> None:
-    """Check that all of the batch is in `buffer` and its CRC-32C is right; raises `CorruptBatchError`."""
+    """Raises `CorruptBatchError` unless the whole batch is in `buffer` and its CRC-32C is right."""
     end = at + header.size_bytes
     if end > len(buffer):
         raise CorruptBatchError(f"batch of {header.size_bytes} bytes, {len(buffer) - at} left")
     actual = crc32c(memoryview(buffer)[at + ATTRIBUTES_AT : end])
     if actual != header.crc:
         raise CorruptBatchError(
-            f"batch at offset {header.base_offset} has CRC {actual:#010x}, its header says {header.crc:#010x}"
+            f"batch at offset {header.base_offset} has CRC {actual:#010x}, its header has {header.crc:#010x}"
         )
 
 
 def readdress(buffer: bytearray | memoryview, at: int, address: int) -> int:
-    """Give the batch at `at` its byte address, in place: baseOffset = `address`, lastOffsetDelta = L - 1,
-    CRC recomputed.
+    """Gives the batch at `at` its byte address, in place: baseOffset = `address`, lastOffsetDelta = L - 1.
 
-    Returns L, the batch's size in bytes. The caller has verified the batch.
+    Recomputes the CRC. Returns L, the batch's size in bytes. The caller has verified the batch.
     """
     view = memoryview(buffer)
     _, batch_length = _OFFSET_AND_LENGTH.unpack_from(view, at)
@@ -181,7 +174,7 @@ def readdress(buffer: bytearray | memoryview, at: int, address: int) -> int:
 def renumber(
     buffer: bytearray | memoryview, at: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> None:
-    """Give the batch at `at` another producer's identity, in place; the CRC is recomputed."""
+    """Gives the batch at `at` another producer id, epoch and base sequence, in place; recomputes the CRC."""
     view = memoryview(buffer)
     _, batch_length = _OFFSET_AND_LENGTH.unpack_from(view, at)
     _PRODUCER.pack_into(view, at + 43, producer_id, producer_epoch, base_sequence)
@@ -203,7 +196,7 @@ def seal(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """A whole batch around `records` (already compressed as `attributes` says): header, CRC and all."""
+    """Returns the batch of `records`, which are already compressed by the codec that `attributes` names."""
     if last_offset_delta is None:
         last_offset_delta = record_count - 1
     tail = _AFTER_CRC.pack(
@@ -230,4 +223,4 @@ def _wrong_magic(magic: int) -> CorruptBatchError:
         return UnsupportedMagicError(
             f"message format {magic} (Kafka before 0.11) is not supported; only record batches v2 are"
         )
-    return CorruptBatchError(f"no record batch here: magic byte is {magic}")
+    return CorruptBatchError(f"not a record batch: its magic byte is {magic}")

@@ -1,11 +1,10 @@
-"""Compression of record batches. Owns the four codecs, by `cramjam`; knows nothing of batches.
+"""Compression of record batches: the four codecs, by `cramjam`. Knows nothing about batches.
 
-What is written is what Java's client reads: gzip; snappy in the framing of snappy-java; LZ4 frames of
-independent blocks (Java refuses linked ones) without checksum, the batch has its CRC; zstd. What is read is
-what any client writes.
+Writes what the Java client reads: gzip; snappy in the framing of snappy-java; LZ4 frames of independent
+blocks (Java refuses linked ones) without checksum, since the batch has its CRC; zstd. Reads what any client
+writes.
 
-Nothing here allocates more than the caller's `limit_bytes`: output goes into a buffer of known size, which
-grows up to the limit.
+Decompression never allocates more than the caller's `limit_bytes`: the output buffer grows up to the limit.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ class Codec(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Codec:
-        """The codec called `name` in any case; `ValueError` names the ones there are."""
+        """Returns the codec called `name`, in any case. Raises `ValueError` with the valid names."""
         try:
             return cls[name.upper()]
         except KeyError:
             names = ", ".join(codec.name.lower() for codec in cls)
-            raise ValueError(f"no compression called {name!r}; there are {names}") from None
+            raise ValueError(f"no compression called {name!r}; choose one of {names}") from None
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """`data` packed by `codec`; `NONE` gives a copy."""
+    """Compresses `data`; `NONE` returns a copy."""
     if codec is Codec.GZIP:
         return bytes(cramjam.gzip.compress(data))
     if codec is Codec.SNAPPY:
@@ -63,23 +62,23 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, limit_bytes: int) -> bytes:
-    """`data` unpacked. Raises `DecompressionLimitError` over `limit_bytes`, `CorruptBatchError` if it is
-    not the codec's.
+    """Decompresses `data`. Raises `DecompressionLimitError` if the output exceeds `limit_bytes`,
+    `CorruptBatchError` if `data` is not valid for the codec.
     """
     if codec is Codec.NONE:
         if len(data) > limit_bytes:
-            raise _over(limit_bytes)
+            raise _limit_error(limit_bytes)
         return bytes(data)
     try:
         if codec is Codec.SNAPPY:
             return _decompress_snappy(data, limit_bytes)
         return _decompress_growing(codec, data, limit_bytes)
     except cramjam.DecompressionError as error:
-        raise CorruptBatchError(f"{codec.name.lower()} data does not unpack: {error}") from None
+        raise CorruptBatchError(f"{codec.name.lower()} data cannot be decompressed: {error}") from None
 
 
 def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
-    into = {
+    decompress_into = {
         Codec.GZIP: cramjam.gzip.decompress_into,
         Codec.LZ4: cramjam.lz4.decompress_into,
         Codec.ZSTD: cramjam.zstd.decompress_into,
@@ -88,12 +87,12 @@ def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
     while True:
         output = bytearray(size_bytes)
         try:
-            used_bytes = into(data, output)
+            used_bytes = decompress_into(data, output)
         except cramjam.DecompressionError as error:
             if _OUTPUT_FULL not in str(error):
                 raise
             if size_bytes >= limit_bytes:
-                raise _over(limit_bytes) from None
+                raise _limit_error(limit_bytes) from None
             size_bytes = min(limit_bytes, 4 * size_bytes)
         else:
             return bytes(memoryview(output)[:used_bytes])
@@ -133,11 +132,11 @@ def _decompress_raw_snappy(view: memoryview, limit_bytes: int) -> bytes:
         raise CorruptBatchError("snappy data is empty")
     size_bytes = cramjam.snappy.decompress_raw_len(view)
     if size_bytes > limit_bytes:
-        raise _over(limit_bytes)
+        raise _limit_error(limit_bytes)
     output = bytearray(size_bytes)
     used_bytes = cramjam.snappy.decompress_raw_into(view, output)
     return bytes(memoryview(output)[:used_bytes])
 
 
-def _over(limit_bytes: int) -> DecompressionLimitError:
+def _limit_error(limit_bytes: int) -> DecompressionLimitError:
     return DecompressionLimitError(f"data unpacks to more than {limit_bytes} bytes")

@@ -1,11 +1,9 @@
-"""Error codes of the Kafka protocol and the errors the wire raises. Owns both; imports nothing of headrace.
+"""The error codes of the Kafka protocol and the errors that `wire` raises.
 
-Source: https://kafka.apache.org/protocol#protocol_error_codes. `ErrorCode` holds the protocol's own
-numbers, so a code that came over the wire is `ErrorCode(number)`; one we never heard of reads as
-`UNKNOWN_SERVER_ERROR`.
+Source: https://kafka.apache.org/protocol#protocol_error_codes. `ErrorCode` has the protocol's numbers:
+`ErrorCode(number)` converts one, and an unknown number becomes `UNKNOWN_SERVER_ERROR`.
 
-Every failure to read a peer's bytes is a `WireError`: whoever feeds bytes from a socket catches that one
-class.
+Every failure to read a peer's bytes is a `WireError`: code that reads from a socket catches that one class.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """A protocol error code. `retriable`: the same request may succeed later without any change to it."""
+    """A protocol error code. `retriable`: the same request may succeed later, unchanged."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -200,10 +198,8 @@ _RETRIABLE = frozenset(
 
 
 class WireError(Exception):
-    """Bytes from a peer, or asked of us, that the protocol does not allow.
-
-    The peer's fault unless a subclass says else.
-    """
+    """Bytes or a request that the protocol does not allow. The peer's fault unless a subclass says
+    otherwise."""
 
 
 class MalformedMessageError(WireError):
@@ -211,32 +207,25 @@ class MalformedMessageError(WireError):
 
 
 class CorruptBatchError(WireError):
-    """A record batch whose length, checksum, compression or records are wrong.
-
-    Answer CORRUPT_MESSAGE; never store it.
-    """
+    """A record batch whose length, checksum, compression or records are wrong. Refuse it with
+    CORRUPT_MESSAGE; never store it."""
 
 
 class UnsupportedMagicError(CorruptBatchError):
-    """A message set of format 0 or 1 (Kafka before 0.11).
-
-    Only record batches v2 are read; upgrade the client.
-    """
+    """A message set of format 0 or 1 (Kafka before 0.11); headrace reads only v2. Upgrade the client."""
 
 
 class DecompressionLimitError(CorruptBatchError):
-    """Compressed data that unpacks to more than the caller allowed: a bomb, or a limit set too low."""
+    """Compressed data that exceeds the caller's limit: a decompression bomb, or a limit that is too low."""
 
 
 class FrameTooLargeError(WireError):
-    """A frame longer than the reader's limit, or of negative length.
-
-    Not Kafka, or `limit_bytes` is too low.
-    """
+    """A frame longer than the reader's limit, or of negative length: the peer does not speak Kafka, or
+    `limit_bytes` is too low."""
 
 
 class UnsupportedVersionError(WireError):
-    """An API or version we do not speak. Carries what an answer needs."""
+    """An unsupported API or version. Has the fields that the error response needs."""
 
     def __init__(
         self, api_key: int, version: int, correlation_id: int = 0, client_id: str | None = None
@@ -249,7 +238,7 @@ class UnsupportedVersionError(WireError):
 
 
 class ProtocolError(WireError):
-    """The peer answered with an error code. `code.retriable` says whether asking again can help."""
+    """The peer answered with an error code. `code.retriable` says whether a retry can help."""
 
     def __init__(self, code: ErrorCode | int, message: str = "") -> None:
         self.code = ErrorCode(code)

@@ -1,9 +1,9 @@
 """Fetch requests and responses, both ways, packed by hand: v4 to v17.
 
 Source: https://kafka.apache.org/protocol#The_Messages_Fetch. v12 is the first flexible version, v13 names
-topics by id (KIP-516). A response is encoded with holes where file slices go, so that a broker can send
-them by sendfile. Fetch sessions (KIP-227): a broker that answers session id 0 has none, and clients then
-send every partition each time.
+topics by id (KIP-516). A response may leave out its records: the broker sends them by sendfile between the
+encoded pieces. Fetch sessions (KIP-227): session id 0 in a response means that the broker has none, and
+clients then send every partition in each request.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`replica_id` -1 for a consumer; session 0 with epoch -1 asks for no session."""
+    """`replica_id` is -1 for a consumer; session 0 with epoch -1 requests no session."""
 
     max_wait_ms: int
     min_bytes: int
@@ -102,10 +102,7 @@ class FetchResponse(NamedTuple):
 
 
 def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
-    """The body that begins at `at`.
-
-    Raises `MalformedMessageError`. The caller has checked the version's range.
-    """
+    """Reads the request body at `at`. The caller has checked the version. Raises `MalformedMessageError`."""
     flexible = version >= FLEXIBLE_FROM
     try:
         replica_id = CONSUMER_REPLICA_ID
@@ -193,7 +190,7 @@ def _read_forgotten(frame: memoryview, at: int, version: int) -> tuple[tuple[For
 def encode_request(
     request: FetchRequest, *, version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """The framed request."""
+    """Returns the framed request."""
     flexible = version >= FLEXIBLE_FROM
     end = [NO_TAGS] if flexible else []
     parts = [] if version >= 15 else [INT32.pack(request.replica_id)]
@@ -226,10 +223,10 @@ def encode_request(
 
 
 def encode_response(response: FetchResponse, *, version: int, correlation_id: int) -> list[Buffer | int]:
-    """The framed response, in pieces to send one after the other.
+    """Returns the framed response in pieces, to be sent one after the other.
 
-    A piece is bytes, or, where a partition's `records` was a number, that number: a hole of so many bytes,
-    in the order of the partitions, to be filled from a file. The frame's length counts the holes.
+    A piece is bytes, or a number: the `records` of a partition that gave only their size. The caller sends so
+    many bytes from a file in its place. The frame's length includes them.
     """
     flexible = version >= FLEXIBLE_FROM
     pieces: list[Buffer | int] = []
@@ -275,7 +272,7 @@ def _flush(pieces: list[Buffer | int], parts: list[bytes]) -> None:
 
 
 def decode_response(frame: memoryview, *, version: int) -> tuple[int, FetchResponse]:
-    """Correlation id and response; records are views of `frame`. Raises `MalformedMessageError`."""
+    """Returns correlation id and response; records are views of `frame`. Raises `MalformedMessageError`."""
     flexible = version >= FLEXIBLE_FROM
     correlation_id, at = read_response_head(frame, flexible)
     try:

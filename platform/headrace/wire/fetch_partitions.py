@@ -1,4 +1,4 @@
-"""One partition of a Fetch request, and of its response: what it says, and its bytes in each version.
+"""One partition of a Fetch request and of a Fetch response, and its encoding in each version.
 
 Source: https://kafka.apache.org/protocol#The_Messages_Fetch.
 """
@@ -32,7 +32,7 @@ _EPOCH_END = struct.Struct(">iq")
 
 
 class FetchPartition(NamedTuple):
-    """Where to read on. `max_bytes` bounds the answer, but the first batch is given whole, however large."""
+    """Where to read next. `max_bytes` bounds the response, but the first batch is always returned whole."""
 
     partition: int
     fetch_offset: int
@@ -43,9 +43,8 @@ class FetchPartition(NamedTuple):
 
 
 class FetchPartitionResult(NamedTuple):
-    """One partition's answer. `records`: batches; or, to encode a hole, how many bytes will be put there.
-
-    `aborted` is null or `(producer_id, first_offset)` of aborted transactions.
+    """The result for one partition. `records`: batches, or their size if they are sent separately (to encode
+    only). `aborted`: None, or `(producer_id, first_offset)` of aborted transactions.
     """
 
     partition: int
@@ -67,7 +66,7 @@ _SHAPE_V12 = struct.Struct(">iiqiqi")
 
 
 def request_shape(version: int) -> struct.Struct:
-    """The numbers of a requested partition in this version."""
+    """Returns the layout of a requested partition in this version."""
     if version >= 12:
         return _SHAPE_V12
     if version >= 9:
@@ -76,7 +75,7 @@ def request_shape(version: int) -> struct.Struct:
 
 
 def from_numbers(numbers: tuple[int, ...], version: int) -> FetchPartition:
-    """What `request_shape` unpacks."""
+    """Converts the numbers that `request_shape` unpacks."""
     if version >= 12:
         partition, leader_epoch, offset, fetched_epoch, start, max_bytes = numbers
         return FetchPartition(partition, offset, max_bytes, leader_epoch, fetched_epoch, start)
@@ -91,7 +90,7 @@ def from_numbers(numbers: tuple[int, ...], version: int) -> FetchPartition:
 
 
 def to_numbers(partition: FetchPartition, version: int) -> tuple[int, ...]:
-    """What `request_shape` packs."""
+    """Returns the numbers that `request_shape` packs."""
     index, offset, max_bytes, leader_epoch, fetched_epoch, start = partition
     if version >= 12:
         return index, leader_epoch, offset, fetched_epoch, start, max_bytes
@@ -101,7 +100,7 @@ def to_numbers(partition: FetchPartition, version: int) -> tuple[int, ...]:
 
 
 def encode_result(parts: list[bytes], result: FetchPartitionResult, version: int) -> None:
-    """All of it up to its records, which follow, and after which come the tags."""
+    """Appends the fields before the records to `parts`."""
     parts.append(_RESULT.pack(*result[:3], result.last_stable_offset))
     if version >= 5:
         parts.append(INT64.pack(result.log_start_offset))
@@ -119,7 +118,7 @@ def encode_result(parts: list[bytes], result: FetchPartitionResult, version: int
 
 
 def result_tags(result: FetchPartitionResult) -> bytes:
-    """Its tagged fields, in flexible versions."""
+    """Returns the tagged fields, which follow the records in flexible versions."""
     if result.current_leader is None and result.diverging_epoch is None:
         return NO_TAGS
     fields = {}
@@ -131,7 +130,8 @@ def result_tags(result: FetchPartitionResult) -> bytes:
 
 
 def decode_result(frame: memoryview, at: int, version: int) -> tuple[FetchPartitionResult, int]:
-    """The result that begins at `at`, records and tags too, and where it ends. Raises one of `BROKEN`."""
+    """Reads the result at `at`, with records and tags; returns it and where it ends. Raises one of
+    `BROKEN`."""
     flexible = version >= FLEXIBLE_FROM
     partition, error_code, high_watermark, last_stable_offset = _RESULT.unpack_from(frame, at)
     at += _RESULT.size

@@ -1,4 +1,4 @@
-"""Length-prefixed frames, sans-IO. Owns cutting a byte stream into frames; knows nothing of what is in them.
+"""Cuts a byte stream into length-prefixed frames, without I/O. Does not read their content.
 
 A frame is a big-endian int32 length and that many bytes (https://kafka.apache.org/protocol#protocol_common).
 """
@@ -19,17 +19,12 @@ FRAME_LIMIT_BYTES: Final = 100 * 1024 * 1024  # Kafka's own default, socket.requ
 _LENGTH = struct.Struct(">i")
 
 
-def frame(payload: Buffer) -> bytes:
-    """`payload` with its length before it."""
-    return b"".join((_LENGTH.pack(len(payload)), payload))
-
-
 class FrameReader:
-    """Cuts what is fed into frames: `feed` bytes as they come, then iterate whatever is complete.
+    """Takes bytes by `feed`; iterating yields the payloads of the frames that are complete.
 
-    Frames are memoryviews. One that arrived whole is a view of the fed data, so feed `bytes`, or do not
-    reuse the buffer while frames are held. `limit_bytes` bounds a frame, and with it what is kept between
-    feeds. After a `FrameTooLargeError` the stream has no meaning any more: close the connection.
+    Payloads are memoryviews. One that arrived whole is a view of the fed data: feed `bytes`, or do not reuse
+    the buffer while payloads are in use. `limit_bytes` bounds a frame and so the bytes held between feeds.
+    After a `FrameTooLargeError` close the connection: no later frame can be found.
     """
 
     def __init__(self, *, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
@@ -40,18 +35,11 @@ class FrameReader:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that has begun and is not complete."""
+        """Bytes held of an incomplete frame."""
         return self._held_bytes
 
-    @property
-    def wanted_bytes(self) -> int:
-        """How many bytes would complete the frame that has begun; at least the length prefix. A hint for
-        `recv`.
-        """
-        return self._wanted_bytes() if self._held_bytes else LENGTH_SIZE_BYTES
-
     def feed(self, data: Buffer) -> None:
-        """Take `data`. Raises `FrameTooLargeError` once a frame's length is over the limit or negative."""
+        """Takes `data`. Raises `FrameTooLargeError` if a frame's length is over the limit or negative."""
         if self._held_bytes:
             data = self._complete_held(data)
         end = len(data)
@@ -74,22 +62,21 @@ class FrameReader:
             yield self._frames.popleft()
 
     def _complete_held(self, data: Buffer) -> Buffer:
-        """Move from `data` what the begun frame needs; return the rest (empty while the frame is still not
-        complete).
-        """
+        """Moves the missing bytes of the incomplete frame out of `data`; returns the rest of `data`."""
         view = memoryview(data)
         while self._held_bytes and len(view):
-            take = view[: self._wanted_bytes()]
+            take = view[: self._missing_bytes()]
             view = view[len(take) :]
             self._parts.append(bytes(take))
             self._held_bytes += len(take)
-            if self._held_bytes >= LENGTH_SIZE_BYTES and not self._wanted_bytes():
+            if self._held_bytes >= LENGTH_SIZE_BYTES and not self._missing_bytes():
                 self._frames.append(memoryview(b"".join(self._parts))[LENGTH_SIZE_BYTES:])
                 self._parts = []
                 self._held_bytes = 0
         return view
 
-    def _wanted_bytes(self) -> int:
+    def _missing_bytes(self) -> int:
+        """How many bytes complete the length prefix, or then the frame."""
         if self._held_bytes < LENGTH_SIZE_BYTES:
             return LENGTH_SIZE_BYTES - self._held_bytes
         if len(self._parts[0]) < LENGTH_SIZE_BYTES:

@@ -1,10 +1,8 @@
-"""Every message as a whole: headers, and bodies by kio (control messages) or by `wire.produce` and
-`wire.fetch`.
+"""Whole messages: headers, and bodies by kio (control messages) or by `wire.produce` and `wire.fetch`.
 
-Bodies of control messages are kio's dataclasses (`kio.schema.<api>.v<N>.request / .response`); build those
-and hand them over. kio knows each version's header, among them that an ApiVersions response always has
-header 0 (KIP-511). A frame here is a frame's payload: without its length when decoded, with it when
-encoded.
+Bodies of control messages are kio's dataclasses (`kio.schema.<api>.v<N>.request / .response`). kio knows the
+header of each version; an ApiVersions response always has header 0 (KIP-511). Decoders take a frame without
+its length prefix; encoders return it with the prefix.
 """
 
 from __future__ import annotations
@@ -37,9 +35,7 @@ HEADER_V0: Final = 0
 
 
 class Request(NamedTuple):
-    """A decoded request. `body`: `ProduceRequest`, `FetchRequest`, or kio's dataclass of that API and
-    version.
-    """
+    """A decoded request. `body`: `ProduceRequest`, `FetchRequest`, or kio's dataclass of this API version."""
 
     api_key: int
     version: int
@@ -49,7 +45,8 @@ class Request(NamedTuple):
 
 
 def decode_request(frame: memoryview | bytes) -> Request:
-    """Raises `UnsupportedVersionError` (it carries what an answer needs) or `MalformedMessageError`."""
+    """Reads a request. Raises `UnsupportedVersionError` (with what the error response needs),
+    `MalformedMessageError`."""
     view = memoryview(frame)
     head = read_request_head(view)
     api_key, version, correlation_id, client_id, _ = head
@@ -72,7 +69,7 @@ def decode_request(frame: memoryview | bytes) -> Request:
 
 
 def encode_request(body: RequestPayload, *, correlation_id: int, client_id: str | None) -> bytes:
-    """The framed request around one of kio's request payloads."""
+    """Returns the framed request of one of kio's request payloads."""
     packed = _write(body)
     return frame_request(
         body.__api_key__, body.__version__, correlation_id, client_id, body.__flexible__, [packed]
@@ -80,17 +77,16 @@ def encode_request(body: RequestPayload, *, correlation_id: int, client_id: str 
 
 
 def encode_response(body: ResponsePayload, *, correlation_id: int) -> bytes:
-    """The framed response around one of kio's response payloads."""
+    """Returns the framed response of one of kio's response payloads."""
     packed = _write(body)
     return response_head(correlation_id, _flexible_header(type(body)), len(packed)) + packed
 
 
 def decode_response(frame: memoryview | bytes, *, api_key: int, version: int) -> tuple[int, Any]:
-    """Correlation id and body of a control API's response.
+    """Returns correlation id and body of a control API's response.
 
-    An ApiVersions response of a version the broker did not know is version 0 (KIP-511): it is read as such,
-    so the body may be of an older version than was asked for. Raises `MalformedMessageError`,
-    `UnsupportedVersionError`.
+    A broker answers an ApiVersions request of an unknown version in version 0 (KIP-511), so that body may be
+    of an older version than requested. Raises `MalformedMessageError`, `UnsupportedVersionError`.
     """
     view = memoryview(frame)
     try:
@@ -109,10 +105,8 @@ _UNSUPPORTED_VERSION: Final = int(KioErrorCode.unsupported_version).to_bytes(2, 
 def unsupported_api_versions_response(
     correlation_id: int, supported: Iterable[tuple[int, int, int]]
 ) -> bytes:
-    """The framed answer to ApiVersions of a version we do not know: version 0 with UNSUPPORTED_VERSION
-    (KIP-511).
-
-    `supported`: `(api_key, min_version, max_version)` of what the broker does speak.
+    """Returns the framed response to an ApiVersions request of an unknown version: version 0 with
+    UNSUPPORTED_VERSION (KIP-511). `supported`: `(api_key, min_version, max_version)` of each API.
     """
     body = ApiVersionsResponse(
         error_code=KioErrorCode.unsupported_version,

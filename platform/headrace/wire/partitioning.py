@@ -1,4 +1,4 @@
-"""Where a key lands: Kafka's default partitioner, so that keys go where any other client puts them. Pure."""
+"""Kafka's default partitioner: a key gets the partition that any other client would choose. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REMEMBERED_KEY_MAX_BYTES: Final = 64
 
 
 def murmur2(key: bytes) -> int:
-    """MurmurHash2 (32 bits, unsigned) as Kafka's Java client computes it (`Utils.murmur2`)."""
+    """Returns MurmurHash2 (32 bits, unsigned) as Kafka's Java client computes it (`Utils.murmur2`)."""
     length = len(key)
     h = _SEED ^ length
     whole = length & ~3
@@ -27,10 +27,10 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of `key`: the hash without its sign bit, modulo the count."""
+    """Returns the partition of `key`: the hash without its sign bit, modulo the count."""
     hash_ = _remembered(key) if len(key) <= _REMEMBERED_KEY_MAX_BYTES else murmur2(key)
     return (hash_ & 0x7FFFFFFF) % partition_count
 
 
-# Keys repeat, and hashing one takes longer than all the rest of sending its record.
+# Keys repeat, and hashing a key takes longer than everything else in sending its record.
 _remembered = lru_cache(maxsize=8192)(murmur2)

@@ -1,9 +1,8 @@
-"""The protocol's primitive types, packed by hand, for what `kio` is too slow for: headers, Produce and Fetch.
+"""The protocol's primitive types, packed by hand for headers, Produce and Fetch, where `kio` is too slow.
 
-Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (flexible versions). `flexible` chooses
-compact strings and arrays. Readers take `(buffer, at)`, return `(value, position after it)` and raise
-`MalformedMessageError`, `IndexError`, `struct.error` or `ValueError` on bytes that hold no such value;
-`BROKEN` is that tuple, for `except`.
+Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (flexible versions). `flexible` selects
+compact strings and arrays. Readers take `(buffer, at)` and return `(value, position after it)`. On invalid
+bytes they raise `MalformedMessageError` or one of `BROKEN`, a tuple for `except`.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ INT64 = struct.Struct(">q")
 
 
 class LeaderAndEpoch(NamedTuple):
-    """Who leads a partition now: sent along with NOT_LEADER_OR_FOLLOWER and its like (KIP-951)."""
+    """The present leader of a partition, sent with errors such as NOT_LEADER_OR_FOLLOWER (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class NodeEndpoint(NamedTuple):
-    """Where a leader named in a `LeaderAndEpoch` is reached (KIP-951)."""
+    """Host and port of a leader named in a `LeaderAndEpoch` (KIP-951)."""
 
     node_id: int
     host: str
@@ -42,7 +41,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def uvarint(value: int) -> bytes:
-    """`value` (not negative) as an unsigned varint."""
+    """Encodes `value` (not negative) as an unsigned varint."""
     if value < 0x80:
         return value.to_bytes(1, "big")
     out = bytearray()
@@ -54,7 +53,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buffer: Buffer, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most 5 bytes."""
+    """Reads an unsigned varint of at most 5 bytes."""
     value = buffer[at]
     at += 1
     if value < 0x80:
@@ -70,12 +69,12 @@ def read_uvarint(buffer: Buffer, at: int) -> tuple[int, int]:
 
 
 def count(value: int, flexible: bool) -> bytes:
-    """An array's length before its items."""
+    """Encodes an array's length."""
     return uvarint(value + 1) if flexible else INT32.pack(value)
 
 
 def read_nullable_count(buffer: Buffer, at: int, flexible: bool) -> tuple[int, int]:
-    """An array's length; -1 for a null array."""
+    """Reads an array's length; -1 for a null array."""
     if flexible:
         value, at = read_uvarint(buffer, at)
         return value - 1, at
@@ -83,7 +82,7 @@ def read_nullable_count(buffer: Buffer, at: int, flexible: bool) -> tuple[int, i
 
 
 def read_count(buffer: Buffer, at: int, flexible: bool) -> tuple[int, int]:
-    """An array's length; a null array reads as empty."""
+    """Reads an array's length; 0 for a null array."""
     value, at = read_nullable_count(buffer, at, flexible)
     return max(0, value), at
 
@@ -111,22 +110,22 @@ def read_string(buffer: Buffer, at: int, flexible: bool) -> tuple[str | None, in
 
 
 def read_name(buffer: Buffer, at: int, flexible: bool) -> tuple[str, int]:
-    """A string that must not be null."""
+    """Reads a string that must not be null."""
     value, at = read_string(buffer, at, flexible)
     if value is None:
-        raise MalformedMessageError("null where a name must be")
+        raise MalformedMessageError("a name is null")
     return value, at
 
 
 def bytes_length(length: int | None, flexible: bool) -> bytes:
-    """What stands before nullable bytes of that length; None for null."""
+    """Encodes the length of nullable bytes; None means null."""
     if length is None:
         return b"\x00" if flexible else b"\xff\xff\xff\xff"
     return uvarint(length + 1) if flexible else INT32.pack(length)
 
 
 def read_bytes(buffer: memoryview, at: int, flexible: bool) -> tuple[memoryview | None, int]:
-    """Nullable bytes, as a view of `buffer`."""
+    """Reads nullable bytes, as a view of `buffer`."""
     if flexible:
         length, at = read_uvarint(buffer, at)
         length -= 1
@@ -137,7 +136,7 @@ def read_bytes(buffer: memoryview, at: int, flexible: bool) -> tuple[memoryview 
         return None, at
     end = at + length
     if end > len(buffer):
-        raise MalformedMessageError(f"{length} bytes announced, {len(buffer) - at} left")
+        raise MalformedMessageError(f"field of {length} bytes, {len(buffer) - at} left")
     return buffer[at:end], end
 
 
@@ -146,7 +145,7 @@ def read_uuid(buffer: Buffer, at: int) -> tuple[UUID, int]:
 
 
 def tags(fields: dict[int, bytes]) -> bytes:
-    """The tagged fields of a flexible structure, in order of their numbers."""
+    """Encodes the tagged fields of a flexible structure, sorted by tag."""
     if not fields:
         return NO_TAGS
     parts = [uvarint(len(fields))]
@@ -156,7 +155,7 @@ def tags(fields: dict[int, bytes]) -> bytes:
 
 
 def read_tags(buffer: memoryview, at: int) -> tuple[dict[int, memoryview], int]:
-    """The tagged fields as views, by number."""
+    """Reads the tagged fields, as views by tag."""
     number, at = read_uvarint(buffer, at)
     fields: dict[int, memoryview] = {}
     for _ in range(number):
@@ -170,14 +169,14 @@ def read_tags(buffer: memoryview, at: int) -> tuple[dict[int, memoryview], int]:
 
 
 def skip_tags(buffer: memoryview, at: int) -> int:
-    """The position after the tagged fields."""
+    """Returns the position after the tagged fields."""
     if buffer[at] == 0:
         return at + 1
     return read_tags(buffer, at)[1]
 
 
 def node_endpoints(endpoints: tuple[NodeEndpoint, ...]) -> bytes:
-    """The tagged field of endpoints that Produce (v10) and Fetch (v16) responses share."""
+    """Encodes the tagged field of endpoints in Produce (v10) and Fetch (v16) responses."""
     parts = [count(len(endpoints), True)]
     for node in endpoints:
         parts += (

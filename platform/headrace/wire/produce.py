@@ -1,7 +1,7 @@
 """Produce requests and responses, both ways, packed by hand: v3 to v13.
 
 Source: https://kafka.apache.org/protocol#The_Messages_Produce. v9 is the first flexible version, v13 names
-topics by id (KIP-516). Batches are views of the frame: nothing is copied on the way in.
+topics by id (KIP-516). Decoded batches are views of the frame: nothing is copied.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class ProduceRequest(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """Which record of a refused batch was at fault (KIP-467)."""
+    """The record that is the cause of a refused batch (KIP-467)."""
 
     batch_index: int
     message: str | None
 
 
 class ProducePartitionResult(NamedTuple):
-    """What became of one partition's batches. `base_offset` -1 where nothing was stored."""
+    """The result for one partition. `base_offset` is -1 if nothing was stored."""
 
     partition: int
     error_code: int
@@ -104,10 +104,7 @@ class ProduceResponse(NamedTuple):
 
 
 def decode_request(frame: memoryview, at: int, version: int) -> ProduceRequest:
-    """The body that begins at `at`.
-
-    Raises `MalformedMessageError`. The caller has checked the version's range.
-    """
+    """Reads the request body at `at`. The caller has checked the version. Raises `MalformedMessageError`."""
     flexible = version >= FLEXIBLE_FROM
     try:
         transactional_id, at = read_string(frame, at, flexible)
@@ -141,7 +138,7 @@ def decode_request(frame: memoryview, at: int, version: int) -> ProduceRequest:
 def encode_request(
     request: ProduceRequest, *, version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """The framed request."""
+    """Returns the framed request."""
     flexible = version >= FLEXIBLE_FROM
     parts = [
         string(request.transactional_id, flexible),
@@ -166,7 +163,7 @@ def encode_request(
 
 
 def encode_response(response: ProduceResponse, *, version: int, correlation_id: int) -> bytes:
-    """The framed response."""
+    """Returns the framed response."""
     flexible = version >= FLEXIBLE_FROM
     parts = [count(len(response.topics), flexible)]
     for topic in response.topics:
@@ -203,7 +200,7 @@ def _encode_result(parts: list[bytes], result: ProducePartitionResult, version: 
 
 
 def decode_response(frame: memoryview, *, version: int) -> tuple[int, ProduceResponse]:
-    """Correlation id and response. Raises `MalformedMessageError`."""
+    """Returns correlation id and response. Raises `MalformedMessageError`."""
     flexible = version >= FLEXIBLE_FROM
     correlation_id, at = read_response_head(frame, flexible)
     try:
@@ -270,7 +267,7 @@ def _decode_result(
 
 
 def refuse(request: ProduceRequest, code: ErrorCode, message: str | None = None) -> ProduceResponse:
-    """The response that refuses every partition of `request` alike."""
+    """Returns a response that refuses every partition of `request` with `code`."""
     return ProduceResponse(
         [
             ProduceTopicResult(

@@ -1,12 +1,10 @@
-"""The records inside a batch: packing and unpacking them.
+"""The records inside a batch: packing and unpacking. `wire.batch` owns the batch around them.
 
-Owns the varints; what a batch is stands in `wire.batch`.
+A record (v2): length, attributes (0), timestamp delta, offset delta, key, value, headers; lengths and deltas
+are zigzag varints, length -1 means null.
 
-A record (v2): length, attributes (0), timestamp delta, offset delta, key, value, headers; lengths and
-deltas are zigzag varints, -1 means null.
-
-This is the producer's hot path: appending a record is one `join` of pieces that mostly come from a table of
-varints.
+This is the hot path of producers and consumers: appending a record is one `join` of pieces that mostly come
+from a table of varints, and unpacking reads short varints without a call.
 """
 
 from __future__ import annotations
@@ -22,9 +20,8 @@ from headrace.wire.primitives import Buffer
 
 Header = tuple[str, bytes | None]
 
-RECORD_OVERHEAD_MAX_BYTES: Final = (
-    35  # five varints of 5 bytes, one of 10, attributes: without key, value and headers
-)
+# Five varints of 5 bytes, one of 10 (the timestamp delta), attributes; without key, value and headers.
+RECORD_OVERHEAD_MAX_BYTES: Final = 35
 RECORD_SIZE_MIN_BYTES: Final = 7
 DECODE_LIMIT_BYTES: Final = 128 * 1024 * 1024
 
@@ -32,7 +29,7 @@ _TABLE_SIZE: Final = 1 << 14
 
 
 class Record(NamedTuple):
-    """One record. `offset` absolute, time in ms since the epoch, headers in order, names may repeat."""
+    """One record. `offset` is absolute; header names may repeat."""
 
     offset: int
     timestamp_ms: int
@@ -42,7 +39,7 @@ class Record(NamedTuple):
 
 
 def zigzag(value: int) -> bytes:
-    """`value` (any int64) as a zigzag varint, smallest form."""
+    """Encodes `value` (any int64) as the shortest zigzag varint."""
     unsigned = (value << 1) ^ (value >> 63)
     out = bytearray()
     while unsigned > 0x7F:
@@ -77,7 +74,7 @@ def pack_record(
     value: bytes | None,
     headers: Sequence[Header],
 ) -> bytes:
-    """One record's bytes, its length first."""
+    """Encodes one record, with its length."""
     body = b"".join(
         (
             b"\x00",
@@ -92,11 +89,10 @@ def pack_record(
 
 
 class BatchBuilder:
-    """A batch in the making: `append` until it says no, then `build`.
+    """Collects records: `append` until it returns False, then `build`.
 
-    `size_bytes` is exact while nothing is compressed. The batch takes records until it would be larger than
-    `limit_bytes` uncompressed; the first record is always taken, however large (the caller bounds records).
-    The base timestamp is the first record's; later records may be older (negative deltas).
+    `size_bytes` is the size without compression. `limit_bytes` bounds it, but the first record is always
+    taken (the caller bounds records). The base timestamp is the first record's; later ones may be older.
     """
 
     __slots__ = (
@@ -119,7 +115,7 @@ class BatchBuilder:
     def append(
         self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
     ) -> bool:
-        """Take the record, or answer False: the batch is full."""
+        """Takes the record; returns False if the batch is full."""
         count = self.record_count
         if count:
             delta_ms = timestamp_ms - self.base_timestamp_ms
@@ -128,8 +124,7 @@ class BatchBuilder:
             self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
         table = _ZIGZAG
         try:
-            # Negative numbers would index the table from its end: they, and what is too large for it, go
-            # the long way.
+            # A negative number would index the table from its end: use `pack_record`, as for large numbers.
             if delta_ms < 0 or headers:
                 raise IndexError
             key_length = _NULL if key is None else table[len(key)]
@@ -169,7 +164,7 @@ class BatchBuilder:
         base_offset: int = 0,
         transactional: bool = False,
     ) -> bytes:
-        """The batch's bytes. May be called again (with another epoch and sequence): nothing is consumed."""
+        """Returns the batch. May be called again, with another epoch and sequence."""
         payload, stored_as = _pack_payload(b"".join(self._parts), codec, self.record_count)
         return batches.seal(
             payload,
@@ -197,9 +192,9 @@ def encode_batch(
     partition_leader_epoch: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """A whole batch of `records`, which must not be empty (`ValueError`).
+    """Returns a batch of `records`. Raises `ValueError` if there are none.
 
-    Record i gets offset `base_offset + i`; with `keep_offsets` its own `offset`, which must not be below
+    Record i gets offset `base_offset + i`, or, with `keep_offsets`, its own `offset`, which must not be below
     `base_offset`. `attributes` adds bits (transactional, control, log append time) to the codec's.
     """
     records = list(records)
@@ -232,10 +227,9 @@ def encode_batch(
 
 
 def _pack_payload(packed: bytes, codec: Codec, record_count: int) -> tuple[bytes, Codec]:
-    """Compressed records, or the records as they are where compression would leave fewer bytes than records.
+    """Compresses the records, unless the batch would then have fewer bytes than records.
 
-    Offsets are byte addresses: record i of a batch at P has offset P + i, so a batch of L bytes has room
-    for L.
+    Offsets are byte addresses: record i of a batch at P has offset P + i, so L bytes hold at most L records.
     """
     if codec is Codec.NONE:
         return packed, codec
@@ -243,29 +237,6 @@ def _pack_payload(packed: bytes, codec: Codec, record_count: int) -> tuple[bytes
     if record_count > HEADER_SIZE_BYTES + len(payload):
         return packed, Codec.NONE
     return payload, codec
-
-
-def decompressed(batch: Buffer, at: int = 0, *, limit_bytes: int = DECODE_LIMIT_BYTES) -> bytes:
-    """The batch at `at` stored again without compression: same records, offsets, producer fields; new
-    length and CRC.
-
-    For a foreign batch that has more records than bytes, which cannot live at byte addresses as it is.
-    """
-    header = batches.read_header(batch, at)
-    payload = _payload(batch, at, header, limit_bytes)
-    return batches.seal(
-        payload,
-        record_count=header.record_count,
-        base_timestamp_ms=header.base_timestamp_ms,
-        max_timestamp_ms=header.max_timestamp_ms,
-        attributes=header.attributes & ~batches.CODEC_MASK,
-        base_offset=header.base_offset,
-        last_offset_delta=header.last_offset_delta,
-        partition_leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
 
 
 def _payload(buffer: Buffer, at: int, header: BatchHeader, limit_bytes: int) -> bytes:
@@ -280,12 +251,10 @@ def _payload(buffer: Buffer, at: int, header: BatchHeader, limit_bytes: int) -> 
 
 
 def decode_records(buffer: Buffer, at: int = 0, *, limit_bytes: int = DECODE_LIMIT_BYTES) -> list[Record]:
-    """The records of the batch at `at`, with absolute offsets.
+    """Returns the records of the batch at `at`, with absolute offsets.
 
-    The checksum is not computed (`batch.verify` does).
-
-    `limit_bytes` bounds the unpacked records. Raises `CorruptBatchError`. Control batches have records too
-    (`header.is_control` tells; their keys are control types): skip them where only data is wanted.
+    Does not check the checksum (`batch.verify` does). Control batches (`header.is_control`) have records,
+    too, which are no data. `limit_bytes` bounds the decompressed records. Raises `CorruptBatchError`.
     """
     header = batches.read_header(buffer, at)
     data = _payload(buffer, at, header, limit_bytes)
@@ -310,7 +279,7 @@ def _unpack(data: bytes, header: BatchHeader) -> tuple[list[Record], int]:
     at = 0
     size = len(data)
     for _ in range(header.record_count):
-        # Most varints are one or two bytes: read those here, without a call.
+        # Most varints have one byte: read those here, without a call.
         raw = data[at]
         at += 1
         if raw > 0x7F:
@@ -319,9 +288,8 @@ def _unpack(data: bytes, header: BatchHeader) -> tuple[list[Record], int]:
         end = at + length
         if raw & 1 or end > size:
             raise CorruptBatchError(f"record of {(raw >> 1) ^ -(raw & 1)} bytes, {size - at} left")
-        at += 1
-        raw = data[at]
-        at += 1
+        raw = data[at + 1]  # after the attributes, which are 0
+        at += 2
         if raw > 0x7F:
             raw, at = _read_more(data, at, raw)
         timestamp_ms = base_timestamp_ms + ((raw >> 1) ^ -(raw & 1))
@@ -356,15 +324,13 @@ def _unpack(data: bytes, header: BatchHeader) -> tuple[list[Record], int]:
         if raw:
             headers, at = _unpack_headers(data, at, raw, end)
         if at != end:
-            raise CorruptBatchError(f"record at offset {offset} does not end where its length says")
-        if append_time_ms is not None:
-            timestamp_ms = append_time_ms
-        add(make((offset, timestamp_ms, key, value, headers)))
+            raise CorruptBatchError(f"record at offset {offset} does not end at its length")
+        add(make((offset, timestamp_ms if append_time_ms is None else append_time_ms, key, value, headers)))
     return records, at
 
 
 def _read_more(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte said there is more: its unsigned value, and where it ends."""
+    """Reads a varint of several bytes after its first one; returns its unsigned value and where it ends."""
     value = first & 0x7F
     shift = 7
     while True:

@@ -1,8 +1,8 @@
-"""Reads any message whose schema kio holds. Owns turning a kio dataclass into a reader; writing is kio's own.
+"""Reads messages by kio's schemas: compiles a kio dataclass into a reader. kio itself writes messages.
 
-Why not kio's reader: its native code allocates whatever an array's length claims, and a frame of 20 bytes
-that claims 2**35 items aborts the process; and it refuses tagged fields it does not know, which KIP-482
-says to skip. An array here may not claim more items than there are bytes left.
+kio's own reader is not safe for a server: it allocates as many array items as a length claims, so a frame of
+20 bytes can abort the process; and it refuses unknown tagged fields, which KIP-482 says to skip. Here, an
+array may not claim more items than there are bytes left.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def reader(schema: Any) -> Reader:
-    """The reader of kio's dataclass `schema`: `(view, at)` to `(instance, position after it)`.
+    """Returns the reader of kio's dataclass `schema`: `(view, at)` to `(instance, position after it)`.
 
-    Raises `MalformedMessageError` or one of `BROKEN_MESSAGE` on bytes that hold no such message.
+    The reader raises `MalformedMessageError` or one of `BROKEN_MESSAGE` on invalid bytes.
     """
     try:
         return _READERS[schema]
@@ -44,7 +44,7 @@ def reader(schema: Any) -> Reader:
         return _READERS.setdefault(schema, _compile(schema))
 
 
-_READERS: Final[dict[Any, Reader]] = {}  # no more than kio has schemas
+_READERS: Final[dict[Any, Reader]] = {}  # bounded by the number of kio's schemas
 
 
 def _compile(schema: Any) -> Reader:
@@ -87,7 +87,7 @@ def _compile(schema: Any) -> Reader:
 
 
 def _refusing_missing_tags(read: Reader, schema: type[Any]) -> Reader:
-    """A few schemas have a tagged structure without a default: those messages need it."""
+    """Wraps the reader of a schema whose tagged fields have no default: without them it is malformed."""
 
     def read_entity(view: memoryview, at: int) -> tuple[Any, int]:
         try:
@@ -109,7 +109,7 @@ def _field_reader(field: Field[Any], flexible: bool) -> Reader:
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """`X | None` as `(X, True)`, any other annotation as `(it, False)`."""
+    """Returns `(X, True)` for `X | None`, `(annotation, False)` for any other."""
     args = get_args(annotation)
     if NoneType not in args:
         return annotation, False
@@ -133,7 +133,7 @@ def _array_reader(read_item: Reader, nullable: bool, flexible: bool) -> Reader:
 
 
 def _nullable_entity_reader(read: Reader) -> Reader:
-    """A structure that may be null has a marker byte before it (KIP-893)."""
+    """Reads a structure that may be null: a marker byte precedes it (KIP-893)."""
 
     def read_nullable(view: memoryview, at: int) -> tuple[Any, int]:
         return (None, at + 1) if view[at] == 0xFF else read(view, at + 1)
@@ -180,7 +180,7 @@ def _text_reader(kind: str, name: str, nullable: bool, flexible: bool) -> Reader
 
 
 def _read_uuid(view: memoryview, at: int) -> tuple[Any, int]:
-    """Kafka's zero id means none."""
+    """Reads a UUID; the zero UUID becomes None."""
     if at + 16 > len(view):
         raise MalformedMessageError(f"uuid in {len(view) - at} bytes")
     value, at = read_uuid(view, at)

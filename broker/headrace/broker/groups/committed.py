@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError, NoNodeError
-from headrace.coordination.session import Node, ZooKeeperSession
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import ZooKeeperSession
 
 ATTEMPTS_MAX: Final = 5  # of a write or a read that somebody else's write came in between of
 

@@ -18,7 +18,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.refusals import ProducerBatch, producer_batch
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
-from headrace.log.producers import Verdict, check
+from headrace.log.producers import SequenceVerdict, check
 from headrace.log.staging import COPY_BELOW_BYTES
 from headrace.replication.gaps import SETTING, AcceptedGap
 from headrace.wire.batch import BatchHeader
@@ -325,12 +325,12 @@ def _check_sequence(partition: Partition, header: BatchHeader) -> int:
     """The first copy's address for a duplicate, -1 for a batch to store. Raises `Refused`."""
     entry = partition.log.producers.get(header.producer_id)
     checked = check(entry, header.producer_epoch, header.base_sequence, header.last_sequence)
-    if checked.verdict is Verdict.ACCEPT:
+    if checked.verdict is SequenceVerdict.ACCEPT:
         return -1
-    if checked.verdict is Verdict.DUPLICATE:
+    if checked.verdict is SequenceVerdict.DUPLICATE:
         return checked.address
     who = f"{partition.name}: producer {header.producer_id} epoch {header.producer_epoch}"
-    if checked.verdict is Verdict.FENCED:
+    if checked.verdict is SequenceVerdict.FENCED:
         raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, f"{who} is fenced by a newer epoch")
     raise Refused(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

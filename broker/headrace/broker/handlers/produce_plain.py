@@ -18,7 +18,7 @@ from headrace.broker.core import Connection, Part
 from headrace.broker.partitions import Partition
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
-from headrace.log.producers import Verdict, check
+from headrace.log.producers import SequenceVerdict, check
 from headrace.log.staging import COPY_BELOW_BYTES
 from headrace.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE_BYTES, LENGTH_END_BYTES, MAGIC, BatchHeader
 from headrace.wire.compression import Codec
@@ -220,7 +220,7 @@ def serve(
         or check(
             log.producers.get(producer_id), header.producer_epoch, header.base_sequence, header.last_sequence
         ).verdict
-        is not Verdict.ACCEPT
+        is not SequenceVerdict.ACCEPT
     ):
         return False
     batch = frame[at:end]
