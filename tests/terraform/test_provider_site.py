@@ -60,7 +60,7 @@ resource "headrace_zookeeper" "east" {{
     with data_in(running_site):
         said = " ".join(folder.run("destroy", "-auto-approve", code=1).split())
     assert "Warehouse analysis-hdfs holds data" in said
-    assert "of HDFS. To have it destroyed nevertheless, set allow_data_loss = true" in said
+    assert "of HDFS. To delete it nevertheless, set allow_data_loss = true" in said
     assert "ZooKeeper east-zookeeper holds the registry of" in said
     assert TOPIC in said
     assert [running_site.pid(name) for name in ("analysis-hdfs", "east-zookeeper")] == pids

@@ -110,9 +110,12 @@ resource "headrace_schema" "clicks" {{
     folder.write(hcl(1, "86400000", {"name": "required", "type": "string"}, more=bad))
     said = " ".join(folder.plan(code=1).split())
     for line, message in (
-        ("partitions = 1", "clicks has 2, the plan wants 1: what the others hold would be lost"),
+        (
+            "partitions = 1",
+            "clicks has 2 partitions, and the plan wants 1: the data of the others would be lost",
+        ),
         ('config = { "retention.ms" = "soon" }', "INVALID_CONFIG"),
-        ("schema = ", "The schema may not follow|required"),
+        ("schema = ", "The schema is incompatible|required"),
     ):
         assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)}.*({message})", said), said
 
@@ -154,9 +157,9 @@ output "counts" {{ value = data.headrace_audit_verdict.all.counts }}
         size_bytes = admin.list_offsets(TOPIC)[0].offset
         said = " ".join(folder.plan("-destroy", code=1).split())
         assert f"Topic {TOPIC} holds data" in said and f"It holds {size_bytes} bytes in 1 partition" in said
-        assert "7 of its events are not yet in HDFS, as the audit counts" in said
+        assert "By the audit's count 7 of its events are not in HDFS yet" in said
         assert f"dashboards ({size_bytes} bytes behind)" in said and "allow_data_loss = true" in said
-        # What goes by leave of its own topic is no reason to keep the broker.
+        # A topic that this plan is allowed to delete does not keep the broker.
         assert "Broker b holds data" in said and "in 2 partitions of by-hand, page-view." in said
         admin.delete_topic("by-hand")
         admin.delete_topic(TOPIC)

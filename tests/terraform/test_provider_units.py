@@ -159,7 +159,7 @@ resource "headrace_load" "l" {
     give_token(folder, agent)
     said = " ".join(folder.run("validate", code=1).split())
     for line, message in (
-        ('name = "Zk"', "It says 'Zk'. A unit's name has at most 63 small letters"),
+        ('name = "Zk"', "Invalid unit name name is 'Zk'; expected at most 63 lowercase letters"),
         ("heap_mib_max = 1", "greater than or equal to 32"),
         (f'listen = "{HOST}:99999"', "with a port from 1 to 65535"),
         ('zookeeper = "nowhere"', "should match pattern"),
@@ -188,11 +188,11 @@ def test_a_plan_asks_the_agent_and_an_import_takes_over(workspace: Make, agent: 
     give_token(folder, agent)
     folder.environment["TF_VAR_url"] = "postgresql://airflow:hunter2@db\t"
     said = " ".join(folder.plan(code=1).split())
-    # The address is the agent's own; that the unit is there already is worth a word.
-    assert "on main.tf line" in said and f"{agent.address} is taken" in said
-    assert "Unit zk is there already, and is taken over" in said
-    assert "database_url cannot be so" in said and "hunter2" not in said
-    assert "The provider knows no host 'host-b'" in said and 'host = "host-b"' in said
+    # The address is the agent's own. That the unit exists already is a warning.
+    assert "on main.tf line" in said and f"{agent.address} is in use" in said
+    assert "Unit zk already exists; Terraform adopts it" in said
+    assert "Invalid database_url" in said and "hunter2" not in said
+    assert "Unknown host 'host-b'" in said and 'host = "host-b"' in said
     folder.write(provider(agent) + unit("zookeeper", "zk", ports[0]))
     folder.run("import", "headrace_zookeeper.zk", "host-a/zk")
     pid = agent.pid("zk")
@@ -246,4 +246,6 @@ def test_the_reference_is_what_the_provider_says(terraform: None) -> None:
     documented = (ROOT / "docs" / "terraform.md").read_text().partition("<!-- reference -->\n")[2]
     assert documented == done.stdout, "run `python -m headrace.provider.reference` for docs/terraform.md"
     rows = [row for row in documented.splitlines() if row.startswith("| `")]
-    assert len(rows) > 100 and not [row for row in rows if row.endswith("|  |")], "what is it for?"
+    assert len(rows) > 100 and not [row for row in rows if row.endswith("|  |")], (
+        "an attribute without a description"
+    )
