@@ -73,7 +73,18 @@ def postgresql() -> Iterator[str]:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        command = [binaries / "postgres", "-D", data, "-h", HOST, "-p", str(port), "-k", data, "-F"]
+        command: list[str | Path] = [
+            binaries / "postgres",
+            "-D",
+            data,
+            "-h",
+            HOST,
+            "-p",
+            str(port),
+            "-k",
+            data,
+            "-F",
+        ]
         with subprocess.Popen(
             command, user=user, cwd="/", stderr=subprocess.DEVNULL, preexec_fn=die_with_parent
         ) as server:
@@ -84,7 +95,7 @@ def postgresql() -> Iterator[str]:
                 connection.execute(text("CREATE DATABASE airflow"))
             engine.dispose()
             yield f"{url}/airflow"
-            # Fast shutdown: whoever is still connected is cut off.
+            # Fast shutdown: disconnects remaining clients.
             server.send_signal(signal.SIGINT)
 
 

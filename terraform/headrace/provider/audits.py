@@ -111,10 +111,7 @@ class AuditVerdictData(DataSource):
     """The audit's verdict on a topic."""
 
     type_name = "audit_verdict"
-
-    @classmethod
-    def get_schema(cls) -> BlockSchema:
-        return SCHEMA
+    schema = SCHEMA
 
     def validate(self, config: Values) -> list[Problem]:
         problems = []

@@ -62,10 +62,7 @@ class TopicData(DataSource):
     """A topic that this Terraform configuration does not manage, or the data in one that it does."""
 
     type_name = "topic"
-
-    @classmethod
-    def get_schema(cls) -> BlockSchema:
-        return TOPIC_SCHEMA
+    schema = TOPIC_SCHEMA
 
     def validate(self, config: Values) -> list[Problem]:
         return bootstrap_problems(config)
@@ -85,10 +82,7 @@ class ClusterData(DataSource):
     """The brokers and topics of a datacenter."""
 
     type_name = "cluster"
-
-    @classmethod
-    def get_schema(cls) -> BlockSchema:
-        return CLUSTER_SCHEMA
+    schema = CLUSTER_SCHEMA
 
     def validate(self, config: Values) -> list[Problem]:
         return bootstrap_problems(config)

@@ -70,11 +70,8 @@ class LoadResource(Resource):
     """The load of one topic."""
 
     type_name = "load"
+    schema = SCHEMA
     import_id = "`HOST/TOPIC`, such as `local/page-view`"
-
-    @classmethod
-    def get_schema(cls) -> BlockSchema:
-        return SCHEMA
 
     def validate(self, config: Values) -> list[Problem]:
         known = {name: value for name, value in _fields_of(config).items() if is_known(value)}

@@ -54,10 +54,11 @@ class ResourceCall:
         self.warn(f"{what} could not be read", f"The plan uses its last known state: {error}.")
 
 
-class DataSource:
-    """One type of data source."""
+class Block:
+    """What resources and data sources have in common. `tf` prescribes the names of the class methods."""
 
     type_name: ClassVar[str]
+    schema: ClassVar[BlockSchema]
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -68,37 +69,25 @@ class DataSource:
 
     @classmethod
     def get_schema(cls) -> BlockSchema:
-        raise NotImplementedError
+        return cls.schema
 
     def validate(self, config: Values) -> list[Problem]:
         """Returns the problems of the HCL, as far as it is known. Contacts no server."""
         return []
+
+
+class DataSource(Block):
+    """One type of data source."""
 
     def read(self, call: ResourceCall, config: Values) -> Values:
         raise NotImplementedError
 
 
-class Resource:
+class Resource(Block):
     """One type of resource; an object of it serves all resources of the type."""
 
-    type_name: ClassVar[str]
     import_id: ClassVar[str]
     """The form of the id that `terraform import` takes, with an example, for people."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-
-    @classmethod
-    def get_name(cls) -> str:
-        return cls.type_name
-
-    @classmethod
-    def get_schema(cls) -> BlockSchema:
-        raise NotImplementedError
-
-    def validate(self, config: Values) -> list[Problem]:
-        """Returns the problems of the HCL, as far as it is known. Contacts no server."""
-        return []
 
     def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
         """Plans a creation or an update."""

@@ -62,11 +62,8 @@ class SchemaResource(Resource):
     """One subject."""
 
     type_name = "schema"
+    schema = SCHEMA
     import_id = "`REGISTRY_URL/SUBJECT`, such as `http://127.1.0.3:8081/page-view-value`"
-
-    @classmethod
-    def get_schema(cls) -> BlockSchema:
-        return SCHEMA
 
     def validate(self, config: Values) -> list[Problem]:
         problems = []

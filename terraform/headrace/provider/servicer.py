@@ -24,7 +24,7 @@ from headrace.provider.attributes import BlockSchema
 from headrace.provider.planning import change_of
 from headrace.provider.problems import INTERRUPTED, Problem, ResourceError
 from headrace.provider.provider import SCHEMA, HeadraceProvider
-from headrace.provider.resource import DataSource, Resource, ResourceCall
+from headrace.provider.resource import Block, DataSource, Resource, ResourceCall
 from headrace.provider.values import Values, to_wire
 from headrace.site.errors import SiteError
 
@@ -222,7 +222,7 @@ def _problem_of(error: Exception) -> Problem:
     return Problem(f"{type(error).__name__}: {error}", BUG)
 
 
-def _decode(block: Resource | DataSource, value: pb.DynamicValue) -> Values | None:
+def _decode(block: Block, value: pb.DynamicValue) -> Values | None:
     return block.get_schema().decode(read_dynamic_value(value))
 
 

@@ -80,11 +80,8 @@ class TopicResource(Resource):
     """One topic."""
 
     type_name = "topic"
+    schema = SCHEMA
     import_id = "`BROKER,…/NAME`, such as `127.1.0.11:9092/page-view`"
-
-    @classmethod
-    def get_schema(cls) -> BlockSchema:
-        return SCHEMA
 
     def validate(self, config: Values) -> list[Problem]:
         return _problems_of(config)

@@ -6,14 +6,15 @@ Owns `UnitKind`, derived from the kind's model in `agent.configuration`. Pure.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from headrace.agent.configuration import NAME_LENGTH_MAX, Configuration, UnitName
+from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN, Configuration
 from headrace.provider.attributes import Attribute, BlockSchema, attributes_of
 from headrace.provider.holdings import ALLOW_DATA_LOSS
 from headrace.provider.problems import Problem
@@ -73,7 +74,6 @@ _COMMON_DESCRIPTIONS: Final = {
     "listen": "HOST:PORT where it listens.",
     "status": "HOST:PORT of its status page.",
 }
-_UNIT_NAME: Final = TypeAdapter(UnitName)
 _UNIT_NAME_RULE: Final = (
     f"expected at most {NAME_LENGTH_MAX} lowercase letters, digits and hyphens, beginning with a letter."
 )
@@ -161,7 +161,7 @@ class UnitKind:
     def problems(self, values: Values) -> list[Problem]:
         """Returns the problems of the values that are known."""
         problems = []
-        if isinstance(name := values.get("name"), str) and not _is_unit_name(name):
+        if isinstance(name := values.get("name"), str) and not re.fullmatch(NAME_PATTERN, name):
             problems.append(Problem("Invalid unit name", f"name is {name!r}; {_UNIT_NAME_RULE}", ("name",)))
         unknown = {
             name for name, attribute in self.attribute_names.items() if not is_known(values.get(attribute))
@@ -193,14 +193,6 @@ class UnitKind:
     def _secrets(self) -> set[str]:
         attributes = self.schema.attributes
         return {attribute.name for attribute in attributes if attribute.sensitive or attribute.nesting}
-
-
-def _is_unit_name(name: str) -> bool:
-    try:
-        _UNIT_NAME.validate_python(name)
-    except ValidationError:
-        return False
-    return True
 
 
 def _without_nulls(connections: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
