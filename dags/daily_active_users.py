@@ -1,7 +1,7 @@
 """An example of a DAG that runs on sealed hours: counts the distinct users of each day.
 
-It is scheduled on the asset `page-view`, which is updated only when an hour is sealed. Each sealed hour maps to
-its day, so a day is computed again when another of its hours is sealed, or sealed again with late events.
+It is scheduled on the asset `page-view`, which is updated only when an hour is sealed. Each sealed hour maps
+to its day, so a day is computed again when another of its hours is sealed, or sealed again with late events.
 """
 
 from pathlib import Path

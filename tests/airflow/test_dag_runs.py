@@ -1,7 +1,7 @@
 """Runs of the DAGs in this process (`dag.test()`): a real HDFS, a real audit store, real asset events.
 
-Only Spark is a stand-in: the tests commit what a load would commit. `tests/dags` runs the DAGs with Spark, brokers
-and a scheduler.
+Only Spark is a stand-in: the tests commit what a load would commit. `tests/dags` runs the DAGs with Spark,
+brokers and a scheduler.
 """
 
 import sys

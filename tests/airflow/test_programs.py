@@ -1,7 +1,7 @@
 """Programs of the main environment as tasks run them: their arguments, their results, their end.
 
-spark-submit is a stand-in, a shell script beside the interpreter like PySpark's own; the end-to-end tests use the
-real one.
+spark-submit is a stand-in, a shell script beside the interpreter like PySpark's own; the end-to-end tests use
+the real one.
 """
 
 import json

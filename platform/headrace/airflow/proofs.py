@@ -63,13 +63,11 @@ def refused(proofs: Iterable[Proof], completeness: float) -> list[Proof]:
     return [proof for proof in proofs if not proof.is_enough(completeness)]
 
 
-def summary(topic: str, proofs: Sequence[Proof], count: int | None = None) -> str:
-    """Returns hours and their problems in one line. `count` is the number of hours if there are more than
-    proofs.
-    """
+def summary(proofs: Sequence[Proof], count: int | None = None) -> str:
+    """Returns hours and their problems in one line. `count`: the number of hours, if more than `proofs`."""
     shown = [f"{proof.hour} is {proof.status}: {proof.words}" for proof in proofs[:HOURS_SHOWN_MAX]]
     more = (len(proofs) if count is None else count) - len(shown)
-    return f"{topic}: {'; '.join(shown)}" + (f"; and {more} more hours" if more else "")
+    return "; ".join(shown) + (f"; and {more} more hours" if more else "")
 
 
 def proofs_of(

@@ -80,7 +80,7 @@ class SealHourOperator(BaseOperator):
         proofs = proofs_of(installation.audit_store, self.topic, hour_list(self.hours), delay=self.delay)
         insufficient = refused(proofs, self.completeness)
         for proof in insufficient:
-            self.log.warning("not sealed: %s", summary(self.topic, [proof]))
+            self.log.warning("%s: not sealed: %s", self.topic, summary([proof]))
         sufficient = {
             round(parse_hour(proof.hour).timestamp() * 1000): proof
             for proof in proofs
@@ -100,7 +100,7 @@ class SealHourOperator(BaseOperator):
                 "sealed %s, %s: version %s, %s rows", self.topic, proof.hour, seal.version, seal.rows
             )
         if not seals:
-            raise AirflowSkipException(f"no hour could be sealed: {summary(self.topic, insufficient)}")
+            raise AirflowSkipException(f"no hour of {self.topic} could be sealed: {summary(insufficient)}")
         for asset in self.outlets:
             event = context["outlet_events"][asset]
             event.extra = {"hours": seals}
@@ -133,4 +133,4 @@ def check_sealed(*, topic: str, delay: timedelta = DELAY_DEFAULT, **context: Any
         store = HeadraceHook().installation.audit_store
         proofs = proofs_of(store, topic, left[:HOURS_SHOWN_MAX], delay=delay)
         what = "1 hour is" if len(left) == 1 else f"{len(left)} hours are"
-        raise AirflowFailException(f"{what} not sealed: {summary(topic, proofs, len(left))}")
+        raise AirflowFailException(f"{topic}: {what} not sealed: {summary(proofs, len(left))}")

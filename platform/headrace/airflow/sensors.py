@@ -68,14 +68,14 @@ class AuditCompleteSensor(BaseSensorOperator):
             if self.deferrable:
                 self._defer(deadline_s)
             if time.time() > deadline_s:
-                raise AirflowSensorTimeout(summary(self.topic, undecided(proofs)))
+                raise AirflowSensorTimeout(f"{self.topic}: {summary(undecided(proofs))}")
             time.sleep(self.poke_interval)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
         """Continues with the trigger's event: all verdicts, or those at the timeout."""
         proofs = [Proof.from_json(proof) for proof in event["proofs"]]
         if not event["decided"]:
-            raise AirflowSensorTimeout(summary(self.topic, undecided(proofs)))
+            raise AirflowSensorTimeout(f"{self.topic}: {summary(undecided(proofs))}")
         return self._finish(proofs)
 
     def _proofs(self) -> list[Proof]:
@@ -103,5 +103,5 @@ class AuditCompleteSensor(BaseSensorOperator):
         for proof in proofs:
             self.log.info("%s, %s: %s", self.topic, proof.hour, proof.words or proof.status)
         if insufficient and self.until == "complete":
-            raise AirflowFailException(summary(self.topic, insufficient))
+            raise AirflowFailException(f"{self.topic}: {summary(insufficient)}")
         return [proof.to_json() for proof in proofs]

@@ -66,7 +66,7 @@ class AuditDecidedTrigger(BaseTrigger):
             if not waiting or left_s <= 0:
                 yield TriggerEvent({"decided": not waiting, "proofs": [proof.to_json() for proof in proofs]})
                 return
-            if (text := summary(self.topic, waiting[:1], len(waiting))) != logged:
+            if (text := summary(waiting[:1], len(waiting))) != logged:
                 logged = text
-                self.log.info("waiting for the audit of %s", text)
+                self.log.info("waiting for the audit of %s: %s", self.topic, text)
             await asyncio.sleep(min(self.poll_interval_s, left_s))
