@@ -125,10 +125,10 @@ def test_sealed_hours_become_events_with_addresses_and_counts(world: World, dags
     assert world.sealed() == {hour_ms: (1, count) for hour_ms, count in rows.items()}
     events = events_of(run, TOPIC)
     assert set(events) == {*HOUR_NAMES.values(), "2015-05-18T11:00:00"}
-    said = events["2015-05-17T12:00:00"]["hours"]["2015-05-17T12:00:00"]
-    assert (said["version"], said["rows"], said["completeness"]) == (1, 2, 1.0)
-    assert said["counts"]["west"]["warehouse"] == 2
-    assert said["addresses"]["west"]["0"][1] > 0
+    seal = events["2015-05-17T12:00:00"]["hours"]["2015-05-17T12:00:00"]
+    assert (seal["version"], seal["rows"], seal["completeness"]) == (1, 2, 1.0)
+    assert seal["counts"]["west"]["warehouse"] == 2
+    assert seal["addresses"]["west"]["0"][1] > 0
     # Nothing is due any more: the next run seals nothing, and no asset changes.
     again = dags[f"seal-{TOPIC}"].test()
     assert str(again.state) == "success"
@@ -159,9 +159,9 @@ def test_a_loss_leaves_its_hour_unsealed_and_fails_the_run_in_the_audits_words(
     # Its neighbours are sealed all the same.
     assert world.sealed() == {HOUR_A + HOUR_MS: (1, 2), NEXT_DAY: (1, 4)}
     assert set(events_of(run, TOPIC)) == {"2015-05-17T12:00:00", "2015-05-18T11:00:00"}
-    said = capsys.readouterr().out + caplog.text
-    assert f"{TOPIC}: 1 hour is not sealed: {HOUR_NAMES[HOUR_A]} is lost: 1 event of {TOPIC}, west" in said
-    assert "sequence 0 of partition 0" in said
+    output = capsys.readouterr().out + caplog.text
+    assert f"{TOPIC}: 1 hour is not sealed: {HOUR_NAMES[HOUR_A]} is lost: 1 event of {TOPIC}, west" in output
+    assert "sequence 0 of partition 0" in output
 
 
 def test_hours_that_the_audit_knows_nothing_of_fail_the_run_when_their_time_is_up(

@@ -1,4 +1,4 @@
-"""Airflow's home: its configuration, its secrets, and the end of what an earlier life left behind."""
+"""Airflow's home: its configuration and secrets; processes that an earlier run left behind."""
 
 import json
 import os

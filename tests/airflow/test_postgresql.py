@@ -153,9 +153,9 @@ def test_airflow_runs_a_dag_over_postgresql(postgresql: str, tmp_path: Path) -> 
                     break
             except httpx.HTTPError:
                 pass
-            said = (tmp_path / "log").read_text()[-3000:]
+            output = (tmp_path / "log").read_text()[-3000:]
             assert api.poll() is None and time.monotonic() < deadline, (
-                f"the api-server does not start:\n{said}"
+                f"the api-server does not start:\n{output}"
             )
             time.sleep(0.2)
         start("scheduler")

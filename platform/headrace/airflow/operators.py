@@ -91,10 +91,10 @@ class SparkProgramOperator(BaseOperator):
 
 
 class WarehouseJobOperator(SparkProgramOperator):
-    """Runs a command of `headrace.warehouse.job` (compact, verify, retain, …) on `topics`, and returns its
-    result.
+    """Runs a command of `headrace.warehouse.job` (compact, verify, retain, …) on `topics`.
 
     Starts Spark only for commands that need it. `verify` compares with the installation's audit store.
+    Returns the command's result.
     """
 
     template_fields: Sequence[str] = ("topics", "arguments", "root", "conf")
@@ -119,11 +119,11 @@ class WarehouseJobOperator(SparkProgramOperator):
 
 
 class LoadTopicOperator(WarehouseJobOperator):
-    """Loads new records of `topic` into hourly Parquet files, exactly once; safe to repeat, kill, or run
-    twice.
+    """Loads new records of `topic` into hourly Parquet files, exactly once.
 
-    `until` (ISO 8601) loads only records before that time; empty: up to the log's end. `dry_run` prints the
-    plan, stores it as XCom `plan` and skips the task, so that no asset is updated. Returns the load's result.
+    It is safe to repeat, to kill, or to run twice at once. `until` (ISO 8601) loads only records before that
+    time; empty: up to the log's end. `dry_run` prints the plan, stores it as XCom `plan` and skips the task,
+    so that no asset is updated. Returns the load's result.
     """
 
     template_fields: Sequence[str] = ("topic", "until", "dry_run", "root", "conf")

@@ -25,9 +25,7 @@ SEAL_TASK: Final = "seal"
 
 
 def days_due(*, topic: str, root: str, grace_s: float, since: str = "", until: str = "") -> list[list[str]]:
-    """Returns the hours to seal, by day: those in the window that are closed and changed since their last
-    seal.
-    """
+    """Returns the hours to seal, by day: hours in the window that are closed and changed since their seal."""
     start, end = window(since, until)
     due = [
         datetime.fromtimestamp(hour_ms / 1000, UTC)
