@@ -145,9 +145,7 @@ class UnitKind:
             return None
 
     def values_of(self, configuration: Mapping[str, Any], before: Values) -> Values:
-        """Returns the agent's configuration as attributes, spelled as in `before` where the meaning is the
-        same.
-        """
+        """Returns an agent's configuration as attributes; equivalent values are spelled as in `before`."""
         known = self.canonical(before) or {}
         values = {}
         for name, attribute in self.attribute_names.items():
