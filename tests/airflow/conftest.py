@@ -60,7 +60,7 @@ def main_python() -> Path:
 
 
 @pytest.fixture
-def set_connection(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Mapping[str, object]], None]:
+def set_connection(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Defines a connection, by id and fields, for the rest of the test."""
 
     def set_one(conn_id: str, fields: Mapping[str, object]) -> None:
@@ -70,9 +70,7 @@ def set_connection(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Mapping[st
 
 
 @pytest.fixture
-def connection(
-    set_connection: Callable[[str, Mapping[str, object]], None], tmp_path: Path, main_python: Path
-) -> dict[str, str]:
+def connection(set_connection: Callable[..., None], tmp_path: Path, main_python: Path) -> dict[str, str]:
     """Defines `headrace_default` and `spark_default`; returns the extra of the former."""
     extra = {
         "bootstrap": "127.108.9.2:9092",

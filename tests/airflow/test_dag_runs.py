@@ -5,7 +5,7 @@ brokers and a scheduler.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def world(
     hdfs: HdfsProcess,
     connection: dict[str, str],
     airflow_database: Path,
-    set_connection: Callable[[str, Mapping[str, object]], None],
+    set_connection: Callable[..., None],
 ) -> World:
     extra = {**connection, "webhdfs_url": hdfs.webhdfs_url, "hdfs_url": hdfs.hdfs_url}
     set_connection("headrace_default", {"conn_type": "headrace", "extra": extra})
@@ -200,7 +200,7 @@ def test_an_hour_is_left_alone_until_its_grace_is_over(world: World, dags: dict[
 def test_hdfs_out_of_reach_fails_the_run_and_says_so(
     world: World,
     dags: dict[str, DAG],
-    set_connection: Callable[[str, Mapping[str, object]], None],
+    set_connection: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -73,18 +73,8 @@ def postgresql() -> Iterator[str]:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        command: list[str | Path] = [
-            binaries / "postgres",
-            "-D",
-            data,
-            "-h",
-            HOST,
-            "-p",
-            str(port),
-            "-k",
-            data,
-            "-F",
-        ]
+        options = f"-D {data} -h {HOST} -p {port} -k {data} -F"
+        command = [str(binaries / "postgres"), *options.split()]
         with subprocess.Popen(
             command, user=user, cwd="/", stderr=subprocess.DEVNULL, preexec_fn=die_with_parent
         ) as server:

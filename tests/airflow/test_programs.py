@@ -9,7 +9,7 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Main:
 def main(
     tmp_path: Path,
     connection: dict[str, str],
-    set_connection: Callable[[str, Mapping[str, object]], None],
+    set_connection: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Main:
     folder = tmp_path / "main" / "bin"

@@ -61,9 +61,7 @@ def configuration(settings: AirflowSettings, secret: Mapping[str, str]) -> str:
             "simple_auth_manager_users": f"{USER}:admin",
             "simple_auth_manager_passwords_file": settings.home / PASSWORD_FILE_NAME,
         },
-        "database": {
-            "sql_alchemy_conn": settings.sqlalchemy_url,
-        },
+        "database": {"sql_alchemy_conn": settings.sqlalchemy_url},
         "api": {
             "host": host,
             "port": port,

@@ -15,8 +15,8 @@ class HeadraceHook(BaseHook):
     """An installation of headrace: its brokers, its registries, its audit store, its HDFS.
 
     The connection's extra holds `bootstrap`, `registry_url`, `hdfs_url`, `webhdfs_url`, `audit_store` and
-    `python` (see `headrace.airflow.installation`). Raises `ConnectionFieldError` if one is missing
-    or invalid.
+    `python` (see `headrace.airflow.installation`). Raises `ConnectionFieldError` if one is missing or
+    invalid.
     """
 
     conn_name_attr = "headrace_conn_id"

@@ -43,16 +43,10 @@ class AuditDecidedTrigger(BaseTrigger):
         self.deadline_s = deadline_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("topic", "hours", "audit_store", "delay_s", "poll_interval_s", "deadline_s")
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "topic": self.topic,
-                "hours": self.hours,
-                "audit_store": self.audit_store,
-                "delay_s": self.delay_s,
-                "poll_interval_s": self.poll_interval_s,
-                "deadline_s": self.deadline_s,
-            },
+            {name: getattr(self, name) for name in names},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

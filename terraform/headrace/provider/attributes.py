@@ -87,11 +87,10 @@ class Attribute:
 
 @dataclass(frozen=True)
 class BlockSchema:
-    """The attributes of a `resource`, `data` or `provider` block. `version` is that of the state's form."""
+    """The attributes of a `resource`, `data` or `provider` block."""
 
     attributes: tuple[Attribute, ...]
     description: str = ""
-    version: int = 0
 
     def names(self) -> list[str]:
         return [attribute.name for attribute in self.attributes]
@@ -110,7 +109,7 @@ class BlockSchema:
     def to_pb(self) -> pb.Schema:
         attributes = [attribute.to_pb() for attribute in self.attributes]
         block = pb.Schema.Block(attributes=attributes, description=self.description)
-        return pb.Schema(version=self.version, block=block)
+        return pb.Schema(block=block)
 
 
 def attributes_of(

@@ -17,6 +17,16 @@ from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
 from headrace.provider.values import Values, is_known
+from headrace.registry.errors import (
+    INCOMPATIBLE,
+    INVALID_LEVEL,
+    INVALID_SCHEMA,
+    INVALID_SUBJECT,
+    SUBJECT_NOT_FOUND,
+    SUBJECT_SOFT_DELETED,
+    RegistryError,
+    RegistryUnavailableError,
+)
 
 if TYPE_CHECKING:
     from headrace.registry.client import SchemaRegistryClient
@@ -95,9 +105,6 @@ class SchemaResource(Resource):
 
     def _dry_run(self, planned: Values) -> None:
         """Raises `ResourceError` if the registry would refuse the schema; not if it cannot be reached yet."""
-        # Late here and below: the client's import is slow, and only schemas need it.
-        from headrace.registry.errors import RegistryError, RegistryUnavailableError
-
         try:
             with _registry(planned, retry_rounds=1) as registry:
                 _check_newest(registry, planned)
@@ -113,8 +120,6 @@ class SchemaResource(Resource):
     # --- reading and applying ---
 
     def read(self, call: ResourceCall, state: Values) -> Values | None:
-        from headrace.registry.errors import RegistryUnavailableError
-
         try:
             subject = _read_subject(state)
         except RegistryUnavailableError as error:
@@ -131,8 +136,6 @@ class SchemaResource(Resource):
         return self._register(planned, prior)
 
     def _register(self, planned: Values, prior: Values | None) -> Values:
-        from headrace.registry.errors import INCOMPATIBLE, RegistryError
-
         subject, level = planned["subject"], planned["compatibility"]
         level_before = None if prior is None else prior["compatibility"]
         with _registry(planned) as registry:
@@ -150,8 +153,6 @@ class SchemaResource(Resource):
         return {**planned, "schema_id": schema_id, "version": version}
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
-        from headrace.registry.errors import SUBJECT_NOT_FOUND, SUBJECT_SOFT_DELETED, RegistryError
-
         with _registry(prior) as registry:
             try:
                 registry.delete_subject(prior["subject"])
@@ -173,8 +174,6 @@ class SchemaResource(Resource):
 
 def _check_newest(registry: SchemaRegistryClient, planned: Values) -> None:
     """Raises `ResourceError` if the schema is an older version: a registry does not return to those."""
-    from headrace.registry.errors import RegistryError
-
     subject = planned["subject"]
     try:
         found, newest = registry.lookup(subject, planned["schema"]), registry.latest(subject)
@@ -195,8 +194,6 @@ def _check_newest(registry: SchemaRegistryClient, planned: Values) -> None:
 
 def _incompatibilities(registry: SchemaRegistryClient, planned: Values) -> list[str]:
     """Returns why the schema is incompatible with earlier versions, by the level in force."""
-    from headrace.registry.errors import SUBJECT_NOT_FOUND, RegistryError
-
     subject, text = planned["subject"], planned["schema"]
     level = registry.config(subject)
     if planned["compatibility"] not in (None, level):
@@ -220,6 +217,7 @@ def _incompatibilities(registry: SchemaRegistryClient, planned: Values) -> list[
 
 
 def _registry(values: Values, *, retry_rounds: int = 3) -> SchemaRegistryClient:
+    # Late: the import is slow, and only schemas need it.
     from headrace.registry.client import SchemaRegistryClient
 
     return SchemaRegistryClient(values["registry_url"], timeout_s=TIMEOUT_S, retry_rounds=retry_rounds)
@@ -227,8 +225,6 @@ def _registry(values: Values, *, retry_rounds: int = 3) -> SchemaRegistryClient:
 
 def _read_subject(state: Values) -> dict[str, Any] | None:
     """Returns the subject's attributes as the registry reports them; None if it has no version."""
-    from headrace.registry.errors import SUBJECT_NOT_FOUND, SUBJECT_SOFT_DELETED, RegistryError
-
     with _registry(state, retry_rounds=1) as registry:
         try:
             latest = registry.latest(state["subject"])
@@ -278,8 +274,6 @@ def _incompatible(planned: Values, incompatibilities: list[str]) -> Problem:
 
 
 def _refused(error: Exception) -> Problem:
-    from headrace.registry.errors import INVALID_LEVEL, INVALID_SCHEMA, INVALID_SUBJECT
-
     attributes = {INVALID_SCHEMA: "schema", INVALID_LEVEL: "compatibility", INVALID_SUBJECT: "subject"}
     name = attributes.get(getattr(error, "error_code", 0))
     return Problem("The registry refuses the request", f"{error}.", (name,) if name else ())

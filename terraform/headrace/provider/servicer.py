@@ -70,30 +70,34 @@ class Servicer(ProviderServicer):
     # --- configuration ---
 
     def ValidateProviderConfig(self, request: Any, context: object) -> pb.ValidateProviderConfig.Response:
-        call = self._call()
-        config = SCHEMA.decode(read_dynamic_value(request.config)) or {}
-        self._try(call, lambda: call.problems.extend(self.provider.validate(config)))
-        return pb.ValidateProviderConfig.Response(diagnostics=_diagnostics(call))
+        diagnostics = self._validate(self.provider, SCHEMA, request)
+        return pb.ValidateProviderConfig.Response(diagnostics=diagnostics)
 
     def ConfigureProvider(self, request: Any, context: object) -> pb.ConfigureProvider.Response:
         call = self._call()
-        config = SCHEMA.decode(read_dynamic_value(request.config)) or {}
+        config = _decode(SCHEMA, request.config) or {}
         self._try(call, lambda: self.provider.configure(config))
         return pb.ConfigureProvider.Response(diagnostics=_diagnostics(call))
 
     def ValidateResourceConfig(self, request: Any, context: object) -> pb.ValidateResourceConfig.Response:
-        call, resource = self._call(), self._resource(request.type_name)
-        config = _decode(resource, request.config) or {}
-        self._try(call, lambda: call.problems.extend(resource.validate(config)))
-        return pb.ValidateResourceConfig.Response(diagnostics=_diagnostics(call))
+        resource = self._resource(request.type_name)
+        diagnostics = self._validate(resource, resource.get_schema(), request)
+        return pb.ValidateResourceConfig.Response(diagnostics=diagnostics)
 
     def ValidateDataResourceConfig(
         self, request: Any, context: object
     ) -> pb.ValidateDataResourceConfig.Response:
-        call, source = self._call(), self._data_source(request.type_name)
-        config = _decode(source, request.config) or {}
-        self._try(call, lambda: call.problems.extend(source.validate(config)))
-        return pb.ValidateDataResourceConfig.Response(diagnostics=_diagnostics(call))
+        source = self._data_source(request.type_name)
+        diagnostics = self._validate(source, source.get_schema(), request)
+        return pb.ValidateDataResourceConfig.Response(diagnostics=diagnostics)
+
+    def _validate(
+        self, block: HeadraceProvider | Block, schema: BlockSchema, request: Any
+    ) -> list[pb.Diagnostic]:
+        call = self._call()
+        config = _decode(schema, request.config) or {}
+        self._try(call, lambda: call.problems.extend(block.validate(config)))
+        return _diagnostics(call)
 
     # --- resources ---
 
@@ -105,7 +109,7 @@ class Servicer(ProviderServicer):
 
     def ReadResource(self, request: Any, context: object) -> pb.ReadResource.Response:
         call, resource = self._call(), self._resource(request.type_name)
-        prior = _decode(resource, request.current_state) or {}
+        prior = _decode(resource.get_schema(), request.current_state) or {}
         state = self._try(call, lambda: resource.read(call, prior))
         if call.has_failed:
             state = prior
@@ -115,8 +119,8 @@ class Servicer(ProviderServicer):
 
     def PlanResourceChange(self, request: Any, context: object) -> pb.PlanResourceChange.Response:
         call, resource = self._call(), self._resource(request.type_name)
-        prior = _decode(resource, request.prior_state)
-        config = _decode(resource, request.config)
+        prior = _decode(resource.get_schema(), request.prior_state)
+        config = _decode(resource.get_schema(), request.config)
         if config is None:
             self._try(call, lambda: resource.plan_deletion(call, prior or {}))
             return pb.PlanResourceChange.Response(diagnostics=_diagnostics(call))
@@ -138,8 +142,8 @@ class Servicer(ProviderServicer):
 
     def ApplyResourceChange(self, request: Any, context: object) -> pb.ApplyResourceChange.Response:
         call, resource = self._call(), self._resource(request.type_name)
-        prior = _decode(resource, request.prior_state)
-        planned = _decode(resource, request.planned_state)
+        prior = _decode(resource.get_schema(), request.prior_state)
+        planned = _decode(resource.get_schema(), request.planned_state)
 
         def change() -> Values | None:
             if self._stopping.is_set():
@@ -172,7 +176,7 @@ class Servicer(ProviderServicer):
 
     def ReadDataSource(self, request: Any, context: object) -> pb.ReadDataSource.Response:
         call, source = self._call(), self._data_source(request.type_name)
-        config = _decode(source, request.config) or {}
+        config = _decode(source.get_schema(), request.config) or {}
         found = self._try(call, lambda: source.read(call, config))
         return pb.ReadDataSource.Response(
             state=_encode(source.get_schema(), found), diagnostics=_diagnostics(call)
@@ -222,8 +226,8 @@ def _problem_of(error: Exception) -> Problem:
     return Problem(f"{type(error).__name__}: {error}", BUG)
 
 
-def _decode(block: Block, value: pb.DynamicValue) -> Values | None:
-    return block.get_schema().decode(read_dynamic_value(value))
+def _decode(schema: BlockSchema, value: pb.DynamicValue) -> Values | None:
+    return schema.decode(read_dynamic_value(value))
 
 
 def _encode(schema: BlockSchema, state: Values | None) -> pb.DynamicValue:

@@ -18,6 +18,7 @@ from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
 from headrace.provider.values import Values, is_known
+from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin
@@ -165,7 +166,6 @@ class TopicResource(Resource):
 
     def create(self, call: ResourceCall, planned: Values) -> Values:
         from headrace.client.errors import BrokerError
-        from headrace.wire.errors import ErrorCode
 
         with admin_client(planned["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
             try:
@@ -196,7 +196,6 @@ class TopicResource(Resource):
 
     def delete(self, call: ResourceCall, prior: Values) -> None:
         from headrace.client.errors import BrokerError
-        from headrace.wire.errors import ErrorCode
 
         self.plan_deletion(call, prior)
         with admin_client(prior["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.agent import configuration
+from headrace.coordination.errors import CoordinationError
 from headrace.provider import holdings
 from headrace.provider.clusters import PLAN_TIMEOUT_S, admin_client
 from headrace.provider.unit_kind import UnitKind
 from headrace.provider.unit_resource import UnitResource
 from headrace.provider.values import Values
+from headrace.warehouse.hdfs.errors import HdfsError
 
 # ZooKeeper's `preAllocSize` as the agent configures it: the size of a transaction log once there is one.
 TRANSACTION_LOG_MIN_BYTES: Final = 1 << 20
@@ -29,9 +31,6 @@ class ZooKeeperResource(UnitResource):
     )
 
     def check_empty(self, state: Values) -> None:
-        # Late here and below: each client's import is slow, and only a deletion needs it.
-        from headrace.coordination.errors import CoordinationError
-
         what = f"ZooKeeper {state['name']}"
         try:
             topics = holdings.topics_in(state["listen"], self.context.deleted_topics)
@@ -63,6 +62,7 @@ class BrokerResource(UnitResource):
     )
 
     def check_empty(self, state: Values) -> None:
+        # Late: the import is slow, and only a deletion needs it.
         from headrace.client.errors import ClientError
 
         what = f"Broker {state['name']}"
@@ -150,8 +150,6 @@ class WarehouseResource(UnitResource):
     )
 
     def check_empty(self, state: Values) -> None:
-        from headrace.warehouse.hdfs.errors import HdfsError
-
         what = f"Warehouse {state['name']}"
         try:
             held = holdings.of_warehouse(f"http://{state['listen_host']}:{int(state['http_port'])}")

@@ -14,21 +14,13 @@ locals {
   }
 
   # On a host with a network: the last number of the address, and the port. On a host with one address: the port.
-  in_network = {
-    zookeeper           = { unit = "zookeeper", number = 2, port = 2181 }
-    registry            = { unit = "registry", number = 3, port = 8081 }
-    balancer            = { unit = "balancer", number = 3, port = 9092 }
-    balancer-status     = { unit = "balancer", number = 3, port = 8084 }
-    balancer-statistics = { unit = "balancer", number = 3, port = 8404 }
-    auditor             = { unit = "auditor", number = 4, port = 8082 }
-  }
-  on_address = {
-    zookeeper           = 2181
-    registry            = 8081
-    balancer            = 9090
-    balancer-status     = 9091
-    balancer-statistics = 8404
-    auditor             = 8082
+  places = {
+    zookeeper           = { unit = "zookeeper", number = 2, port = 2181, on_address = 2181 }
+    registry            = { unit = "registry", number = 3, port = 8081, on_address = 8081 }
+    balancer            = { unit = "balancer", number = 3, port = 9092, on_address = 9090 }
+    balancer-status     = { unit = "balancer", number = 3, port = 8084, on_address = 9091 }
+    balancer-statistics = { unit = "balancer", number = 3, port = 8404, on_address = 8404 }
+    auditor             = { unit = "auditor", number = 4, port = 8082, on_address = 8082 }
   }
   # Broker → the number of brokers with a lower id on its host.
   broker_ranks = {
@@ -38,29 +30,24 @@ locals {
 
   planned = merge(
     {
-      for what, place in local.in_network :
+      for what, place in local.places :
       what => (
         local.hosts[local.unit_hosts[place.unit]].network == null
-        ? "${local.hosts[local.unit_hosts[place.unit]].address}:${local.on_address[what]}"
+        ? "${local.hosts[local.unit_hosts[place.unit]].address}:${place.on_address}"
         : "${local.hosts[local.unit_hosts[place.unit]].network}.${place.number}:${place.port}"
       )
     },
-    {
-      for id, host in local.broker_hosts :
-      "broker-${id}" => (
-        local.hosts[host].network == null
-        ? "${local.hosts[host].address}:${9092 + 2 * local.broker_ranks[id]}"
-        : "${local.hosts[host].network}.${10 + tonumber(id)}:9092"
-      )
-    },
-    {
-      for id, host in local.broker_hosts :
-      "front-${id}" => (
-        local.hosts[host].network == null
-        ? "${local.hosts[host].address}:${9093 + 2 * local.broker_ranks[id]}"
-        : "${local.hosts[host].network}.${10 + tonumber(id)}:9093"
-      )
-    },
+    # A broker's front, where the balancer connects, is on the port after the broker's own.
+    [
+      for what, offset in { broker = 0, front = 1 } : {
+        for id, host in local.broker_hosts :
+        "${what}-${id}" => (
+          local.hosts[host].network == null
+          ? "${local.hosts[host].address}:${9092 + offset + 2 * local.broker_ranks[id]}"
+          : "${local.hosts[host].network}.${10 + tonumber(id)}:${9092 + offset}"
+        )
+      }
+    ]...
   )
   listen = merge(local.planned, var.listen)
 
