@@ -1,8 +1,7 @@
-"""An example of work that follows sealed hours: how many different users each day saw.
+"""An example of a DAG that runs on sealed hours: counts the distinct users of each day.
 
-It is scheduled on the asset `page-view`, which changes only when an hour is sealed. Each sealed hour stands
-for its day, so that a day is computed again when one more of its hours is sealed, or sealed anew with late
-events.
+It is scheduled on the asset `page-view`, which is updated only when an hour is sealed. Each sealed hour maps
+to its day, so a day is computed again when another of its hours is sealed, or sealed again with late events.
 """
 
 from pathlib import Path
@@ -17,7 +16,7 @@ OUTPUT = "/derived/daily-active-users"
 
 with DAG(
     "daily-active-users",
-    description="Counts the different users of each day, of the hours that are sealed.",
+    description="Counts the distinct users of each day, from its sealed hours.",
     schedule=PartitionedAssetTimetable(
         assets=sealed_asset("page-view"), default_partition_mapper=StartOfDayMapper()
     ),

@@ -1,4 +1,4 @@
-"""A load DAG and a seal DAG for every topic of `topics.yaml`, and for every load put to this host's agent."""
+"""A load DAG and a seal DAG for every topic in `topics.yaml`, and for every load put to this host's agent."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ from headrace.airflow.topics import read_loads, read_topics
 PUT = {plan.topic: plan for plan in read_loads()}
 LISTED = [plan for plan in read_topics(Path(__file__).with_name("topics.yaml")) if plan.topic not in PUT]
 
-# Airflow finds DAGs among a module's globals. Who has put a load, by Terraform say, means it to run.
+# Airflow looks for DAGs among a module's globals. A load put to the agent (by Terraform, say) is not paused.
 globals().update(dags_of(LISTED) | dags_of(PUT.values(), starts_paused=False))

@@ -1,7 +1,7 @@
-"""Terraform at work: a folder of HCL, the real `terraform`, and the provider as `make terraform` sets it up.
+"""The real `terraform` on folders of HCL, with the provider that `make terraform` installs.
 
-Owns `Workspace`. Fixture: `workspace`, a factory of initialised folders; the tests are skipped where there is
-no terraform, or no provider.
+Owns `Workspace`. Fixture: `workspace`, a factory of initialised folders; skips tests if terraform or the
+provider is missing.
 """
 
 import json
@@ -30,7 +30,7 @@ terraform {
 
 
 class Workspace:
-    """One folder of HCL, and its state."""
+    """One folder of HCL and its state."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Workspace:
         (self.folder / "main.tf").write_text(BEGIN + text)
 
     def run(self, *words: str, code: int | None = 0) -> str:
-        """What the command says; it must end with `code` (None: with any)."""
+        """Returns the command's output; it must exit with `code` (None: with any)."""
         done = subprocess.run(
             self._command(*words),
             cwd=self.folder,
@@ -60,11 +60,11 @@ class Workspace:
         return self.run("apply", "-auto-approve", code=code)
 
     def plan(self, *words: str, code: int = 2) -> str:
-        """The plan; by default there must be changes."""
+        """Returns the plan; by default it must have changes."""
         return self.run("plan", "-detailed-exitcode", *words, code=code)
 
     def interrupt_apply(self, once: Callable[[], bool]) -> str:
-        """Ctrl-C, which all processes of a terminal get, once something is true in the middle of an apply."""
+        """Interrupts an apply by Ctrl-C, as a terminal does, as soon as `once()` is true."""
         process = subprocess.Popen(
             self._command("apply", "-auto-approve"),
             cwd=self.folder,
@@ -79,14 +79,14 @@ class Workspace:
             while process.poll() is None and not once():
                 time.sleep(0.1)
             os.killpg(process.pid, signal.SIGINT)
-            said, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
-            return said
+            output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+            return output
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def attributes(self, address: str) -> dict[str, Any]:
-        """A resource as the state has it; its `status` is there when it is to be replaced."""
+        """Returns a resource in the state; it has a `status` if it is to be replaced."""
         kind, _, name = address.partition(".")
         state = json.loads((self.folder / "terraform.tfstate").read_text())
         for each in state["resources"]:
@@ -103,7 +103,7 @@ class Workspace:
 
 @pytest.fixture(scope="session")
 def terraform() -> None:
-    """There is a terraform, and the provider."""
+    """Skips the test if terraform or the provider is missing."""
     if shutil.which("terraform") is None:
         pytest.skip("there is no terraform on the PATH")
     if not (VENV / "terraform.rc").exists():

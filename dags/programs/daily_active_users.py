@@ -1,8 +1,7 @@
-"""Spark: the different users of one day of page views, by datacenter, of its sealed hours.
+"""Counts the distinct users of one day of page views with Spark, by datacenter, from its sealed hours.
 
-A user is a member where one was signed in, else the client's address. The day's result replaces an earlier
-one: `<output>/day=YYYY-MM-DD/`, columns `datacenter`, `users`, `views`, `hours` (how many hours were
-sealed).
+A user is a signed-in member, else a client address. The result replaces an earlier one of the same day, in
+`<output>/day=YYYY-MM-DD/`, with columns `datacenter`, `users`, `views`, `hours` (the number of sealed hours).
 """
 
 from __future__ import annotations

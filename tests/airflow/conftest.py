@@ -1,4 +1,4 @@
-"""Airflow for tests: a home that exists before Airflow is imported, and a database when one is asked for."""
+"""Airflow for tests: a home that exists before Airflow is imported, a database, connections."""
 
 import importlib.metadata
 import json
@@ -6,12 +6,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-# The builders of an audited world are the audit tests'.
+# For the fixtures of the main environment's tests, such as fix_audit_world.
 sys.path.append(str(Path(__file__).parents[1]))
 DAGS = Path(__file__).parents[2] / "dags"
 
@@ -19,16 +19,16 @@ if not list(importlib.metadata.distributions(name="apache-airflow-core")):
     # Collected by the project's own pytest, in the main environment: nothing here can be imported there.
     collect_ignore_glob = ["*.py"]
 else:
-    from headrace.airflow.home import Settings, write_home
+    from headrace.airflow.home import AirflowSettings, write_home
 
-    # The configuration is read once, at import, so that the home has to be there before any test module is.
+    # Airflow reads its configuration at import, so its home must exist before any test module is imported.
     HOME = Path(tempfile.mkdtemp(prefix="headrace-airflow-"))
     os.environ["AIRFLOW_HOME"] = str(HOME)
-    # Airflow's own folder of DAGs: those that are shipped, with short waits and without retries.
+    # The DAG folder: the DAGs of the repository, with short waits and without retries.
     shutil.copytree(DAGS, HOME / "dags")
     (HOME / "dags" / "topics.yaml").write_text("topics: {page-view: {owner: a, audit_wait: 2s, retries: 0}}")
-    write_home(Settings(home=HOME, listen="127.108.9.1:8080", dags=HOME / "dags"))
-    # A real HDFS: `hdfs`. Imported, since only the top conftest may name plugins.
+    write_home(AirflowSettings(home=HOME, listen="127.108.9.1:8080", dags=HOME / "dags"))
+    # The fixture `hdfs`. Imported, because only the top conftest may name plugins.
     from fix_hdfs import hdfs, java_jars  # noqa: F401
 
 
@@ -44,7 +44,7 @@ def airflow_home() -> Path:
 
 @pytest.fixture(scope="session")
 def airflow_database(airflow_home: Path) -> Iterator[Path]:
-    """A migrated SQLite database with no connections; gives its home."""
+    """A migrated SQLite database without connections; yields its home."""
     from headrace.airflow.database import prepare
 
     prepare(connections={})
@@ -60,8 +60,18 @@ def main_python() -> Path:
 
 
 @pytest.fixture
-def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, main_python: Path) -> dict[str, str]:
-    """The extra of `headrace_default` and `spark_default` as the environment has them for this test."""
+def set_connection(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Defines a connection, by id and fields, for the rest of the test."""
+
+    def set_one(conn_id: str, fields: Mapping[str, object]) -> None:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
+
+    return set_one
+
+
+@pytest.fixture
+def connection(set_connection: Callable[..., None], tmp_path: Path, main_python: Path) -> dict[str, str]:
+    """Defines `headrace_default` and `spark_default`; returns the extra of the former."""
     extra = {
         "bootstrap": "127.108.9.2:9092",
         "registry_url": "http://127.108.9.3:8081",
@@ -70,11 +80,7 @@ def connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, main_python: Pat
         "audit_store": f"sqlite:///{tmp_path}/audit.db",
         "python": str(main_python),
     }
-    set_connection(monkeypatch, "headrace_default", {"conn_type": "headrace", "extra": extra})
+    set_connection("headrace_default", {"conn_type": "headrace", "extra": extra})
     spark = {"conn_type": "spark", "host": "local[1]", "extra": {"deploy-mode": "client"}}
-    set_connection(monkeypatch, "spark_default", spark)
+    set_connection("spark_default", spark)
     return extra
-
-
-def set_connection(monkeypatch: pytest.MonkeyPatch, conn_id: str, fields: dict[str, object]) -> None:
-    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))

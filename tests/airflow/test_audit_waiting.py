@@ -1,4 +1,4 @@
-"""Waiting for the audit: proofs out of a real store, the sensor, its trigger, the report page."""
+"""Waiting for the audit: proofs from a real store, the sensor, its trigger, the report page."""
 
 import asyncio
 import json
@@ -31,12 +31,12 @@ def store(connection: dict[str, str]) -> AuditStore:
 
 
 def fill(store: AuditStore, *, lost: int = 0, loaded: bool = True) -> None:
-    """All tiers speak about a hundred events of `HOUR`; the first `lost` batches of ten never arrived."""
+    """Makes all tiers report a hundred events of `HOUR`; the first `lost` batches of ten never arrived."""
     log = PartitionBytes()
     for batch in HANDED_OVER[lost:]:
         log.append(batch.encode())
-    said = everything_reported(HANDED_OVER, {0: log})
-    store.fold(said if loaded else said[:-1])
+    reports = everything_reported(HANDED_OVER, {0: log})
+    store.fold(reports if loaded else reports[:-1])
 
 
 def test_a_complete_hour_is_proven_with_its_counts_and_addresses(
@@ -101,18 +101,18 @@ def sensor(**more: Any) -> AuditCompleteSensor:
 
 def test_the_sensor_is_satisfied_by_a_proof_without_ever_deferring(store: AuditStore) -> None:
     fill(store)
-    (said,) = sensor(deferrable=True).execute({})
-    assert (said["hour"], said["status"]) == (HOUR, "complete")
+    (proof,) = sensor(deferrable=True).execute({})
+    assert (proof["hour"], proof["status"]) == (HOUR, "complete")
 
 
 def test_the_sensor_fails_at_once_on_a_loss_with_the_audits_words(store: AuditStore) -> None:
     fill(store, lost=1)
     with pytest.raises(AirflowFailException, match=f"page-view: {HOUR} is lost: 10 events of"):
         sensor().execute({})
-    (said,) = sensor(until="decided").execute({})
-    assert said["status"] == "lost"
-    (said,) = sensor(completeness=0.9).execute({})
-    assert said["arrived"] == 90
+    (proof,) = sensor(until="decided").execute({})
+    assert proof["status"] == "lost"
+    (proof,) = sensor(completeness=0.9).execute({})
+    assert proof["arrived"] == 90
 
 
 def test_the_sensor_gives_up_in_time_and_says_what_it_waited_for(store: AuditStore) -> None:
@@ -122,8 +122,8 @@ def test_the_sensor_gives_up_in_time_and_says_what_it_waited_for(store: AuditSto
 
 def test_an_hour_without_events_is_complete_when_every_tier_says_so(store: AuditStore) -> None:
     fill(store)
-    (said,) = sensor(hours=OTHER_HOUR).execute({})
-    assert (said["status"], said["handed_over"], said["arrived"]) == ("complete", 0, 0)
+    (proof,) = sensor(hours=OTHER_HOUR).execute({})
+    assert (proof["status"], proof["handed_over"], proof["arrived"]) == ("complete", 0, 0)
 
 
 def test_a_deferred_sensor_ends_as_its_trigger_says(store: AuditStore) -> None:
@@ -148,8 +148,8 @@ def test_a_deferred_sensor_ends_as_its_trigger_says(store: AuditStore) -> None:
 
     event = asyncio.run(fill_later())
     assert event.payload["decided"] is True
-    (said,) = sensor().execute_complete({}, event.payload)
-    assert (said["status"], said["arrived"]) == ("complete", 100)
+    (proof,) = sensor().execute_complete({}, event.payload)
+    assert (proof["status"], proof["arrived"]) == ("complete", 100)
 
 
 def test_a_trigger_stops_at_its_deadline(store: AuditStore, connection: dict[str, str]) -> None:

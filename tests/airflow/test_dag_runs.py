@@ -1,10 +1,11 @@
 """Runs of the DAGs in this process (`dag.test()`): a real HDFS, a real audit store, real asset events.
 
-Spark alone is a stand-in: the load's program adds to the commit log what a load would. With Spark, brokers
-and a scheduler it is the turn of `tests/dags`.
+Only Spark is a stand-in: the tests commit what a load would commit. `tests/dags` runs the DAGs with Spark,
+brokers and a scheduler.
 """
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from airflow.sdk import DAG
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from conftest import set_connection
 from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
 from fix_hdfs import HdfsProcess
 from headrace.audit.store import AuditStore
@@ -32,7 +32,7 @@ HOUR_NAMES = {HOUR_A: "2015-05-17T11:00:00", HOUR_A + HOUR_MS: "2015-05-17T12:00
 
 
 def load(hdfs: HdfsProcess, rows: dict[int, int]) -> Manifest:
-    """Commits what a load of so many rows in each hour commits."""
+    """Commits what a load of these rows (hour → count) would commit."""
     with hdfs.client() as client:
         log = CommitLog(client, TopicPaths(ROOT, TOPIC))
         sequence = log.state().next_sequence
@@ -50,7 +50,7 @@ def load(hdfs: HdfsProcess, rows: dict[int, int]) -> Manifest:
 
 
 class World:
-    """A warehouse and an audit that agree, or not."""
+    """A warehouse and an audit store."""
 
     def __init__(self, hdfs: HdfsProcess, store: AuditStore) -> None:
         self.hdfs, self.store = hdfs, store
@@ -59,7 +59,7 @@ class World:
         load(self.hdfs, rows)
 
     def account_for(self, rows: dict[int, int], *, lost: int = 0) -> None:
-        """The audit's tiers speak of so many events an hour; the first `lost` of all never arrived."""
+        """Makes all tiers report these events (hour → count); the first `lost` of all never arrived."""
         batches, first = [], 0
         for hour_ms, count in rows.items():
             batches += [Batch(0, 7, 0, first + n, 1, hour_ms) for n in range(count)]
@@ -70,7 +70,7 @@ class World:
         self.store.fold(everything_reported(batches, {0: log}))
 
     def sealed(self) -> dict[int, tuple[int, int]]:
-        """By hour the version and rows of its seal."""
+        """Returns version and rows of each hour's seal."""
         with self.hdfs.client() as client:
             found = seals(client, TopicPaths(ROOT, TOPIC))
         return {hour_ms: (seal.version, seal.rows) for hour_ms, seal in found.items()}
@@ -81,10 +81,10 @@ def world(
     hdfs: HdfsProcess,
     connection: dict[str, str],
     airflow_database: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    set_connection: Callable[..., None],
 ) -> World:
     extra = {**connection, "webhdfs_url": hdfs.webhdfs_url, "hdfs_url": hdfs.hdfs_url}
-    set_connection(monkeypatch, "headrace_default", {"conn_type": "headrace", "extra": extra})
+    set_connection("headrace_default", {"conn_type": "headrace", "extra": extra})
     with hdfs.client() as client:
         client.delete(ROOT)
     return World(hdfs, AuditStore(connection["audit_store"]))
@@ -125,10 +125,10 @@ def test_sealed_hours_become_events_with_addresses_and_counts(world: World, dags
     assert world.sealed() == {hour_ms: (1, count) for hour_ms, count in rows.items()}
     events = events_of(run, TOPIC)
     assert set(events) == {*HOUR_NAMES.values(), "2015-05-18T11:00:00"}
-    said = events["2015-05-17T12:00:00"]["hours"]["2015-05-17T12:00:00"]
-    assert (said["version"], said["rows"], said["completeness"]) == (1, 2, 1.0)
-    assert said["counts"]["west"]["warehouse"] == 2
-    assert said["addresses"]["west"]["0"][1] > 0
+    seal = events["2015-05-17T12:00:00"]["hours"]["2015-05-17T12:00:00"]
+    assert (seal["version"], seal["rows"], seal["completeness"]) == (1, 2, 1.0)
+    assert seal["counts"]["west"]["warehouse"] == 2
+    assert seal["addresses"]["west"]["0"][1] > 0
     # Nothing is due any more: the next run seals nothing, and no asset changes.
     again = dags[f"seal-{TOPIC}"].test()
     assert str(again.state) == "success"
@@ -159,9 +159,9 @@ def test_a_loss_leaves_its_hour_unsealed_and_fails_the_run_in_the_audits_words(
     # Its neighbours are sealed all the same.
     assert world.sealed() == {HOUR_A + HOUR_MS: (1, 2), NEXT_DAY: (1, 4)}
     assert set(events_of(run, TOPIC)) == {"2015-05-17T12:00:00", "2015-05-18T11:00:00"}
-    said = capsys.readouterr().out + caplog.text
-    assert f"{TOPIC}: 1 hour is not sealed: {HOUR_NAMES[HOUR_A]} is lost: 1 event of {TOPIC}, west" in said
-    assert "sequence 0 of partition 0" in said
+    output = capsys.readouterr().out + caplog.text
+    assert f"{TOPIC}: 1 hour is not sealed: {HOUR_NAMES[HOUR_A]} is lost: 1 event of {TOPIC}, west" in output
+    assert "sequence 0 of partition 0" in output
 
 
 def test_hours_that_the_audit_knows_nothing_of_fail_the_run_when_their_time_is_up(
@@ -198,9 +198,15 @@ def test_an_hour_is_left_alone_until_its_grace_is_over(world: World, dags: dict[
 
 
 def test_hdfs_out_of_reach_fails_the_run_and_says_so(
-    world: World, dags: dict[str, DAG], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World,
+    dags: dict[str, DAG],
+    set_connection: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(Hdfs.__init__.__kwdefaults__, "patience_s", 0.1)
+    defaults = Hdfs.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "patience_s", 0.1)
     extra = {
         "bootstrap": "127.108.9.2:9092",
         "registry_url": "http://127.108.9.3:8081",
@@ -209,7 +215,7 @@ def test_hdfs_out_of_reach_fails_the_run_and_says_so(
         "audit_store": "sqlite://",
         "python": sys.executable,
     }
-    set_connection(monkeypatch, "headrace_default", {"conn_type": "headrace", "extra": extra})
+    set_connection("headrace_default", {"conn_type": "headrace", "extra": extra})
     run = dags[f"seal-{TOPIC}"].test()
     assert str(run.state) == "failed"
     assert states(run)["hours_due"] == states(run)["every_hour_sealed"] == "failed"

@@ -1,4 +1,4 @@
-"""The DAGs as Airflow reads them: which there are, how they hang together, what a bad topics.yaml says."""
+"""The DAGs as Airflow reads them: their tasks, schedules and assets, and the error for a bad topics.yaml."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ topics:
 
 
 def bag(folder: Path, home: Path | None = None) -> DagBag:
-    """The DAGs of a folder, with the loads of an agent's home or with none, never with this machine's."""
+    """Returns the DAGs of a folder, with the loads in an agent's home; without one, with no loads at all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_HOME", str(home or "/nowhere"))
         return DagBag(folder)
@@ -30,7 +30,7 @@ def bag(folder: Path, home: Path | None = None) -> DagBag:
 
 @pytest.fixture(scope="module")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DAG]:
-    """The DAGs of `dags/` with two topics instead of the ones it ships with."""
+    """The DAGs of `dags/`, with two topics of the tests' own."""
     folder = tmp_path_factory.mktemp("dags")
     shutil.copytree(REPOSITORY / "dags", folder, dirs_exist_ok=True)
     (folder / "topics.yaml").write_text(TWO_TOPICS)
@@ -55,8 +55,8 @@ def test_what_is_shipped_is_imported_without_errors() -> None:
 def test_a_load_that_was_put_to_the_agent_has_its_dags_and_they_are_switched_on(tmp_path: Path) -> None:
     (tmp_path / "loads").mkdir()
     for topic, schedule in (("clicks", None), ("page-view", "*/5 * * * *")):
-        said = {"owner": "web", "schedule": schedule}
-        (tmp_path / "loads" / f"{topic}.json").write_text(json.dumps(said))
+        load = {"owner": "web", "schedule": schedule}
+        (tmp_path / "loads" / f"{topic}.json").write_text(json.dumps(load))
     found = bag(REPOSITORY / "dags", tmp_path)
     assert not found.import_errors
     assert found.dags["load-page-view"].timetable.expression == "*/5 * * * *"

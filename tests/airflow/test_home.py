@@ -1,4 +1,4 @@
-"""Airflow's home: its configuration, its secrets, and the end of what an earlier life left behind."""
+"""Airflow's home: its configuration and secrets; processes that an earlier run left behind."""
 
 import json
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.airflow.home import Settings, configuration, write_home
+from headrace.airflow.home import AirflowSettings, configuration, write_home
 from headrace.airflow.run import end_leftovers, processes_in
 
 SECRET = {"fernet_key": "f", "secret_key": "s", "jwt_secret": "j"}
 
 
-def settings(home: Path, **more: str) -> Settings:
-    return Settings(home=home, listen="127.9.0.7:8080", dags=Path("/srv/dags"), **more)
+def settings(home: Path, **more: str) -> AirflowSettings:
+    return AirflowSettings(home=home, listen="127.9.0.7:8080", dags=Path("/srv/dags"), **more)
 
 
 def test_airflow_listens_where_the_site_says_and_nowhere_else(tmp_path: Path) -> None:

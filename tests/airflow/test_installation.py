@@ -1,4 +1,4 @@
-"""What a connection of type headrace says, and what is said when it says nonsense."""
+"""The fields of a connection of type headrace, and the errors for missing or invalid ones."""
 
 from pathlib import Path
 
@@ -6,19 +6,20 @@ import pytest
 
 from headrace.airflow.installation import FIELDS, ConnectionFieldError, Installation, parse_installation
 
-EXTRA = {
+PYTHON = "/srv/headrace/.venv/bin/python"
+ADDRESSES = {
     "bootstrap": "127.9.0.11:9092,127.9.0.12:9092",
     "registry_url": "http://127.9.0.3:8081",
     "hdfs_url": "hdfs://127.9.0.31:8020",
     "webhdfs_url": "http://127.9.0.31:9870",
     "audit_store": "sqlite:////srv/headrace/audit.db",
-    "python": "/srv/headrace/.venv/bin/python",
 }
+EXTRA = {**ADDRESSES, "python": PYTHON}
 
 
 def test_a_good_connection() -> None:
-    installation = parse_installation({**EXTRA, "note": "more is no harm"}, conn_id="c")
-    assert installation == Installation(**{**EXTRA, "python": Path(EXTRA["python"])})
+    installation = parse_installation({**EXTRA, "note": "other fields are ignored"}, conn_id="c")
+    assert installation == Installation(python=Path(PYTHON), **ADDRESSES)
     several = "http://127.9.0.3:8081,http://127.1.0.3:8081"
     assert parse_installation({**EXTRA, "registry_url": several}, conn_id="c").registry_url == several
     assert installation.spark_submit == Path("/srv/headrace/.venv/bin/spark-submit")
@@ -32,18 +33,18 @@ def test_a_missing_field_is_named_with_its_meaning(field: str, value: object) ->
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("bootstrap", "127.9.0.11", "bootstrap '127.9.0.11' is not HOST:PORT"),
         ("bootstrap", "a:1;b:2", "is not HOST:PORT"),
-        ("registry_url", "127.9.0.3:8081", "is not a URL of http or https"),
-        ("registry_url", "http://127.9.0.3:8081,127.1.0.3", "is not a URL of http or https"),
-        ("webhdfs_url", "hdfs://127.9.0.31:8020", "is not a URL of http or https"),
-        ("hdfs_url", "127.9.0.31:8020", "is not a URL of hdfs"),
+        ("registry_url", "127.9.0.3:8081", "is not a URL with http:// or https://"),
+        ("registry_url", "http://127.9.0.3:8081,127.1.0.3", "is not a URL with http:// or https://"),
+        ("webhdfs_url", "hdfs://127.9.0.31:8020", "is not a URL with http:// or https://"),
+        ("hdfs_url", "127.9.0.31:8020", "is not a URL with hdfs://"),
         ("python", ".venv/bin/python", "is not an absolute path"),
     ],
 )
-def test_nonsense_is_named_with_its_value(field: str, value: str, said: str) -> None:
+def test_an_invalid_field_is_named_with_its_value(field: str, value: str, message: str) -> None:
     with pytest.raises(ConnectionFieldError, match="connection c: ") as error:
         parse_installation({**EXTRA, field: value}, conn_id="c")
-    assert said in str(error.value)
+    assert message in str(error.value)

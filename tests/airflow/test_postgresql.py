@@ -73,7 +73,8 @@ def postgresql() -> Iterator[str]:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        command = [binaries / "postgres", "-D", data, "-h", HOST, "-p", str(port), "-k", data, "-F"]
+        options = f"-D {data} -h {HOST} -p {port} -k {data} -F"
+        command = [str(binaries / "postgres"), *options.split()]
         with subprocess.Popen(
             command, user=user, cwd="/", stderr=subprocess.DEVNULL, preexec_fn=die_with_parent
         ) as server:
@@ -84,7 +85,7 @@ def postgresql() -> Iterator[str]:
                 connection.execute(text("CREATE DATABASE airflow"))
             engine.dispose()
             yield f"{url}/airflow"
-            # Fast shutdown: whoever is still connected is cut off.
+            # Fast shutdown: disconnects remaining clients.
             server.send_signal(signal.SIGINT)
 
 
@@ -142,9 +143,9 @@ def test_airflow_runs_a_dag_over_postgresql(postgresql: str, tmp_path: Path) -> 
                     break
             except httpx.HTTPError:
                 pass
-            said = (tmp_path / "log").read_text()[-3000:]
+            output = (tmp_path / "log").read_text()[-3000:]
             assert api.poll() is None and time.monotonic() < deadline, (
-                f"the api-server does not start:\n{said}"
+                f"the api-server does not start:\n{output}"
             )
             time.sleep(0.2)
         start("scheduler")

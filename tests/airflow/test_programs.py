@@ -1,7 +1,7 @@
-"""Programs of the main environment as tasks start them: what they are told, how they end, how they die.
+"""Programs of the main environment as tasks run them: their arguments, their results, their end.
 
-The submitter is a stand-in here, a shell script beside the interpreter as PySpark's own is; a real
-spark-submit is in `test_real_spark.py` and in the end-to-end tests.
+spark-submit is a stand-in, a shell script beside the interpreter like PySpark's own; the end-to-end tests use
+the real one.
 """
 
 import json
@@ -9,13 +9,13 @@ import multiprocessing
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from conftest import set_connection
 from headrace.airflow import operators
 from headrace.airflow.operators import (
     LoadTopicOperator,
@@ -25,10 +25,10 @@ from headrace.airflow.operators import (
     problems_in,
     read_result,
 )
-from headrace.airflow.spark import conf_of, reason
+from headrace.airflow.spark import conf_of, error_in
 from headrace.warehouse.session import worker_environment
 
-# Writes its arguments beside itself, then does what the file `then.py` there says.
+# Writes its arguments to started.json beside itself, then runs then.py from there.
 STAND_IN = """#!/bin/sh
 exec {python} "$(dirname "$0")/stand_in.py" "$@"
 """
@@ -38,16 +38,16 @@ from pathlib import Path
 here = Path(__file__).parent
 names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "HEADRACE_PYTHON")
 python = {name: os.environ.get(name) for name in names}
-told = {"arguments": sys.argv[1:], "python": python, "pid": os.getpid()}
-(here / "told.tmp").write_text(json.dumps(told))
-(here / "told.tmp").rename(here / "told.json")
+started = {"arguments": sys.argv[1:], "python": python, "pid": os.getpid()}
+(here / "started.tmp").write_text(json.dumps(started))
+(here / "started.tmp").rename(here / "started.json")
 result = Path(sys.argv[sys.argv.index("--result") + 1])
 exec((here / "then.py").read_text())
 """
 
 
 class Main:
-    """A made-up main environment: its interpreter's folder holds the stand-in."""
+    """A stand-in for the main environment: a folder with `python` and `spark-submit`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,22 +62,28 @@ class Main:
         (self.folder / "then.py").write_text(code)
 
     @property
-    def told(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads((self.folder / "told.json").read_text())
-        return said
+    def started(self) -> dict[str, Any]:
+        """Arguments, interpreters and pid of the last program that was started."""
+        started: dict[str, Any] = json.loads((self.folder / "started.json").read_text())
+        return started
 
-    def told_after(self, option: str) -> str:
-        arguments: list[str] = self.told["arguments"]
+    def value_of(self, option: str) -> str:
+        arguments: list[str] = self.started["arguments"]
         return arguments[arguments.index(option) + 1]
 
 
 @pytest.fixture
-def main(tmp_path: Path, connection: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Main:
+def main(
+    tmp_path: Path,
+    connection: dict[str, str],
+    set_connection: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Main:
     folder = tmp_path / "main" / "bin"
     folder.mkdir(parents=True)
     made = Main(folder)
-    fields: dict[str, object] = {"conn_type": "headrace", "extra": {**connection, "python": str(made.python)}}
-    set_connection(monkeypatch, "headrace_default", fields)
+    extra = {**connection, "python": str(made.python)}
+    set_connection("headrace_default", {"conn_type": "headrace", "extra": extra})
     monkeypatch.setattr("headrace.airflow.spark.spark_conf", lambda *, local: {"spark.is.local": local})
     return made
 
@@ -100,20 +106,20 @@ def test_a_load_is_submitted_with_the_connections_addresses(main: Main, connecti
     main.then("result.write_text(json.dumps([{'topic': 'page-view', 'rows': 7}]))")
     task = load(conf={"spark.speculation": True}, until="2015-05-18T00:00:00+00:00", root="/elsewhere")
     assert task.execute({"ti": NoTask()}) == {"topic": "page-view", "rows": 7}
-    arguments = main.told["arguments"]
+    arguments = main.started["arguments"]
     job = str(Path(operators.__file__).parents[1] / "warehouse" / "job.py")
     assert Path(job).exists()
-    submitted, told = arguments[: arguments.index(job)], arguments[arguments.index(job) + 1 :]
+    submitted, options = arguments[: arguments.index(job)], arguments[arguments.index(job) + 1 :]
     assert submitted[:2] == ["--master", "local[1]"]
     assert {"spark.is.local=True", "spark.speculation=true"} <= set(submitted)
-    assert told[:2] == ["load", "page-view"]
-    assert main.told_after("--bootstrap") == connection["bootstrap"]
-    assert main.told_after("--registry-url") == connection["registry_url"]
-    assert main.told_after("--hdfs-url") == connection["hdfs_url"]
-    assert main.told_after("--webhdfs-url") == connection["webhdfs_url"]
-    assert main.told_after("--root") == "/elsewhere"
-    assert main.told_after("--until") == "2015-05-18T00:00:00+00:00"
-    assert main.told["python"] == {
+    assert options[:2] == ["load", "page-view"]
+    assert main.value_of("--bootstrap") == connection["bootstrap"]
+    assert main.value_of("--registry-url") == connection["registry_url"]
+    assert main.value_of("--hdfs-url") == connection["hdfs_url"]
+    assert main.value_of("--webhdfs-url") == connection["webhdfs_url"]
+    assert main.value_of("--root") == "/elsewhere"
+    assert main.value_of("--until") == "2015-05-18T00:00:00+00:00"
+    assert main.started["python"] == {
         "PYSPARK_PYTHON": worker_environment("")["PYSPARK_PYTHON"],
         "PYSPARK_DRIVER_PYTHON": worker_environment("")["PYSPARK_PYTHON"],
         "HEADRACE_PYTHON": str(main.python),
@@ -124,8 +130,8 @@ def test_a_load_is_submitted_with_the_connections_addresses(main: Main, connecti
 
 def test_an_empty_until_bounds_nothing_and_a_gap_must_be_accepted(main: Main) -> None:
     load(until="", accept_gap=True).execute({"ti": NoTask()})
-    assert "--until" not in main.told["arguments"]
-    assert "--accept-gap" in main.told["arguments"]
+    assert "--until" not in main.started["arguments"]
+    assert "--accept-gap" in main.started["arguments"]
 
 
 def test_a_dry_run_needs_no_spark_and_skips_with_the_plan(main: Main) -> None:
@@ -135,8 +141,8 @@ def test_a_dry_run_needs_no_spark_and_skips_with_the_plan(main: Main) -> None:
         load(dry_run="True").execute({"ti": task_instance})
     assert task_instance.pushed == {"plan": {"topic": "page-view", "ranges": []}}
     # The interpreter itself was started, not the submitter.
-    assert Path(main.told["arguments"][0]).name == "job.py"
-    assert "--dry-run" in main.told["arguments"]
+    assert Path(main.started["arguments"][0]).name == "job.py"
+    assert "--dry-run" in main.started["arguments"]
 
 
 def test_a_failed_program_fails_the_task_in_its_own_words(main: Main) -> None:
@@ -162,16 +168,16 @@ def test_a_verification_that_finds_something_is_not_tried_again(
     main.then("result.write_text(json.dumps([{'topic': 'a', 'problems': ['x is missing']}])); sys.exit(1)")
     with pytest.raises(AirflowFailException, match=r"^a: x is missing$"):
         task.execute({})
-    assert main.told["arguments"][1:4] == ["verify", "a", "b"]
-    assert main.told_after("--audit-store") == connection["audit_store"]
+    assert main.started["arguments"][1:4] == ["verify", "a", "b"]
+    assert main.value_of("--audit-store") == connection["audit_store"]
 
 
 def test_a_program_of_ones_own_gets_the_addresses_too(main: Main, connection: dict[str, str]) -> None:
     task = SparkProgramOperator(task_id="mine", program="/srv/mine.py", arguments=["--day", "2015-05-17"])
     assert task.execute({}) == [{}]
-    arguments = main.told["arguments"]
+    arguments = main.started["arguments"]
     assert arguments[arguments.index("/srv/mine.py") + 1 :][:2] == ["--day", "2015-05-17"]
-    assert main.told_after("--bootstrap") == connection["bootstrap"]
+    assert main.value_of("--bootstrap") == connection["bootstrap"]
     main.then("")
     assert task.execute({}) is None
 
@@ -190,11 +196,11 @@ def test_a_killed_task_kills_its_program(main: Main, dry_run: bool) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_for(lambda: (main.folder / "told.json").exists())
+    wait_for(lambda: (main.folder / "started.json").exists())
     task.on_kill()
     thread.join(10)
     assert len(ended) == 1
-    wait_for(lambda: not is_alive(main.told["pid"]))
+    wait_for(lambda: not is_alive(main.started["pid"]))
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -205,10 +211,10 @@ def test_a_program_dies_with_its_task(main: Main, dry_run: bool) -> None:
         target=lambda: load(dry_run=dry_run).execute({"ti": NoTask()}), daemon=True
     )
     task.start()
-    wait_for(lambda: (main.folder / "told.json").exists())
-    assert is_alive(main.told["pid"])
+    wait_for(lambda: (main.folder / "started.json").exists())
+    assert is_alive(main.started["pid"])
     task.kill()
-    wait_for(lambda: not is_alive(main.told["pid"]))
+    wait_for(lambda: not is_alive(main.started["pid"]))
     task.join()
 
 
@@ -216,7 +222,7 @@ def test_results_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     assert read_result(path) is None
     path.write_text('"' + "x" * (4 << 20) + '"')
-    with pytest.raises(ValueError, match="Airflow keeps at most"):
+    with pytest.raises(ValueError, match="more than 4194304"):
         read_result(path)
     many = problems_in([{"topic": "a", "problems": [str(n) for n in range(30)]}])
     assert len(many) == 21
@@ -244,8 +250,8 @@ def test_the_last_words_of_a_program_are_found() -> None:
         "  headrace warehouse: last ",
         "at java.lang",
     ]
-    assert reason(lines) == "last"
-    assert reason(["nothing of ours"]) is None
+    assert error_in(lines) == "last"
+    assert error_in(["nothing of ours"]) is None
 
 
 def is_alive(pid: int) -> bool:

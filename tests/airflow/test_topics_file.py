@@ -1,4 +1,4 @@
-"""topics.yaml: what a good file becomes, and what is said about a bad one."""
+"""topics.yaml: the plans of a valid file, and the errors of an invalid one."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -44,7 +44,7 @@ topics:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("topics: [", "topics.yaml is not YAML"),
         ("- page-view", "topics.yaml must be a mapping of names to values"),
@@ -70,10 +70,10 @@ topics:
         ("topics: {a: {owner: b, retries: -1}}", "retries -1 is not a number from 0 to 20"),
     ],
 )
-def test_an_error_names_topic_field_and_value(text: str, said: str) -> None:
+def test_an_error_names_topic_field_and_value(text: str, message: str) -> None:
     with pytest.raises(TopicsFileError, match=r"^[^\n]+$") as error:
         plans(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

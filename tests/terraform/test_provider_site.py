@@ -1,4 +1,4 @@
-"""By the real terraform on a whole site: HDFS with files, a ZooKeeper with topics, and how they are kept."""
+"""The real terraform on a whole site: HDFS with files and a ZooKeeper with topics are not deleted."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,9 +58,9 @@ resource "headrace_zookeeper" "east" {{
     folder.run("import", "headrace_zookeeper.east", "local/east-zookeeper")
     pids = [running_site.pid(name) for name in ("analysis-hdfs", "east-zookeeper")]
     with data_in(running_site):
-        said = " ".join(folder.run("destroy", "-auto-approve", code=1).split())
-    assert "Warehouse analysis-hdfs holds data" in said
-    assert "of HDFS. To have it destroyed nevertheless, set allow_data_loss = true" in said
-    assert "ZooKeeper east-zookeeper holds the registry of" in said
-    assert TOPIC in said
+        output = " ".join(folder.run("destroy", "-auto-approve", code=1).split())
+    assert "Warehouse analysis-hdfs holds data" in output
+    assert "of HDFS. To delete it nevertheless, set allow_data_loss = true" in output
+    assert "ZooKeeper east-zookeeper holds the registry of" in output
+    assert TOPIC in output
     assert [running_site.pid(name) for name in ("analysis-hdfs", "east-zookeeper")] == pids

@@ -1,6 +1,4 @@
-"""Topics and schemas by the real terraform, on a real broker that it starts: growth, refusals, and that no
-data is lost by mistake.
-"""
+"""Topics and schemas by the real terraform, on a real broker that it starts: changes, refusals, data kept."""
 
 import json
 import re
@@ -46,7 +44,7 @@ def publish(broker: str, topic: str, count: int) -> None:
 
 
 def count_at_datacenter(url: str, count: int) -> None:
-    """What the audit knows once a datacenter has counted so many events of 2015, and nobody else anything."""
+    """Fills an audit store with the counts of a datacenter tier alone: `count` events of 2015."""
     log = PartitionBytes()
     log.append(Batch(0, 20, 0, 0, count, HOUR_A).encode())
     store = AuditStore(url)
@@ -108,13 +106,16 @@ resource "headrace_schema" "clicks" {{
 
     bad = topic("bad", 1, "soon", f'"{broker}"')
     folder.write(hcl(1, "86400000", {"name": "required", "type": "string"}, more=bad))
-    said = " ".join(folder.plan(code=1).split())
+    output = " ".join(folder.plan(code=1).split())
     for line, message in (
-        ("partitions = 1", "clicks has 2, the plan wants 1: what the others hold would be lost"),
+        (
+            "partitions = 1",
+            "clicks has 2 partitions, and the plan wants 1: the data of the others would be lost",
+        ),
         ('config = { "retention.ms" = "soon" }', "INVALID_CONFIG"),
-        ("schema = ", "The schema may not follow|required"),
+        ("schema = ", "The schema is incompatible|required"),
     ):
-        assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)}.*({message})", said), said
+        assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)}.*({message})", output), output
 
     more = f"""
 data "headrace_topic" "clicks" {{
@@ -135,16 +136,16 @@ output "counts" {{ value = data.headrace_audit_verdict.all.counts }}
     kept = topic(TOPIC, 1, "-1", f'"{broker}"', more=f'audit_store = "{store}"')
     page = {"name": "page", "type": ["null", "string"], "default": None}
     folder.write(hcl(3, "172800000", page, more=more + kept))
-    said = folder.apply()
-    assert "1 added, 2 changed, 0 destroyed" in said
+    output = folder.apply()
+    assert "1 added, 2 changed, 0 destroyed" in output
     with Admin(broker) as admin, SchemaRegistryClient(registry_url) as registry:
         assert len(admin.topic("clicks").partitions) == 3
         assert admin.describe_configs("clicks")["retention.ms"].value == "172800000"
         assert registry.versions("clicks-value") == [1, 2]
         size_bytes = admin.list_offsets("clicks")[0].offset
         assert size_bytes > 0
-        assert 'verdict    = "unknown"' in said and re.search(r'"datacenter" += 7\n', said)
-        assert f"size_bytes = {size_bytes}" in said and f'"dashboards" = {size_bytes}' in said
+        assert 'verdict    = "unknown"' in output and re.search(r'"datacenter" += 7\n', output)
+        assert f"size_bytes = {size_bytes}" in output and f'"dashboards" = {size_bytes}' in output
 
         admin.create_topic("by-hand", 1)
         publish(broker, "by-hand", 1)
@@ -152,12 +153,14 @@ output "counts" {{ value = data.headrace_audit_verdict.all.counts }}
         with zookeeper.session() as session:
             ConsumerRegistry(session, "dashboards").commit(TOPIC, 0, 0)
         size_bytes = admin.list_offsets(TOPIC)[0].offset
-        said = " ".join(folder.plan("-destroy", code=1).split())
-        assert f"Topic {TOPIC} holds data" in said and f"It holds {size_bytes} bytes in 1 partition" in said
-        assert "7 of its events are not yet in HDFS, as the audit counts" in said
-        assert f"dashboards ({size_bytes} bytes behind)" in said and "allow_data_loss = true" in said
-        # What goes by leave of its own topic is no reason to keep the broker.
-        assert "Broker b holds data" in said and "in 2 partitions of by-hand, page-view." in said
+        output = " ".join(folder.plan("-destroy", code=1).split())
+        assert (
+            f"Topic {TOPIC} holds data" in output and f"It holds {size_bytes} bytes in 1 partition" in output
+        )
+        assert "By the audit's count 7 of its events are not in HDFS yet" in output
+        assert f"dashboards ({size_bytes} bytes behind)" in output and "allow_data_loss = true" in output
+        # A topic that this plan is allowed to delete does not keep the broker.
+        assert "Broker b holds data" in output and "in 2 partitions of by-hand, page-view." in output
         admin.delete_topic("by-hand")
         admin.delete_topic(TOPIC)
     assert "3 destroyed" in folder.run("destroy", "-auto-approve")

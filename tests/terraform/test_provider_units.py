@@ -1,4 +1,4 @@
-"""Units of a host by the real terraform: what is made, changed, found, refused; and what Ctrl-C leaves."""
+"""Units of a host by the real terraform: created, changed, imported, refused, and interrupted by Ctrl-C."""
 
 import re
 import subprocess
@@ -64,7 +64,7 @@ def give_token(workspace: Workspace, agent: RunningAgent) -> str:
     return token
 
 
-def test_units_live_as_the_hcl_says(workspace: Make, agent: RunningAgent) -> None:
+def test_units_follow_the_hcl(workspace: Make, agent: RunningAgent) -> None:
     ports = free_ports(3, HOST)
     secret = "postgresql://airflow:hunter2@db/airflow"
 
@@ -93,11 +93,11 @@ resource "headrace_load" "clicks" {
 
     folder = workspace(hcl(""))
     token = give_token(folder, agent)
-    said = folder.apply()
-    assert "4 added" in said
-    assert token not in said and "hunter" not in said and "database_url = (sensitive value)" in said
+    output = folder.apply()
+    assert "4 added" in output
+    assert token not in output and "hunter" not in output and "database_url = (sensitive value)" in output
     # Defaults are in the plan.
-    assert re.search(r"\+ heap_mib_max += 128", said)
+    assert re.search(r"\+ heap_mib_max += 128", output)
     assert agent.client.load("clicks")["completeness"] == 0.99
     assert agent.client.unit("af").configuration["connections"]["spark"] == {
         "conn_type": "spark",
@@ -116,20 +116,22 @@ resource "headrace_load" "clicks" {
     agent.client.delete("af")
     agent.client.put_load("clicks", {"owner": "somebody else"})
     folder.write(hcl("heap_mib_max = 64"))
-    said = folder.plan("-out=plan")
-    assert "zk.told was changed by somebody else" in said and re.search(r"heap_mib_max += 128 -> 64", said)
-    assert "headrace_airflow.af will be created" in said
-    assert re.search(r'owner += "somebody else" -> "web"', said)
-    assert "hunter" not in said
+    output = folder.plan("-out=plan")
+    assert "zk.told was changed by somebody else" in output and re.search(
+        r"heap_mib_max += 128 -> 64", output
+    )
+    assert "headrace_airflow.af will be created" in output
+    assert re.search(r'owner += "somebody else" -> "web"', output)
+    assert "hunter" not in output
     assert "1 added, 2 changed, 0 destroyed" in folder.run("apply", "plan")
     assert agent.client.unit("zk").configuration["heap_mib_max"] == 64
     assert agent.client.unit("zk").drift == () and agent.client.unit("af").is_ready
     assert agent.client.load("clicks")["owner"] == "web"
-    # What was not changed was not restarted.
+    # A unit without changes is not restarted.
     assert agent.pid("reg") == pid
 
 
-def test_what_is_wrong_is_told_at_its_line(workspace: Make, agent: RunningAgent) -> None:
+def test_problems_are_shown_at_their_line(workspace: Make, agent: RunningAgent) -> None:
     (port,) = free_ports(1, HOST)
     folder = workspace(
         provider(agent)
@@ -157,9 +159,9 @@ resource "headrace_load" "l" {
 """
     )
     give_token(folder, agent)
-    said = " ".join(folder.run("validate", code=1).split())
+    output = " ".join(folder.run("validate", code=1).split())
     for line, message in (
-        ('name = "Zk"', "It says 'Zk'. A unit's name has at most 63 small letters"),
+        ('name = "Zk"', "name is 'Zk'; expected at most 63 lowercase letters"),
         ("heap_mib_max = 1", "greater than or equal to 32"),
         (f'listen = "{HOST}:99999"', "with a port from 1 to 65535"),
         ('zookeeper = "nowhere"', "should match pattern"),
@@ -167,7 +169,7 @@ resource "headrace_load" "l" {
         ('topics = "("', "is no regular expression"),
         ('schedule = "whenever"', "schedule 'whenever' is not a cron expression"),
     ):
-        assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)} .*{re.escape(message)}", said), (
+        assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)} .*{re.escape(message)}", output), (
             message
         )
 
@@ -187,12 +189,12 @@ def test_a_plan_asks_the_agent_and_an_import_takes_over(workspace: Make, agent: 
     )
     give_token(folder, agent)
     folder.environment["TF_VAR_url"] = "postgresql://airflow:hunter2@db\t"
-    said = " ".join(folder.plan(code=1).split())
-    # The address is the agent's own; that the unit is there already is worth a word.
-    assert "on main.tf line" in said and f"{agent.address} is taken" in said
-    assert "Unit zk is there already, and is taken over" in said
-    assert "database_url cannot be so" in said and "hunter2" not in said
-    assert "The provider knows no host 'host-b'" in said and 'host = "host-b"' in said
+    output = " ".join(folder.plan(code=1).split())
+    # The address is the agent's own. That the unit exists already is a warning.
+    assert "on main.tf line" in output and f"{agent.address} is in use" in output
+    assert "Unit zk already exists; Terraform adopts it" in output
+    assert "Invalid database_url" in output and "hunter2" not in output
+    assert "Unknown host 'host-b'" in output and 'host = "host-b"' in output
     folder.write(provider(agent) + unit("zookeeper", "zk", ports[0]))
     folder.run("import", "headrace_zookeeper.zk", "host-a/zk")
     pid = agent.pid("zk")
@@ -217,26 +219,26 @@ def test_after_ctrl_c_the_next_apply_goes_on_and_a_broken_unit_shows_its_log(
     folder = workspace(hcl(128, 600))
     give_token(folder, agent)
     began = time.monotonic()
-    said = folder.interrupt_apply(
+    output = folder.interrupt_apply(
         lambda: "first" in {each.name for each in agent.client.units(with_drift=False)}
     )
-    assert time.monotonic() - began < 120 and "Interrupted" in said, said
+    assert time.monotonic() - began < 120 and "Interrupted" in output, output
     left = folder.attributes("headrace_zookeeper.first")
     assert left["ready"] is False and "status" not in left
     broken.unlink()
-    said = folder.apply()
-    # It may have become ready by itself meanwhile; what counts is that it is not made anew.
-    assert re.search(r"1 added, [01] changed, 0 destroyed", said)
+    output = folder.apply()
+    # It may have become ready by itself meanwhile; in any case it must not be created anew.
+    assert re.search(r"1 added, [01] changed, 0 destroyed", output)
     assert folder.attributes("headrace_zookeeper.first")["ready"] is True
 
     broken.write_text("it is out of order")
     folder.write(hcl(64, 2))
-    said = folder.apply(code=1)
-    assert "Unit first is not ready" in said and "it is out of order" in said
+    output = folder.apply(code=1)
+    assert "Unit first is not ready" in output and "it is out of order" in output
     assert folder.attributes("headrace_zookeeper.first")["ready"] is False
 
 
-def test_the_reference_is_what_the_provider_says(terraform: None) -> None:
+def test_the_documented_reference_is_the_generated_one(terraform: None) -> None:
     done = subprocess.run(
         [str(VENV / "bin" / "python"), "-m", "headrace.provider.reference"],
         capture_output=True,
@@ -246,4 +248,6 @@ def test_the_reference_is_what_the_provider_says(terraform: None) -> None:
     documented = (ROOT / "docs" / "terraform.md").read_text().partition("<!-- reference -->\n")[2]
     assert documented == done.stdout, "run `python -m headrace.provider.reference` for docs/terraform.md"
     rows = [row for row in documented.splitlines() if row.startswith("| `")]
-    assert len(rows) > 100 and not [row for row in rows if row.endswith("|  |")], "what is it for?"
+    assert len(rows) > 100 and not [row for row in rows if row.endswith("|  |")], (
+        "an attribute without a description"
+    )

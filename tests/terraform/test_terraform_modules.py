@@ -1,4 +1,4 @@
-"""The modules and examples, by Terraform itself: they plan what they say, and the demo's is the site."""
+"""The modules and examples, by Terraform itself: their plans, and that the demo's example equals the site."""
 
 import json
 import os
@@ -22,13 +22,13 @@ from headrace.site.site import Site
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SOURCES = ROOT / "terraform"
-NO_CONFIGURATION = {"host", "name", "listen_host", "allow_data_loss"}
+NOT_CONFIGURATION = {"host", "name", "listen_host", "allow_data_loss"}
 COMPUTED = {"id", "listens", "version", "ready", "drift"}
 
 
 @pytest.fixture(scope="module")
 def copy(terraform: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The modules and examples in a folder of the tests' own."""
+    """A copy of the modules and examples for these tests."""
     ignore = shutil.ignore_patterns("headrace", ".terraform*", "terraform.d", "*.tfstate*")
     return Path(shutil.copytree(SOURCES, tmp_path_factory.mktemp("hcl") / "terraform", ignore=ignore))
 
@@ -41,7 +41,7 @@ def test_hcl_is_formatted(terraform: None, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["datacenter", "analysis"])
-def test_a_module_plans_what_it_says(copy: Path, module: str) -> None:
+def test_a_modules_own_tests_pass(copy: Path, module: str) -> None:
     workspace = Workspace(copy / "modules" / module)
     workspace.run("init")
     assert "The configuration is valid." in workspace.run("validate")
@@ -75,14 +75,14 @@ def test_the_demos_example_is_the_site(
     workspace = Workspace(make_folder(site))
     workspace.run("init")
     assert "The configuration is valid." in workspace.run("validate")
-    said = workspace.run("plan", "-out=plan")
-    assert "secret" not in said
+    output = workspace.run("plan", "-out=plan")
+    assert "secret" not in output
     planned = json.loads(workspace.run("show", "-json", "plan"))["planned_values"]["root_module"]
-    told = {unit["name"]: _configuration(unit) for unit in _units_in(planned)}
-    assert told == configurations_of(site)
+    planned_units = {unit["name"]: _configuration(unit) for unit in _units_in(planned)}
+    assert planned_units == configurations_of(site)
     host = Host.here(site.home)
-    definitions = {name: unit_of(name, each, host).definition for name, each in told.items()}
-    # Whichever way it was started, the other has nothing to restart.
+    definitions = {name: unit_of(name, each, host).definition for name, each in planned_units.items()}
+    # So neither `headrace up` nor Terraform restarts units that the other one started.
     assert definitions == {unit.name: unit.definition for unit in units_of(site)}
 
 
@@ -94,26 +94,26 @@ def _units_in(module: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _configuration(unit: dict[str, Any]) -> Configuration:
-    """A planned unit as the agent would be told of it."""
+    """Returns a planned unit's configuration as the agent would receive it."""
     kind = unit["type"].removeprefix("headrace_").replace("warehouse", "hdfs")
-    left_out = NO_CONFIGURATION | COMPUTED | {"type"}
-    said = {name: value for name, value in unit.items() if name not in left_out and value is not None}
+    left_out = NOT_CONFIGURATION | COMPUTED | {"type"}
+    values = {name: value for name, value in unit.items() if name not in left_out and value is not None}
     if kind == "hdfs":
-        said["host"] = unit["listen_host"]
+        values["host"] = unit["listen_host"]
     if kind == "airflow":
-        said["connections"] = {
+        values["connections"] = {
             name: {what: value for what, value in each.items() if value is not None}
             for name, each in unit["connections"].items()
         }
-    return parse_configuration(unit["name"], {**said, "kind": kind})
+    return parse_configuration(unit["name"], {**values, "kind": kind})
 
 
-def test_another_broker_touches_nothing_else_and_goes_again(copy: Path, site_home: RunningAgent) -> None:
-    # An address of its own for each of the processes that test.
+def test_another_broker_changes_no_other_unit_and_can_be_deleted(copy: Path, site_home: RunningAgent) -> None:
+    # Each test process has its own address.
     address = f"127.118.{os.getpid() // 250 % 250}.{os.getpid() % 250 + 2}"
     workspace = Workspace(copy / "examples" / "one-host")
     hcl = workspace.folder / "main.tf"
-    # Else a second broker is news for whoever is told of the first three.
+    # With the default of three bootstrap brokers, the second broker would change other units.
     hcl.write_text(
         hcl.read_text().replace(
             "  brokers = var.brokers\n", "  brokers = var.brokers\n  bootstrap_brokers = 1\n"
@@ -138,9 +138,9 @@ def test_another_broker_touches_nothing_else_and_goes_again(copy: Path, site_hom
         with Producer(f"{address}:9092") as producer:
             for partition in range(4):
                 producer.send("wide", b"x" * 1000, partition=partition).result(60)
-        said = workspace.plan(*inputs, code=1)
-        assert "Broker here-broker-2 holds data" in said
-        assert "in 2 partitions of wide" in said
+        output = workspace.plan(*inputs, code=1)
+        assert "Broker here-broker-2 holds data" in output
+        assert "in 2 partitions of wide" in output
         admin.delete_topic("wide")
     assert "Plan: 0 to add, 0 to change, 1 to destroy." in workspace.run("apply", "-auto-approve", *inputs)
     assert {name: state.pid for name, state in site_home.states().items()} == before

@@ -1,5 +1,5 @@
-"""headrace's provider for Apache Airflow: a connection type, operators, a sensor, links, the DAGs' factory.
+"""headrace's provider for Apache Airflow: a connection type, operators, a sensor, links, and the DAG factory.
 
-Owns everything that imports `airflow`; it runs in Airflow's own environment (`.venv-airflow`), where PySpark
-is not installed: what needs Spark is submitted to the main environment. It holds no warehouse logic.
+Owns everything that imports `airflow`. It runs in Airflow's own environment (`.venv-airflow`), without
+PySpark: work that needs Spark is submitted to the main environment. Contains no warehouse logic.
 """

@@ -1,8 +1,8 @@
-"""The assets of a topic: what was loaded, and what is sealed.
+"""The assets of a topic: its loaded data, and its sealed hours.
 
-Owns their names and URIs. Each topic has two: `<topic> loaded` changes with every load and wakes the topic's
-seal DAG; `<topic>` changes only when hours are sealed, one event an hour with the hour as partition key, so
-that whatever is scheduled on it sees sealed hours and nothing else.
+Owns their names and URIs. Each topic has two: `<topic> loaded` is updated by every load and triggers the
+topic's seal DAG; `<topic>` is updated only for sealed hours, one event an hour with the hour as partition
+key, so that DAGs scheduled on it see nothing but sealed hours.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ GROUP = "headrace"
 
 
 def loaded_asset(topic: str, output: str = "/data") -> Asset:
-    """The topic's manifest log: updated by its load DAG."""
+    """Returns the asset of the topic's manifest log, which its load DAG updates."""
     return Asset(name=f"{topic} loaded", uri=f"headrace://warehouse{output}/{topic}/_log", group=GROUP)
 
 
 def sealed_asset(topic: str, output: str = "/data") -> Asset:
-    """The topic's sealed hours, partitioned by hour (`2015-05-17T10:00:00`): updated by its seal DAG."""
+    """Returns the asset of sealed hours, which the seal DAG updates. A partition: `2015-05-17T10:00:00`."""
     return Asset(name=topic, uri=f"headrace://warehouse{output}/{topic}/hourly", group=GROUP)

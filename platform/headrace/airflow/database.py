@@ -1,7 +1,7 @@
 """Airflow's metadata database before the components use it: schema, connections, pools.
 
-Owns the only direct use of that database. It runs in the api-server's process, before it serves; tasks never
-come here.
+Owns the only direct access to that database. It runs in the api-server's process before the server starts;
+tasks never use it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any, Final
 
 log = logging.getLogger(__name__)
 
-# A connection with this description is ours to change; a user who edits it in the UI drops the words, or not.
+# Marks connections that headrace may overwrite. Stored in the database: do not change the text.
 GENERATED: Final = "Written by headrace from the site's description; change the description to keep your own."
 SPARK_POOL: Final = "spark"
-# Each Spark application takes both cores of a small machine for itself.
+# One Spark application uses both cores of a small machine.
 SPARK_SLOTS: Final = 1
 
 
 def prepare(*, connections: Mapping[str, Mapping[str, Any]]) -> None:
-    """Brings schema, connections (id → Airflow's JSON form) and the pool `spark` up to date. Idempotent."""
+    """Creates or updates the schema, the connections (id → Airflow's JSON form) and the pool `spark`."""
+    # Late: Airflow reads its configuration at import, so its home must exist first.
     from airflow import settings
     from airflow.models.connection import Connection
     from airflow.models.pool import Pool
@@ -32,13 +33,13 @@ def prepare(*, connections: Mapping[str, Mapping[str, Any]]) -> None:
     db.upgradedb()
     with create_session() as session:
         if settings.engine.dialect.name == "sqlite":
-            # Readers then never wait for a writer. The file remembers it.
+            # Readers then do not wait for a writer. SQLite stores the mode in the file.
             session.execute(text("PRAGMA journal_mode=WAL"))
-        for conn_id, said in connections.items():
-            fields = dict(said)
+        for conn_id, connection in connections.items():
+            fields = dict(connection)
             known = session.scalar(select(Connection).where(Connection.conn_id == conn_id))
             if known is not None and known.description != GENERATED:
-                log.info("connection %s was edited by a user and stays as it is", conn_id)
+                log.info("connection %s was edited by a user and is not changed", conn_id)
                 continue
             if known is not None:
                 session.delete(known)
@@ -57,7 +58,7 @@ def prepare(*, connections: Mapping[str, Mapping[str, Any]]) -> None:
                 Pool(
                     pool=SPARK_POOL,
                     slots=SPARK_SLOTS,
-                    description="How many Spark applications run at once.",
+                    description="Spark applications that run at the same time.",
                     include_deferred=False,
                 )
             )

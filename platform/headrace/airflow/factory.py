@@ -1,7 +1,7 @@
-"""The DAGs of a topic, made from its plan: one that loads, one that seals.
+"""The DAGs of a topic, made from its plan: one loads, one seals.
 
-Owns the shape of both; what their tasks do is the operators'. Concurrent runs of one topic's load wait for
-each other here (a backfill's too), and where Airflow fails to see to it, the commit log does.
+Owns the tasks and schedules of both; the operators own what a task does. Loads of one topic, backfills
+included, run one at a time; should Airflow still start two, the commit log keeps every record exactly once.
 """
 
 from __future__ import annotations
@@ -10,28 +10,20 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
 
-from airflow.sdk import (
-    DAG,
-    AssetOrTimeSchedule,
-    CronTriggerTimetable,
-    Param,
-    TriggerRule,
-    task,
-    task_group,
-)
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param, TriggerRule, task, task_group
 
 from headrace.airflow.assets import loaded_asset, sealed_asset
+from headrace.airflow.database import SPARK_POOL as SPARK_POOL
 from headrace.airflow.operators import LoadTopicOperator
 from headrace.airflow.sealing import DUE_TASK, SEAL_TASK, SealHourOperator, check_sealed, days_due
 from headrace.airflow.sensors import AuditCompleteSensor
 from headrace.warehouse.load_plan import TopicPlan
 
-SPARK_POOL: Final = "spark"
-# Hours also become due by the mere passing of time, when a topic falls silent.
+# Seals also run without a load: an hour becomes due by time alone when a topic has no new events.
 SEAL_SCHEDULE: Final = "5 * * * *"
 _TIME: Final = {"type": ["null", "string"], "format": "date-time"}
 
-# Runs of the schedule and of a backfill load up to the end of their interval; one by hand up to now.
+# Scheduled runs and backfills load up to the end of their interval; manual runs up to now.
 _UNTIL: Final = (
     "{{ params.until or (data_interval_end.isoformat() "
     "if dag_run.run_type in ('scheduled', 'backfill') and data_interval_end else '') }}"
@@ -47,16 +39,16 @@ def seal_id(topic: str) -> str:
 
 
 def dags_of(plans: Iterable[TopicPlan], *, starts_paused: bool = True) -> dict[str, DAG]:
-    """Both DAGs of every topic, by id. `starts_paused`: somebody switches them on."""
+    """Returns both DAGs of every topic, by id. With `starts_paused` a user must unpause them."""
     made = [make(plan, starts_paused=starts_paused) for plan in plans for make in (load_dag, seal_dag)]
     return {dag.dag_id: dag for dag in made}
 
 
 def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
-    """`load-<topic>`: one load, from where the last one ended."""
+    """Returns `load-<topic>`: a load that continues where the last one ended."""
     with DAG(
         load_id(plan.topic),
-        description=f"Loads what is new of {plan.topic} into hourly Parquet in HDFS, exactly once.",
+        description=f"Loads new records of {plan.topic} into hourly Parquet files in HDFS, exactly once.",
         doc_md=_LOAD_DOC.format(plan=plan, seal=seal_id(plan.topic)),
         schedule=_every(plan.schedule) if plan.schedule else None,
         catchup=False,
@@ -67,10 +59,10 @@ def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
                 None,
                 **_TIME,
                 title="Until",
-                description="Load records before this time; empty: all there are.",
+                description="Load only records before this time; empty: no limit.",
             ),
             "dry_run": Param(
-                False, type="boolean", title="Dry run", description="Print the plan and load nothing."
+                False, type="boolean", title="Dry run", description="Print the plan without loading anything."
             ),
         },
         default_args=_defaults(plan),
@@ -84,14 +76,14 @@ def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
             dry_run="{{ params.dry_run }}",
             outlets=[loaded_asset(plan.topic, plan.output)],
             pool=SPARK_POOL,
-            # Over all runs of this DAG: max_active_runs does not count those of a backfill.
+            # Limits all runs of this DAG: max_active_runs does not count backfill runs.
             max_active_tis_per_dag=1,
         )
     return dag
 
 
 def seal_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
-    """`seal-<topic>`: seals closed hours that the audit proves complete, and fails for those it does not."""
+    """Returns `seal-<topic>`: seals closed hours that the audit proves complete, and fails for others."""
     with DAG(
         seal_id(plan.topic),
         description=f"Seals the hours of {plan.topic} that the audit proves complete.",
@@ -104,7 +96,7 @@ def seal_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
         is_paused_upon_creation=starts_paused,
         max_active_runs=1,
         params={
-            "from": Param(None, **_TIME, title="From", description="Only hours from this time on."),
+            "from": Param(None, **_TIME, title="From", description="Only hours at or after this time."),
             "to": Param(None, **_TIME, title="To", description="Only hours before this time."),
         },
         default_args=_defaults(plan),
@@ -148,8 +140,8 @@ def seal_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
 
 
 def _every(cron: str) -> CronTriggerTimetable:
-    # Unpausing a DAG, as triggering it does, must not run what its schedule has missed as well: so no start
-    # date either, from which Airflow would count.
+    # Unpausing or triggering a DAG must not also run the intervals that its schedule missed. For the same
+    # reason the DAGs have no start date.
     return CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta())
 
 
@@ -158,19 +150,20 @@ def _defaults(plan: TopicPlan) -> dict[str, Any]:
 
 
 _LOAD_DOC: Final = """
-Loads `{plan.topic}` from the analysis brokers into `{plan.output}/{plan.topic}/hourly/YYYY/MM/DD/HH`, from
-where the last load ended. It may be repeated, killed, or run twice at once: every record gets there once.
+Loads `{plan.topic}` from the analysis brokers into `{plan.output}/{plan.topic}/hourly/YYYY/MM/DD/HH`. Each
+run continues where the last load ended. A run may be repeated, killed, or run twice at once: every record is
+stored exactly once.
 
-By hand: `until` bounds the load by record time, `dry_run` prints the plan and loads nothing. A backfill loads
-up to the end of each of its intervals; what is loaded already is not loaded again.
-`{seal}` follows each load. Ask {plan.owner} about this topic.
+Manual runs: `until` loads only records before a time, `dry_run` prints the plan without loading anything. A
+backfill loads up to the end of each of its intervals, without loading anything twice.
+`{seal}` runs after each load. Contact for this topic: {plan.owner}.
 """
 
 _SEAL_DOC: Final = """
-Seals the hours of `{plan.topic}` that are closed (ended {plan.grace} ago) and not sealed since their last
-change, once the audit proves that they are complete (share of events that is enough: {plan.completeness}).
-The asset `{plan.topic}` gets an event for each sealed hour, with the hour as its partition key.
+Seals hours of `{plan.topic}` once the audit proves them complete (required share of events:
+{plan.completeness}). An hour is due {plan.grace} after its end, and again after each change. The asset
+`{plan.topic}` gets an event for each sealed hour, with the hour as its partition key.
 
-A run fails, in the audit's own words, while an hour that is due cannot be sealed. It follows `{load}`, and
-runs every hour besides. By hand: `from` and `to` choose the hours.
+A run fails if an hour that is due cannot be sealed, and shows the audit's findings. It runs after each run of
+`{load}`, and once an hour. Manual runs: `from` and `to` select the hours.
 """

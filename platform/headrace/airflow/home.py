@@ -1,7 +1,7 @@
-"""An Airflow home of this site: its `airflow.cfg`, its secrets and its password.
+"""An Airflow home: its `airflow.cfg`, its secrets and its password.
 
-Owns the files in the home directory that are written before Airflow starts. Imports nothing of Airflow, whose
-configuration is read once, at import. Secrets are made once and kept; every file with one is mode 0600.
+Owns the files that must exist before Airflow starts. Imports nothing of Airflow, which reads its
+configuration at import. Secrets are generated once and kept; every file with a secret has mode 0600.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Final
 USER: Final = "admin"
 PASSWORD_FILE_NAME: Final = "passwords.json"
 SECRETS_FILE_NAME: Final = "secrets.json"
-# Two cores: two loads beside sensors and seals; each slot is an idle process of some 50 MB.
+# Two loads beside sensors and seals. Each slot costs an idle process of about 50 MB.
 PARALLELISM: Final = 4
 SQLITE_CONNECT_ARGS: Final[Mapping[str, float]] = {"timeout": 30.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What one Airflow of this site is told.
+class AirflowSettings:
+    """The settings of one Airflow.
 
-    `listen` is HOST:PORT of the api-server, the only address that is bound. `database_url` is SQLAlchemy's;
-    None means a SQLite file in the home directory. `dags` is the folder of DAG files.
+    `listen` is HOST:PORT of the api-server, the only address that Airflow binds. `database_url` is
+    SQLAlchemy's, None for an SQLite file in the home directory. `dags` is the folder of DAG files.
     """
 
     home: Path
@@ -47,8 +47,8 @@ class Settings:
         return self.database_url or f"sqlite:///{self.home / 'airflow.db'}"
 
 
-def configuration(settings: Settings, secret: Mapping[str, str]) -> str:
-    """The text of `airflow.cfg`; what it leaves out is Airflow's default."""
+def configuration(settings: AirflowSettings, secret: Mapping[str, str]) -> str:
+    """Returns the text of `airflow.cfg`; other settings keep Airflow's defaults."""
     host, _, port = settings.listen.rpartition(":")
     sections: dict[str, dict[str, object]] = {
         "core": {
@@ -61,9 +61,7 @@ def configuration(settings: Settings, secret: Mapping[str, str]) -> str:
             "simple_auth_manager_users": f"{USER}:admin",
             "simple_auth_manager_passwords_file": settings.home / PASSWORD_FILE_NAME,
         },
-        "database": {
-            "sql_alchemy_conn": settings.sqlalchemy_url,
-        },
+        "database": {"sql_alchemy_conn": settings.sqlalchemy_url},
         "api": {
             "host": host,
             "port": port,
@@ -74,7 +72,7 @@ def configuration(settings: Settings, secret: Mapping[str, str]) -> str:
         "api_auth": {"jwt_secret": secret["jwt_secret"]},
         "logging": {"base_log_folder": settings.home / "logs"},
         "scheduler": {
-            # A killed scheduler's tasks are taken back after this long, instead of minutes.
+            # Seconds instead of minutes until the tasks of a killed scheduler are rescheduled.
             "scheduler_health_check_threshold": 15,
             "orphaned_tasks_check_interval": 10,
             "task_instance_heartbeat_sec": 5,
@@ -90,35 +88,35 @@ def configuration(settings: Settings, secret: Mapping[str, str]) -> str:
         "usage_data_collection": {"enabled": False},
     }
     if settings.sqlalchemy_url.startswith("sqlite"):
-        # Five processes share the file; a writer waits for another instead of failing.
+        # Five processes share the file: a writer waits for another one instead of failing.
         sections["database"]["sql_alchemy_connect_args"] = f"{__name__}.SQLITE_CONNECT_ARGS"
     parser = configparser.RawConfigParser()
     for name, values in sections.items():
-        # configparser reads % as the start of a reference, and so does Airflow.
+        # Airflow reads the file with configparser, where % begins a reference.
         parser[name] = {key: str(value).replace("%", "%%") for key, value in values.items()}
     text = io.StringIO()
     parser.write(text)
     return text.getvalue()
 
 
-def write_home(settings: Settings) -> None:
-    """Makes the home directory and its files; secrets and password stay as they are once made."""
+def write_home(settings: AirflowSettings) -> None:
+    """Creates the home directory and its files; existing secrets and passwords are kept."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    secret = _once(
+    secret = _read_or_write(
         settings.home / SECRETS_FILE_NAME,
         {
             "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
             "secret_key": secrets.token_urlsafe(32),
-            # HS512 wants 64 bytes.
+            # HS512 requires 64 bytes.
             "jwt_secret": secrets.token_urlsafe(64),
         },
     )
-    _once(settings.home / PASSWORD_FILE_NAME, {USER: secrets.token_urlsafe(12)})
+    _read_or_write(settings.home / PASSWORD_FILE_NAME, {USER: secrets.token_urlsafe(12)})
     _write_private(settings.home / "airflow.cfg", configuration(settings, secret))
 
 
-def _once(path: Path, values: Mapping[str, str]) -> dict[str, str]:
-    """The values in the file; `values` become its content when it is not there."""
+def _read_or_write(path: Path, values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the values in the file; writes `values` if there is no file."""
     try:
         known: dict[str, str] = json.loads(path.read_text())
     except FileNotFoundError:

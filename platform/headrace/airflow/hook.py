@@ -1,7 +1,4 @@
-"""`HeadraceHook`: from a connection of type `headrace` to an installation's own clients.
-
-Owns the way from Airflow's connection to `Installation`, the audit store and HDFS. Decides nothing.
-"""
+"""`HeadraceHook`: turns an Airflow connection of type `headrace` into an `Installation`."""
 
 from __future__ import annotations
 
@@ -15,10 +12,11 @@ from headrace.airflow.provider import CONNECTION_TYPE, HOOK_NAME
 
 
 class HeadraceHook(BaseHook):
-    """An installation of headrace: its addresses, its audit store, its HDFS.
+    """An installation of headrace: its brokers, its registries, its audit store, its HDFS.
 
     The connection's extra holds `bootstrap`, `registry_url`, `hdfs_url`, `webhdfs_url`, `audit_store` and
-    `python` (see `headrace.airflow.installation`). Raises `ConnectionFieldError` when one is missing.
+    `python` (see `headrace.airflow.installation`). Raises `ConnectionFieldError` if one is missing or
+    invalid.
     """
 
     conn_name_attr = "headrace_conn_id"
@@ -31,7 +29,7 @@ class HeadraceHook(BaseHook):
         self.headrace_conn_id = headrace_conn_id
 
     def get_conn(self) -> Installation:
-        """The installation's addresses."""
+        """Returns the installation that the connection describes."""
         return self.installation
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Hours as Airflow's side names them: in params, partition keys and mapped tasks.
+"""Hours as text in params, partition keys and mapped tasks.
 
-Owns the text forms of an hour and how hours are grouped into days. Pure; knows no Airflow.
+Owns how hours are parsed, formatted and grouped into days. Pure; imports nothing of Airflow.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 HOUR: Final = timedelta(hours=1)
-# The form that Airflow's own mappers from hours to days, weeks and months read.
+# The form that Airflow's own mappers from hours to days, weeks and months expect.
 KEY_FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
 
 
 class HourFormatError(ValueError):
-    """A text does not name an hour; whoever wrote it can mend it."""
+    """A text that users wrote is not an hour, or two are not a window."""
 
 
 def parse_hour(text: str, *, what: str = "hour") -> datetime:
-    """The start of the hour that a time in ISO 8601 falls into, in UTC; without an offset it is UTC already.
+    """Returns the start, in UTC, of the hour of an ISO 8601 time. A time without an offset is UTC.
 
     Raises `HourFormatError`, which names `what`.
     """
@@ -33,25 +33,30 @@ def parse_hour(text: str, *, what: str = "hour") -> datetime:
     return time.replace(minute=0, second=0, microsecond=0)
 
 
+def hour_list(hours: str | Sequence[str]) -> list[str]:
+    """Returns the `hours` of a task, which may be a single one."""
+    return [hours] if isinstance(hours, str) else list(hours)
+
+
 def hour_key(hour: datetime) -> str:
-    """An hour as a partition key: `2015-05-17T10:00:00`, in UTC."""
+    """Returns an hour's partition key: `2015-05-17T10:00:00`, in UTC."""
     return hour.astimezone(UTC).strftime(KEY_FORMAT)
 
 
 def window(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
-    """The hours [since, until) that params name; None or an empty text leaves a side open.
+    """Returns the range of hours [since, until); None or an empty text leaves a side open.
 
-    Raises `HourFormatError` for a text that is no time, and for a window with nothing in it.
+    Raises `HourFormatError` if a text is not a time or the range is empty.
     """
     start = parse_hour(since, what="from") if since else None
     end = parse_hour(until, what="to") if until else None
     if start is not None and end is not None and start >= end:
-        raise HourFormatError(f"the window from {hour_key(start)} to {hour_key(end)} holds no hour")
+        raise HourFormatError(f"the window from {hour_key(start)} to {hour_key(end)} is empty")
     return start, end
 
 
 def by_day(hours: Iterable[datetime]) -> list[list[datetime]]:
-    """Hours grouped by their day in UTC, days and hours in order, each hour once."""
+    """Returns the hours grouped by day in UTC, sorted, without duplicates."""
     days: dict[str, list[datetime]] = {}
     for hour in sorted(set(hours)):
         days.setdefault(hour.astimezone(UTC).date().isoformat(), []).append(hour)
@@ -59,5 +64,5 @@ def by_day(hours: Iterable[datetime]) -> list[list[datetime]]:
 
 
 def span(hours: Sequence[datetime]) -> tuple[datetime, datetime]:
-    """The smallest [from, to) that holds all of the hours. `hours` must not be empty."""
+    """Returns the smallest range [from, to) with all of the hours. `hours` must not be empty."""
     return min(hours), max(hours) + HOUR

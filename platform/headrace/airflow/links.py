@@ -1,6 +1,6 @@
-"""The link from a task to the audit report of what the task is about.
+"""The link from a task to the audit report of its topic and hours.
 
-Owns the report page's address. The page itself is `headrace.airflow.report_page`.
+Owns the report page's URL. The page itself is `headrace.airflow.report_page`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseOperatorLink, conf
 
-from headrace.airflow.hours import HourFormatError, hour_key, parse_hour, span
+from headrace.airflow.hours import HourFormatError, hour_key, hour_list, parse_hour, span
 from headrace.airflow.plugin import URL_PREFIX
 
 
 def report_url(base_url: str, topic: str, hours: Sequence[str]) -> str:
-    """The page about these hours of a topic; about all of the topic when no hour is named."""
+    """Returns the URL of the report on these hours of a topic; on all of it if no hour is valid."""
     url = f"{base_url.rstrip('/')}{URL_PREFIX}/audit/{quote(topic, safe='')}"
     try:
         known = [parse_hour(hour) for hour in hours]
@@ -29,14 +29,10 @@ def report_url(base_url: str, topic: str, hours: Sequence[str]) -> str:
 
 
 class AuditReportLink(BaseOperatorLink):
-    """A button "Audit report" on tasks that have a `topic`, and perhaps `hours`."""
+    """A button "Audit report" on tasks with a `topic`, and perhaps `hours`."""
 
     name = "Audit report"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        hours = getattr(operator, "hours", None) or []
-        return report_url(
-            conf.get("api", "base_url", fallback="/"),
-            operator.topic,
-            [hours] if isinstance(hours, str) else list(hours),
-        )
+        base_url = conf.get("api", "base_url", fallback="/")
+        return report_url(base_url, operator.topic, hour_list(getattr(operator, "hours", None) or []))

@@ -1,7 +1,6 @@
-"""The operators that start programs: one's own under Spark, a job of the warehouse, the load of a topic.
+"""Operators that run programs: any program under Spark, a job of the warehouse, the load of a topic.
 
-Owns which program a task starts, what it is told, and what it brings back. What a program does is its own
-affair.
+Owns which program a task runs, its arguments and its result.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from headrace.airflow.installation import Installation
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.spark import Program, PythonProgram, SparkApplication, conf_of
 
-# The file itself, since spark-submit takes no module; the main environment has headrace installed.
+# A file, because spark-submit takes no module. The main environment has headrace installed.
 JOB: Final = Path(__file__).parents[1] / "warehouse" / "job.py"
 RESULT_MAX_BYTES: Final = 4 << 20
 PROBLEMS_MAX: Final = 20
-# Commands of the job that never start Spark.
+# Commands of the job that do not need Spark.
 PLAIN_COMMANDS: Final = frozenset({"verify", "retain"})
 
 
 class SparkProgramOperator(BaseOperator):
-    """Runs a Python program under Spark in the main environment, and returns what it reports.
+    """Runs a Python program under Spark in the main environment, and returns its result.
 
     The program gets `arguments`, then the installation's addresses: --bootstrap, --registry-url, --hdfs-url,
-    --webhdfs-url, and --result FILE, where it may leave JSON. `conf` is Spark's configuration; master, deploy
-    mode and queue come from the Spark connection. The application dies with its task, and a killed task
-    kills it.
+    --webhdfs-url, and --result FILE, where it may write its result as JSON. `conf` is Spark's configuration;
+    master, deploy mode and queue come from the Spark connection. The application ends with its task, however
+    the task ends.
     """
 
     template_fields: Sequence[str] = ("arguments", "conf")
@@ -62,26 +61,26 @@ class SparkProgramOperator(BaseOperator):
         return self.run_program(self.arguments)
 
     def run_program(self, arguments: Sequence[str], *, needs_spark: bool = True) -> Any:
-        """Starts the program and waits; what it wrote to its result file, or None."""
+        """Runs the program and returns the content of its result file, None if there is none."""
         installation = HeadraceHook(self.headrace_conn_id).installation
         with tempfile.TemporaryDirectory(prefix="headrace-result-") as directory:
             result = Path(directory) / "result.json"
-            told = [*arguments, *addresses(installation), "--result", str(result)]
+            options = [*arguments, *addresses(installation), "--result", str(result)]
             if needs_spark:
                 self._running = SparkApplication(
                     installation,
                     spark_conn_id=self.spark_conn_id,
                     name=f"{self.task_id} {' '.join(arguments)}"[:200],
                     conf=conf_of(self.conf),
-                    arguments=told,
+                    arguments=options,
                 )
             else:
-                self._running = PythonProgram(installation, arguments=told)
+                self._running = PythonProgram(installation, arguments=options)
             try:
                 self._running.run(Path(self.program))
             except AirflowException as error:
                 if problems := problems_in(read_result(result)):
-                    # What is unsound stays unsound, however often it is looked at.
+                    # A retry would find the same problems.
                     raise AirflowFailException("; ".join(problems)) from error
                 raise
             return read_result(result)
@@ -92,10 +91,10 @@ class SparkProgramOperator(BaseOperator):
 
 
 class WarehouseJobOperator(SparkProgramOperator):
-    """Runs a command of `headrace.warehouse.job` (compact, verify, retain, …) on `topics`, and returns its
-    report.
+    """Runs a command of `headrace.warehouse.job` (compact, verify, retain, …) on `topics`.
 
-    Without Spark where the command needs none. `verify` compares with the audit store of the installation.
+    Starts Spark only for commands that need it. `verify` compares with the installation's audit store.
+    Returns the command's result.
     """
 
     template_fields: Sequence[str] = ("topics", "arguments", "root", "conf")
@@ -110,7 +109,7 @@ class WarehouseJobOperator(SparkProgramOperator):
         return self.run_command(self.arguments, needs_spark=self.command not in PLAIN_COMMANDS)
 
     def run_command(self, arguments: Sequence[str], *, needs_spark: bool) -> Any:
-        """Runs the command with these options besides the usual ones."""
+        """Runs the command with these options after the common ones."""
         more = [*arguments]
         if self.command == "verify":
             more += ["--audit-store", HeadraceHook(self.headrace_conn_id).installation.audit_store]
@@ -120,11 +119,11 @@ class WarehouseJobOperator(SparkProgramOperator):
 
 
 class LoadTopicOperator(WarehouseJobOperator):
-    """Loads what is new of `topic` into hourly Parquet, exactly once; safe to repeat, kill, or run twice.
+    """Loads new records of `topic` into hourly Parquet files, exactly once.
 
-    `until` (ISO 8601, or empty for the log's end) bounds the load by record time. `dry_run` only prints the
-    plan, leaves it as XCom `plan`, and skips the task, so that no asset is updated. Returns the load's
-    result.
+    It is safe to repeat, to kill, or to run twice at once. `until` (ISO 8601) loads only records before that
+    time; empty: up to the log's end. `dry_run` prints the plan, stores it as XCom `plan` and skips the task,
+    so that no asset is updated. Returns the load's result.
     """
 
     template_fields: Sequence[str] = ("topic", "until", "dry_run", "root", "conf")
@@ -147,7 +146,7 @@ class LoadTopicOperator(WarehouseJobOperator):
         self.accept_gap = accept_gap
 
     def execute(self, context: Context) -> Any:
-        # A template may have made another of it.
+        # Only now: `topic` may be a template.
         self.topics = (self.topic,)
         is_dry = is_true(self.dry_run)
         results = self.run_command(
@@ -158,7 +157,7 @@ class LoadTopicOperator(WarehouseJobOperator):
             ],
             needs_spark=not is_dry,
         )
-        # A job reports on each of its topics.
+        # The job returns one result for each of its topics.
         result = results[0] if results else None
         if is_dry:
             context["ti"].xcom_push("plan", result)
@@ -167,7 +166,7 @@ class LoadTopicOperator(WarehouseJobOperator):
 
 
 def addresses(installation: Installation) -> list[str]:
-    """The options that tell a program where everything is."""
+    """Returns the options with the installation's addresses."""
     return [
         *("--bootstrap", installation.bootstrap),
         *("--registry-url", installation.registry_url),
@@ -177,28 +176,28 @@ def addresses(installation: Installation) -> list[str]:
 
 
 def read_result(path: Path) -> Any:
-    """The JSON that a program left, or None. Raises `ValueError` for more than an XCom should hold."""
+    """Returns a program's JSON, None if there is none. Raises `ValueError` if it is too large for an XCom."""
     if not path.exists():
         return None
     if (size := path.stat().st_size) > RESULT_MAX_BYTES:
-        raise ValueError(f"the program's result has {size} bytes; Airflow keeps at most {RESULT_MAX_BYTES}")
+        raise ValueError(f"the program's result has {size} bytes, more than {RESULT_MAX_BYTES}")
     return json.loads(path.read_text())
 
 
 def problems_in(result: Any) -> list[str]:
-    """What a verification's report says is wrong: the first of it, and how much more there is."""
-    found = [
-        f"{each.get('topic')}: {problem}"
-        for each in result or ()
-        if isinstance(each, dict)
-        for problem in each.get("problems", ())
+    """Returns the problems that a verification found: the first ones, and how many more there are."""
+    problems = [
+        f"{report.get('topic')}: {problem}"
+        for report in result or ()
+        if isinstance(report, dict)
+        for problem in report.get("problems", ())
     ]
-    more = len(found) - PROBLEMS_MAX
-    return found[:PROBLEMS_MAX] + ([f"and {more} more problems"] if more > 0 else [])
+    more = len(problems) - PROBLEMS_MAX
+    return problems[:PROBLEMS_MAX] + ([f"and {more} more problems"] if more > 0 else [])
 
 
 def is_true(value: str | bool) -> bool:
-    """A flag that may have come through a template. Raises `ValueError` for a text that is no flag."""
+    """Returns a flag that may be the text of a template. Raises `ValueError` for other texts."""
     if isinstance(value, bool):
         return value
     text = value.strip().lower()

@@ -1,7 +1,7 @@
-"""headrace's pages inside Airflow: the audit report, where a task's link leads.
+"""The plugin that adds headrace's audit report to Airflow's web server.
 
-Owns the plugin's registration. Every process of Airflow imports this module, each task's too; so the page
-itself is imported with its first request.
+Owns the plugin's registration. Every process of Airflow imports this module, even that of each task, so the
+page itself is imported at its first request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def report_app(
 
 
 class HeadracePlugin(AirflowPlugin):
-    """Serves the audit report below `/headrace`, and a way to it in the side bar."""
+    """Serves the audit report below `/headrace`, and links to it in the side bar."""
 
     name = "headrace"
     fastapi_apps: ClassVar[list[Any]] = [

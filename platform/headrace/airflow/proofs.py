@@ -1,6 +1,6 @@
-"""What the audit says about hours, in a form that Airflow can carry from task to task.
+"""The audit's verdicts on hours, in a form that Airflow can pass from task to task.
 
-Owns `Proof` and what counts as decided, refused or good enough. The verdict itself is
+Owns `Proof`, and which proofs are undecided, insufficient or good enough. The verdict itself is
 `headrace.audit.report`'s.
 """
 
@@ -17,17 +17,17 @@ from headrace.audit.store import AuditStore
 
 DELAY_DEFAULT: Final = timedelta(milliseconds=DELAY_DEFAULT_MS)
 HOURS_MAX: Final = 10_000
-REASONS_MAX: Final = 5
-# What may still change by waiting.
+HOURS_SHOWN_MAX: Final = 10
+PROBLEMS_SHOWN_MAX: Final = 5
+# Statuses that may still change.
 _UNDECIDED: Final = frozenset({Status.PENDING, Status.UNKNOWN})
 
 
 class Proof(NamedTuple):
     """The audit's verdict on one hour of a topic, over all datacenters.
 
-    `status` is the audit's word, `words` its reasons in a line. `handed_over` events were handed to
-    producers, `arrived` rows are in the warehouse. `full` is the audit's whole proof, as it goes into the
-    seal.
+    `status` is the audit's status, `words` its problems in one line. `handed_over` events were handed to
+    producers, `arrived` rows are in the warehouse. `full` is the audit's whole proof, which the seal stores.
     """
 
     topic: str
@@ -46,7 +46,7 @@ class Proof(NamedTuple):
         return cls(**data)
 
     def is_enough(self, completeness: float) -> bool:
-        """Whether the hour may be sealed when the share `completeness` of its events is enough."""
+        """Whether the hour may be sealed if it requires the share `completeness` of its events."""
         if self.status == Status.COMPLETE:
             return True
         is_known_loss = self.status == Status.LOST and completeness < 1 and self.handed_over > 0
@@ -54,13 +54,20 @@ class Proof(NamedTuple):
 
 
 def undecided(proofs: Iterable[Proof]) -> list[Proof]:
-    """Those for which waiting may help."""
+    """Returns the proofs whose status may still change."""
     return [proof for proof in proofs if proof.status in _UNDECIDED]
 
 
 def refused(proofs: Iterable[Proof], completeness: float) -> list[Proof]:
-    """Those that must not be sealed as things stand."""
+    """Returns the proofs of hours that must not be sealed."""
     return [proof for proof in proofs if not proof.is_enough(completeness)]
+
+
+def summary(proofs: Sequence[Proof], count: int | None = None) -> str:
+    """Returns hours and their problems in one line. `count`: the number of hours, if more than `proofs`."""
+    shown = [f"{proof.hour} is {proof.status}: {proof.words}" for proof in proofs[:HOURS_SHOWN_MAX]]
+    more = (len(proofs) if count is None else count) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more hours" if more else "")
 
 
 def proofs_of(
@@ -71,13 +78,13 @@ def proofs_of(
     delay: timedelta = DELAY_DEFAULT,
     now_ms: int | None = None,
 ) -> list[Proof]:
-    """Asks the audit store about each hour, in order.
+    """Returns the proof of each hour, in order, from the audit store.
 
-    What is missing counts as still on its way until `delay` has passed. Raises the store's own errors, and
+    Missing events count as late, not lost, until `delay` has passed. Raises the store's own errors, and
     `HourFormatError`.
     """
     if len(hours) > HOURS_MAX:
-        raise ValueError(f"{len(hours)} hours of {topic} at once; ask about at most {HOURS_MAX}")
+        raise ValueError(f"{len(hours)} hours of {topic} at once, more than {HOURS_MAX}")
     policy = Policy(delay_ms=delay // timedelta(milliseconds=1))
     store = AuditStore(store_url)
     proofs = []
@@ -96,17 +103,17 @@ def proofs_of(
 def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
     status = Status.COMPLETE if proof.complete else worst(each.status for each in verdicts.verdicts)
     if not proof.complete and status == Status.COMPLETE:
-        # Nothing is missing, and yet the audit does not vouch for it: the hour may still change.
+        # No event is missing, but the audit has no proof: the hour may still change.
         status = Status.PENDING if verdicts.verdicts else Status.UNKNOWN
-    words = list(proof.problems[:REASONS_MAX])
-    if len(proof.problems) > REASONS_MAX:
-        words.append(f"and {len(proof.problems) - REASONS_MAX} more reasons")
+    problems = list(proof.problems[:PROBLEMS_SHOWN_MAX])
+    if len(proof.problems) > PROBLEMS_SHOWN_MAX:
+        problems.append(f"and {len(proof.problems) - PROBLEMS_SHOWN_MAX} more problems")
     return Proof(
         topic=proof.topic,
         hour=hour,
         status=str(status),
         handed_over=sum(counts.producer for counts in proof.counts.values()),
         arrived=sum(counts.warehouse for counts in proof.counts.values()),
-        words="; ".join(words),
+        words="; ".join(problems),
         full=proof.to_json(),
     )

@@ -1,7 +1,7 @@
-"""What Airflow learns of this package from its entry point `apache_airflow_provider`.
+"""The provider's description, for the entry point `apache_airflow_provider`.
 
-Owns the provider's description (airflow.apache.org, "Custom provider packages"). Imports nothing of Airflow:
-every Airflow process reads it.
+See "Custom provider packages" on airflow.apache.org. Imports nothing of Airflow: every Airflow process
+imports it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOOK_NAME: Final = "headrace"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider's description, in the shape of Airflow's `provider_info.schema.json`."""
+    """Returns the description, by Airflow's `provider_info.schema.json`."""
     return {
         "package-name": "headrace",
         "name": "headrace",

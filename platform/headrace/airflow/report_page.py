@@ -1,7 +1,7 @@
-"""The audit report as pages inside Airflow, for whoever is logged in there.
+"""The audit report as pages inside Airflow, for its logged-in users.
 
-Owns `/headrace/audit` (every topic) and `/headrace/audit/TOPIC?from=…&to=…`. What they say is
-`headrace.audit.report`'s; here it only becomes HTML, or JSON with `format=json`.
+Owns `/headrace/audit` (every topic) and `/headrace/audit/TOPIC?from=…&to=…`: the report of
+`headrace.audit.report` as HTML, or as JSON with `format=json`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ td.n { text-align: right; font-variant-numeric: tabular-nums }
 app = FastAPI(title="headrace audit report", docs_url=None, redoc_url=None, openapi_url=None)
 
 
-# Plain functions: FastAPI runs them in a thread, and the store may take its time.
+# Not async: FastAPI then runs it in a thread, because reading the store may be slow.
 @app.get("/audit")
 @app.get("/audit/{topic}")
 def audit(
@@ -45,14 +45,14 @@ def audit(
     until: Annotated[str | None, Query(alias="to", max_length=40)] = None,
     form: Annotated[Literal["html", "json"], Query(alias="format")] = "html",
 ) -> Response:
-    """Verdicts by topic, hour and datacenter; `from` and `to` are hours (ISO 8601)."""
+    """Returns verdicts by topic, hour and datacenter; `from` and `to` are hours (ISO 8601)."""
     try:
         start, end = window(since, until)
         store = AuditStore(HeadraceHook().installation.audit_store)
     except (HourFormatError, ConnectionFieldError, StoreError) as error:
         raise HTTPException(400, str(error)) from error
     try:
-        said = report(
+        audited = report(
             store,
             topic,
             round(start.timestamp() * 1000) if start else None,
@@ -61,23 +61,23 @@ def audit(
     finally:
         store.close()
     if form == "json":
-        return JSONResponse(said.to_json())
-    return HTMLResponse(page(said, topic))
+        return JSONResponse(audited.to_json())
+    return HTMLResponse(page(audited, topic))
 
 
-def page(said: Report, topic: str | None) -> str:
-    """The report as one HTML page; at most `ROWS_MAX` rows, the worst first when there are more."""
-    verdicts: list[Verdict] = list(said.verdicts)
+def page(audited: Report, topic: str | None) -> str:
+    """Returns the report as an HTML page; if it has more than `ROWS_MAX` rows, only the worst of them."""
+    verdicts: list[Verdict] = list(audited.verdicts)
     note = ""
     if len(verdicts) > ROWS_MAX:
-        note = f"<p>The worst {ROWS_MAX} of {len(verdicts)} hours; choose a window to see others.</p>"
-        verdicts = sorted(verdicts, key=lambda each: -each.status.severity)[:ROWS_MAX]
+        note = f"<p>The worst {ROWS_MAX} of {len(verdicts)} hours; narrow the window to see others.</p>"
+        verdicts = sorted(verdicts, key=lambda verdict: -verdict.status.severity)[:ROWS_MAX]
     title = f"Audit of {topic}" if topic else "Audit"
     rows = "\n".join(_row(verdict) for verdict in verdicts)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
-<p>As of {wording.instant(said.judged_ms)} UTC: <b class="{said.status}">{said.status}</b></p>{note}
+<p>As of {wording.instant(audited.judged_ms)} UTC: <b class="{audited.status}">{audited.status}</b></p>{note}
 <table><tr><th>topic<th>hour (UTC)<th>datacenter<th>producer<th>datacenter<th>analysis<th>warehouse<th>verdict
 </tr>
 {rows}
@@ -91,5 +91,5 @@ def _row(verdict: Verdict) -> str:
     cells: list[Any] = [verdict.topic, wording.hour(verdict.hour_ms), verdict.datacenter]
     text = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
     text += "".join(f'<td class="n">{number}</td>' for number in numbers)
-    said = "<br>".join(escape(finding.text) for finding in verdict.findings)
-    return f'<tr>{text}<td class="{verdict.status}"><b>{verdict.status}</b><br>{said}</td></tr>'
+    findings = "<br>".join(escape(finding.text) for finding in verdict.findings)
+    return f'<tr>{text}<td class="{verdict.status}"><b>{verdict.status}</b><br>{findings}</td></tr>'

@@ -1,8 +1,8 @@
 """Starts one component of Airflow: `python -m headrace.airflow.run api-server --home DIR --listen H:P …`.
 
-Owns what happens before Airflow's own code runs: the home's files, the database (by the api-server alone:
-the others wait for it), the connections, and the end of whatever an earlier life of the same component
-left behind. It then becomes that component, in this very process.
+Owns what happens before Airflow's own code runs: kills processes that an earlier run of the component left
+behind and, for the api-server, writes the home's files and sets up the database and its connections (the
+other components wait for the database). The component then runs in this same process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from headrace.airflow.home import Settings, write_home
+from headrace.airflow.home import AirflowSettings, write_home
 
 COMPONENTS: Final[dict[str, tuple[str, ...]]] = {
     "api-server": (),
-    # Their log servers would listen on every address of the machine; logs are read from files here.
+    # Their log servers would listen on every address of the machine; logs are read from files instead.
     "scheduler": ("--skip-serve-logs",),
     "dag-processor": (),
     "triggerer": ("--skip-serve-logs",),
@@ -29,15 +29,15 @@ LEFTOVERS_TIMEOUT_S: Final = 10.0
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Never returns while the component lives."""
+    """Runs the component; returns only when it ends."""
     options = _parser().parse_args(arguments)
-    settings = Settings(
+    settings = AirflowSettings(
         home=options.home.absolute(),
         listen=options.listen,
         dags=options.dags.absolute(),
         database_url=options.database_url,
     )
-    # The component's own directory marks its processes, and holds what they drop.
+    # The working directory identifies the component's processes, and holds the files they create.
     directory = (settings.home / "run" / options.component).resolve()
     directory.mkdir(parents=True, exist_ok=True)
     end_leftovers(directory)
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ["AIRFLOW_HOME"] = str(settings.home)
     if options.component == "api-server":
         write_home(settings)
+        # Late: Airflow reads its configuration at import, so its home must exist first.
         from headrace.airflow.database import prepare
 
         prepare(connections=json.loads(options.connections.read_text()) if options.connections else {})
@@ -64,18 +65,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--connections",
         type=Path,
-        help="JSON file {id: {conn_type, …}} of connections to set up, unless a user has edited them",
+        help="JSON file {id: {conn_type, …}} of connections; those that users edited are kept",
     )
     return parser
 
 
 def processes_in(directory: Path) -> list[int]:
-    """Other processes without a terminal whose working directory this is (proc(5))."""
+    """Returns other processes without a terminal whose working directory this is (proc(5))."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                # Fields after the name: state, ppid, pgrp, session, tty_nr. A user's shell has a terminal.
+                # After the name: state, ppid, pgrp, session, tty_nr. A user's shell has a terminal.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 is_ours = fields[0] != "Z" and fields[4] == "0" and (entry / "cwd").readlink() == directory
             except OSError:
@@ -86,12 +87,12 @@ def processes_in(directory: Path) -> list[int]:
 
 
 def end_leftovers(directory: Path) -> list[int]:
-    """Kills what a killed component left behind, and returns the pids.
+    """Kills the processes that a killed component left behind, and returns their pids.
 
-    A scheduler that dies leaves its workers and their tasks. Its successor runs those tasks again, so that
-    they must not go on: nothing they would still do is lost, since whatever counts is committed by rename.
+    A killed scheduler leaves its workers and their tasks running. The next scheduler runs those tasks again,
+    so the old ones must end. Nothing is lost: tasks commit their results by rename.
     """
-    left = processes_in(directory)
+    leftovers = processes_in(directory)
     deadline = time.monotonic() + LEFTOVERS_TIMEOUT_S
     while (living := processes_in(directory)) and time.monotonic() < deadline:
         for pid in living:
@@ -100,7 +101,7 @@ def end_leftovers(directory: Path) -> list[int]:
             except ProcessLookupError:
                 continue
         time.sleep(0.05)
-    return left
+    return leftovers
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The sensor that waits until the audit knows about hours of a topic.
+"""The sensor that waits for the audit's verdict on hours of a topic.
 
-Owns when waiting ends and how. The audit's verdicts come from `headrace.airflow.proofs`.
+Owns when and how the wait ends. The verdicts come from `headrace.airflow.proofs`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
 
 from headrace.airflow.hook import HeadraceHook
+from headrace.airflow.hours import hour_list
 from headrace.airflow.links import AuditReportLink
-from headrace.airflow.proofs import DELAY_DEFAULT, Proof, proofs_of, refused, undecided
+from headrace.airflow.proofs import DELAY_DEFAULT, Proof, proofs_of, refused, summary, undecided
 
 POLL_INTERVAL_DEFAULT: Final = timedelta(seconds=5)
 TIMEOUT_DEFAULT: Final = timedelta(hours=1)
-WORDS_MAX: Final = 10
 
 
 class AuditCompleteSensor(BaseSensorOperator):
     """Waits until the audit has proven `hours` of `topic` complete.
 
-    `hours` is a list of hours (ISO 8601), or one; templated, as `topic` is. A loss or a duplicate fails the
-    task at once, in the audit's own words, and is not retried: waiting mends neither. `until="decided"` is
-    satisfied by any final verdict, for a successor that deals with losses itself. `completeness` is the
-    share of events that is enough; what is missing counts as on its way until `delay` has passed.
-    Deferrable: by default it waits in the triggerer. Returns the proofs, as JSON.
+    `hours` is one hour (ISO 8601) or a list; templated, like `topic`. A loss or a duplicate fails the task at
+    once, with the audit's problems and without retries, because waiting repairs neither. With
+    `until="decided"` any final verdict ends the wait, for successors that handle losses themselves.
+    `completeness` is the required share of events; missing events count as late, not lost, until `delay` has
+    passed. Deferrable: by default it waits in the triggerer. Returns the proofs, as JSON.
     """
 
     template_fields: Sequence[str] = ("topic", "hours")
@@ -68,30 +68,28 @@ class AuditCompleteSensor(BaseSensorOperator):
             if self.deferrable:
                 self._defer(deadline_s)
             if time.time() > deadline_s:
-                raise AirflowSensorTimeout(self._words(undecided(proofs)))
+                raise AirflowSensorTimeout(f"{self.topic}: {summary(undecided(proofs))}")
             time.sleep(self.poke_interval)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """The trigger's event: every verdict, or none in time."""
+        """Continues with the trigger's event: all verdicts, or those at the timeout."""
         proofs = [Proof.from_json(proof) for proof in event["proofs"]]
         if not event["decided"]:
-            raise AirflowSensorTimeout(self._words(undecided(proofs)))
+            raise AirflowSensorTimeout(f"{self.topic}: {summary(undecided(proofs))}")
         return self._finish(proofs)
 
     def _proofs(self) -> list[Proof]:
         store = HeadraceHook(self.headrace_conn_id).installation.audit_store
-        return proofs_of(store, self.topic, self._hours(), delay=self.delay)
-
-    def _hours(self) -> list[str]:
-        return [self.hours] if isinstance(self.hours, str) else list(self.hours)
+        return proofs_of(store, self.topic, hour_list(self.hours), delay=self.delay)
 
     def _defer(self, deadline_s: float) -> None:
+        # Late: only deferring needs it.
         from headrace.airflow.triggers import AuditDecidedTrigger
 
         self.defer(
             trigger=AuditDecidedTrigger(
                 topic=self.topic,
-                hours=self._hours(),
+                hours=hour_list(self.hours),
                 audit_store=HeadraceHook(self.headrace_conn_id).installation.audit_store,
                 delay_s=self.delay.total_seconds(),
                 poll_interval_s=self.poke_interval,
@@ -101,14 +99,9 @@ class AuditCompleteSensor(BaseSensorOperator):
         )
 
     def _finish(self, proofs: list[Proof]) -> list[dict[str, Any]]:
-        bad = refused(proofs, self.completeness)
+        insufficient = refused(proofs, self.completeness)
         for proof in proofs:
             self.log.info("%s, %s: %s", self.topic, proof.hour, proof.words or proof.status)
-        if bad and self.until == "complete":
-            raise AirflowFailException(self._words(bad))
+        if insufficient and self.until == "complete":
+            raise AirflowFailException(f"{self.topic}: {summary(insufficient)}")
         return [proof.to_json() for proof in proofs]
-
-    def _words(self, proofs: list[Proof]) -> str:
-        words = [f"{proof.hour} is {proof.status}: {proof.words}" for proof in proofs[:WORDS_MAX]]
-        more = len(proofs) - len(words)
-        return f"{self.topic}: " + "; ".join(words) + (f"; and {more} more hours" if more else "")

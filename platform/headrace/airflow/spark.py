@@ -1,7 +1,7 @@
-"""How a task becomes a process of the main environment: a Spark application, or a plain Python program.
+"""Programs that tasks run in the main environment: Spark applications, and plain Python programs.
 
-Owns the submitter's environment, the life of what is started (it dies with its task) and its words when it
-fails. Spark is submitted through Airflow's own `SparkSubmitHook`. Knows nothing of what the programs do.
+Owns the programs' environment variables, that they end with their task, and the error message when they fail.
+Spark applications are submitted through Airflow's own `SparkSubmitHook`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from headrace.warehouse.session import spark_conf, worker_environment
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
-# What the programs of headrace begin their last words with.
+# headrace's programs print it before the error that made them fail.
 FAILURE_MARK: Final = "headrace warehouse: "
 LINES_KEPT: Final = 20
 
 
 class Program(Protocol):
-    """Something started for a task."""
+    """A program that a task runs."""
 
     def run(self, program: Path) -> None:
-        """Returns when it has succeeded. Raises `AirflowException` with its reason when it has not."""
+        """Runs the program to its end. Raises `AirflowException` with its error if it fails."""
 
     def kill(self) -> None:
-        """Ends it, wherever it runs."""
+        """Kills the program, wherever it runs."""
 
 
 class SparkApplication:
     """A Spark application.
 
-    `master` comes from the Spark connection, whose deploy mode, queue and so on mean what they mean to
-    `SparkSubmitOperator`. `conf` goes before the configuration that the warehouse wants.
+    The Spark connection gives master, deploy mode, queue and so on, as for `SparkSubmitOperator`. `conf`
+    overrides the warehouse's own configuration of Spark.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SparkApplication:
             conn_id=spark_conn_id,
             name=name,
             application_args=list(arguments),
-            # find-spark-home asks this interpreter where PySpark is; on a cluster it runs the driver.
+            # find-spark-home locates PySpark with this interpreter; on a cluster it also runs the driver.
             env_vars={**workers, "PYSPARK_DRIVER_PYTHON": workers["PYSPARK_PYTHON"]},
             spark_binary=str(installation.spark_submit),
         )
@@ -79,18 +79,18 @@ class SparkApplication:
                 str(program), env=self._environment, start_new_session=True, preexec_fn=die_with_parent
             )
         except AirflowException as error:
-            # The program says in one line what was wrong; what Spark printed around it is in the log already.
-            raise AirflowException(reason(self._hook._last_submit_log_lines) or str(error)) from None
+            # One line is the program's own error; the rest of Spark's output is in the log already.
+            raise AirflowException(error_in(self._hook._last_submit_log_lines) or str(error)) from None
 
     def kill(self) -> None:
-        """Ends the application: its session here, its driver on a cluster."""
+        """Kills the local processes and, on a cluster, the driver."""
         if self._hook._submit_sp is not None:
             _kill_session(self._hook._submit_sp)
         self._hook.on_kill()
 
 
 class PythonProgram:
-    """A program that needs no Spark: the main environment's Python runs it."""
+    """A program without Spark, run by the main environment's Python."""
 
     def __init__(self, installation: Installation, *, arguments: Sequence[str]) -> None:
         self._python = installation.python
@@ -118,9 +118,9 @@ class PythonProgram:
                 log.info("%s", line.rstrip())
                 lines.append(line.rstrip())
         if process.returncode:
-            last = lines[-1] if lines else "it said nothing"
+            last = lines[-1] if lines else "it printed nothing"
             raise AirflowException(
-                reason(lines) or f"{program.name} ended with exit code {process.returncode}: {last}"
+                error_in(lines) or f"{program.name} ended with exit code {process.returncode}: {last}"
             )
 
     def kill(self) -> None:
@@ -131,7 +131,7 @@ class PythonProgram:
 def _environment(installation: Installation) -> dict[str, str]:
     python = str(installation.python)
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    # Airflow's environment must not lend its modules to the program.
+    # The program must not import modules of Airflow's environment.
     environment.pop("PYTHONPATH", None)
     return environment
 
@@ -142,26 +142,26 @@ def _kill_session(process: subprocess.Popen[str]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def reason(lines: Iterable[str]) -> str | None:
-    """The last line that the program itself wrote about its failure, if there is one."""
+def error_in(lines: Iterable[str]) -> str | None:
+    """Returns the last error that the program itself printed, None if there is none."""
     found = None
     for line in lines:
-        _, mark, said = line.partition(FAILURE_MARK)
-        found = said.strip() if mark else found
+        _, mark, error = line.partition(FAILURE_MARK)
+        found = error.strip() if mark else found
     return found
 
 
 def die_with_parent() -> None:
-    """Runs in a child before its program: the kernel is to kill it when its parent dies (prctl(2), Linux).
+    """Runs in a child before its program: makes the kernel kill it when its parent dies (prctl(2), Linux).
 
-    A task that is killed leaves no driver behind, which would race with the one of its retry.
+    The driver of a killed task would otherwise race with the driver of its retry.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def conf_of(values: Mapping[str, Any]) -> dict[str, str]:
-    """Spark's configuration as strings, the way spark-submit takes it (true, not True)."""
+    """Returns Spark's configuration as spark-submit takes it: strings, with true instead of True."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in values.items()
     }

@@ -1,7 +1,7 @@
-"""Which topics are loaded, when, and by whom: `topics.yaml`, and what was put to this host's agent.
+"""The topics to load: those in `topics.yaml`, and the loads that were put to this host's agent.
 
-Owns the file's shape, the folder's, and their errors; what a plan may say is `warehouse.load_plan`'s. Imports
-nothing of Airflow.
+Owns how both are read, and their errors; what a plan may hold is `warehouse.load_plan`'s. Imports nothing of
+Airflow.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import yaml
 from headrace.warehouse.load_plan import FIELDS, LoadPlanError, TopicPlan, plan_of
 
 TOPICS_MAX: Final = 1_000
-# The agent of this host keeps it: one file a topic, <home>/loads/<topic>.json.
+# The agent stores one file a topic, <home>/loads/<topic>.json.
 HOME_VARIABLE: Final = "HEADRACE_HOME"
 LOADS_FOLDER: Final = "loads"
 
 
 class TopicsFileError(ValueError):
-    """`topics.yaml` is wrong and can be mended. The message names file, topic, field and value."""
+    """A `topics.yaml` or a stored load is invalid. The message names file, topic, field and value."""
 
 
 def read_topics(path: Path) -> tuple[TopicPlan, ...]:
-    """The plans of a `topics.yaml`. Raises `TopicsFileError`."""
+    """Returns the plans in a `topics.yaml`. Raises `TopicsFileError`."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -36,7 +36,7 @@ def read_topics(path: Path) -> tuple[TopicPlan, ...]:
 
 
 def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[TopicPlan, ...]:
-    """The plans that were put to the agent whose unit this is; none where there is no agent.
+    """Returns the plans stored by the agent that runs this Airflow; none if no agent does.
 
     Raises `TopicsFileError`.
     """
@@ -45,23 +45,23 @@ def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[TopicPlan, 
 
 
 def read_all(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[TopicPlan, ...]:
-    """Both: for a topic that both name, what was put to the agent is the newer word."""
+    """Returns the plans of both; a load at the agent overrides the file's plan of the same topic."""
     plans = {plan.topic: plan for plan in (*read_topics(path), *read_loads(environment))}
     return tuple(plans.values())
 
 
 def _read_load(path: Path) -> TopicPlan:
     try:
-        said = _mapping(json.loads(path.read_bytes()), str(path), known=None)
+        fields = _mapping(json.loads(path.read_bytes()), str(path), known=None)
     except (OSError, ValueError) as error:
         raise TopicsFileError(f"{path} cannot be read: {error}") from error
-    return _plan(path.stem, said, f"{path}: topic {path.stem}")
+    return _plan(path.stem, fields, f"{path}: topic {path.stem}")
 
 
 def parse_topics(text: str, *, where: str) -> tuple[TopicPlan, ...]:
-    """The plans in a text of `defaults: {…}` and `topics: {NAME: {…}, …}`; `where` names it in errors.
+    """Returns the plans in a text of `defaults: {…}` and `topics: {NAME: {…}, …}`.
 
-    Raises `TopicsFileError`, one line.
+    Raises `TopicsFileError`, one line that begins with `where`.
     """
     try:
         data = yaml.safe_load(text)
@@ -73,11 +73,11 @@ def parse_topics(text: str, *, where: str) -> tuple[TopicPlan, ...]:
     if not topics:
         raise TopicsFileError(f"{where}: topics is empty; name at least one topic")
     if len(topics) > TOPICS_MAX:
-        raise TopicsFileError(f"{where}: {len(topics)} topics; one file may hold {TOPICS_MAX}")
+        raise TopicsFileError(f"{where}: {len(topics)} topics; a file may have at most {TOPICS_MAX}")
     plans = []
-    for name, said in topics.items():
+    for name, fields in topics.items():
         here = f"{where}: topic {name}"
-        plans.append(_plan(name, {**defaults, **_mapping(said or {}, here, known=None)}, here))
+        plans.append(_plan(name, {**defaults, **_mapping(fields or {}, here, known=None)}, here))
     return tuple(plans)
 
 
@@ -92,8 +92,8 @@ def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Map
     return value
 
 
-def _plan(topic: str, said: Mapping[str, Any], where: str) -> TopicPlan:
+def _plan(topic: str, fields: Mapping[str, Any], where: str) -> TopicPlan:
     try:
-        return plan_of(topic, said)
+        return plan_of(topic, fields)
     except LoadPlanError as error:
         raise TopicsFileError(f"{where}: {error}") from error

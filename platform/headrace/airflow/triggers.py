@@ -1,7 +1,7 @@
-"""The trigger that waits for the audit without holding a worker.
+"""The trigger that waits for the audit without occupying a worker.
 
-Owns the asynchronous wait; what the audit says is `headrace.airflow.proofs`'. It runs in the triggerer,
-beside many others: reading the store happens in a thread.
+Owns the asynchronous wait; the verdicts come from `headrace.airflow.proofs`. It shares the triggerer's event
+loop with many others, so it reads the store in a thread.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from headrace.airflow.proofs import Proof, proofs_of, undecided
+from headrace.airflow.proofs import proofs_of, summary, undecided
 
 
 class AuditDecidedTrigger(BaseTrigger):
-    """Fires once the audit has decided about every one of `hours`, or at `deadline_s` (seconds since 1970).
+    """Fires once the audit has a final verdict on all `hours`, or at `deadline_s` (seconds since 1970).
 
     Its event is {"decided": bool, "proofs": [Proof as JSON, …]}. A trigger that moves to another triggerer
-    starts again and keeps its deadline.
+    starts again, with the same deadline.
     """
 
     def __init__(
@@ -43,20 +43,14 @@ class AuditDecidedTrigger(BaseTrigger):
         self.deadline_s = deadline_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("topic", "hours", "audit_store", "delay_s", "poll_interval_s", "deadline_s")
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "topic": self.topic,
-                "hours": self.hours,
-                "audit_store": self.audit_store,
-                "delay_s": self.delay_s,
-                "poll_interval_s": self.poll_interval_s,
-                "deadline_s": self.deadline_s,
-            },
+            {name: getattr(self, name) for name in names},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        said = ""
+        logged = ""
         while True:
             proofs = await asyncio.to_thread(
                 proofs_of, self.audit_store, self.topic, self.hours, delay=timedelta(seconds=self.delay_s)
@@ -66,13 +60,7 @@ class AuditDecidedTrigger(BaseTrigger):
             if not waiting or left_s <= 0:
                 yield TriggerEvent({"decided": not waiting, "proofs": [proof.to_json() for proof in proofs]})
                 return
-            if (now := _summary(waiting)) != said:
-                said = now
-                self.log.info("waiting for the audit of %s: %s", self.topic, now)
+            if (text := summary(waiting[:1], len(waiting))) != logged:
+                logged = text
+                self.log.info("waiting for the audit of %s: %s", self.topic, text)
             await asyncio.sleep(min(self.poll_interval_s, left_s))
-
-
-def _summary(waiting: list[Proof]) -> str:
-    first = waiting[0]
-    more = f", and {len(waiting) - 1} more hours" if len(waiting) > 1 else ""
-    return f"{first.hour} is {first.status}: {first.words}{more}"

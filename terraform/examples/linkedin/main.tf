@@ -1,6 +1,6 @@
-# LinkedIn's deployment of the paper on one machine: services publish in east and west, both are mirrored into
-# analysis, whose Airflow loads the topics into HDFS. These are the units of `headrace up`, one by one, so that the
-# commands work on them; `make demo` applies this folder.
+# LinkedIn's deployment from the paper, on one machine: services publish in east and west, both are mirrored into
+# analysis, and Airflow loads the topics into HDFS. The units are exactly those of `headrace up`, so its commands work
+# on them, too. `make demo` applies this folder.
 terraform {
   required_version = ">= 1.9"
 

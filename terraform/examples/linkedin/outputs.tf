@@ -1,5 +1,5 @@
 output "datacenters" {
-  description = "Where services publish and consumers read."
+  description = "The addresses for services and consumers in east and west."
   value = {
     for datacenter in [module.east, module.west] : datacenter.name => {
       balancer          = datacenter.balancer
@@ -11,7 +11,7 @@ output "datacenters" {
 }
 
 output "analysis" {
-  description = "Where the copies are, and what is made of them."
+  description = "The addresses in the analysis datacenter: brokers, registry, HDFS, Airflow and mirrors."
   value = {
     bootstrap_servers = module.analysis.bootstrap_servers
     registry_url      = module.analysis.registry_url

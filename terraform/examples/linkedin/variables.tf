@@ -1,11 +1,11 @@
 variable "home" {
-  description = "The folder of this machine's agent and of all data; left out, .headrace of the checkout."
+  description = "The home of this machine's agent, which holds all data. Default: .headrace in the checkout."
   type        = string
   default     = null
 }
 
 variable "east" {
-  description = "A datacenter where services publish: a /24 of loopback."
+  description = "A datacenter where services publish, in a /24 of loopback."
   type = object({
     network         = optional(string, "127.1.0")
     brokers         = optional(number, 3)
@@ -15,7 +15,7 @@ variable "east" {
 }
 
 variable "west" {
-  description = "The other one."
+  description = "The other datacenter where services publish."
   type = object({
     network         = optional(string, "127.2.0")
     brokers         = optional(number, 3)
@@ -25,7 +25,7 @@ variable "west" {
 }
 
 variable "analysis" {
-  description = "Where both are mirrored to."
+  description = "The datacenter that both are mirrored into."
   type = object({
     network         = optional(string, "127.9.0")
     brokers         = optional(number, 2)
@@ -35,7 +35,7 @@ variable "analysis" {
 }
 
 variable "broker_settings" {
-  description = "Settings of every broker. Events of any age are kept, within 2 GiB a partition."
+  description = "Settings of all brokers. By default events of any age are kept, up to 2 GiB a partition."
   type        = map(string)
   default = {
     "auto.create.topics.enable" = "true"
@@ -46,7 +46,7 @@ variable "broker_settings" {
 }
 
 variable "topics" {
-  description = "Topics of east and of west, with schemas where they have one; the demo makes its own."
+  description = "Topics of both east and west, optionally with schemas. Default: none; the demo creates its own."
   type = map(object({
     partitions      = number
     config          = optional(map(string), {})
@@ -58,7 +58,7 @@ variable "topics" {
 }
 
 variable "airflow" {
-  description = "Airflow's DAGs, its interpreter, headrace's own (for the loads), and its database; left out, the checkout's."
+  description = "Airflow's DAG folder, its interpreter, headrace's interpreter for the loads (job_python), and its database. Default: those of the checkout, and SQLite."
   type = object({
     dags         = optional(string)
     python       = optional(string)

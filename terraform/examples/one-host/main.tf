@@ -1,4 +1,4 @@
-# The smallest: one datacenter of one broker on this machine, and one topic in it.
+# The smallest example: one datacenter with one broker and one topic, on this machine.
 terraform {
   required_version = ">= 1.9"
 
@@ -14,19 +14,19 @@ provider "headrace" {
 }
 
 variable "home" {
-  description = "The home of this machine's agent; left out, $HEADRACE_HOME, else .headrace here."
+  description = "The home of this machine's agent. Default: $HEADRACE_HOME, else .headrace in this folder."
   type        = string
   default     = null
 }
 
 variable "address" {
-  description = "The host's address."
+  description = "The address of this host."
   type        = string
   default     = "127.0.0.1"
 }
 
 variable "brokers" {
-  description = "How many brokers."
+  description = "The number of brokers."
   type        = number
   default     = 1
 }
@@ -41,11 +41,11 @@ module "here" {
 }
 
 output "publish_to" {
-  description = "Services' address."
+  description = "The address that services publish to."
   value       = module.here.balancer
 }
 
 output "read_from" {
-  description = "Consumers' addresses."
+  description = "The addresses that consumers read from."
   value       = module.here.bootstrap_servers
 }

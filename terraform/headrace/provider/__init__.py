@@ -1,6 +1,6 @@
 """The Terraform provider: datacenters, topics, schemas and loads as resources.
 
-Owns what Terraform is told and asks; knows no process and no disk. Units are the host agents', topics the
-brokers', schemas the registries': they are asked over the network, as by any other client. Built on `tf`, in
-an environment of its own (`make terraform`).
+Owns what Terraform plans and applies; it starts no process and writes no disk. It reaches everything over the
+network as any client does: units through the agents of their hosts, topics through brokers, schemas through
+registries. Built on `tf`, in an environment of its own (`make terraform`).
 """

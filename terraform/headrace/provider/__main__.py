@@ -1,4 +1,4 @@
-"""`python -m headrace.provider`: started by Terraform, for as long as one command of it."""
+"""`python -m headrace.provider`: Terraform starts it for the duration of one command."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    # One command of Terraform starts three of these, one after another: what a start costs is felt.
+    # One Terraform command starts the provider three times in a row, so users wait for every start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.disable()
+    # Late: without garbage collection these imports are faster.
     from headrace.provider.provider import HeadraceProvider
     from headrace.provider.serving import serve
 
@@ -30,5 +31,5 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    # Without the interpreter's tidying up, which takes a tenth of a second.
+    # Skips the interpreter's clean-up, which takes a tenth of a second.
     os._exit(code)

@@ -1,14 +1,14 @@
-"""The attributes of a resource: their types as Terraform knows them, defaults, what a change of one means.
+"""Attributes of Terraform blocks: their types, defaults, and what a change of one means.
 
-Owns the schema. What a unit may be told is known once, by the models of `agent.configuration`: their
-JSON Schema becomes attributes here. `tf` knows no attributes inside attributes (protocol 6's nested types);
-they are added here.
+Owns the schema, and how a model's JSON Schema becomes attributes: what a unit's configuration may hold is
+defined once, by the models of `agent.configuration`. `tf` lacks attributes inside attributes (protocol 6's
+nested types); they are added here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -31,9 +31,10 @@ _TYPES: Final = {"string": "string", "integer": "number", "number": "number", "b
 class Attribute:
     """One attribute.
 
-    `type` is Terraform's JSON form ("string", ["list", "string"], …), or the attributes of each element, with
-    `nesting`. An input is required unless it is `optional`; with a `default` it has that in the plan when the
-    HCL says nothing. `computed` ones cannot be said. `replaces`: a change of it makes a new resource.
+    `type` is Terraform's JSON form ("string", ["list", "string"], …) or, with `nesting`, the attributes of
+    each element. An input is required unless it is `optional` or has a `default`, which the plan shows if the
+    HCL leaves the attribute out. The HCL cannot set `computed` ones. `replaces`: a change needs a new
+    resource.
     """
 
     name: str
@@ -54,24 +55,24 @@ class Attribute:
     def is_required(self) -> bool:
         return not (self.optional or self.computed or self.has_default)
 
-    def decoded(self, value: Any) -> Any:
-        """A value as it comes, with every number as `values` has it."""
+    def decode(self, value: Any) -> Any:
+        """Returns a received value with every number in the form that `values` defines."""
         if value is None or value is Unknown or isinstance(value, ExtType):
             return value
         if self.nesting is None:
-            return _decoded(self.type, value)
+            return _decode(self.type, value)
         if self.nesting == "single":
-            return {each.name: each.decoded(value.get(each.name)) for each in self.type}
-        inner = Attribute(name=self.name, type=self.type, nesting="single")
+            return {inner.name: inner.decode(value.get(inner.name)) for inner in self.type}
+        element = Attribute(name=self.name, type=self.type, nesting="single")
         if self.nesting == "map":
-            return {key: inner.decoded(each) for key, each in value.items()}
-        return [inner.decoded(each) for each in value]
+            return {key: element.decode(item) for key, item in value.items()}
+        return [element.decode(item) for item in value]
 
     def to_pb(self) -> pb.Schema.Attribute:
         if self.nesting is None:
             shape: dict[str, Any] = {"type": json.dumps(self.type).encode()}
         else:
-            inner = [each.to_pb() for each in self.type]
+            inner = [attribute.to_pb() for attribute in self.type]
             shape = {"nested_type": pb.Schema.Object(attributes=inner, nesting=_NESTING[self.nesting])}
         return pb.Schema.Attribute(
             name=self.name,
@@ -85,84 +86,78 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Schema:
-    """The attributes of a resource, a data source or the provider. `version` counts changes of the state's
-    form.
-    """
+class BlockSchema:
+    """The attributes of a `resource`, `data` or `provider` block."""
 
     attributes: tuple[Attribute, ...]
     description: str = ""
-    version: int = 0
-
-    def __getitem__(self, name: str) -> Attribute:
-        return next(each for each in self.attributes if each.name == name)
 
     def names(self) -> list[str]:
-        return [each.name for each in self.attributes]
+        return [attribute.name for attribute in self.attributes]
 
-    def decoded(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """Values as they come, with every number as `values` has it. None is no resource at all."""
+    def decode(self, values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Decodes the received values that are attributes. None stands for no resource."""
         if values is None:
             return None
-        types = {each.name: each for each in self.attributes}
-        return {name: types[name].decoded(value) for name, value in values.items() if name in types}
+        types = {attribute.name: attribute for attribute in self.attributes}
+        return {name: types[name].decode(value) for name, value in values.items() if name in types}
 
-    def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values with every attribute: Terraform wants to see each."""
+    def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values with null for each missing attribute: Terraform requires all of them."""
         return {name: values.get(name) for name in self.names()}
 
     def to_pb(self) -> pb.Schema:
-        attributes = [each.to_pb() for each in self.attributes]
+        attributes = [attribute.to_pb() for attribute in self.attributes]
         block = pb.Schema.Block(attributes=attributes, description=self.description)
-        return pb.Schema(version=self.version, block=block)
+        return pb.Schema(block=block)
 
 
 def attributes_of(
     schema: Mapping[str, Any],
     *,
     renamed: Mapping[str, str],
-    described: Callable[[str], str],
-    replaces: Sequence[str],
+    describe: Callable[[str], str],
+    replaces: Collection[str],
     special: Mapping[str, Attribute],
 ) -> list[Attribute]:
-    """The attributes that a model's JSON Schema describes, in its order; without `kind`, which is the
-    resource's own.
+    """Returns the attributes for a model's JSON Schema, in its order, without `kind`.
 
-    `renamed`: field → attribute; `described`: field → what it is for; `replaces`: fields; `special`: field →
-    the attribute to have for it.
+    `renamed`: field → attribute name. `describe`: field → description. `replaces`: fields whose change needs
+    a new resource. `special`: field → the attribute to use instead.
     """
-    made = []
-    for field, said in schema["properties"].items():
+    attributes = []
+    for field, definition in schema["properties"].items():
         if field == "kind":
             continue
         if field in special:
-            made.append(special[field])
+            attributes.append(special[field])
             continue
-        shape = next((each for each in said.get("anyOf", ()) if each.get("type") != "null"), said)
+        options = definition.get("anyOf", ())
+        shape = next((option for option in options if option.get("type") != "null"), definition)
         is_required = field in schema.get("required", ())
-        default = said.get("default")
-        made.append(
+        default = definition.get("default")
+        attributes.append(
             Attribute(
                 name=renamed.get(field, field),
                 type=_type_of(shape),
-                description=described(field),
+                description=describe(field),
                 optional=not is_required and default is None,
                 default=_MISSING if is_required or default is None else default,
                 replaces=field in replaces,
                 sensitive=shape.get("format") == "password",
             )
         )
-    return made
+    return attributes
 
 
-def _decoded(type_: Any, value: Any) -> Any:
+def _decode(type_: Any, value: Any) -> Any:
     if value is None or value is Unknown or isinstance(value, ExtType):
         return value
     if type_ == "number":
         return number(value)
     if isinstance(type_, list) and type_[0] == "map":
-        return {key: _decoded(type_[1], each) for key, each in value.items()}
-    return [_decoded(type_[1], each) for each in value] if isinstance(type_, list) else value
+        return {key: _decode(type_[1], element) for key, element in value.items()}
+    return [_decode(type_[1], element) for element in value] if isinstance(type_, list) else value
 
 
 def _type_of(shape: Mapping[str, Any]) -> Any:

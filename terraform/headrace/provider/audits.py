@@ -1,6 +1,6 @@
-"""The audit's verdicts, as a data source, and for who asks what is not in HDFS yet.
+"""The audit's verdicts on a topic, as a data source.
 
-Owns the reading of the audit store from here: an SQLAlchemy URL, on this machine or in PostgreSQL.
+Owns how the provider reads the audit store: an SQLAlchemy URL, on this machine or in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -9,76 +9,81 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from headrace.provider.attributes import Attribute, Schema
-from headrace.provider.resource import Call, DataSource
-from headrace.provider.values import (
-    ResourceError,
-    Trouble,
-    Values,
-    is_known,
-)
+from headrace.provider.attributes import Attribute, BlockSchema
+from headrace.provider.problems import Problem, ResourceError
+from headrace.provider.resource import DataSource, ResourceCall
+from headrace.provider.values import Values, is_known
 
 if TYPE_CHECKING:
     from headrace.audit.report import Report
 
 _COUNTS: Final = ("producer", "datacenter", "analysis", "warehouse", "dead_lettered")
 
-SCHEMA: Final = Schema(
+SCHEMA: Final = BlockSchema(
     (
         Attribute(
             name="store",
             sensitive=True,
-            description="The audit store, an SQLAlchemy URL: an auditor's `store`.",
+            description="The audit store's SQLAlchemy URL: the `store` of an auditor.",
         ),
         Attribute(name="topic", description="The topic."),
         Attribute(
             name="from_hour",
             optional=True,
-            description="The first hour of event time, RFC 3339; left out, all.",
+            description="The first hour of event time, RFC 3339. Default: the earliest in the store.",
         ),
-        Attribute(name="to_hour", optional=True, description="The hour to end before; left out, all."),
+        Attribute(
+            name="to_hour",
+            optional=True,
+            description="The end of the hours, exclusive, RFC 3339. Default: the latest in the store.",
+        ),
         Attribute(
             name="status",
             computed=True,
-            description="complete, pending, unknown, duplicated or lost: the worst.",
+            description="The worst status of all hours: complete, pending, unknown, duplicated or lost.",
         ),
-        Attribute(name="complete", type="bool", computed=True, description="Whether nothing is missing."),
+        Attribute(name="complete", type="bool", computed=True, description="Whether `status` is complete."),
         Attribute(
             name="counts",
             type=["map", "number"],
             computed=True,
-            description=f"Events as each tier counted them: {', '.join(_COUNTS)}.",
+            description=f"Events that each tier counted: {', '.join(_COUNTS)}.",
         ),
         Attribute(
             name="findings",
             type=["list", "string"],
             computed=True,
-            description="What is wrong, in sentences.",
+            description="The problems that the audit proved, a sentence each.",
         ),
         Attribute(
             name="hours",
             nesting="list",
             computed=True,
-            description="Each hour of each datacenter that has the topic.",
+            description="The verdict on each hour and datacenter.",
             type=(
-                Attribute(name="hour", computed=True, description="Its start, RFC 3339."),
-                Attribute(name="datacenter", computed=True, description="Where the events were published."),
-                Attribute(name="status", computed=True, description="As above, of this hour."),
+                Attribute(name="hour", computed=True, description="The start of the hour, RFC 3339."),
+                Attribute(
+                    name="datacenter",
+                    computed=True,
+                    description="The datacenter where the events were published.",
+                ),
+                Attribute(name="status", computed=True, description="The status of this hour."),
                 Attribute(
                     name="counts",
                     type=["map", "number"],
                     computed=True,
-                    description="As above, of this hour.",
+                    description="The events of this hour that each tier counted.",
                 ),
             ),
         ),
     ),
-    description="What the audit says of a topic: was anything lost, and where.",
+    description="The audit's verdict on a topic: whether events were lost or duplicated, and where.",
 )
 
 
-def reported(store_url: str, topic: str, from_ms: int | None = None, to_ms: int | None = None) -> Report:
-    """The audit's report. Raises `ResourceError` where there is no store."""
+def read_report(store_url: str, topic: str, from_ms: int | None = None, to_ms: int | None = None) -> Report:
+    """Returns the audit's report on a topic. Raises `ResourceError` if the store cannot be read."""
+    # Late: the import of SQLAlchemy is slow, and few requests need it.
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
@@ -87,74 +92,72 @@ def reported(store_url: str, topic: str, from_ms: int | None = None, to_ms: int 
 
     try:
         url = make_url(store_url)
-        # A store that is not there would be made, and know nothing.
+        # AuditStore would create a missing file, and then report nothing.
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
             raise StoreError(f"there is no audit store {url}: the file is not on this machine")
         store = AuditStore(store_url)
     except (ArgumentError, NoSuchModuleError) as error:
         text = "Expected an SQLAlchemy URL, such as sqlite:////var/lib/headrace/audit.db."
-        raise ResourceError(Trouble("This is no audit store", text, ("store",))) from error
+        raise ResourceError(Problem("Not the URL of an audit store", text, ("store",))) from error
     except StoreError as error:
-        raise ResourceError(Trouble("The audit store cannot be read", f"{error}.", ("store",))) from error
+        raise ResourceError(Problem("The audit store cannot be read", f"{error}.", ("store",))) from error
     try:
         return report(store, topic, from_ms, to_ms)
     finally:
         store.close()
 
 
-class AuditVerdict(DataSource):
-    """The verdicts on a topic."""
+class AuditVerdictData(DataSource):
+    """The audit's verdict on a topic."""
 
     type_name = "audit_verdict"
+    schema = SCHEMA
 
-    @classmethod
-    def get_schema(cls) -> Schema:
-        return SCHEMA
-
-    def validate(self, config: Values) -> list[Trouble]:
-        troubles = []
+    def validate(self, config: Values) -> list[Problem]:
+        problems = []
         for name in ("from_hour", "to_hour"):
             value = config.get(name)
             if isinstance(value, str):
                 try:
                     _milliseconds(value)
                 except ValueError:
-                    text = f"It says {value!r}; expected RFC 3339, such as 2015-05-17T10:00:00Z."
-                    troubles.append(Trouble("This is no hour", text, (name,)))
-        return troubles
+                    text = f"{name} is {value!r}; expected RFC 3339, such as 2015-05-17T10:00:00Z."
+                    problems.append(Problem(f"Invalid {name}", text, (name,)))
+        return problems
 
-    def read(self, call: Call, config: Values) -> Values:
+    def read(self, call: ResourceCall, config: Values) -> Values:
         from_ms, to_ms = (
             _milliseconds(config[name]) if config.get(name) and is_known(config[name]) else None
             for name in ("from_hour", "to_hour")
         )
-        report = reported(config["store"], config["topic"], from_ms, to_ms)
+        report = read_report(config["store"], config["topic"], from_ms, to_ms)
+        verdicts = report.verdicts
         hours = [
             {
-                "hour": _hour(each.hour_ms),
-                "datacenter": each.datacenter,
-                "status": str(each.status),
-                "counts": each.counts._asdict(),
+                "hour": _hour(verdict.hour_ms),
+                "datacenter": verdict.datacenter,
+                "status": str(verdict.status),
+                "counts": verdict.counts._asdict(),
             }
-            for each in report.verdicts
+            for verdict in verdicts
         ]
         return {
             **config,
             "status": str(report.status),
             "complete": report.status == "complete",
-            "counts": {name: sum(getattr(each.counts, name) for each in report.verdicts) for name in _COUNTS},
-            "findings": [finding.text for each in report.verdicts for finding in each.findings],
+            "counts": {name: sum(getattr(verdict.counts, name) for verdict in verdicts) for name in _COUNTS},
+            "findings": [finding.text for verdict in verdicts for finding in verdict.findings],
             "hours": hours,
         }
 
 
 def _milliseconds(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return int(time.timestamp() * 1000)
 
 
 def _hour(hour_ms: int) -> str:
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=hour_ms)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=hour_ms)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

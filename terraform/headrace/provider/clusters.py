@@ -1,6 +1,6 @@
-"""A datacenter's brokers, asked over the Kafka protocol.
+"""A datacenter's brokers, over the Kafka protocol.
 
-Owns how long they are waited for, and which of their refusals is about which attribute.
+Owns the timeouts, and which of the brokers' errors is about which attribute.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from headrace.provider.values import Path, Trouble
+from headrace.provider.problems import Path, Problem
 from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.client.errors import BrokerError
     from headrace.client.group_admin import GroupAdmin
 
-# Brokers that are to be made by this very apply do not answer a plan.
+# Short: brokers that this very apply will start do not answer a plan.
 PLAN_TIMEOUT_S: Final = 3.0
 APPLY_TIMEOUT_S: Final = 30.0
 
-_ABOUT: Final[dict[int, Path]] = {
+_ATTRIBUTES: Final[dict[int, Path]] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: ("name",),
     ErrorCode.INVALID_PARTITIONS: ("partitions",),
     ErrorCode.INVALID_REPLICATION_FACTOR: ("replication_factor",),
@@ -29,9 +29,9 @@ _ABOUT: Final[dict[int, Path]] = {
 
 
 @contextmanager
-def administered(bootstrap: Sequence[str], *, timeout_s: float) -> Iterator[GroupAdmin]:
-    """A client of these brokers, for one request of Terraform's."""
-    # A third of a second of importing, which only those need who have topics.
+def admin_client(bootstrap: Sequence[str], *, timeout_s: float) -> Iterator[GroupAdmin]:
+    """Opens a client of these brokers for one request of Terraform."""
+    # Late: the import takes a third of a second, and only topics and brokers need it.
     from headrace.client.group_admin import GroupAdmin
 
     admin = GroupAdmin(bootstrap, client_id="headrace-terraform", timeout_ms=timeout_s * 1000)
@@ -39,6 +39,6 @@ def administered(bootstrap: Sequence[str], *, timeout_s: float) -> Iterator[Grou
         yield admin
 
 
-def refused(error: BrokerError) -> Trouble:
-    """What a broker's no means, at its attribute."""
-    return Trouble("The brokers refuse it", f"{error}.", _ABOUT.get(error.code, ()))
+def refused(error: BrokerError) -> Problem:
+    """Returns the problem for an error response of a broker, at its attribute."""
+    return Problem("The brokers refuse the request", f"{error}.", _ATTRIBUTES.get(error.code, ()))

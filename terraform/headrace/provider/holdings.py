@@ -1,7 +1,7 @@
-"""What would be lost: how much a topic, a broker or a warehouse holds.
+"""Data that a deletion would lose: how much a topic, a broker, a ZooKeeper or a warehouse holds.
 
-Owns the counting and the words for it. Bytes are those of the logs (an offset is an address); events that are
-not in HDFS yet are the audit's count; groups that are behind are told in bytes, too.
+Owns the counting and the refusals. Bytes are those of the logs; events that are not in HDFS yet are the
+audit's count.
 """
 
 from __future__ import annotations
@@ -9,25 +9,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.provider.audits import reported
-from headrace.provider.values import (
-    ResourceError,
-    Trouble,
-    bytes_of,
-    listed,
-)
+from headrace.provider.attributes import Attribute
+from headrace.provider.audits import read_report
+from headrace.provider.problems import Problem, ResourceError, format_bytes, join_some, plural
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin
 
-PATIENCE_S: Final = 3.0
+CONNECT_TIMEOUT_S: Final = 3.0
+
+ALLOW_DATA_LOSS: Final = Attribute(
+    name="allow_data_loss",
+    type="bool",
+    default=False,
+    description="Whether it may be deleted or replaced while it holds data. The last applied value counts.",
+)
+_REMEDY: Final = "To delete it nevertheless, set allow_data_loss = true and apply that first."
 
 TopicPartition = tuple[str, int]
 
 
 class Holdings(NamedTuple):
-    """What something holds. `behind`: group → bytes that it has still to read; `unloaded`: what is not yet in
-    HDFS, in a sentence, None where nobody was asked.
+    """The data of a resource.
+
+    `where` completes the sentence "It holds N bytes …". `behind`: consumer group → bytes it has not read.
+    `unloaded` is a sentence on what is not in HDFS yet, None without an audit store.
     """
 
     size_bytes: int
@@ -35,119 +41,119 @@ class Holdings(NamedTuple):
     behind: Mapping[str, int] = {}
     unloaded: str | None = None
 
-    def words(self) -> str:
-        """In sentences, for a refusal."""
-        said = [f"It holds {bytes_of(self.size_bytes)} {self.where}."]
+    def __str__(self) -> str:
+        sentences = [f"It holds {format_bytes(self.size_bytes)} {self.where}."]
         if self.unloaded is not None:
-            said.append(self.unloaded)
+            sentences.append(self.unloaded)
         behind = {group: lag for group, lag in sorted(self.behind.items()) if lag}
         if behind:
-            groups = listed(f"{group} ({bytes_of(lag)} behind)" for group, lag in behind.items())
-            said.append(f"Consumer groups that have not read it all: {groups}.")
-        return " ".join(said)
+            groups = join_some(f"{group} ({format_bytes(lag)} behind)" for group, lag in behind.items())
+            sentences.append(f"Consumer groups that have not read all of it: {groups}.")
+        return " ".join(sentences)
 
 
-def refuse(what: str, holdings: Holdings) -> None:
-    """Raises `ResourceError` when there is something to lose."""
+def refuse_if_any(what: str, holdings: Holdings) -> None:
+    """Raises `ResourceError` if there is data to lose."""
     if holdings.size_bytes:
-        raise ResourceError(Trouble(f"{what} holds data", f"{holdings.words()} {_WAY_OUT}"))
+        raise ResourceError(Problem(f"{what} holds data", f"{holdings} {_REMEDY}"))
 
 
-def refuse_unknown(what: str, reason: str) -> ResourceError:
-    """The refusal for something that cannot be asked."""
-    return ResourceError(Trouble(f"Whether {what} holds data is not known", f"{reason} {_WAY_OUT}"))
+def unknown(what: str, problem: str) -> ResourceError:
+    """Returns the refusal for something that cannot be asked what it holds."""
+    return ResourceError(Problem(f"Whether {what} holds data is not known", f"{problem} {_REMEDY}"))
 
 
-_WAY_OUT = "To have it destroyed nevertheless, set allow_data_loss = true and apply that first."
+def holds_registry(what: str, topics: list[str]) -> ResourceError:
+    """Returns the refusal for a ZooKeeper that knows these topics."""
+    return ResourceError(
+        Problem(
+            f"{what} holds the registry of {plural(len(topics), 'topic')}",
+            f"It stores the partitions, settings and consumer offsets of {join_some(topics)}. Without it the "
+            f"data on the brokers cannot be found. {_REMEDY}",
+        )
+    )
 
 
 def of_topic(admin: GroupAdmin, topic: str, audit_store: str | None) -> Holdings:
-    """What a topic holds. Raises `ClientError`."""
-    starts, ends = _addresses(admin, {topic})
+    """Returns what a topic holds. Raises `ClientError`."""
+    starts, ends = _log_bounds(admin, {topic})
     return Holdings(
-        sum(end - starts[key] for key, end in ends.items()),
-        f"in {len(ends)} partition{'s' if len(ends) > 1 else ''}",
+        sum(end - starts[partition] for partition, end in ends.items()),
+        f"in {plural(len(ends), 'partition')}",
         admin.lags_bytes(ends),
         None if audit_store is None else _unloaded(audit_store, topic),
     )
 
 
-def of_broker(admin: GroupAdmin, broker_id: int, going: Collection[str]) -> Holdings:
-    """What the partitions hold that lie on this broker, but for those of topics (by id) that are going.
-
-    Raises `ClientError`.
-    """
+def of_broker(admin: GroupAdmin, broker_id: int, deleted_topics: Collection[str]) -> Holdings:
+    """Returns what the broker's replicas hold, except those of deleted topics (ids). Raises `ClientError`."""
     here = {
-        (name, partition)
-        for name, info in admin.topics().items()
-        for partition, part in info.partitions.items()
-        if broker_id in part.replicas and str(info.topic_id) not in going
+        (name, number)
+        for name, topic in admin.topics().items()
+        for number, partition in topic.partitions.items()
+        if broker_id in partition.replicas and str(topic.topic_id) not in deleted_topics
     }
-    starts, ends = _addresses(admin, {topic for topic, _ in here})
+    starts, ends = _log_bounds(admin, {topic for topic, _ in here})
     sizes = {key: ends[key] - starts[key] for key in sorted(here) if ends[key] > starts[key]}
-    topics = listed(sorted({topic for topic, _ in sizes}))
-    where = f"in {len(sizes)} partition{'s' if len(sizes) > 1 else ''} of {topics}"
+    topics = join_some(sorted({topic for topic, _ in sizes}))
     behind = admin.lags_bytes({key: ends[key] for key in sizes}) if sizes else {}
-    return Holdings(sum(sizes.values()), where, behind=behind)
+    return Holdings(sum(sizes.values()), f"in {plural(len(sizes), 'partition')} of {topics}", behind=behind)
 
 
-def topics_known_to(zookeeper: str, going: Collection[str]) -> list[str]:
-    """The topics in a datacenter's registry, but for internal ones and those (by id) that are going.
+def topics_in(zookeeper: str, deleted_topics: Collection[str]) -> list[str]:
+    """Returns the topics that a ZooKeeper knows, except internal topics and deleted ones (ids).
 
     Raises `CoordinationError`.
     """
+    # Late here and below: each import is slow, and few requests need it.
     from headrace.coordination.session import ZooKeeperSession
     from headrace.coordination.topics import TopicRegistry
 
     session = ZooKeeperSession(zookeeper, name="headrace-terraform")
-    session.start(connect_timeout_s=PATIENCE_S)
+    session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
     try:
-        found = TopicRegistry(session).list()
+        topics = TopicRegistry(session).list()
     finally:
         session.close()
     return sorted(
-        name for name, topic in found.items() if not name.startswith("_") and str(topic.topic_id) not in going
-    )
-
-
-def registry_of(what: str, topics: list[str]) -> Trouble:
-    """The refusal for a ZooKeeper that knows these topics."""
-    return Trouble(
-        f"{what} holds the registry of {len(topics)} topic{'s' if len(topics) > 1 else ''}",
-        f"It knows of {listed(topics)}: where their partitions lie, how they are set, and how far consumer "
-        f"groups have read. Without it nobody finds what the brokers hold. {_WAY_OUT}",
+        name
+        for name, topic in topics.items()
+        if not name.startswith("_") and str(topic.topic_id) not in deleted_topics
     )
 
 
 def of_warehouse(webhdfs_url: str) -> Holdings:
-    """What HDFS holds. Raises `HdfsError`."""
+    """Returns what HDFS holds. Raises `HdfsError`."""
     from headrace.warehouse.hdfs.client import Hdfs
 
-    with Hdfs(webhdfs_url, patience_s=PATIENCE_S) as hdfs:
+    with Hdfs(webhdfs_url, patience_s=CONNECT_TIMEOUT_S) as hdfs:
         files, size_bytes = hdfs.usage("/")
-    return Holdings(size_bytes, f"in {files:,} file{'s' if files != 1 else ''} of HDFS")
+    return Holdings(size_bytes, f"in {plural(files, 'file')} of HDFS")
 
 
 def _unloaded(audit_store: str, topic: str) -> str:
-    """How many events of a topic the tiers before the warehouse have counted more than it has."""
+    """Returns how many events of a topic the tiers before the warehouse counted that it did not."""
     try:
-        counts = [verdict.counts for verdict in reported(audit_store, topic).verdicts]
+        counts = [verdict.counts for verdict in read_report(audit_store, topic).verdicts]
     except ResourceError as error:
-        return f"How many of its events are in HDFS is not known: {error.troubles[0].detail}"
-    before = (max(each.datacenter, each.analysis) - each.warehouse - each.dead_lettered for each in counts)
-    if missing := sum(max(0, each) for each in before):
-        return f"{missing:,} of its events are not yet in HDFS, as the audit counts."
+        return f"How many of its events are in HDFS is not known: {error.problems[0].detail}"
+    missing = sum(
+        max(0, max(hour.datacenter, hour.analysis) - hour.warehouse - hour.dead_lettered) for hour in counts
+    )
+    if missing:
+        return f"By the audit's count {missing:,} of its events are not in HDFS yet."
     return "By the audit's count all of its events are in HDFS."
 
 
-def _addresses(
+def _log_bounds(
     admin: GroupAdmin, topics: set[str]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Returns the first and the end address of each partition's log."""
     from headrace.client.admin import EARLIEST, LATEST
 
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     for topic in sorted(topics):
-        starts |= {(topic, p): at.offset for p, at in admin.list_offsets(topic, EARLIEST).items()}
-        ends |= {(topic, p): at.offset for p, at in admin.list_offsets(topic, LATEST).items()}
+        starts |= {(topic, p): found.offset for p, found in admin.list_offsets(topic, EARLIEST).items()}
+        ends |= {(topic, p): found.offset for p, found in admin.list_offsets(topic, LATEST).items()}
     return starts, ends

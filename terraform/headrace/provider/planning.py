@@ -1,21 +1,20 @@
-"""From what the HCL says and what there is to the plan. Pure."""
+"""What a resource plans, computed from the HCL and the prior state. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tf.types import Unknown
+from headrace.provider.attributes import BlockSchema
+from headrace.provider.problems import Problem
+from headrace.provider.values import Values, is_same
 
-from headrace.provider.attributes import Schema
-from headrace.provider.values import Trouble, Values, is_same
 
+class ResourceChange(NamedTuple):
+    """A creation or an update that Terraform asks a resource to plan.
 
-class Change(NamedTuple):
-    """One planned change, as a resource sees it.
-
-    `prior` is None for a creation. `planned` holds the inputs, defaults filled in; computed attributes are
-    the resource's to add. `changed`: inputs that differ, or may differ once they are known.
+    `prior` is None for a creation. `planned` holds the inputs, with defaults; the resource adds its computed
+    attributes. `changed` names the inputs that differ, or may differ once they are known.
     """
 
     prior: Values | None
@@ -27,36 +26,33 @@ class Change(NamedTuple):
         return self.prior is None
 
 
-class Plan(NamedTuple):
-    """What a resource plans. `replaces`: the attributes on whose account there will be a new one."""
+class ResourcePlan(NamedTuple):
+    """A resource's plan. `replaces` names the attributes whose change needs a new resource."""
 
     planned: Values
     replaces: Collection[str] = ()
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
-def change_of(schema: Schema, config: Values, prior: Values | None) -> Change:
-    """The inputs as the HCL says them now: what it says no more goes back to its default."""
+def change_of(schema: BlockSchema, config: Values, prior: Values | None) -> ResourceChange:
+    """Returns the change from `prior` to the HCL. Attributes that the HCL leaves out get their default."""
     planned: Values = {}
-    for each in schema.attributes:
-        if each.computed:
+    for attribute in schema.attributes:
+        if attribute.computed:
             continue
-        said = config.get(each.name)
-        planned[each.name] = each.default if said is None and each.has_default else said
+        value = config.get(attribute.name)
+        planned[attribute.name] = attribute.default if value is None and attribute.has_default else value
     before = prior or {}
     changed = frozenset(name for name, value in planned.items() if not is_same(before.get(name), value))
-    return Change(prior, planned, changed)
+    return ResourceChange(prior, planned, changed)
 
 
-def replaces_of(schema: Schema, change: Change) -> list[str]:
-    """The changed attributes that make a new resource, in the schema's order."""
+def replaces_of(schema: BlockSchema, change: ResourceChange) -> list[str]:
+    """Returns the changed attributes that need a new resource, in the schema's order."""
     if change.is_creation:
         return []
-    return [each.name for each in schema.attributes if each.replaces and each.name in change.changed]
-
-
-def settled(known: dict[str, Any], prior: Values | None, *, changes: bool) -> Values:
-    """Computed attributes that only a change of the resource can change: unknown until then."""
-    if prior is None or changes:
-        return dict.fromkeys(known, Unknown)
-    return {name: prior.get(name) for name in known}
+    return [
+        attribute.name
+        for attribute in schema.attributes
+        if attribute.replaces and attribute.name in change.changed
+    ]

@@ -1,6 +1,6 @@
 """The reference of all resources and data sources, as Markdown: `python -m headrace.provider.reference`.
 
-Owns the tables of docs/terraform.md, which are written by it, and compared with it by a test.
+Writes the tables of docs/terraform.md; a test compares them.
 """
 
 from __future__ import annotations
@@ -11,71 +11,68 @@ from typing import Any, Final
 
 from headrace.provider.attributes import Attribute
 from headrace.provider.provider import SCHEMA, HeadraceProvider
+from headrace.provider.unit_resource import UnitResource
 from headrace.provider.units import UNIT_RESOURCES
 
-_IDS: Final = {
-    "topic": "`BROKER,…/NAME`, such as `127.1.0.11:9092/page-view`",
-    "schema": "`REGISTRY_URL/SUBJECT`, such as `http://127.1.0.3:8081/page-view-value`",
-    "load": "`HOST/TOPIC`, such as `local/page-view`",
-}
-_UNIT_ID: Final = "`HOST/NAME`, such as `local/east-zookeeper`"
+_NESTING: Final = {"map": "map of objects", "list": "list of objects", "single": "object"}
 
 
 def reference() -> str:
-    """All of it."""
+    """Returns the whole reference."""
     provider = HeadraceProvider()
-    units = [each.get_schema() for each in UNIT_RESOURCES]
-    common = [each for each in units[0].attributes if all(each in schema.attributes for schema in units)]
+    units = [resource.get_schema() for resource in UNIT_RESOURCES]
+    common = [
+        attribute
+        for attribute in units[0].attributes
+        if all(attribute in schema.attributes for schema in units)
+    ]
+    text = f"Attributes that the resources of all units have. Import id: {UnitResource.import_id}."
     parts = [
         _section('provider "headrace"', SCHEMA.description, SCHEMA.attributes),
-        _section("all units", f"What the resources of units have in common. Import id: {_UNIT_ID}.", common),
+        _section("all units", text, common),
     ]
     for resource in provider.get_resources():
-        schema, name = resource.get_schema(), resource.get_name()
-        words = f"{schema.description} Import id: {_IDS[name]}." if name in _IDS else schema.description
-        own = (
-            schema.attributes if name in _IDS else [each for each in schema.attributes if each not in common]
-        )
-        parts.append(_section(f"headrace_{name}", words, own))
+        schema, is_unit = resource.get_schema(), issubclass(resource, UnitResource)
+        import_id = "" if is_unit else f" Import id: {resource.import_id}."
+        own = [attribute for attribute in schema.attributes if not is_unit or attribute not in common]
+        parts.append(_section(f"headrace_{resource.get_name()}", schema.description + import_id, own))
     for source in provider.get_data_sources():
         schema = source.get_schema()
         parts += [_section(f'data "headrace_{source.get_name()}"', schema.description, schema.attributes)]
     return "\n".join(parts)
 
 
-def _section(title: str, words: str, attributes: Iterable[Attribute]) -> str:
-    table = ["| attribute | type | | what it is |", "|---|---|---|---|", *_rows(attributes, "")]
-    return f"### {title}\n\n{words}\n\n" + "\n".join(table) + "\n"
+def _section(title: str, text: str, attributes: Iterable[Attribute]) -> str:
+    table = ["| attribute | type | | description |", "|---|---|---|---|", *_rows(attributes, "")]
+    return f"### {title}\n\n{text}\n\n" + "\n".join(table) + "\n"
 
 
 def _rows(attributes: Iterable[Attribute], prefix: str) -> Iterable[str]:
-    for each in attributes:
-        name = f"{prefix}{each.name}"
-        yield f"| `{name}` | {_type(each)} | {_kind(each)} | {each.description} |"
-        if each.nesting is not None:
-            yield from _rows(each.type, f"{name}{'[…]' if each.nesting != 'single' else ''}.")
+    for attribute in attributes:
+        name = f"{prefix}{attribute.name}"
+        nesting = attribute.nesting
+        type_ = _NESTING[nesting] if nesting else _type_name(attribute.type)
+        yield f"| `{name}` | {type_} | {_flags(attribute)} | {attribute.description} |"
+        if nesting is not None:
+            yield from _rows(attribute.type, f"{name}{'[…]' if nesting != 'single' else ''}.")
 
 
-def _type(attribute: Attribute) -> str:
-    if attribute.nesting is not None:
-        return {"map": "map of objects", "list": "list of objects", "single": "object"}[attribute.nesting]
-    return _name(attribute.type)
+def _type_name(type_: Any) -> str:
+    return type_ if isinstance(type_, str) else f"{type_[0]}({_type_name(type_[1])})"
 
 
-def _name(type_: Any) -> str:
-    return type_ if isinstance(type_, str) else f"{type_[0]}({_name(type_[1])})"
-
-
-def _kind(attribute: Attribute) -> str:
+def _flags(attribute: Attribute) -> str:
     if attribute.computed:
-        said = ["computed"]
+        flags = ["computed"]
     elif attribute.is_required:
-        said = ["required"]
+        flags = ["required"]
+    elif attribute.has_default:
+        flags = [f"default `{json.dumps(attribute.default)}`"]
     else:
-        said = [f"default `{json.dumps(attribute.default)}`" if attribute.has_default else "optional"]
-    said += ["sensitive"] if attribute.sensitive else []
-    said += ["**replaces**"] if attribute.replaces else []
-    return ", ".join(said)
+        flags = ["optional"]
+    flags += ["sensitive"] if attribute.sensitive else []
+    flags += ["**replaces**"] if attribute.replaces else []
+    return ", ".join(flags)
 
 
 if __name__ == "__main__":

@@ -1,97 +1,124 @@
-"""What a resource and a data source are to the servicer.
+"""What resources and data sources are to the servicer, and what they need of the provider.
 
-Owns the two base classes, and `Call`, what one request of Terraform's carries. Resources raise
-`ResourceError`; whatever else they raise of headrace's own errors is told by its message.
+Owns the two base classes, `Context` and `ResourceCall`. Resources raise `ResourceError`; the servicer turns
+headrace's other errors into problems by their messages.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Final
 
-from headrace.provider.attributes import Schema
-from headrace.provider.planning import Change, Plan, replaces_of
-from headrace.provider.values import Trouble, Values
+from headrace.provider.agents import Agents
+from headrace.provider.attributes import BlockSchema
+from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
+from headrace.provider.problems import Problem, ResourceError
+from headrace.provider.slots import Slots
+from headrace.provider.values import Values
 
-if TYPE_CHECKING:
-    from headrace.provider.provider import HeadraceProvider
+READY_TIMEOUT_DEFAULT_S: Final = 180.0
 
 
 @dataclass
-class Call:
-    """One request. `stopping` is set once the user has pressed Ctrl-C: waits end, changes do not begin."""
+class Context:
+    """What all resources of one configured provider share. Many threads use it.
+
+    `known` holds the identities of the resources in the state, as far as they were read; `deleted_topics` the
+    ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted.
+    """
+
+    agents: Agents = field(default_factory=lambda: Agents({}))
+    ready_timeout_s: float = READY_TIMEOUT_DEFAULT_S
+    slots: Slots = field(default_factory=Slots)
+    known: set[str] = field(default_factory=set)
+    deleted_topics: set[str] = field(default_factory=set)
+
+
+@dataclass
+class ResourceCall:
+    """One request of Terraform and its problems. `stopping` is set on Ctrl-C: waits end, no change begins."""
 
     stopping: threading.Event
-    troubles: list[Trouble] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def has_failed(self) -> bool:
+        return any(not problem.is_warning for problem in self.problems)
 
     def warn(self, summary: str, detail: str = "") -> None:
-        self.troubles.append(Trouble(summary, detail, is_warning=True))
+        self.problems.append(Problem(summary, detail, is_warning=True))
+
+    def warn_unreachable(self, what: str, error: Exception) -> None:
+        """Warns that `what` was not read. An error would prevent the very plan that repairs its server."""
+        self.warn(f"{what} could not be read", f"The plan uses its last known state: {error}.")
 
 
-class Resource:
-    """One type of resource; an object of it serves all resources of the type."""
+class Block:
+    """What resources and data sources have in common. `tf` prescribes the names of the class methods."""
 
     type_name: ClassVar[str]
+    schema: ClassVar[BlockSchema]
 
-    def __init__(self, provider: HeadraceProvider) -> None:
-        self.provider = provider
+    def __init__(self, context: Context) -> None:
+        self.context = context
 
     @classmethod
     def get_name(cls) -> str:
         return cls.type_name
 
     @classmethod
-    def get_schema(cls) -> Schema:
-        raise NotImplementedError
+    def get_schema(cls) -> BlockSchema:
+        return cls.schema
 
-    def validate(self, config: Values) -> list[Trouble]:
-        """What is wrong in the HCL, as far as it is known; nothing else is looked at."""
+    def validate(self, config: Values) -> list[Problem]:
+        """Returns the problems of the HCL, as far as it is known. Contacts no server."""
         return []
 
-    def plan(self, call: Call, change: Change) -> Plan:
-        """A creation or a change."""
-        return Plan(change.planned, replaces_of(self.get_schema(), change))
 
-    def plan_deletion(self, call: Call, prior: Values) -> None:
-        """Raises `ResourceError` when it must not be deleted. A replacement asks it, too."""
-
-    def read(self, call: Call, state: Values) -> Values | None:
-        """The resource as it is; None when it is gone."""
-        raise NotImplementedError
-
-    def create(self, call: Call, planned: Values) -> Values:
-        raise NotImplementedError
-
-    def update(self, call: Call, prior: Values, planned: Values) -> Values:
-        raise NotImplementedError
-
-    def delete(self, call: Call, prior: Values) -> None:
-        raise NotImplementedError
-
-    def import_(self, call: Call, identity: str) -> Values:
-        """The state of a resource that exists, by its import id."""
-        raise NotImplementedError
-
-
-class DataSource:
+class DataSource(Block):
     """One type of data source."""
 
-    type_name: ClassVar[str]
-
-    def __init__(self, provider: HeadraceProvider) -> None:
-        self.provider = provider
-
-    @classmethod
-    def get_name(cls) -> str:
-        return cls.type_name
-
-    @classmethod
-    def get_schema(cls) -> Schema:
+    def read(self, call: ResourceCall, config: Values) -> Values:
         raise NotImplementedError
 
-    def validate(self, config: Values) -> list[Trouble]:
-        return []
 
-    def read(self, call: Call, config: Values) -> Values:
+class Resource(Block):
+    """One type of resource; an object of it serves all resources of the type."""
+
+    import_id: ClassVar[str]
+    """The form of the id that `terraform import` takes, with an example, for people."""
+
+    def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
+        """Plans a creation or an update."""
+        return ResourcePlan(change.planned, replaces_of(self.get_schema(), change))
+
+    def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
+        """Raises `ResourceError` if the resource must not be deleted; also called for a replacement."""
+
+    def read(self, call: ResourceCall, state: Values) -> Values | None:
+        """Returns the resource as it is now; None if it no longer exists."""
         raise NotImplementedError
+
+    def create(self, call: ResourceCall, planned: Values) -> Values:
+        raise NotImplementedError
+
+    def update(self, call: ResourceCall, prior: Values, planned: Values) -> Values:
+        raise NotImplementedError
+
+    def delete(self, call: ResourceCall, prior: Values) -> None:
+        raise NotImplementedError
+
+    def import_(self, call: ResourceCall, identity: str) -> Values:
+        """Returns the state of an existing resource, by its import id."""
+        raise NotImplementedError
+
+    def split_import_id(self, identity: str) -> tuple[str, str]:
+        """Splits an import id at its last slash. Raises `ResourceError` if either part is empty."""
+        parent, _, name = identity.rpartition("/")
+        if not parent or not name:
+            raise self.invalid_import_id(identity)
+        return parent, name
+
+    def invalid_import_id(self, identity: str) -> ResourceError:
+        return ResourceError(Problem(f"Invalid import id {identity!r}", f"Expected {self.import_id}."))

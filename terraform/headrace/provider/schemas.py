@@ -1,7 +1,8 @@
-"""Schemas as resources: a subject of a registry, and the schema that is its newest version.
+"""Schemas as resources: the newest version of a registry's subject.
 
-Owns what a plan of a schema refuses: what is no Avro schema, and what may not follow the version before. A
-change registers a new version; older ones stay, since what was written with them does.
+Owns what a plan of a schema refuses: text that is not JSON or no Avro schema, and a schema that is
+incompatible with earlier versions. A change registers a new version; older versions stay, because data refers
+to them.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf.types import Unknown
 
-from headrace.provider.attributes import Attribute, Schema
-from headrace.provider.planning import Change, Plan, replaces_of
-from headrace.provider.resource import Call, Resource
-from headrace.provider.values import (
-    ResourceError,
-    Trouble,
-    Values,
-    is_known,
+from headrace.provider.attributes import Attribute, BlockSchema
+from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
+from headrace.provider.problems import Problem, ResourceError
+from headrace.provider.resource import Resource, ResourceCall
+from headrace.provider.values import Values, is_known
+from headrace.registry.errors import (
+    INCOMPATIBLE,
+    INVALID_LEVEL,
+    INVALID_SCHEMA,
+    INVALID_SUBJECT,
+    SUBJECT_NOT_FOUND,
+    SUBJECT_SOFT_DELETED,
+    RegistryError,
+    RegistryUnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -30,23 +37,31 @@ LEVELS: Final = (
     *("FULL", "FULL_TRANSITIVE", "NONE"),
 )
 
-SCHEMA: Final = Schema(
+SCHEMA: Final = BlockSchema(
     (
         Attribute(
             name="registry_url",
-            description="The registry, http://HOST:PORT; several of one datacenter with commas.",
+            description="The registry's URL, http://HOST:PORT; commas separate several registries of one "
+            "datacenter.",
         ),
         Attribute(
-            name="subject", replaces=True, description="The subject; the values' of topic t is t-value."
+            name="subject",
+            replaces=True,
+            description="The subject. The subject of the values of topic T is T-value.",
         ),
-        Attribute(name="schema", description="The Avro schema, JSON: file(…) or jsonencode(…)."),
+        Attribute(name="schema", description="The Avro schema as JSON: file(…) or jsonencode(…)."),
         Attribute(
             name="compatibility",
             optional=True,
-            description=f"The subject's own level, {', '.join(LEVELS)}; left out, the registry's.",
+            description=f"The subject's own level: {', '.join(LEVELS)}. Default: the registry's level.",
         ),
         Attribute(name="id", computed=True, description="The subject."),
-        Attribute(name="schema_id", type="number", computed=True, description="The id in each framed value."),
+        Attribute(
+            name="schema_id",
+            type="number",
+            computed=True,
+            description="The schema's id, with which framed values refer to it.",
+        ),
         Attribute(name="version", type="number", computed=True, description="The subject's newest version."),
     ),
     description="The newest schema of a subject.",
@@ -57,88 +72,77 @@ class SchemaResource(Resource):
     """One subject."""
 
     type_name = "schema"
+    schema = SCHEMA
+    import_id = "`REGISTRY_URL/SUBJECT`, such as `http://127.1.0.3:8081/page-view-value`"
 
-    @classmethod
-    def get_schema(cls) -> Schema:
-        return SCHEMA
-
-    def validate(self, config: Values) -> list[Trouble]:
-        troubles = []
-        text, level, url = config.get("schema"), config.get("compatibility"), config.get("registry_url")
-        if isinstance(text, str) and (reason := _is_no_json(text)):
-            troubles.append(Trouble("This is no Avro schema", reason, ("schema",)))
+    def validate(self, config: Values) -> list[Problem]:
+        problems = []
+        text, level, urls = (config.get(name) for name in ("schema", "compatibility", "registry_url"))
+        if isinstance(text, str) and (error := _json_error(text)):
+            problems.append(Problem("Not an Avro schema", f"It is not JSON: {error}.", ("schema",)))
         if isinstance(level, str) and level not in LEVELS:
-            reason = f"It says {level!r}; there are {', '.join(LEVELS)}."
-            troubles.append(Trouble("This is no level of compatibility", reason, ("compatibility",)))
-        if isinstance(url, str) and not all(
-            each.startswith(("http://", "https://")) for each in url.split(",")
-        ):
-            reason = f"It says {url!r}; expected such as http://127.1.0.3:8081."
-            troubles.append(Trouble("This is no URL of a registry", reason, ("registry_url",)))
-        return troubles
+            detail = f"compatibility is {level!r}; expected one of {', '.join(LEVELS)}."
+            problems.append(Problem("Unknown compatibility level", detail, ("compatibility",)))
+        if isinstance(urls, str) and not all(map(_is_http, urls.split(","))):
+            detail = f"registry_url is {urls!r}; expected a URL such as http://127.1.0.3:8081."
+            problems.append(Problem("Not a registry URL", detail, ("registry_url",)))
+        return problems
 
-    # plan
+    # --- planning ---
 
-    def plan(self, call: Call, change: Change) -> Plan:
+    def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
         planned, prior = dict(change.planned), change.prior
-        if troubles := self.validate(planned):
-            raise ResourceError(*troubles)
+        if problems := self.validate(planned):
+            raise ResourceError(*problems)
         replaces = replaces_of(SCHEMA, change)
         is_new = prior is None or bool(replaces) or not _is_same(prior["schema"], planned["schema"])
         planned["id"] = planned["subject"]
         for name in ("schema_id", "version"):
             planned[name] = Unknown if prior is None or is_new else prior[name]
         if is_new and all(is_known(planned[name]) for name in ("registry_url", "subject", "schema")):
-            self._check(planned)
-        return Plan(planned, replaces)
+            self._dry_run(planned)
+        return ResourcePlan(planned, replaces)
 
-    def _check(self, planned: Values) -> None:
-        """Raises `ResourceError` for what the registry would refuse, if it can be asked already."""
-        from headrace.registry.errors import RegistryError, RegistryUnavailableError
-
+    def _dry_run(self, planned: Values) -> None:
+        """Raises `ResourceError` if the registry would refuse the schema; not if it cannot be reached yet."""
         try:
             with _registry(planned, retry_rounds=1) as registry:
                 _check_newest(registry, planned)
-                reasons = _reasons_against(registry, planned)
+                incompatibilities = _incompatibilities(registry, planned)
         except RegistryUnavailableError:
-            # It may be made by this very apply.
+            # This very apply may start the registry.
             return
         except RegistryError as error:
             raise ResourceError(_refused(error)) from error
-        if reasons:
-            raise ResourceError(_incompatible(planned, reasons))
+        if incompatibilities:
+            raise ResourceError(_incompatible(planned, incompatibilities))
 
-    # life
+    # --- reading and applying ---
 
-    def read(self, call: Call, state: Values) -> Values | None:
-        from headrace.registry.errors import RegistryUnavailableError
-
+    def read(self, call: ResourceCall, state: Values) -> Values | None:
         try:
-            found = _found(state)
+            subject = _read_subject(state)
         except RegistryUnavailableError as error:
-            # Else a registry that stands still could not be mended: no plan without all that it reads.
-            text = f"The plan takes it as it was last seen: {error}."
-            call.warn(f"Subject {state['subject']} could not be looked at", text)
+            call.warn_unreachable(f"Subject {state['subject']}", error)
             return state
-        if found is not None and _is_same(state["schema"], found["schema"]):
-            found["schema"] = state["schema"]
-        return None if found is None else {**state, **found}
+        if subject is not None and _is_same(state["schema"], subject["schema"]):
+            subject["schema"] = state["schema"]
+        return None if subject is None else {**state, **subject}
 
-    def create(self, call: Call, planned: Values) -> Values:
+    def create(self, call: ResourceCall, planned: Values) -> Values:
         return self._register(planned, None)
 
-    def update(self, call: Call, prior: Values, planned: Values) -> Values:
+    def update(self, call: ResourceCall, prior: Values, planned: Values) -> Values:
         return self._register(planned, prior)
 
     def _register(self, planned: Values, prior: Values | None) -> Values:
-        from headrace.registry.errors import INCOMPATIBLE, RegistryError
-
         subject, level = planned["subject"], planned["compatibility"]
+        level_before = None if prior is None else prior["compatibility"]
         with _registry(planned) as registry:
             try:
-                if level is not None and (prior is None or prior["compatibility"] != level):
+                if level is not None and level_before != level:
                     registry.set_config(level, subject)
-                if level is None and prior is not None and prior["compatibility"] is not None:
+                if level is None and level_before is not None:
                     registry.delete_config(subject)
                 schema_id = registry.register(subject, planned["schema"])
                 version = registry.lookup(subject, planned["schema"]).version
@@ -148,9 +152,7 @@ class SchemaResource(Resource):
                 raise ResourceError(_refused(error), state=prior) from error
         return {**planned, "schema_id": schema_id, "version": version}
 
-    def delete(self, call: Call, prior: Values) -> None:
-        from headrace.registry.errors import SUBJECT_NOT_FOUND, SUBJECT_SOFT_DELETED, RegistryError
-
+    def delete(self, call: ResourceCall, prior: Values) -> None:
         with _registry(prior) as registry:
             try:
                 registry.delete_subject(prior["subject"])
@@ -158,24 +160,20 @@ class SchemaResource(Resource):
                 if error.error_code not in (SUBJECT_NOT_FOUND, SUBJECT_SOFT_DELETED):
                     raise ResourceError(_refused(error)) from error
 
-    def import_(self, call: Call, identity: str) -> Values:
-        url, slash, subject = identity.rpartition("/")
-        if not slash or not subject or not url.startswith(("http://", "https://")):
-            text = "The import id of a schema is URL/SUBJECT, such as http://127.1.0.3:8081/page-view-value."
-            raise ResourceError(Trouble(f"{identity!r} names no subject", text))
-        state = {"registry_url": url, "subject": subject, "id": subject}
-        found = _found(state)
+    def import_(self, call: ResourceCall, identity: str) -> Values:
+        url, subject = self.split_import_id(identity)
+        if not _is_http(url):
+            raise self.invalid_import_id(identity)
+        inputs = {"registry_url": url, "subject": subject, "id": subject}
+        found = _read_subject(inputs)
         if found is None:
-            raise ResourceError(
-                Trouble(f"There is no subject {subject!r}", f"The registry at {url} says so.")
-            )
-        return {**state, **found}
+            text = f"The registry at {url} has no subject of this name."
+            raise ResourceError(Problem(f"There is no subject {subject!r}", text))
+        return {**inputs, **found}
 
 
 def _check_newest(registry: SchemaRegistryClient, planned: Values) -> None:
-    """Raises `ResourceError` for a schema that is an older version: a registry does not go back."""
-    from headrace.registry.errors import RegistryError
-
+    """Raises `ResourceError` if the schema is an older version: a registry does not return to those."""
     subject = planned["subject"]
     try:
         found, newest = registry.lookup(subject, planned["schema"]), registry.latest(subject)
@@ -185,48 +183,48 @@ def _check_newest(registry: SchemaRegistryClient, planned: Values) -> None:
         raise
     if found.version != newest.version:
         raise ResourceError(
-            Trouble(
+            Problem(
                 f"This is version {found.version} of {subject}, and {newest.version} is the newest",
-                "A registry does not go back to an older version. Let the HCL have the newest, or delete the "
-                "versions after this one.",
+                "A registry cannot return to an older version. Use the newest schema, or delete the versions "
+                "after this one.",
                 ("schema",),
             )
         )
 
 
-def _reasons_against(registry: SchemaRegistryClient, planned: Values) -> list[str]:
-    """Why the schema may not follow, by the level in force."""
-    from headrace.registry.errors import SUBJECT_NOT_FOUND, RegistryError
-
+def _incompatibilities(registry: SchemaRegistryClient, planned: Values) -> list[str]:
+    """Returns why the schema is incompatible with earlier versions, by the level in force."""
     subject, text = planned["subject"], planned["schema"]
     level = registry.config(subject)
     if planned["compatibility"] not in (None, level):
-        # The new level comes first, and no registry tells what another one would say.
+        # The apply sets the new level first, and a registry cannot check by a level that is not in force.
         return []
     if not level.endswith("_TRANSITIVE"):
         return registry.check_compatibility(subject, text)
     try:
         versions = registry.versions(subject)
     except RegistryError as error:
-        if error.error_code == SUBJECT_NOT_FOUND:
-            versions = []
-        else:
+        if error.error_code != SUBJECT_NOT_FOUND:
             raise
-    found = [registry.check_compatibility(subject, text, version=each) for each in versions]
-    # A subject without versions takes any schema, but it must be one.
-    return [reason for each in found for reason in each] or registry.check_compatibility(subject, text)
+        versions = []
+    found = [
+        message
+        for version in versions
+        for message in registry.check_compatibility(subject, text, version=version)
+    ]
+    # A subject without versions accepts any schema, but only a valid one.
+    return found or registry.check_compatibility(subject, text)
 
 
 def _registry(values: Values, *, retry_rounds: int = 3) -> SchemaRegistryClient:
+    # Late: the import is slow, and only schemas need it.
     from headrace.registry.client import SchemaRegistryClient
 
     return SchemaRegistryClient(values["registry_url"], timeout_s=TIMEOUT_S, retry_rounds=retry_rounds)
 
 
-def _found(state: Values) -> dict[str, Any] | None:
-    """The subject as the registry knows it; None when it has no version."""
-    from headrace.registry.errors import SUBJECT_NOT_FOUND, SUBJECT_SOFT_DELETED, RegistryError
-
+def _read_subject(state: Values) -> dict[str, Any] | None:
+    """Returns the subject's attributes as the registry reports them; None if it has no version."""
     with _registry(state, retry_rounds=1) as registry:
         try:
             latest = registry.latest(state["subject"])
@@ -243,6 +241,10 @@ def _found(state: Values) -> dict[str, Any] | None:
     }
 
 
+def _is_http(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
 def _is_same(one: object, other: object) -> bool:
     """Whether two texts are the same JSON."""
     if not isinstance(one, str) or not isinstance(other, str):
@@ -253,27 +255,25 @@ def _is_same(one: object, other: object) -> bool:
         return one == other
 
 
-def _is_no_json(text: str) -> str | None:
+def _json_error(text: str) -> ValueError | None:
     try:
         json.loads(text)
     except ValueError as error:
-        return f"It is not JSON: {error}."
+        return error
     return None
 
 
-def _incompatible(planned: Values, reasons: list[str]) -> Trouble:
-    said = "\n".join(f"- {reason}" for reason in reasons)
-    return Trouble(
-        f"The schema may not follow the versions of {planned['subject']}",
-        f"{said}\n\nConsumers that have the one could not read what was written with the other. Give a new "
-        "field a default, leave required ones as they are, or make another subject.",
+def _incompatible(planned: Values, incompatibilities: list[str]) -> Problem:
+    lines = "\n".join(f"- {line}" for line in incompatibilities)
+    return Problem(
+        f"The schema is incompatible with earlier versions of {planned['subject']}",
+        f"{lines}\n\nConsumers with one version could not read data written with the other. Give new "
+        "fields a default, keep required fields as they are, or use another subject.",
         ("schema",),
     )
 
 
-def _refused(error: Exception) -> Trouble:
-    from headrace.registry.errors import INVALID_LEVEL, INVALID_SCHEMA, INVALID_SUBJECT
-
-    about = {INVALID_SCHEMA: "schema", INVALID_LEVEL: "compatibility", INVALID_SUBJECT: "subject"}
-    name = about.get(getattr(error, "error_code", 0))
-    return Trouble("The registry refuses it", f"{error}.", (name,) if name else ())
+def _refused(error: Exception) -> Problem:
+    attributes = {INVALID_SCHEMA: "schema", INVALID_LEVEL: "compatibility", INVALID_SUBJECT: "subject"}
+    name = attributes.get(getattr(error, "error_code", 0))
+    return Problem("The registry refuses the request", f"{error}.", (name,) if name else ())

@@ -1,9 +1,9 @@
-"""The provider's life: what go-plugin expects of a process that Terraform starts.
+"""The provider's process: what go-plugin expects of a program that Terraform starts.
 
-Owns the handshake on stdout, the gRPC server on a socket that this user alone reaches, and the end. `tf`'s
-own server ends the moment Terraform says StopProvider, in the middle of a call; here StopProvider only tells
-the calls to come to an end (`servicer`), so that what was made is in the state. The end comes by Shutdown, or
-when Terraform is gone.
+Owns the handshake on stdout, the gRPC server on a socket that only this user reaches, and the process's end:
+after Shutdown, or when Terraform has exited. `tf`'s own server exits at StopProvider, in the middle of a
+call; here StopProvider only asks the calls to finish (`servicer`), so that Terraform stores what they
+created.
 
 go-plugin's protocol: github.com/hashicorp/go-plugin, docs/internals.md.
 """
@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 
 CORE_PROTOCOL: Final = 1
 PROVIDER_PROTOCOL: Final = 6
-# Terraform's -parallelism is 10 by default; StopProvider must find a thread beside those calls.
+# Terraform's -parallelism is 10 by default; StopProvider needs a free thread beside those calls.
 CALLS_MAX: Final = 64
 MESSAGE_MAX_BYTES: Final = 64 << 20
 PARENT_POLL_S: Final = 1.0
-# go-plugin kills who has not ended 2 s after Shutdown.
+# go-plugin kills a plugin that still runs 2 s after Shutdown.
 GRACE_S: Final = 1.0
-# Terraform has gone without a word: the calls that still run may finish what they have begun.
+# How long running calls may finish after Terraform has exited without Shutdown.
 ORPHAN_GRACE_S: Final = 30.0
 CERTIFICATE_LIFE: Final = timedelta(days=2)
 
@@ -58,16 +58,16 @@ class _Controller(grpc_controller_pb2_grpc.GRPCControllerServicer):
 
 
 class _Stdio(grpc_stdio_pb2_grpc.GRPCStdioServicer):
-    """Outputs go by the process's own stderr: there is nothing to stream."""
+    """Streams nothing: output goes to the process's own stderr."""
 
     def StreamStdio(self, request: object, context: Any) -> Any:
         return iter(())
 
 
 def serve(provider: HeadraceProvider) -> int:
-    """Serves Terraform until it says Shutdown, or is gone. Returns the exit code."""
+    """Serves Terraform until Shutdown, or until Terraform has exited. Returns the exit code."""
     logs.set_up()
-    # Ctrl-C reaches all processes of the terminal. Terraform tells us by StopProvider.
+    # Ctrl-C reaches all processes of the terminal. Terraform handles it and sends StopProvider.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -86,7 +86,7 @@ def serve(provider: HeadraceProvider) -> int:
         _shake_hands(path, certificate)
         while not ended.wait(PARENT_POLL_S):
             if os.getppid() != parent:
-                logger.warning("Terraform is gone; calls that still run have %g s", ORPHAN_GRACE_S)
+                logger.warning("Terraform has exited; running calls have %g s to finish", ORPHAN_GRACE_S)
                 servicer.stop()
                 server.stop(ORPHAN_GRACE_S).wait()
                 return 1
@@ -96,19 +96,19 @@ def serve(provider: HeadraceProvider) -> int:
 
 
 def _shake_hands(path: Path, certificate: bytes) -> None:
-    """The one line on stdout that go-plugin reads; whatever would be printed later goes to stderr."""
-    words = (CORE_PROTOCOL, PROVIDER_PROTOCOL, "unix", path, "grpc", _base64(certificate))
-    print("|".join(map(str, words)), flush=True)
+    """Prints the one line on stdout that go-plugin reads; later output goes to stderr."""
+    fields = (CORE_PROTOCOL, PROVIDER_PROTOCOL, "unix", path, "grpc", _base64(certificate))
+    print("|".join(map(str, fields)), flush=True)
     sys.stdout = sys.stderr
 
 
 def _base64(data: bytes) -> str:
-    # go-plugin decodes it without padding.
+    # go-plugin expects no padding.
     return base64.b64encode(data).decode().rstrip("=")
 
 
 def _credentials() -> tuple[bytes, grpc.ServerCredentials]:
-    """A certificate for this one process (DER), and the server's credentials made of it."""
+    """Returns a certificate for this process (DER) and the server's credentials with it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)

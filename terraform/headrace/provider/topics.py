@@ -1,7 +1,7 @@
-"""Topics as resources, made by a datacenter's brokers.
+"""Topics as resources, created by a datacenter's brokers.
 
-Owns what a plan of a topic refuses: fewer partitions, a setting that the brokers do not take, and the end of
-a topic that holds data.
+Owns what a plan of a topic refuses: fewer partitions, settings that the brokers reject, and the deletion of a
+topic that holds data.
 """
 
 from __future__ import annotations
@@ -12,22 +12,13 @@ from typing import TYPE_CHECKING, Final
 from tf.types import Unknown
 
 from headrace.provider import holdings
-from headrace.provider.attributes import Attribute, Schema
-from headrace.provider.clusters import (
-    APPLY_TIMEOUT_S,
-    PLAN_TIMEOUT_S,
-    administered,
-    refused,
-)
-from headrace.provider.planning import Change, Plan, replaces_of
-from headrace.provider.resource import Call, Resource
-from headrace.provider.unit_kinds import ALLOW_DATA_LOSS
-from headrace.provider.values import (
-    ResourceError,
-    Trouble,
-    Values,
-    is_known,
-)
+from headrace.provider.attributes import Attribute, BlockSchema
+from headrace.provider.clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S, admin_client, refused
+from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
+from headrace.provider.problems import Problem, ResourceError
+from headrace.provider.resource import Resource, ResourceCall
+from headrace.provider.values import Values, is_known
+from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.client.group_admin import GroupAdmin
@@ -35,200 +26,222 @@ if TYPE_CHECKING:
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _ADDRESS: Final = re.compile(r"[^\s,:/]+:\d{1,5}")
-# What the mirrors note in a topic's settings is theirs.
-_OWN_SETTINGS: Final = "headrace."
+# The mirrors store notes of their own among a topic's settings.
+_INTERNAL_SETTINGS: Final = "headrace."
 
 BOOTSTRAP_SERVERS: Final = Attribute(
     name="bootstrap_servers",
     type=["list", "string"],
-    description="The datacenter's brokers, HOST:PORT each; one that answers is enough.",
+    description="The datacenter's brokers, HOST:PORT each; one live broker is enough.",
 )
 
-SCHEMA: Final = Schema(
+SCHEMA: Final = BlockSchema(
     (
         BOOTSTRAP_SERVERS,
         Attribute(name="name", replaces=True, description="The topic's name."),
-        Attribute(name="partitions", type="number", description="How many; more later, never fewer."),
+        Attribute(
+            name="partitions",
+            type="number",
+            description="The number of partitions, which may grow later but never shrink.",
+        ),
         Attribute(
             name="replication_factor",
             type="number",
             default=1,
             replaces=True,
-            description="Copies of each partition.",
+            description="The number of replicas of each partition.",
         ),
         Attribute(
             name="config",
             type=["map", "string"],
             default={},
-            description="Settings by Kafka's names, such as retention.ms; others are the brokers'.",
+            description="The topic's own settings by Kafka's names, such as retention.ms. Others have "
+            "the brokers' defaults.",
         ),
         Attribute(
             name="audit_store",
             optional=True,
             sensitive=True,
-            description="The audit store (an SQLAlchemy URL), for a refusal to tell how many events are not "
-            "in HDFS yet.",
+            description="The audit store's SQLAlchemy URL. With it, a refused deletion also reports how many "
+            "events are not in HDFS yet.",
         ),
-        ALLOW_DATA_LOSS,
-        Attribute(name="id", computed=True, description="The name."),
-        Attribute(name="topic_id", computed=True, description="Kafka's id: another one is another topic."),
+        holdings.ALLOW_DATA_LOSS,
+        Attribute(name="id", computed=True, description="The topic's name."),
+        Attribute(
+            name="topic_id",
+            computed=True,
+            description="The topic's id in Kafka. A topic that was deleted and created anew has another one.",
+        ),
     ),
     description="A topic of one datacenter.",
 )
 
 
-class Topic(Resource):
+class TopicResource(Resource):
     """One topic."""
 
     type_name = "topic"
+    schema = SCHEMA
+    import_id = "`BROKER,…/NAME`, such as `127.1.0.11:9092/page-view`"
 
-    @classmethod
-    def get_schema(cls) -> Schema:
-        return SCHEMA
+    def validate(self, config: Values) -> list[Problem]:
+        return _problems_of(config)
 
-    def validate(self, config: Values) -> list[Trouble]:
-        return _problems(config)
+    # --- planning ---
 
-    # plan
-
-    def plan(self, call: Call, change: Change) -> Plan:
+    def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
         planned = dict(change.planned)
-        if troubles := _problems(planned):
-            raise ResourceError(*troubles)
-        prior = change.prior
-        if (
-            prior is not None
-            and is_known(planned["partitions"])
-            and planned["partitions"] < prior["partitions"]
-        ):
-            raise ResourceError(_shrinks(prior, planned))
+        if problems := _problems_of(planned):
+            raise ResourceError(*problems)
+        prior, partitions = change.prior, planned["partitions"]
+        if prior is not None and is_known(partitions) and partitions < prior["partitions"]:
+            raise ResourceError(_fewer_partitions(prior, planned))
         planned["id"] = planned["name"]
         planned["topic_id"] = Unknown if prior is None else prior["topic_id"]
         replaces = replaces_of(SCHEMA, change)
         if prior is not None and not replaces and "bootstrap_servers" in change.changed:
-            replaces = _moved(prior, planned)
-        troubles = []
-        asks = change.changed & {"name", "partitions", "replication_factor", "config"}
-        if (
-            asks
-            and not replaces
-            and all(is_known(planned[each]) for each in SCHEMA.names() if each != "topic_id")
-        ):
-            troubles = self._foreseen(change)
-        return Plan(planned, replaces, tuple(troubles))
+            replaces = _replaces_of_move(prior, planned)
+        problems = []
+        checked = change.changed & {"name", "partitions", "replication_factor", "config"}
+        is_complete = all(is_known(planned[name]) for name in SCHEMA.names() if name != "topic_id")
+        if checked and not replaces and is_complete:
+            problems = self._dry_run(change)
+        return ResourcePlan(planned, replaces, tuple(problems))
 
-    def _foreseen(self, change: Change) -> list[Trouble]:
-        """What the brokers would say to it, if they can be asked already."""
+    def _dry_run(self, change: ResourceChange) -> list[Problem]:
+        """Returns what the brokers object to; nothing if they cannot be reached yet."""
+        # Late here and below: the client's import is slow, and only topics need it.
         from headrace.client.errors import BrokerError, ClientError
 
         planned, prior = change.planned, change.prior
         try:
-            with administered(planned["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
+            with admin_client(planned["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
                 if prior is not None:
-                    settings = _changes(prior["config"], planned["config"])
-                    if settings:
+                    if settings := _changed_settings(prior["config"], planned["config"]):
                         admin.alter_configs(planned["name"], settings, validate_only=True)
                     return []
-                if (found := found_topic(admin, planned["name"])) is not None:
-                    ours = self.provider.is_ours(_identity(planned))
-                    return [] if ours else [_taken_over(planned, found)]
+                if (topic := read_topic(admin, planned["name"])) is not None:
+                    is_ours = _identity(planned) in self.context.known
+                    return [] if is_ours else [_exists(planned, topic)]
                 _create(admin, planned, validate_only=True)
         except BrokerError as error:
             return [refused(error)]
         except ClientError:
-            # They may be made by this very apply.
+            # This very apply may start the brokers.
             return []
         return []
 
-    def plan_deletion(self, call: Call, prior: Values) -> None:
+    def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
         if not prior.get("allow_data_loss"):
-            self._check_holds_nothing(prior)
-        self.provider.going.add(prior["topic_id"])
+            self._check_empty(prior)
+        self.context.deleted_topics.add(prior["topic_id"])
 
-    def _check_holds_nothing(self, prior: Values) -> None:
-        """Raises `ResourceError`."""
+    def _check_empty(self, prior: Values) -> None:
+        """Raises `ResourceError` if the topic holds data, or its brokers do not answer."""
         from headrace.client.errors import ClientError, UnknownTopicError
 
         what = f"Topic {prior['name']}"
         try:
-            with administered(prior["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
+            with admin_client(prior["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
                 held = holdings.of_topic(admin, prior["name"], prior.get("audit_store"))
         except UnknownTopicError:
             return
         except ClientError as error:
-            raise holdings.refuse_unknown(what, f"Its brokers do not tell: {error}.") from error
-        holdings.refuse(what, held)
+            raise holdings.unknown(what, f"Its brokers do not answer: {error}.") from error
+        holdings.refuse_if_any(what, held)
 
-    # life
+    # --- reading and applying ---
 
-    def read(self, call: Call, state: Values) -> Values | None:
+    def read(self, call: ResourceCall, state: Values) -> Values | None:
         from headrace.client.errors import NetworkError
 
-        self.provider.note_ours(_identity(state))
+        self.context.known.add(_identity(state))
         try:
-            with administered(state["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
-                found = found_topic(admin, state["name"], noticed=state["config"])
+            with admin_client(state["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
+                topic = read_topic(admin, state["name"], managed=state["config"])
         except NetworkError as error:
-            # Else a broker that stands still could not be mended: no plan without all that it reads.
-            text = f"The plan takes it as it was last seen: {error}."
-            call.warn(f"Topic {state['name']} could not be looked at", text)
+            call.warn_unreachable(f"Topic {state['name']}", error)
             return state
-        return None if found is None else {**state, **found}
+        return None if topic is None else {**state, **topic}
 
-    def create(self, call: Call, planned: Values) -> Values:
+    def create(self, call: ResourceCall, planned: Values) -> Values:
         from headrace.client.errors import BrokerError
-        from headrace.wire.errors import ErrorCode
 
-        with administered(planned["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
+        with admin_client(planned["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
             try:
                 _create(admin, planned)
             except BrokerError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise ResourceError(refused(error)) from error
-                found = found_topic(admin, planned["name"])
-                trouble = _taken_over(planned, found or {})
-                if not trouble.is_warning:
-                    raise ResourceError(trouble) from error
-                call.troubles.append(trouble)
+                problem = _exists(planned, read_topic(admin, planned["name"]) or {})
+                if not problem.is_warning:
+                    raise ResourceError(problem) from error
+                call.problems.append(problem)
             return {**planned, "topic_id": str(admin.topic(planned["name"]).topic_id)}
 
-    def update(self, call: Call, prior: Values, planned: Values) -> Values:
+    def update(self, call: ResourceCall, prior: Values, planned: Values) -> Values:
         from headrace.client.errors import BrokerError
 
         name = planned["name"]
-        with administered(planned["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
+        with admin_client(planned["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
             try:
-                if settings := _changes(prior["config"], planned["config"]):
+                if settings := _changed_settings(prior["config"], planned["config"]):
                     admin.alter_configs(name, settings)
                 if planned["partitions"] > prior["partitions"]:
                     admin.create_partitions(name, int(planned["partitions"]))
             except BrokerError as error:
-                found = found_topic(admin, name, noticed=planned["config"])
-                raise ResourceError(refused(error), state={**prior, **(found or {})}) from error
+                topic = read_topic(admin, name, managed=planned["config"])
+                raise ResourceError(refused(error), state={**prior, **(topic or {})}) from error
         return planned
 
-    def delete(self, call: Call, prior: Values) -> None:
+    def delete(self, call: ResourceCall, prior: Values) -> None:
         from headrace.client.errors import BrokerError
-        from headrace.wire.errors import ErrorCode
 
         self.plan_deletion(call, prior)
-        with administered(prior["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
+        with admin_client(prior["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
             try:
                 admin.delete_topic(prior["name"])
             except BrokerError as error:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise ResourceError(refused(error)) from error
 
-    def import_(self, call: Call, identity: str) -> Values:
-        bootstrap, name = _named(identity)
-        with administered(bootstrap, timeout_s=APPLY_TIMEOUT_S) as admin:
-            found = found_topic(admin, name)
-        if found is None:
-            raise ResourceError(
-                Trouble(f"There is no topic {name!r}", f"The brokers at {bootstrap[0]} say so.")
-            )
-        said = {"bootstrap_servers": bootstrap, "name": name, "id": name, "allow_data_loss": False}
-        return {**said, **found}
+    def import_(self, call: ResourceCall, identity: str) -> Values:
+        servers, name = self.split_import_id(identity)
+        bootstrap = servers.split(",")
+        if not _NAME.fullmatch(name) or not all(map(_ADDRESS.fullmatch, bootstrap)):
+            raise self.invalid_import_id(identity)
+        with admin_client(bootstrap, timeout_s=APPLY_TIMEOUT_S) as admin:
+            topic = read_topic(admin, name)
+        if topic is None:
+            text = f"The brokers at {servers} have no topic of this name."
+            raise ResourceError(Problem(f"There is no topic {name!r}", text))
+        inputs = {"bootstrap_servers": bootstrap, "name": name, "id": name, "allow_data_loss": False}
+        return {**inputs, **topic}
+
+
+def read_topic(admin: GroupAdmin, name: str, managed: dict[str, str] | None = None) -> Values | None:
+    """Returns the topic's attributes as the brokers report them; None if there is no such topic.
+
+    `config` leaves out internal settings, except those in `managed`, the config in the state.
+    """
+    from headrace.client.errors import UnknownTopicError
+
+    try:
+        topic = admin.topic(name)
+    except UnknownTopicError:
+        return None
+    config = {
+        entry.name: entry.value
+        for entry in admin.describe_configs(name).values()
+        if entry.is_own and (not entry.name.startswith(_INTERNAL_SETTINGS) or entry.name in (managed or {}))
+    }
+    replicas = (len(partition.replicas) for partition in topic.partitions.values())
+    return {
+        "partitions": len(topic.partitions),
+        "replication_factor": max(replicas, default=1),
+        "config": config,
+        "topic_id": str(topic.topic_id),
+    }
 
 
 def _create(admin: GroupAdmin, planned: Values, *, validate_only: bool = False) -> None:
@@ -241,115 +254,85 @@ def _create(admin: GroupAdmin, planned: Values, *, validate_only: bool = False) 
     )
 
 
-def found_topic(admin: GroupAdmin, name: str, noticed: dict[str, str] | None = None) -> Values | None:
-    """The topic as the brokers know it, None when there is none. `noticed`: settings to tell of whatever
-    they are.
-    """
-    from headrace.client.errors import UnknownTopicError
-
-    try:
-        info = admin.topic(name)
-    except UnknownTopicError:
-        return None
-    config = {
-        entry.name: entry.value
-        for entry in admin.describe_configs(name).values()
-        if entry.is_own and (not entry.name.startswith(_OWN_SETTINGS) or entry.name in (noticed or {}))
-    }
-    return {
-        "partitions": len(info.partitions),
-        "replication_factor": max((len(part.replicas) for part in info.partitions.values()), default=1),
-        "config": config,
-        "topic_id": str(info.topic_id),
-    }
-
-
 def _identity(values: Values) -> str:
     return f"topic {','.join(values['bootstrap_servers'])} {values['name']}"
 
 
-def _named(identity: str) -> tuple[list[str], str]:
-    """`HOST:PORT,…/NAME`. Raises `ResourceError`."""
-    servers, slash, name = identity.rpartition("/")
-    bootstrap = servers.split(",")
-    if not slash or not _NAME.fullmatch(name) or not all(map(_ADDRESS.fullmatch, bootstrap)):
-        text = "The import id of a topic is BROKER,…/NAME, such as 127.1.0.11:9092/page-view."
-        raise ResourceError(Trouble(f"{identity!r} names no topic", text))
-    return bootstrap, name
+def _changed_settings(before: dict[str, str], planned: dict[str, str]) -> dict[str, str | None]:
+    """Returns the settings to change; None for those that return to their default."""
+    changes: dict[str, str | None] = {
+        name: value for name, value in planned.items() if before.get(name) != value
+    }
+    return changes | {name: None for name in before if name not in planned}
 
 
-def _changes(before: dict[str, str], wanted: dict[str, str]) -> dict[str, str | None]:
-    """What to set, and what to put back to its default."""
-    changes: dict[str, str | None] = {k: v for k, v in wanted.items() if before.get(k) != v}
-    return changes | {name: None for name in before if name not in wanted}
-
-
-def _moved(prior: Values, planned: Values) -> list[str]:
-    """Whether other brokers mean another cluster, which has another topic of this name, or none."""
+def _replaces_of_move(prior: Values, planned: Values) -> list[str]:
+    """Returns `bootstrap_servers` if the new brokers belong to another cluster, without this topic."""
     from headrace.client.errors import ClientError
 
     if not is_known(planned["bootstrap_servers"]):
         return []
     try:
-        with administered(planned["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
-            found = found_topic(admin, prior["name"])
+        with admin_client(planned["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
+            topic = read_topic(admin, prior["name"])
     except ClientError:
         return []
-    return [] if found is not None and found["topic_id"] == prior["topic_id"] else ["bootstrap_servers"]
+    return [] if topic is not None and topic["topic_id"] == prior["topic_id"] else ["bootstrap_servers"]
 
 
-def _shrinks(prior: Values, planned: Values) -> Trouble:
-    return Trouble(
-        "A topic's partitions cannot become fewer",
-        f"{prior['name']} has {prior['partitions']}, the plan wants {planned['partitions']}: what the others "
-        "hold would be lost, and keys would land elsewhere. Let it have as many as it has, or make another "
-        "topic and load or mirror into that one.",
+# --- problems ---
+
+
+def _fewer_partitions(prior: Values, planned: Values) -> Problem:
+    return Problem(
+        "A topic cannot have fewer partitions than before",
+        f"{prior['name']} has {prior['partitions']} partitions, and the plan wants {planned['partitions']}: "
+        "the data of the others would be lost, and keys would move to other partitions. Keep the number, or "
+        "create another topic and copy the data.",
         ("partitions",),
     )
 
 
-def _taken_over(planned: Values, found: Values) -> Trouble:
-    same = all(found.get(each) == planned[each] for each in ("partitions", "replication_factor", "config"))
-    if same:
-        text = "It is just so: an apply that was cut short has made it, or somebody else."
-        return Trouble(f"Topic {planned['name']} is there already, and is taken over", text, is_warning=True)
+def _exists(planned: Values, topic: Values) -> Problem:
+    name = planned["name"]
+    compared = ("partitions", "replication_factor", "config")
+    if all(topic.get(attribute) == planned[attribute] for attribute in compared):
+        text = "It is identical to the planned one: an interrupted apply created it, or somebody else did."
+        return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
     servers = ",".join(planned["bootstrap_servers"])
-    return Trouble(
-        f"There is a topic {planned['name']} already",
-        f"It has {found.get('partitions')} partitions and the settings {found.get('config')}. Take it over "
-        f"by `terraform import`, as {servers}/{planned['name']}; or give this one another name.",
+    return Problem(
+        f"Another topic {name} already exists",
+        f"It has {topic.get('partitions')} partitions and the settings {topic.get('config')}. Import it with "
+        f"`terraform import`, as {servers}/{name}, or choose another name.",
         ("name",),
     )
 
 
-def _problems(values: Values) -> list[Trouble]:
-    """What is wrong with what is known of it."""
-    troubles = []
+def _problems_of(values: Values) -> list[Problem]:
+    """Returns the problems of the values that are known."""
+    problems = []
     name = values.get("name")
     if isinstance(name, str) and not _NAME.fullmatch(name):
-        text = f"It says {name!r}; expected letters, digits, '.', '_' and '-', up to 249 of them."
-        troubles.append(Trouble("This is no name of a topic", text, ("name",)))
+        text = f"name is {name!r}; expected 1 to 249 letters, digits, '.', '_' and '-'."
+        problems.append(Problem("Invalid topic name", text, ("name",)))
     for attribute in ("partitions", "replication_factor"):
         count = values.get(attribute)
         if count is not None and is_known(count) and (int(count) != count or count < 1):
-            text = f"It says {count}; expected a whole number, 1 or more."
-            troubles.append(Trouble(f"{attribute} cannot be so", text, (attribute,)))
-    return troubles + bootstrap_problems(values)
+            text = f"{attribute} is {count}; expected a whole number, 1 or more."
+            problems.append(Problem(f"Invalid {attribute}", text, (attribute,)))
+    return problems + bootstrap_problems(values)
 
 
-def bootstrap_problems(values: Values) -> list[Trouble]:
-    """What is wrong with `bootstrap_servers`."""
+def bootstrap_problems(values: Values) -> list[Problem]:
+    """Returns the problems of `bootstrap_servers`."""
     servers = values.get("bootstrap_servers")
     if not isinstance(servers, list):
         return []
+    path = ("bootstrap_servers",)
     if not servers:
-        return [Trouble("No broker is named", "Name one HOST:PORT at least.", ("bootstrap_servers",))]
+        return [Problem("bootstrap_servers is empty", "Name at least one broker, as HOST:PORT.", path)]
     return [
-        Trouble(
-            "This is no address of a broker",
-            f"It says {server!r}; expected HOST:PORT, such as 127.1.0.11:9092.",
-            ("bootstrap_servers",),
-        )
+        Problem("Not a broker address", f"Got {server!r}; expected HOST:PORT, such as 127.1.0.11:9092.", path)
         for server in servers
         if isinstance(server, str) and not _ADDRESS.fullmatch(server)
     ]

@@ -1,51 +1,24 @@
-"""Values as Terraform hands them over, and what is said about them.
+"""Values as Terraform sends them: what counts as known, and numbers.
 
-Owns: what counts as known, the paths that lead Terraform to a line of HCL, and `Trouble`, the one form in
-which anything wrong is told. Pure.
-
-A value is None, bool, int, Decimal, str, list, dict, or `Unknown` for what is known after apply only. Numbers
-that are not whole are Decimals: Terraform counts in 512 bits, and 0.99 must come back to it as it went.
+Pure. A value is None, bool, int, Decimal, str, list, dict, or `Unknown` if it is known only after the apply.
+Numbers that are not whole are Decimals: Terraform computes with 512 bits, and 0.99 must return to it
+unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from msgpack import ExtType
 from tf.types import Unknown
 
 Values = dict[str, Any]
-# The attribute that is wrong, or nothing. No deeper: Terraform finds no line for an element in a literal.
-Path = tuple[str, ...]
-
-LIST_SHOWN_MAX: Final = 5
-
-
-class Trouble(NamedTuple):
-    """One thing to tell. `path` leads to the attribute, empty for the resource as a whole."""
-
-    summary: str
-    detail: str = ""
-    path: Path = ()
-    is_warning: bool = False
-
-
-INTERRUPTED: Final = Trouble("Interrupted before it was begun", "Apply again.")
-
-
-class ResourceError(Exception):
-    """The request fails. `state` is what there is of the resource nevertheless, which Terraform keeps."""
-
-    def __init__(self, *troubles: Trouble, state: Values | None = None) -> None:
-        super().__init__("; ".join(each.summary for each in troubles))
-        self.troubles = troubles
-        self.state = state
 
 
 def number(value: Any) -> Any:
-    """A number as it is handled here: of MessagePack's and JSON's forms."""
+    """Returns a number of MessagePack or JSON as an int if it is whole, else as a Decimal."""
     if isinstance(value, str):
         value = Decimal(value)
     elif isinstance(value, float):
@@ -53,29 +26,29 @@ def number(value: Any) -> Any:
     return int(value) if isinstance(value, Decimal) and value == value.to_integral_value() else value
 
 
-def plain(value: Any) -> Any:
-    """A value for JSON, as agents take it."""
+def to_json(value: Any) -> Any:
+    """Returns a value in the types that JSON has, for agents."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: to_json(element) for key, element in value.items()}
+    return [to_json(element) for element in value] if isinstance(value, list | tuple) else value
 
 
-def wire(value: Any) -> Any:
-    """A value as Terraform takes it."""
+def to_wire(value: Any) -> Any:
+    """Returns a value as Terraform's protocol carries it."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, float):
-        return wire(number(value))
+        return to_wire(number(value))
     if isinstance(value, Mapping):
-        return {key: wire(each) for key, each in value.items()}
-    return [wire(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: to_wire(element) for key, element in value.items()}
+    return [to_wire(element) for element in value] if isinstance(value, list | tuple) else value
 
 
 def is_known(value: object) -> bool:
-    """Whether nothing in it is known after apply only."""
-    # Terraform may know something of what it does not know, such as a text's begin: an extension of its own.
+    """Whether the value and all its elements are known before the apply."""
+    # Terraform may know a part of an unknown value, such as a string's prefix: that is an extension type.
     if value is Unknown or isinstance(value, ExtType):
         return False
     if isinstance(value, Mapping):
@@ -86,21 +59,5 @@ def is_known(value: object) -> bool:
 
 
 def is_same(one: object, other: object) -> bool:
-    """Whether two values are the same for sure."""
+    """Whether two values are both known and equal."""
     return is_known(one) and is_known(other) and one == other
-
-
-def listed(words: Iterable[object]) -> str:
-    """`a, b, c and 4 more`."""
-    said = [str(word) for word in words]
-    more = len(said) - LIST_SHOWN_MAX
-    return ", ".join(said) if more <= 0 else f"{', '.join(said[:LIST_SHOWN_MAX])} and {more} more"
-
-
-def bytes_of(count: int) -> str:
-    """`1,234 bytes`, or `5.2 MB (5,234,567 bytes)`."""
-    plain = f"{count:,} bytes"
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= 10 * size or (count >= size and unit != "kB"):
-            return f"{count / size:.1f} {unit} ({plain})"
-    return plain

@@ -1,4 +1,4 @@
-# ZooKeeper, brokers and registry are a datacenter's; nobody publishes here, so there is no balancer.
+# ZooKeeper, brokers and registry. Services do not publish here, so there is no balancer.
 module "datacenter" {
   source = "../datacenter"
 
@@ -29,7 +29,7 @@ locals {
     for unit in local.units : unit => lookup(var.placement, unit, var.hosts[0].agent)
   }
 
-  # On a host with a network of its own: the number of the address, and the port. With one address: the port.
+  # On a host with a network: the last number of the address, and the port. On a host with one address: the port.
   places = merge(
     {
       auditor = { number = 4, port = 8082, on_address = 8082 }
@@ -72,7 +72,7 @@ resource "headrace_mirror" "this" {
   host       = local.unit_hosts["mirror-${each.key}"]
   name       = "${var.name}-mirror-${each.key}"
   datacenter = var.name
-  # What a unit may require is what its own host has.
+  # A unit may require only units of its own host.
   requires = concat([
     for units in [each.value.units, local.units_here] :
     [for unit, host in units : unit if host == local.unit_hosts["mirror-${each.key}"]]
@@ -96,7 +96,7 @@ resource "headrace_auditor" "this" {
     module.datacenter.registry_host == local.unit_hosts.auditor ? ["${var.name}-registry"] : [],
   )
   bootstrap = module.datacenter.bootstrap_servers
-  # What is mirrored was written with schemas of its own datacenter's registry.
+  # Mirrored records refer to schemas of the source datacenter's registry.
   registry_urls     = concat([module.datacenter.registry_url], local.registry_urls)
   status            = local.listen.auditor
   mirrors_zookeeper = module.datacenter.zookeeper
@@ -116,7 +116,7 @@ resource "headrace_warehouse" "this" {
   allow_data_loss = var.allow_data_loss
 }
 
-# The api-server makes the database, the user and the connections: the others wait for it.
+# The api-server creates the database, the user and the connections, so the other components wait for it.
 resource "headrace_airflow" "api_server" {
   count = var.airflow == null ? 0 : 1
 
@@ -186,7 +186,7 @@ resource "headrace_load" "this" {
   lifecycle {
     precondition {
       condition     = var.airflow != null
-      error_message = "Airflow loads topics: let the datacenter have Airflow, or no loads."
+      error_message = "Loads require Airflow: set airflow, or remove the loads."
     }
   }
 }

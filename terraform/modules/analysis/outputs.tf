@@ -1,39 +1,39 @@
 output "bootstrap_servers" {
-  description = "The first brokers, HOST:PORT each."
+  description = "The bootstrap brokers, HOST:PORT each."
   value       = module.datacenter.bootstrap_servers
 }
 
 output "brokers" {
-  description = "Every broker by its id: host, unit, listen."
+  description = "All brokers, by id: host, unit, listen."
   value       = module.datacenter.brokers
 }
 
 output "registry_url" {
-  description = "The schema registry."
+  description = "The URL of the schema registry."
   value       = module.datacenter.registry_url
 }
 
 output "zookeeper" {
-  description = "ZooKeeper, HOST:PORT,…"
+  description = "The ZooKeeper servers, HOST:PORT,…"
   value       = module.datacenter.zookeeper
 }
 
 output "mirrors" {
-  description = "Where each mirror tells how far it is, by the source's name."
+  description = "The URL of each mirror's status, by source datacenter."
   value       = { for source, mirror in headrace_mirror.this : source => "http://${mirror.status}/status" }
 }
 
 output "hdfs_url" {
-  description = "HDFS, for Spark and Hadoop's own clients."
+  description = "The URL of HDFS for Spark and Hadoop's own clients."
   value       = local.hdfs_url
 }
 
 output "webhdfs_url" {
-  description = "HDFS over HTTP; its page, too."
+  description = "The URL of WebHDFS and of the NameNode's page."
   value       = local.webhdfs_url
 }
 
 output "airflow_url" {
-  description = "Airflow's page; null without Airflow."
+  description = "The URL of Airflow; null without Airflow."
   value       = var.airflow == null ? null : "http://${one(headrace_airflow.api_server[*].listen)}"
 }

@@ -1,20 +1,20 @@
 variable "name" {
-  description = "The datacenter's name; its units are called NAME-zookeeper, NAME-broker-1 and so on."
+  description = "The datacenter's name, which prefixes the names of its units: NAME-zookeeper, NAME-broker-1, …"
   type        = string
   default     = "analysis"
   nullable    = false
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9]{0,30}$", var.name))
-    error_message = "A datacenter's name has at most 31 small letters and digits, a letter first."
+    error_message = "A datacenter's name has at most 31 lowercase letters and digits, beginning with a letter."
   }
 }
 
 variable "hosts" {
   description = <<-EOT
-    The hosts, in the order in which they are filled: each a key of the provider's `agents`, and either the one
-    `address` that the host has (its units take different ports), or its `network`, the first three numbers of a
-    /24 that is the host's own, such as 127.1.0 (its units take different addresses).
+    The hosts, in the order in which brokers are placed on them. `agent` is a key of the provider's `agents`. Each host
+    has either one `address`, where its units listen on different ports, or a /24 `network` of its own, such as
+    127.1.0, where its units listen on different addresses.
   EOT
   type = list(object({
     agent   = string
@@ -25,26 +25,26 @@ variable "hosts" {
 
   validation {
     condition     = length(var.hosts) > 0
-    error_message = "Name one host at least."
+    error_message = "Name at least one host."
   }
   validation {
     condition     = length(distinct(var.hosts[*].agent)) == length(var.hosts)
-    error_message = "A host is named twice; name each once."
+    error_message = "A host is named twice. Name each host once."
   }
   validation {
     condition     = alltrue([for host in var.hosts : (host.address == null) != (host.network == null)])
-    error_message = "Each host has either an address or a network."
+    error_message = "Each host must have either an address or a network."
   }
   validation {
     condition = alltrue([
       for host in var.hosts : can(regex("^[0-9]{1,3}(\\.[0-9]{1,3}){2}$", host.network)) if host.network != null
     ])
-    error_message = "A network is the first three numbers of its addresses, such as 127.1.0."
+    error_message = "A network consists of the first three numbers of its addresses, such as 127.1.0."
   }
 }
 
 variable "sources" {
-  description = "The datacenters that are mirrored here, in this order: the `source` output of each."
+  description = "The datacenters to mirror, in this order: the `source` output of each."
   type = list(object({
     name              = string
     bootstrap_servers = list(string)
@@ -55,57 +55,57 @@ variable "sources" {
 
   validation {
     condition     = length(distinct(var.sources[*].name)) == length(var.sources)
-    error_message = "A datacenter is mirrored twice; name each once."
+    error_message = "A datacenter is named twice. Name each datacenter once."
   }
   validation {
     condition     = alltrue([for source in var.sources : length(source.bootstrap_servers) > 0])
-    error_message = "Name one broker of each datacenter at least."
+    error_message = "Name at least one broker of each datacenter."
   }
   validation {
     condition     = alltrue([for source in var.sources : source.registry_url != null])
-    error_message = "The audit reads the schemas of each datacenter: let it have its registry."
+    error_message = "Each datacenter needs a registry, because the audit reads its schemas."
   }
 }
 
 variable "brokers" {
-  description = "How many brokers; they are spread over the hosts in turn, and one more touches no other."
+  description = "The number of brokers. They are spread over the hosts round-robin; a further broker changes no other unit."
   type        = number
   default     = 2
   nullable    = false
 
   validation {
     condition     = var.brokers >= 1 && var.brokers <= 200 && floor(var.brokers) == var.brokers
-    error_message = "Have 1 to 200 brokers, a whole number."
+    error_message = "The number of brokers is a whole number from 1 to 200."
   }
 }
 
 variable "broker_settings" {
-  description = "Settings of all brokers, by Kafka's names."
+  description = "Settings of all brokers by Kafka's names."
   type        = map(string)
   default     = {}
   nullable    = false
 }
 
 variable "bootstrap_brokers" {
-  description = "How many brokers are named to who asks first: the others are found through them."
+  description = "The number of brokers that clients get as bootstrap servers; they find the others through these."
   type        = number
   default     = 3
   nullable    = false
 
   validation {
     condition     = var.bootstrap_brokers >= 1 && floor(var.bootstrap_brokers) == var.bootstrap_brokers
-    error_message = "Name one broker at least, a whole number."
+    error_message = "The number of bootstrap brokers is a whole number, 1 or more."
   }
 }
 
 variable "zookeeper" {
-  description = "An ensemble that is there already, HOST:PORT,…[/PATH]; left out, the datacenter gets a server of its own."
+  description = "An existing ensemble, HOST:PORT,…[/PATH]. Default: the module creates one server."
   type        = string
   default     = null
 }
 
 variable "mirror" {
-  description = "Patterns of the topics that are mirrored, and of those that are not; left out, all are but Kafka's own."
+  description = "Regular expressions of the topics to mirror and to exclude. Default: all but Kafka's internal topics."
   type = object({
     topics  = optional(string)
     exclude = optional(string)
@@ -115,20 +115,20 @@ variable "mirror" {
 }
 
 variable "audit_store" {
-  description = "Where all that the tiers say is kept, an SQLAlchemy URL, such as sqlite:////var/lib/headrace/audit.db."
+  description = "The audit store, which keeps the reports of all tiers: an SQLAlchemy URL such as sqlite:////var/lib/headrace/audit.db."
   type        = string
   sensitive   = true
   nullable    = false
 }
 
 variable "audit_keep_days" {
-  description = "How long the store keeps it; left out, for ever."
+  description = "How many days the audit store keeps an hour. Default: for ever."
   type        = number
   default     = null
 }
 
 variable "hdfs" {
-  description = "An HDFS that is there already; left out, the datacenter gets a NameNode and a DataNode of its own."
+  description = "An existing HDFS. Default: the module creates a NameNode and a DataNode."
   type = object({
     hdfs_url    = string
     webhdfs_url = string
@@ -137,7 +137,7 @@ variable "hdfs" {
 }
 
 variable "warehouse_settings" {
-  description = "Settings of its own HDFS, by Hadoop's names."
+  description = "Settings of the module's own HDFS by Hadoop's names."
   type        = map(string)
   default     = {}
   nullable    = false
@@ -145,8 +145,8 @@ variable "warehouse_settings" {
 
 variable "airflow" {
   description = <<-EOT
-    Airflow, which loads and seals; null for none. `python`: the interpreter of Airflow's environment, `job_python`
-    that of headrace's own, which runs the loads; `spark_master`, where those run; `database_url`: SQLite when left out.
+    Airflow, which loads and seals; null for none. `python` is the interpreter of Airflow's environment, `job_python`
+    that of headrace's main environment, which runs the loads on `spark_master`. `database_url`: SQLite by default.
   EOT
   type = object({
     home         = optional(string)
@@ -160,7 +160,7 @@ variable "airflow" {
 }
 
 variable "loads" {
-  description = "Loads into HDFS by topic, beside those that the DAGs have of their own; what is left out is the provider's default."
+  description = "Loads into HDFS by topic, in addition to those in dags/topics.yaml. Fields that are left out have the provider's defaults."
   type = map(object({
     owner        = string
     schedule     = optional(string)
@@ -178,20 +178,20 @@ variable "loads" {
 }
 
 variable "data_dir" {
-  description = "The folder of all units' data, on each host; left out, each agent's own."
+  description = "The folder of all units' data on each host. Default: each agent's own folder."
   type        = string
   default     = null
 
   validation {
     condition     = var.data_dir == null || can(regex("^/.", var.data_dir))
-    error_message = "Name an absolute folder."
+    error_message = "The folder must be an absolute path."
   }
 }
 
 variable "placement" {
   description = <<-EOT
-    Units that belong on a certain host, by their name without the datacenter's: {"broker-3" = "host-b"}. Who adds
-    hosts pins the brokers that were there: a broker with data is not moved.
+    Units that must run on a certain host, by name without the datacenter: {"broker-3" = "host-b"}. Before you add a
+    host, pin the existing brokers: a broker with data cannot move.
   EOT
   type        = map(string)
   default     = {}
@@ -201,18 +201,18 @@ variable "placement" {
     condition = alltrue([
       for unit in keys(var.placement) : can(regex("^(zookeeper|registry|auditor|warehouse|airflow|broker-[1-9][0-9]*|mirror-[a-z][a-z0-9]*)$", unit))
     ])
-    error_message = "Units are zookeeper, registry, auditor, warehouse, airflow, broker-N and mirror-SOURCE."
+    error_message = "The units are zookeeper, registry, auditor, warehouse, airflow, broker-N and mirror-SOURCE."
   }
   validation {
     condition     = length(setsubtract(values(var.placement), var.hosts[*].agent)) == 0
-    error_message = "A unit is placed on a host that is not one of `hosts`."
+    error_message = "A unit is placed on a host that is not in `hosts`."
   }
 }
 
 variable "listen" {
   description = <<-EOT
-    Addresses HOST:PORT other than planned, by unit: zookeeper, registry, auditor, airflow, broker-N, mirror-SOURCE (where
-    it tells how far it is). The warehouse's is a host alone, without a port.
+    Addresses HOST:PORT that replace the module's own, by unit: zookeeper, registry, auditor, airflow, broker-N, and
+    mirror-SOURCE (its status page). The address of the warehouse is a host without a port.
   EOT
   type        = map(string)
   default     = {}
@@ -223,18 +223,18 @@ variable "listen" {
       for unit in keys(var.listen) :
       can(regex("^(zookeeper|registry|auditor|airflow|warehouse|broker-[1-9][0-9]*|mirror-[a-z][a-z0-9]*)$", unit))
     ])
-    error_message = "Units are zookeeper, registry, auditor, airflow, warehouse, broker-N and mirror-SOURCE."
+    error_message = "The units are zookeeper, registry, auditor, airflow, warehouse, broker-N and mirror-SOURCE."
   }
   validation {
     condition = alltrue([
       for unit, address in var.listen : can(regex(unit == "warehouse" ? "^[^:/,\\s]+$" : "^[^:/,\\s]+:[0-9]{1,5}$", address))
     ])
-    error_message = "An address is HOST:PORT, the warehouse's HOST."
+    error_message = "An address must be HOST:PORT, that of the warehouse HOST."
   }
 }
 
 variable "allow_data_loss" {
-  description = "Whether brokers and a warehouse that hold data, and the ZooKeeper that knows it, may be destroyed or replaced. What was applied last counts."
+  description = "Whether brokers and a warehouse that hold data, and the ZooKeeper with their topics, may be deleted or replaced. The last applied value counts."
   type        = bool
   default     = false
   nullable    = false

@@ -1,5 +1,5 @@
-# Where each unit is and listens. Nothing here depends on how many brokers there are but the brokers themselves,
-# so that one more, or one less, restarts nothing.
+# The host and the address of each unit. Only brokers depend on the number of brokers, so a further broker, or one
+# less, restarts nothing.
 locals {
   hosts   = { for host in var.hosts : host.agent => host }
   brokers = { for number in range(1, var.brokers + 1) : tostring(number) => "${var.name}-broker-${number}" }
@@ -13,54 +13,41 @@ locals {
     unit => lookup(var.placement, unit, var.hosts[0].agent)
   }
 
-  # On a host with a network of its own: the number of the address, and the port. With one address: the port.
-  in_network = {
-    zookeeper           = { unit = "zookeeper", number = 2, port = 2181 }
-    registry            = { unit = "registry", number = 3, port = 8081 }
-    balancer            = { unit = "balancer", number = 3, port = 9092 }
-    balancer-status     = { unit = "balancer", number = 3, port = 8084 }
-    balancer-statistics = { unit = "balancer", number = 3, port = 8404 }
-    auditor             = { unit = "auditor", number = 4, port = 8082 }
+  # On a host with a network: the last number of the address, and the port. On a host with one address: the port.
+  places = {
+    zookeeper           = { unit = "zookeeper", number = 2, port = 2181, on_address = 2181 }
+    registry            = { unit = "registry", number = 3, port = 8081, on_address = 8081 }
+    balancer            = { unit = "balancer", number = 3, port = 9092, on_address = 9090 }
+    balancer-status     = { unit = "balancer", number = 3, port = 8084, on_address = 9091 }
+    balancer-statistics = { unit = "balancer", number = 3, port = 8404, on_address = 8404 }
+    auditor             = { unit = "auditor", number = 4, port = 8082, on_address = 8082 }
   }
-  on_address = {
-    zookeeper           = 2181
-    registry            = 8081
-    balancer            = 9090
-    balancer-status     = 9091
-    balancer-statistics = 8404
-    auditor             = 8082
-  }
-  # How many brokers with a lower id the host has.
-  broker_turns = {
+  # Broker → the number of brokers with a lower id on its host.
+  broker_ranks = {
     for id, host in local.broker_hosts :
     id => length([for other, its in local.broker_hosts : other if its == host && tonumber(other) < tonumber(id)])
   }
 
   planned = merge(
     {
-      for what, place in local.in_network :
+      for what, place in local.places :
       what => (
         local.hosts[local.unit_hosts[place.unit]].network == null
-        ? "${local.hosts[local.unit_hosts[place.unit]].address}:${local.on_address[what]}"
+        ? "${local.hosts[local.unit_hosts[place.unit]].address}:${place.on_address}"
         : "${local.hosts[local.unit_hosts[place.unit]].network}.${place.number}:${place.port}"
       )
     },
-    {
-      for id, host in local.broker_hosts :
-      "broker-${id}" => (
-        local.hosts[host].network == null
-        ? "${local.hosts[host].address}:${9092 + 2 * local.broker_turns[id]}"
-        : "${local.hosts[host].network}.${10 + tonumber(id)}:9092"
-      )
-    },
-    {
-      for id, host in local.broker_hosts :
-      "front-${id}" => (
-        local.hosts[host].network == null
-        ? "${local.hosts[host].address}:${9093 + 2 * local.broker_turns[id]}"
-        : "${local.hosts[host].network}.${10 + tonumber(id)}:9093"
-      )
-    },
+    # A broker's front, where the balancer connects, is on the port after the broker's own.
+    [
+      for what, offset in { broker = 0, front = 1 } : {
+        for id, host in local.broker_hosts :
+        "${what}-${id}" => (
+          local.hosts[host].network == null
+          ? "${local.hosts[host].address}:${9092 + offset + 2 * local.broker_ranks[id]}"
+          : "${local.hosts[host].network}.${10 + tonumber(id)}:${9092 + offset}"
+        )
+      }
+    ]...
   )
   listen = merge(local.planned, var.listen)
 
@@ -70,7 +57,7 @@ locals {
   }
 
   bootstrap_ids = [for number in range(1, min(var.brokers, var.bootstrap_brokers) + 1) : tostring(number)]
-  # What a unit may require is what its own host has.
+  # A unit may require only units of its own host.
   bootstrap_units = { for id in local.bootstrap_ids : local.brokers[id] => local.broker_hosts[id] }
 }
 
@@ -86,7 +73,7 @@ resource "headrace_zookeeper" "this" {
 }
 
 locals {
-  # Who uses these waits until it is there.
+  # Attributes rather than planned addresses: units that use them wait for these units.
   zookeeper         = var.zookeeper == null ? one(headrace_zookeeper.this[*].listen) : var.zookeeper
   bootstrap_servers = [for id in local.bootstrap_ids : headrace_broker.this[id].listen]
   registry_url      = var.registry ? "http://${one(headrace_registry.this[*].listen)}" : null
@@ -120,7 +107,7 @@ resource "headrace_registry" "this" {
   listen     = local.listen.registry
 }
 
-# It finds the brokers in ZooKeeper as they come and go; that it requires some makes it leave before them.
+# The balancer finds all brokers in ZooKeeper. It requires some so that it stops before they do.
 resource "headrace_balancer" "this" {
   count      = var.balancer ? 1 : 0
   depends_on = [headrace_broker.this]
@@ -153,7 +140,7 @@ resource "headrace_auditor" "this" {
   lifecycle {
     precondition {
       condition     = var.registry
-      error_message = "An auditor reads schemas: let the datacenter have its registry, or no auditor."
+      error_message = "The auditor requires the registry: set registry = true, or auditor = false."
     }
   }
 }
@@ -172,7 +159,7 @@ resource "headrace_topic" "this" {
 }
 
 resource "headrace_schema" "this" {
-  for_each = { for topic, said in var.topics : topic => said if said.schema != null }
+  for_each = { for name, topic in var.topics : name => topic if topic.schema != null }
 
   registry_url  = local.registry_url
   subject       = "${each.key}-value"
@@ -182,7 +169,7 @@ resource "headrace_schema" "this" {
   lifecycle {
     precondition {
       condition     = var.registry
-      error_message = "Topic ${each.key} has a schema, and the datacenter has no registry."
+      error_message = "Topic ${each.key} has a schema, but the datacenter has no registry."
     }
   }
 }

@@ -1,4 +1,4 @@
-# Nothing is asked and nothing runs: the provider is a mock of its schema.
+# The provider is a mock of its schema: no server is contacted and no unit runs.
 mock_provider "headrace" {}
 
 variables {
@@ -15,7 +15,7 @@ variables {
   ]
 }
 
-run "a_network_of_its_own" {
+run "one_host_with_a_network" {
   command = plan
 
   assert {
@@ -23,13 +23,13 @@ run "a_network_of_its_own" {
       headrace_mirror.this["west"].status == "127.9.0.21:8083" &&
       headrace_mirror.this["east"].status == "127.9.0.22:8083"
     )
-    error_message = "Mirrors come in the order of the sources."
+    error_message = "Mirrors are numbered in the order of the sources."
   }
   assert {
     condition = (
       headrace_mirror.this["west"].requires == tolist(["west-broker-1", "analysis-broker-1", "analysis-broker-2"])
     )
-    error_message = "A mirror requires what its own host has."
+    error_message = "A mirror requires only units of its own host."
   }
   assert {
     condition = (
@@ -43,11 +43,11 @@ run "a_network_of_its_own" {
       headrace_airflow.api_server[0].connections["headrace_default"].extra["registry_url"] ==
       "http://127.2.0.3:8081,http://127.1.0.3:8081,http://127.9.0.3:8081"
     )
-    error_message = "Loads read the registries of those who publish first."
+    error_message = "Loads read the source datacenters' registries first."
   }
   assert {
     condition     = output.webhdfs_url == "http://127.9.0.31:9870" && output.airflow_url == "http://127.9.0.7:8080"
-    error_message = "HDFS or Airflow is not where it is planned."
+    error_message = "HDFS and Airflow are at their planned addresses."
   }
   assert {
     condition     = keys(headrace_airflow.component) == ["dag-processor", "scheduler", "triggerer"]
@@ -75,21 +75,21 @@ run "several_hosts" {
       headrace_mirror.this["east"].status == "10.9.0.6:8111" &&
       headrace_mirror.this["east"].requires == tolist(["analysis-broker-2"])
     )
-    error_message = "A mirror is where it is placed."
+    error_message = "A mirror runs where it is placed."
   }
   assert {
     condition = (
       length(headrace_warehouse.this) + length(headrace_airflow.api_server) + length(headrace_airflow.component) == 0 &&
       output.hdfs_url == "hdfs://nn:8020" && output.airflow_url == null
     )
-    error_message = "What is left out is not made, and an HDFS that is given is used."
+    error_message = "Units that are switched off are not created, and a given HDFS is used."
   }
 
-  # Nobody is there to load.
+  # Without Airflow there are no loads.
   expect_failures = [headrace_load.this]
 }
 
-run "what_cannot_be" {
+run "invalid_variables" {
   command = plan
 
   variables {

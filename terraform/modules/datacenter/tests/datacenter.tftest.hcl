@@ -1,4 +1,4 @@
-# Nothing is asked and nothing runs: the provider is a mock of its schema.
+# The provider is a mock of its schema: no server is contacted and no unit runs.
 mock_provider "headrace" {}
 
 variables {
@@ -6,7 +6,7 @@ variables {
   hosts = [{ agent = "local", network = "127.1.0" }]
 }
 
-run "a_network_of_its_own" {
+run "one_host_with_a_network" {
   command = plan
 
   assert {
@@ -31,11 +31,11 @@ run "a_network_of_its_own" {
       headrace_broker.this["2"].front_listen == "127.1.0.12:9093" &&
       headrace_broker.this["2"].front_advertise == "127.1.0.3:9092"
     )
-    error_message = "The balancer reaches a broker at its front, which tells clients of the balancer."
+    error_message = "The balancer connects to a broker's front, which advertises the balancer to clients."
   }
 }
 
-run "one_more_touches_no_other" {
+run "a_further_broker_changes_no_other_unit" {
   command = plan
 
   variables {
@@ -44,14 +44,14 @@ run "one_more_touches_no_other" {
 
   assert {
     condition = (
-      output.source == run.a_network_of_its_own.source &&
-      output.bootstrap_servers == run.a_network_of_its_own.bootstrap_servers
+      output.source == run.one_host_with_a_network.source &&
+      output.bootstrap_servers == run.one_host_with_a_network.bootstrap_servers
     )
-    error_message = "Who is told of the first brokers must not be told otherwise."
+    error_message = "The bootstrap brokers must not change with the number of brokers."
   }
   assert {
-    condition     = { for id, broker in output.brokers : id => broker if id != "4" } == run.a_network_of_its_own.brokers
-    error_message = "The brokers that were there must stay as they are."
+    condition     = { for id, broker in output.brokers : id => broker if id != "4" } == run.one_host_with_a_network.brokers
+    error_message = "Existing brokers must not change."
   }
   assert {
     condition     = headrace_balancer.this[0].requires == tolist(["east-broker-1", "east-broker-2", "east-broker-3"])
@@ -79,7 +79,7 @@ run "several_hosts" {
       [for id in ["1", "2", "3", "4", "5", "6"] : headrace_broker.this[id].host] ==
       ["host-a", "host-b", "host-a", "host-a", "host-b", "host-c"]
     )
-    error_message = "Brokers are spread over the hosts in turn, but for one that is pinned."
+    error_message = "Brokers are spread over the hosts round-robin, except a pinned one."
   }
   assert {
     condition = (
@@ -95,7 +95,7 @@ run "several_hosts" {
       length(headrace_balancer.this[0].requires) == 0 &&
       headrace_auditor.this[0].requires == tolist(["east-broker-1", "east-broker-3", "east-registry"])
     )
-    error_message = "A unit requires what its own host has."
+    error_message = "A unit requires only units of its own host."
   }
   assert {
     condition = (
@@ -104,15 +104,15 @@ run "several_hosts" {
       headrace_broker.this["1"].front_listen == "10.0.0.5:19093" &&
       headrace_broker.this["4"].front_listen == "10.0.0.5:9097"
     )
-    error_message = "An address that is given goes before the planned one."
+    error_message = "A given address replaces the planned one."
   }
   assert {
     condition     = headrace_broker.this["2"].data_dir == "/var/lib/headrace/data/broker-2"
-    error_message = "Each unit has a folder of its own."
+    error_message = "Each unit has its own folder."
   }
 }
 
-run "less_of_it" {
+run "units_switched_off" {
   command = plan
 
   variables {
@@ -129,25 +129,25 @@ run "less_of_it" {
       length(headrace_zookeeper.this) + length(headrace_balancer.this) +
       length(headrace_registry.this) + length(headrace_auditor.this) == 0
     )
-    error_message = "What is left out is not made."
+    error_message = "Units that are switched off are not created."
   }
   assert {
     condition = (
       headrace_broker.this["1"].zookeeper == "10.0.0.9:2181,10.0.0.10:2181/east" &&
       headrace_broker.this["1"].front_listen == null
     )
-    error_message = "Brokers use the ensemble that is given, and have no front without a balancer."
+    error_message = "Brokers use the given ensemble, and have no front without a balancer."
   }
   assert {
     condition     = headrace_topic.this["clicks"].bootstrap_servers == tolist(["127.1.0.11:9092"])
-    error_message = "A topic is made by the datacenter's own brokers."
+    error_message = "A topic is created by the datacenter's own brokers."
   }
 
-  # A topic has a schema, and there is no registry.
+  # The topic has a schema, but there is no registry.
   expect_failures = [headrace_schema.this]
 }
 
-run "what_cannot_be" {
+run "invalid_variables" {
   command = plan
 
   variables {

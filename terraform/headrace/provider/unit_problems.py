@@ -1,0 +1,79 @@
+"""Problems of units: refused by an agent, existing already, or not ready."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.agent.errors import AgentRefusedError
+from headrace.provider.problems import Path, Problem
+from headrace.provider.unit_kind import UnitKind
+from headrace.provider.values import Values
+
+if TYPE_CHECKING:
+    from headrace.agent.client import AgentClient
+    from headrace.agent.report import UnitReport
+
+LOG_LINES: Final = 15
+
+
+def refused(
+    kind: UnitKind, error: AgentRefusedError, values: Values, *, is_plan: bool = False
+) -> list[Problem]:
+    """Returns the problems for an agent's error response, each at its attribute."""
+    host = values["host"]
+    if error.code == "configuration_invalid":
+        return [
+            kind.invalid(detail["field"], detail["value"], detail["message"])
+            for detail in error.details["fields"]
+        ]
+    if error.code != "conflict":
+        return [Problem(f"The agent of host {host} refuses the unit", str(error))]
+    problems = []
+    for conflict in error.details["conflicts"]:
+        # The plan may delete the unit that uses the address.
+        may_end = is_plan and conflict["unit"] is not None
+        remedy = (
+            "The apply fails unless it deletes that unit first."
+            if may_end
+            else "Change or delete one of them."
+        )
+        path = _path_of_value(kind, values, conflict["what"])
+        detail = f"On host {host} it is used by {conflict['held_by']}. {remedy}"
+        problems.append(Problem(f"{conflict['what']} is in use", detail, path, is_warning=may_end))
+    return problems
+
+
+def _path_of_value(kind: UnitKind, values: Values, value: str) -> Path:
+    canonical = kind.canonical(values) or {}
+    for field, name in kind.attribute_names.items():
+        if canonical.get(field) == value:
+            return (name,)
+    return ()
+
+
+def adopted(values: Values) -> Problem:
+    return Problem(
+        f"Unit {values['name']} already exists; Terraform adopts it",
+        f"Host {values['host']} has it with the same configuration: an interrupted apply put it, or somebody "
+        "else did.",
+        is_warning=True,
+    )
+
+
+def name_in_use(values: Values) -> Problem:
+    host, name = values["host"], values["name"]
+    return Problem(
+        f"Host {host} has another unit {name}",
+        "It was put by somebody else, with another configuration. Import it with `terraform import`, as "
+        f"{host}/{name}, or choose another name.",
+        ("name",),
+    )
+
+
+def not_ready(client: AgentClient, report: UnitReport, timeout_s: float) -> Problem:
+    why = f"supervisord has given up: {report.note}" if report.has_failed else f"not within {timeout_s:g} s"
+    tail = client.log(report.name, lines=LOG_LINES).rstrip() or "(it is empty)"
+    return Problem(
+        f"Unit {report.name} is not ready, {why}",
+        f"{report.problem}\n\nThe end of its log, {report.log} on its host:\n\n{tail}",
+    )
