@@ -2,8 +2,9 @@
 
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -53,6 +54,28 @@ class AirflowSite:
 
     def seal_after(self, load: Run, topic: str) -> Run:
         return self.client.run_caused_by(f"seal-{topic}", load, timeout_s=150)
+
+    def backfill(self, dag_id: str, since: datetime, until: datetime) -> list[Run]:
+        """Starts Airflow's own backfill: a run for each slot of the schedule, in their order."""
+        span = {"from_date": since.isoformat(), "to_date": until.isoformat()}
+        self.client.unpause(dag_id)
+        self.client.request_json("POST", "/backfills", json={"dag_id": dag_id, "max_active_runs": 1, **span})
+        params = {
+            "run_type": "backfill",
+            "logical_date_gte": span["from_date"],
+            "logical_date_lte": span["to_date"],
+            "order_by": "logical_date",
+        }
+        found = self.client.request_json("GET", f"/dags/{dag_id}/dagRuns", params=params)
+        return [Run.from_json(row) for row in found["dag_runs"]]
+
+    def asset_events(self, run: Run) -> list[dict[str, Any]]:
+        """The assets that a run has updated: events in Airflow's form (`name`, `partition_key`, `extra`)."""
+        params = {"source_dag_id": run.dag_id, "source_run_id": run.run_id}
+        events: list[dict[str, Any]] = self.client.request_json("GET", "/assets/events", params=params)[
+            "asset_events"
+        ]
+        return events
 
     def sealed(self, topic: str) -> dict[int, int]:
         """Rows by sealed hour."""

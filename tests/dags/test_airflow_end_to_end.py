@@ -59,19 +59,19 @@ def test_a_backfill_loads_then_hours_are_sealed_then_what_follows_them_runs(
     dry = client.trigger(f"load-{CALM}", {"dry_run": True})
     client.wait(dry, timeout_s=LOAD_WAIT_S)
     assert [task.state for task in client.tasks(dry)] == ["skipped"]
-    assert client.asset_events(dry) == []
+    assert airflow_site.asset_events(dry) == []
     early = client.trigger(f"load-{CALM}", {"until": "2015-05-17T08:00:00Z"})
     client.wait(early, timeout_s=LOAD_WAIT_S)
     assert airflow_site.running.rows(CALM) == {}
     # The one slot of these years loads up to its own time, when all events are over.
-    (load,) = client.backfill(
+    (load,) = airflow_site.backfill(
         f"load-{CALM}", datetime(2016, 1, 1, tzinfo=UTC), datetime(2017, 1, 1, tzinfo=UTC)
     )
     client.wait(load, timeout_s=LOAD_WAIT_S)
     check_every_event_once(airflow_site, CALM, names)
     seal = airflow_site.client.wait(airflow_site.seal_after(load, CALM), timeout_s=SEAL_WAIT_S)
     check_sealed(airflow_site, CALM)
-    events = airflow_site.client.asset_events(seal)
+    events = airflow_site.asset_events(seal)
     assert {event["partition_key"] for event in events} == {
         f"2015-05-17T{hour:02d}:00:00" for hour in (8, 9, 10)
     }
@@ -89,8 +89,8 @@ def check_daily_active_users(airflow_site: AirflowSite) -> None:
 
     wait_for(problem, LOAD_WAIT_S, "the day's users are counted")
     (run,) = airflow_site.client.runs("daily-active-users")
-    assert run.state == "success", airflow_site.client.reasons(run)
-    (event,) = airflow_site.client.asset_events(run)
+    assert run.state == "success", airflow_site.client.problems(run)
+    (event,) = airflow_site.asset_events(run)
     assert (event["name"], event["partition_key"]) == ("daily active users", "2015-05-17")
     with Hdfs(airflow_site.site.webhdfs_url) as hdfs:
         written = [path for path, _ in hdfs.walk("/derived/daily-active-users/day=2015-05-17")]
