@@ -96,9 +96,7 @@ def test_a_taken_address_names_the_unit_and_the_holder(site: Site, pair: tuple[U
     assert not Supervisor(site.home).is_alive(), "nothing was started"
 
 
-def test_an_agents_last_log_lines_may_come_between_two_reads(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agents_error_may_come_between_two_reads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent may write its error after the log was read and before it ends: the log is read once more."""
     reads = iter(["", "", "the agent cannot start: no room on this disk"])
     monkeypatch.setattr(local, "log_tail", lambda *_: next(reads))
