@@ -1,4 +1,4 @@
-"""Airflow beside the running site of `fix_site`, with DAGs for the tests' topics. Fixture: `airflow_site`."""
+"""Airflow in the running site of `fix_site`, with DAGs for the tests' topics. Fixture: `airflow_site`."""
 
 import shutil
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ from headrace.warehouse.seal import seals
 
 CALM: Final = "af-calm"
 KILLS: Final = "af-kills"
-# A schedule that only a backfill meets.
+# A schedule with no slot during the tests: only a backfill starts a run.
 LEAP_DAY: Final = "0 0 29 2 *"
-# `page-view` is the demo's.
+# `page-view` is the demo's topic.
 TOPICS: Final = f"""
 defaults: {{owner: tests, schedule: null, audit_delay: 5s, audit_wait: 2m, retries: 2, retry_delay: 1s}}
 topics: {{{CALM}: {{schedule: "{LEAP_DAY}"}}, {KILLS}: {{}}, page-view: {{}}}}
@@ -31,7 +31,7 @@ topics: {{{CALM}: {{schedule: "{LEAP_DAY}"}}, {KILLS}: {{}}, page-view: {{}}}}
 
 
 class AirflowSite:
-    """A site with Airflow among its units, and a client of that."""
+    """A site with Airflow among its units, and a client of that Airflow."""
 
     def __init__(self, running: RunningSite) -> None:
         self.running = running
@@ -46,7 +46,7 @@ class AirflowSite:
 
     def stop(self) -> None:
         self.client.close()
-        # The site goes on without it.
+        # `up` without Airflow stops its units.
         operate.up(self.running.site)
 
     def load(self, topic: str) -> Run:
@@ -78,7 +78,7 @@ class AirflowSite:
         return events
 
     def sealed(self, topic: str) -> dict[int, int]:
-        """Rows by sealed hour."""
+        """Returns the rows of each sealed hour (Unix ms)."""
         with Hdfs(self.site.webhdfs_url) as hdfs:
             found = seals(hdfs, TopicPaths("/data", topic))
         return {hour_ms: seal.rows for hour_ms, seal in found.items()}
@@ -87,7 +87,7 @@ class AirflowSite:
         return max(task.try_number for task in self.client.tasks(run) if task.task_id == task_id)
 
     def wait_mirrored(self, topic: str) -> None:
-        """Until the mirror of the first datacenter has copied the topic."""
+        """Waits until the mirror of the first datacenter has copied the topic."""
         mirror = self.site.mirrors[0]
         url = f"http://{self.site.mirror_status(mirror)}/status"
 
@@ -115,7 +115,7 @@ def airflow_site(
         patch.setenv("HEADRACE_DAGS", str(dags))
         made = AirflowSite(running_site)
         made.start()
-        # Assets wake a DAG only when it is not paused.
+        # An asset triggers a DAG only if it is not paused.
         for dag_id in (f"seal-{CALM}", f"seal-{KILLS}", "daily-active-users"):
             made.client.unpause(dag_id)
         yield made
