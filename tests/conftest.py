@@ -36,7 +36,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # Before they import one another: pytest rewrites the assertions only of modules that it imports first.
 pytest.register_assert_rewrite(*pytest_plugins)
 
-# `make test` runs three test processes. All tests of a file run in one of them, and so do all files that share
+# `make test` runs three test processes. All tests of a file run in one of them, as do all files that share
 # a session fixture: the running site, in this order (Airflow starts late, and stays), or the Spark session
 # with its brokers and HDFS.
 _SITE = (

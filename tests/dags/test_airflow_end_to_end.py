@@ -76,11 +76,8 @@ def test_a_backfill_loads_then_hours_are_sealed_then_the_dag_on_them_runs(
         f"2015-05-17T{hour:02d}:00:00" for hour in (8, 9, 10)
     }
     seal_of_hour = events[0]["extra"]["hours"]["2015-05-17T08:00:00"]
-    assert (
-        seal_of_hour["rows"]
-        == seal_of_hour["counts"][airflow_site.site.sources[0].name]["producer"]
-        == COUNT // 3
-    )
+    counts = seal_of_hour["counts"][airflow_site.site.sources[0].name]
+    assert seal_of_hour["rows"] == counts["producer"] == COUNT // 3
     check_daily_active_users(airflow_site)
 
 

@@ -55,12 +55,12 @@ def consume(
             if partition not in partitions:
                 raise CommandError(f"{topic} has no partition {partition}, only 0 to {len(partitions) - 1}")
             partitions = [partition]
-        consumer.assign([(topic, each) for each in partitions])
+        consumer.assign([(topic, number) for number in partitions])
         _seek(consumer, topic, partitions, from_, is_one=partition is not None)
         ends = {}
         if to_end:
             with Admin(servers) as admin:
-                ends = {each: end.offset for each, end in admin.list_offsets(topic, LATEST).items()}
+                ends = {number: end.offset for number, end in admin.list_offsets(topic, LATEST).items()}
         decode = None if raw or url is None else _deserializer(url)
         for count, record in enumerate(
             _records(consumer, topic, partitions, ends if to_end else None), start=1
@@ -71,22 +71,24 @@ def consume(
 
 
 def _seek(consumer: Consumer, topic: str, partitions: list[int], from_: str, *, is_one: bool) -> None:
-    for each in partitions:
+    for number in partitions:
         if from_ == "beginning":
-            consumer.seek_to_beginning(topic, each)
+            consumer.seek_to_beginning(topic, number)
         elif from_ == "end":
-            consumer.seek_to_end(topic, each)
+            consumer.seek_to_end(topic, number)
         elif from_.isdigit() and is_one:
-            consumer.seek(topic, each, int(from_))
+            consumer.seek(topic, number, int(from_))
         else:
-            consumer.seek_to_timestamp(topic, each, parse_time_ms(from_))
+            consumer.seek_to_timestamp(topic, number, parse_time_ms(from_))
 
 
 def _records(
     consumer: Consumer, topic: str, partitions: list[int], ends: dict[int, int] | None
 ) -> Iterator[ConsumerRecord]:
     while True:
-        if ends is not None and all(consumer.position(topic, each) >= ends[each] for each in partitions):
+        if ends is not None and all(
+            consumer.position(topic, number) >= ends[number] for number in partitions
+        ):
             return
         try:
             records = consumer.poll(POLL_S)

@@ -128,7 +128,7 @@ def reset(
         registry = ConsumerRegistry(session, group)
         if members := registry.members():
             raise CommandError(
-                f"group {group} has {len(members)} members, which would overwrite it; stop them first",
+                f"group {group} has {len(members)} members; stop them first, or they overwrite the offsets",
                 ExitCode.NO,
             )
         ends = _ends(admin, topic)

@@ -67,9 +67,9 @@ def accept_gap(
     from headrace.replication import gaps
 
     here = site()
-    mirror = next((each for each in here.mirrors if each.source == source), None)
+    mirror = next((mirror for mirror in here.mirrors if mirror.source == source), None)
     if mirror is None:
-        names = ", ".join(each.source for each in here.mirrors)
+        names = ", ".join(mirror.source for mirror in here.mirrors)
         raise CommandError(f"{source!r} is not a mirrored datacenter; these are: {names}", ExitCode.USAGE)
     row = _row_halted_over_gap(_status_of(here, mirror), topic, partition)
     copy, start = row["target_partition"], row["gap"]["from"]

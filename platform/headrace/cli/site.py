@@ -89,7 +89,7 @@ def status(json: JsonOption = False) -> None:
                     "ready": row.is_ready,
                     "problem": row.problem,
                     "note": row.remark,
-                    "drift": [each._asdict() for each in row.drift],
+                    "drift": [drift._asdict() for drift in row.drift],
                     "pid": row.pid,
                     "uptime_s": row.uptime_s,
                     "listens": list(row.listens),
@@ -114,8 +114,8 @@ def status(json: JsonOption = False) -> None:
             empty="this site has no units",
         )
         for row in rows:
-            for each in row.drift:
-                out.print(f"[yellow]drift[/]  {row.name}: {escape(each.message)}; `headrace up` repairs it")
+            for drift in row.drift:
+                out.print(f"[yellow]drift[/]  {row.name}: {escape(drift.message)}; `headrace up` repairs it")
         if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
     if not all(row.is_ready for row in rows):
@@ -147,7 +147,7 @@ def logs(
     from headrace.fleet.units import units_of
 
     here = site()
-    paths = {each.name: each.log_path for each in units_of(here)}
+    paths = {known.name: known.log_path for known in units_of(here)}
     # Units that were put to the agent by others have their logs there, too.
     for name in ("supervisord", "agent", unit):
         path = here.home / "logs" / f"{name}.log"

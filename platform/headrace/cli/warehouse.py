@@ -91,7 +91,7 @@ def ls(
         print_table(
             ["topic", ">hours", ">sealed", ">rows", ">files", ">size"],
             [
-                (name, len(hours), sum(each.sealed_version is not None for each in hours), *_shown(hours))
+                (name, len(hours), sum(hour.sealed_version is not None for hour in hours), *_shown(hours))
                 for name, hours in tables.items()
             ],
             empty="the warehouse is empty; `headrace warehouse load TOPIC` fills it",
@@ -103,11 +103,11 @@ def ls(
             f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one"
         )
     if json:
-        print_json([asdict(each) for each in hours])
+        print_json([asdict(hour) for hour in hours])
         return
     print_table(
         ["hour (UTC)", ">rows", ">files", ">size", "sealed"],
-        [(each.hour, *_shown([each]), _seal(each)) for each in hours],
+        [(hour.hour, *_shown([hour]), _seal(hour)) for hour in hours],
         empty="",
     )
     out.print(f"{_sums(hours)['rows']:,} rows in {place.url(f'{place.root}/{topic}/hourly')}")
@@ -126,27 +126,27 @@ def plan(
     until_ms = parse_time_ms(until) if until else None
     plans = api.plan_loads(warehouse(), topics, until_ms=until_ms, accept_gap=accept_gap)
     if json:
-        print_json([asdict(each) for each in plans])
+        print_json([asdict(plan) for plan in plans])
         return
     print_table(
         ["topic", ">partition", ">from address", ">to address", ">size"],
         [
             (
-                each.topic,
+                plan.topic,
                 part.partition,
                 f"{part.from_address:,}",
                 f"{part.to_address:,}",
                 in_bytes(part.size),
             )
-            for each in plans
-            for part in each.ranges
+            for plan in plans
+            for part in plan.ranges
         ],
         empty="nothing new",
     )
-    for each in plans:
-        for gap in each.gaps:
+    for plan in plans:
+        for gap in plan.gaps:
             out.print(
-                f"{each.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
+                f"{plan.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
             )
 
 
@@ -180,9 +180,9 @@ def load(
 def _sums(hours: Iterable[HourSummary]) -> dict[str, int]:
     hours = list(hours)
     return {
-        "rows": sum(each.rows for each in hours),
-        "files": sum(each.files for each in hours),
-        "size_bytes": sum(each.size_bytes for each in hours),
+        "rows": sum(hour.rows for hour in hours),
+        "files": sum(hour.files for hour in hours),
+        "size_bytes": sum(hour.size_bytes for hour in hours),
     }
 
 

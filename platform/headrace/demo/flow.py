@@ -56,9 +56,10 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class FlowResult:
-    """What the processes of a run have counted. `published_hours`, `aside_hours`: events by hour (Unix ms).
+    """What the processes of a run have counted.
 
-    `aside_hours`: lines of the access log that do not parse. `dropped`: the batches lost on purpose.
+    `published_hours`: events by hour (Unix ms); `aside_hours`: lines that do not parse; `dropped`: the
+    batches lost on purpose.
     """
 
     published: int
@@ -71,7 +72,10 @@ class FlowResult:
 
 
 def expected_events(plan: DemoPlan, published: Sequence[int], *, is_final: bool) -> Expected:
-    """`published`: what each of the plan's services has published; `is_final`: every service has closed."""
+    """Returns how many events to expect downstream of the services.
+
+    `published`: the count of each of the plan's services; `is_final`: every service has closed.
+    """
     if not is_final:
         return Expected(plan.real_time_event_count, plan.event_count, is_final)
     delivered = [count - service.drop for count, service in zip(published, plan.services, strict=True)]
@@ -84,7 +88,7 @@ def expected_events(plan: DemoPlan, published: Sequence[int], *, is_final: bool)
 
 
 def is_over(progress: Progress, expected: Expected, *, has_handed_over: bool, unchanged_s: float) -> bool:
-    """Whether all events have been read and have arrived, or no more will.
+    """Returns whether all events have been read and have arrived, or no more will.
 
     `has_handed_over`: reader 1 owns all partitions; `unchanged_s`: how long `progress` has been the same.
     """
@@ -130,7 +134,7 @@ class Flow:
         _check([*self.services, *self.readers, self.watcher])
 
     def expected(self) -> Expected:
-        # Before the counts: those of a closed service do not change any more.
+        # Read before the counts, which are final only once a service has closed.
         is_final = all(service.latest("closed") for service in self.services)
         return expected_events(self.plan, _latest(self.services, "published"), is_final=is_final)
 
@@ -271,9 +275,7 @@ def _finish_loads(flow: Flow, arrived: int, bars: Bars) -> None:
     deadline = time.monotonic() + LAST_LOAD_TIMEOUT_S
     while not flow.loads.is_done:
         if time.monotonic() > deadline:
-            raise SiteError(
-                f"load-{TOPIC} has not ended after {LAST_LOAD_TIMEOUT_S:.0f} s; look at it in Airflow"
-            )
+            raise SiteError(f"load-{TOPIC} has not ended after {LAST_LOAD_TIMEOUT_S:.0f} s; see Airflow")
         flow.loads.poll(arrived, is_all=True)
         bars.show(LOADED, flow.loads.rows, total=expected)
         time.sleep(POLL_INTERVAL_S)

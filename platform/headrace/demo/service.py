@@ -118,10 +118,10 @@ def _publish(options: argparse.Namespace, publisher: EventPublisher, stop: threa
             group += islice(views, options.drop - 1)
             publisher.flush()
             partition = 0 if len(group) > 1 else None
-        for each in group:
-            key = each.fields["member_id"] or each.fields["remote_host"]
-            publisher.publish(options.topic, each.fields, key=key, time_ms=each.time_ms, partition=partition)
-            hours[each.time_ms - each.time_ms % HOUR_MS] += 1
+        for time_ms, fields in group:
+            key = fields["member_id"] or fields["remote_host"]
+            publisher.publish(options.topic, fields, key=key, time_ms=time_ms, partition=partition)
+            hours[time_ms - time_ms % HOUR_MS] += 1
         if time.monotonic() - sent_at > PROGRESS_INTERVAL_S:
             send_progress(published=hours.total())
             sent_at = time.monotonic()

@@ -1,7 +1,7 @@
 """A client of Airflow's REST API (v2): triggers DAGs and waits for their runs.
 
 Owns login, retries while the api-server starts or is busy, waiting, and the problems of a failed run. Knows
-nothing of what the DAGs do. docs/decisions/0012-our-own-airflow-client.md says why it is not Airflow's own.
+nothing of what the DAGs do. Why not Airflow's own client: docs/decisions/0012-our-own-airflow-client.md.
 """
 
 from __future__ import annotations

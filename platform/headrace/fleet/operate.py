@@ -51,7 +51,7 @@ POLL_INTERVAL_S: Final = 0.2
 # A killed process closes its connections before it releases its locks.
 AGENT_DEATH_WAIT_S: Final = 5.0
 AT_ONCE_MAX: Final = 8
-# The first conflicts suffice: mostly all of them are with one other site.
+# Two are enough: usually all conflicts are with one other site.
 TAKEN_SHOWN_MAX: Final = 2
 
 Observer = Callable[[Unit, str], None]
@@ -120,10 +120,10 @@ def _delete_unwanted(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
             if not (found := conflicts_in(error)):
                 raise
             conflicts += found
-    if foreign := [each for each in conflicts if each.unit is None]:
+    if foreign := [conflict for conflict in conflicts if conflict.unit is None]:
         raise _taken(foreign)
     wanted = {unit.name for unit in units}
-    conflicting = {each.unit for each in conflicts}
+    conflicting = {conflict.unit for conflict in conflicts}
     for report in agent.units(with_drift=False):
         if report.name not in wanted or report.name in conflicting:
             agent.delete(report.name)
@@ -168,7 +168,7 @@ def _configuration(unit: Unit) -> dict[str, object]:
 
 
 def check_addresses(units: Sequence[Unit]) -> None:
-    """Raises `AddressTakenError`, which names the address and the process, if another process holds one."""
+    """Raises `AddressTakenError`, which names address and process, if another process holds an address."""
     conflicts: list[Conflict] = []
     for unit in units:
         conflicts += conflicts_of(unit, (), held=(), home=None)
@@ -270,7 +270,7 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
         with agent:
             reports = agent.units()
         if reports:
-            return sorted(reports, key=lambda each: order.get(each.name, len(order)))
+            return sorted(reports, key=lambda report: order.get(report.name, len(order)))
     states = Supervisor(site.home).states()
     if states:
         known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}

@@ -42,7 +42,7 @@ def units_of(site: Site) -> tuple[Unit, ...]:
             f"the site in {site.home} is invalid: {error.title}: {field_name}: {first['msg']}"
             f" (its value is {first['input']!r})"
         ) from error
-    return tuple(in_order(unit_of(name, each, host) for name, each in configurations.items()))
+    return tuple(in_order(unit_of(name, value, host) for name, value in configurations.items()))
 
 
 def configurations_of(site: Site) -> dict[str, Configuration]:
