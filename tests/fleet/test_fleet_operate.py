@@ -17,7 +17,7 @@ import pytest
 from fix_agent import eventually
 from headrace.agent import local
 from headrace.agent.errors import AddressTakenError, AgentStateError, UnitFailedError
-from headrace.agent.places import Places, Whereabouts, is_locked
+from headrace.agent.home import AgentHome, AgentRecord, is_locked
 from headrace.agent.processes import holder_of, is_alive, units_left_in
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
@@ -122,7 +122,7 @@ def test_a_unit_that_fails_shows_its_last_words(site: Site, pair: tuple[Unit, Un
 def test_what_an_agent_and_its_supervisord_left_is_ended(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     # The agent first: it would start another supervisord at once.
     os.kill(there.pid, signal.SIGKILL)
@@ -137,7 +137,7 @@ def test_what_an_agent_and_its_supervisord_left_is_ended(site: Site, pair: tuple
 def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     os.kill(there.pid, signal.SIGKILL)
     eventually(lambda: not is_alive(there.pid))
@@ -151,7 +151,7 @@ def test_an_agent_that_dies_while_it_is_asked_keeps_nobody_from_stopping(
 ) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     ask = operate.AgentClient.units
 
@@ -223,7 +223,7 @@ def test_up_and_its_units_hold_nothing_of_their_callers_output(site: Site, pair:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("up\n", "", 0)
     assert units_left_in(site.home)
-    assert is_locked(Places(site.home))
+    assert is_locked(AgentHome(site.home))
 
 
 def test_two_at_once_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.fleet.terraform import folder, missing
 from headrace.fleet.terraform.said import Said, units_among
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 
 BROKER = 'module.east.headrace_broker.this["1"]'
 TOPIC = 'module.east.headrace_topic.this["a.headrace_broker.b"]'
@@ -89,7 +89,7 @@ def test_why_a_site_is_not_provisioned_by_terraform(tmp_path: Path, monkeypatch:
     (tmp_path / "environment" / "plugins").mkdir(parents=True)
     assert missing(site) is None
     north = (*site.datacenters, Datacenter(name="north", network="127.3.0"))
-    mirrors = (*site.mirrors, Mirror(source="north", target="analysis"))
+    mirrors = (*site.mirrors, MirrorRoute(source="north", target="analysis"))
     other = site.model_copy(update={"datacenters": north, "mirrors": mirrors})
     assert missing(other) == "site.yaml has other datacenters than terraform/examples/linkedin"
 

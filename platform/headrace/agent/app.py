@@ -31,9 +31,9 @@ from headrace.agent.errors import (
 from headrace.agent.folders import folder_size_bytes
 from headrace.agent.keeper import UNITS_MAX, Keeper
 from headrace.agent.kinds import Kinds, parse_configuration
-from headrace.agent.loads import Loads
+from headrace.agent.loads import LoadStore
 from headrace.agent.logs import LOG_LINES_MAX, log_tail
-from headrace.agent.report import Outcome, UnitReport
+from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.agent.tokens import is_authorized
 from headrace.site.errors import SiteError
 
@@ -107,7 +107,7 @@ WaitS = Annotated[float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False)]
 
 def create_app(
     keeper: Keeper,
-    loads: Loads,
+    loads: LoadStore,
     token: str,
     kinds: Kinds,
     about: Mapping[str, Any],
@@ -206,7 +206,7 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})
         report = _waited(keeper, name, wait_s, {"outcome": outcome})
-        status = 201 if outcome is Outcome.CREATED else 200
+        status = 201 if outcome is ChangeOutcome.CREATED else 200
         return JSONResponse({"outcome": outcome, "unit": report.to_json()}, status)
 
     @app.delete("/v1/units/{name}")
@@ -270,7 +270,7 @@ def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
         return {"outcome": "restarted", "units": done}
 
 
-def _add_loads(app: FastAPI, loads: Loads) -> None:
+def _add_loads(app: FastAPI, loads: LoadStore) -> None:
     @app.get("/v1/loads")
     def list_loads() -> dict[str, Any]:
         return {"loads": {topic: loads.load(topic) for topic in loads.topics()}}
@@ -284,7 +284,7 @@ def _add_loads(app: FastAPI, loads: Loads) -> None:
         outcome = loads.put(topic, body, dry_run=dry_run)
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})
-        status = 201 if outcome is Outcome.CREATED else 200
+        status = 201 if outcome is ChangeOutcome.CREATED else 200
         return JSONResponse({"outcome": outcome, "topic": topic, "load": loads.load(topic)}, status)
 
     @app.delete("/v1/loads/{topic}")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from headrace.agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
-from headrace.agent.report import Outcome, UnitReport
+from headrace.agent.report import ChangeOutcome, UnitReport
 
 CONNECT_TIMEOUT_S: Final = 10.0
 # Longer than the slowest answer without a wait: somebody else changes the unit, which then ends slowly.
@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_S: Final = 100.0
 class Put(NamedTuple):
     """What a PUT has done; `unit` is None for a dry run."""
 
-    outcome: Outcome
+    outcome: ChangeOutcome
     unit: UnitReport | None
 
 
@@ -92,7 +92,7 @@ class AgentClient:
         """Makes the host have the unit, told this."""
         params = {"wait_s": wait_s, "dry_run": dry_run}
         said = self._ask("PUT", _unit(name), params=params, wait_s=wait_s, json=dict(configuration))
-        return Put(Outcome(said["outcome"]), None if dry_run else _report(said["unit"]))
+        return Put(ChangeOutcome(said["outcome"]), None if dry_run else _report(said["unit"]))
 
     def delete(self, name: str) -> bool:
         """Stops and forgets a unit; False when there is none of this name."""
@@ -133,10 +133,10 @@ class AgentClient:
         """How this host's Airflow loads the topic. Refused with `load_unknown` when it does not."""
         return dict(self._ask("GET", _load(topic))["load"])
 
-    def put_load(self, topic: str, said: Mapping[str, Any], *, dry_run: bool = False) -> Outcome:
+    def put_load(self, topic: str, said: Mapping[str, Any], *, dry_run: bool = False) -> ChangeOutcome:
         """Lets this host's Airflow load the topic so."""
         answer = self._ask("PUT", _load(topic), params={"dry_run": dry_run}, json=dict(said))
-        return Outcome(answer["outcome"])
+        return ChangeOutcome(answer["outcome"])
 
     def delete_load(self, topic: str) -> bool:
         """The topic is not loaded any more; False when it was not."""

@@ -18,12 +18,12 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from headrace.balancer.backends import Address
+from headrace.balancer.backends import HostPort
 from headrace.balancer.control import Control, Engine
 from headrace.balancer.embedded import EmbeddedEngine
 from headrace.balancer.errors import BalancerError
 from headrace.balancer.haproxy import HaproxyEngine, socket_path
-from headrace.balancer.haproxy_config import Settings
+from headrace.balancer.haproxy_config import HaproxySettings
 from headrace.balancer.page import page
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import FrontRegistry
@@ -39,7 +39,7 @@ DESCRIPTORS_BESIDE: Final = 200
 PROGRAM_PATHS: Final = ("/usr/sbin", "/usr/local/sbin")
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> HostPort:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
@@ -90,7 +90,7 @@ async def _serve(options: argparse.Namespace) -> None:
     logger.info("%s", why)
     session = ZooKeeperSession(options.zookeeper, name="balancer")
     await asyncio.to_thread(session.start)
-    listen: Address = options.listen
+    listen: HostPort = options.listen
     name = f"{listen[0]}:{listen[1]}-{uuid.uuid4().hex[:8]}"
     control = Control(engine, FrontRegistry(session), name=name, listen=listen, why=why)
     server = None
@@ -120,7 +120,7 @@ def _engine(options: argparse.Namespace) -> tuple[Engine, str]:
         return EmbeddedEngine(options.listen, most), f"the embedded balancer serves: {why}"
     if program is None:
         raise BalancerError("haproxy is not installed; on Debian, as root: apt-get install haproxy")
-    settings = Settings(options.listen, socket_path(options.directory), most, options.statistics)
+    settings = HaproxySettings(options.listen, socket_path(options.directory), most, options.statistics)
     return HaproxyEngine(Path(program), settings, options.directory), f"HAProxy serves ({program})"
 
 

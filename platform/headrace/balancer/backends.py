@@ -19,7 +19,7 @@ CHECK_TIMEOUT_S: Final = 2.0
 CHECKS_TO_FALL: Final = 3
 CONNECT_TIMEOUT_S: Final = 2.0
 
-Address = tuple[str, int]
+HostPort = tuple[str, int]
 
 
 class Phase(StrEnum):
@@ -32,7 +32,7 @@ class Backend:
     """One broker's front."""
 
     broker_id: int
-    address: Address
+    address: HostPort
     phase: Phase
 
     @property
@@ -40,7 +40,7 @@ class Backend:
         return f"broker-{self.broker_id}"
 
 
-class Figures(NamedTuple):
+class BackendFigures(NamedTuple):
     """What an engine says of one backend: connections open now and ever, failed attempts, bytes from and to
     clients, the last health check in words.
     """

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from headrace.balancer.backends import (
-    Address,
     Backend,
-    Figures,
+    BackendFigures,
+    HostPort,
     Phase,
     after_fronts,
     without_drained,
@@ -38,7 +38,7 @@ class Engine(Protocol):
     def kind(self) -> str: ...
     async def start(self) -> None: ...
     async def apply(self, backends: Sequence[Backend]) -> None: ...
-    async def figures(self) -> dict[int, Figures]: ...
+    async def figures(self) -> dict[int, BackendFigures]: ...
     async def reload(self) -> None: ...
     async def failed(self) -> str: ...
     async def stop(self) -> None: ...
@@ -48,7 +48,7 @@ class Control:
     """`name` is this process's own among all balancers. `why` says why this engine and no other."""
 
     def __init__(
-        self, engine: Engine, fronts: FrontRegistry, *, name: str, listen: Address, why: str
+        self, engine: Engine, fronts: FrontRegistry, *, name: str, listen: HostPort, why: str
     ) -> None:
         self._engine = engine
         self._fronts = fronts
@@ -56,7 +56,7 @@ class Control:
         self._listen = listen
         self._why = why
         self._backends: dict[int, Backend] = {}
-        self._figures: dict[int, Figures] = {}
+        self._figures: dict[int, BackendFigures] = {}
         self._marks: dict[int, HeldNode] = {}
         self._announced: list[Front] | None = None
         self._trouble: str | None = None

@@ -18,10 +18,10 @@ from headrace.balancer.backends import (
     CHECK_INTERVAL_S,
     CHECK_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
-    Address,
     Backend,
-    Figures,
+    BackendFigures,
     Health,
+    HostPort,
     Phase,
     choose,
 )
@@ -63,7 +63,7 @@ class _Member:
 class EmbeddedEngine:
     kind: Final = "embedded"
 
-    def __init__(self, listen: Address, connections_max: int) -> None:
+    def __init__(self, listen: HostPort, connections_max: int) -> None:
         self._listen = listen
         self._connections_max = connections_max
         self._members: dict[int, _Member] = {}
@@ -102,9 +102,9 @@ class EmbeddedEngine:
         while any(member.connecting for member in draining):
             await asyncio.sleep(0.01)
 
-    async def figures(self) -> dict[int, Figures]:
+    async def figures(self) -> dict[int, BackendFigures]:
         return {
-            broker_id: Figures(
+            broker_id: BackendFigures(
                 member.health.is_up,
                 len(member.open),
                 member.total,
@@ -232,7 +232,7 @@ class EmbeddedEngine:
             await asyncio.sleep(CHECK_INTERVAL_S)
 
 
-async def _check(address: Address) -> str:
+async def _check(address: HostPort) -> str:
     """What is wrong with the broker at this address; empty if it answers as one."""
     writer = None
     try:

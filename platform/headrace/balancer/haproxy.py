@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.balancer.backends import Backend, Figures
+from headrace.balancer.backends import Backend, BackendFigures
 from headrace.balancer.errors import BalancerError
 from headrace.balancer.haproxy_config import (
     POOL,
-    Settings,
+    HaproxySettings,
     commands,
     config_text,
     parse_figures,
@@ -42,14 +42,14 @@ SOCKET_PATH_MAX: Final = 80
 
 _PR_SET_PDEATHSIG: Final = 1
 # The runtime API answers most commands with an empty line; these say something when all is well.
-_GOOD_ANSWERS: Final = ("", "New server registered.", "Server deleted.")
+_GOOD_ANSWERS: Final = ("", "New server registered.", "HaproxyServer deleted.")
 _CHANGED_ADDRESS: Final = ("IP changed from", "port changed from", "no need to change")
 
 
 class HaproxyEngine:
     kind: Final = "haproxy"
 
-    def __init__(self, program: Path, settings: Settings, directory: Path) -> None:
+    def __init__(self, program: Path, settings: HaproxySettings, directory: Path) -> None:
         self._program = program
         self._settings = settings
         self._configuration = directory / "haproxy.cfg"
@@ -98,7 +98,7 @@ class HaproxyEngine:
             self._backends = tuple(backends)
             self._write()
 
-    async def figures(self) -> dict[int, Figures]:
+    async def figures(self) -> dict[int, BackendFigures]:
         found = parse_figures(await self._say("show stat"))
         by_name = {backend.name: backend.broker_id for backend in self._backends}
         return {by_name[name]: figures for name, figures in found.items() if name in by_name}

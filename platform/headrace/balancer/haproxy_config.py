@@ -18,9 +18,9 @@ from headrace.balancer.backends import (
     CHECK_TIMEOUT_S,
     CHECKS_TO_FALL,
     CONNECT_TIMEOUT_S,
-    Address,
     Backend,
-    Figures,
+    BackendFigures,
+    HostPort,
     Phase,
 )
 from headrace.wire.apis import ApiKey, frame_request
@@ -46,16 +46,16 @@ _CHECK_OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HaproxySettings:
     """`statistics` is where HAProxy's own page is served; None: nowhere."""
 
-    listen: Address
+    listen: HostPort
     socket: Path
     connections_max: int
-    statistics: Address | None = None
+    statistics: HostPort | None = None
 
 
-class Admin(StrEnum):
+class AdminState(StrEnum):
     """A server's administrative state, in the words of `set server … state`."""
 
     READY = "ready"
@@ -63,14 +63,14 @@ class Admin(StrEnum):
     MAINT = "maint"
 
 
-class Server(NamedTuple):
+class HaproxyServer(NamedTuple):
     """A server as the running HAProxy has it."""
 
-    address: Address
-    admin: Admin
+    address: HostPort
+    admin: AdminState
 
 
-def config_text(settings: Settings, backends: Iterable[Backend]) -> str:
+def config_text(settings: HaproxySettings, backends: Iterable[Backend]) -> str:
     """The whole file. Backends that drain are left out: a new process has no connection of theirs."""
     text = f"""\
 global
@@ -119,7 +119,7 @@ listen statistics
     return text
 
 
-def commands(present: Mapping[str, Server], wanted: Iterable[Backend]) -> list[str]:
+def commands(present: Mapping[str, HaproxyServer], wanted: Iterable[Backend]) -> list[str]:
     """What makes the running HAProxy's servers those that are wanted.
 
     A server that is not wanted any more is deleted: whoever asks knows that it has no connection left, which
@@ -139,15 +139,15 @@ def commands(present: Mapping[str, Server], wanted: Iterable[Backend]) -> list[s
             continue
         if server.address != backend.address:
             said.append(f"set server {name} addr {backend.address[0]} port {backend.address[1]}")
-        admin = Admin.READY if backend.phase is Phase.READY else Admin.DRAIN
+        admin = AdminState.READY if backend.phase is Phase.READY else AdminState.DRAIN
         if server.admin is not admin:
             # A broker that stops no longer answers checks while it finishes what it has: that is no reason
             # to cut its connections.
-            said.append(f"{'enable' if admin is Admin.READY else 'disable'} health {name}")
+            said.append(f"{'enable' if admin is AdminState.READY else 'disable'} health {name}")
             said.append(f"set server {name} state {admin}")
     for gone in sorted(present.keys() - names):
-        if present[gone].admin is not Admin.MAINT:
-            said.append(f"set server {POOL}/{gone} state {Admin.MAINT}")
+        if present[gone].admin is not AdminState.MAINT:
+            said.append(f"set server {POOL}/{gone} state {AdminState.MAINT}")
         said.append(f"del server {POOL}/{gone}")
     return said
 
@@ -156,7 +156,7 @@ _FORCED_MAINTENANCE: Final = 0x01
 _FORCED_DRAIN: Final = 0x08
 
 
-def parse_servers(text: str) -> dict[str, Server]:
+def parse_servers(text: str) -> dict[str, HaproxyServer]:
     """The answer to `show servers state brokers`: server name → server."""
     lines = [line for line in text.splitlines() if line.strip()]
     # The first line is the format's version, the second the names of the fields, after a number sign.
@@ -165,20 +165,20 @@ def parse_servers(text: str) -> dict[str, Server]:
     for line in lines[2:]:
         row = dict(zip(names, line.split(), strict=False))
         state = int(row["srv_admin_state"])
-        admin = Admin.READY
+        admin = AdminState.READY
         if state & _FORCED_MAINTENANCE:
-            admin = Admin.MAINT
+            admin = AdminState.MAINT
         elif state & _FORCED_DRAIN:
-            admin = Admin.DRAIN
-        servers[row["srv_name"]] = Server((row["srv_addr"], int(row["srv_port"])), admin)
+            admin = AdminState.DRAIN
+        servers[row["srv_name"]] = HaproxyServer((row["srv_addr"], int(row["srv_port"])), admin)
     return servers
 
 
-def parse_figures(text: str) -> dict[str, Figures]:
+def parse_figures(text: str) -> dict[str, BackendFigures]:
     """The answer to `show stat`: server name → figures."""
     rows = csv.DictReader(text.lstrip("# \n").splitlines())
     return {
-        row["svname"]: Figures(
+        row["svname"]: BackendFigures(
             is_up=row["status"].startswith(("UP", "DRAIN")),
             connections=_number(row["scur"]),
             connections_total=_number(row["stot"]),
@@ -196,5 +196,5 @@ def _number(text: str) -> int:
     return int(text) if text else 0
 
 
-def _at(address: Address) -> str:
+def _at(address: HostPort) -> str:
     return f"{address[0]}:{address[1]}"

@@ -17,7 +17,7 @@ from headrace.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from headrace.site.site import Mirror, Site
+    from headrace.site.site import MirrorRoute, Site
 
 app = typer.Typer(help="The copies of other datacenters' topics.", no_args_is_help=True)
 TIMEOUT_S = 5.0
@@ -112,7 +112,7 @@ def accept_gap(
         )
 
 
-def _ask(here: Site, mirror: Mirror) -> dict[str, Any]:
+def _ask(here: Site, mirror: MirrorRoute) -> dict[str, Any]:
     """A mirror's own status."""
     import httpx
 

@@ -24,7 +24,9 @@ from headrace.agent.errors import (
     Conflict,
     UnitFailedError,
 )
-from headrace.agent.kinds import Host, parse_configuration, unit_of
+from headrace.agent.home import AgentHome
+from headrace.agent.host import Host
+from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import (
     end_idle_daemon,
     ensure_agent,
@@ -33,13 +35,11 @@ from headrace.agent.local import (
     wait_ended,
 )
 from headrace.agent.logs import LOG_TAIL_LINES, log_tail
-from headrace.agent.places import Places
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import (
-    Outcome,
+    ChangeOutcome,
     UnitReport,
-    ask,
-    report_of,
+    probed_report,
 )
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
@@ -116,7 +116,7 @@ def _make_room(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
     as_wanted: set[str] = set()
     for unit in units:
         try:
-            if agent.put(unit.name, _told(unit), dry_run=True).outcome is Outcome.UNCHANGED:
+            if agent.put(unit.name, _told(unit), dry_run=True).outcome is ChangeOutcome.UNCHANGED:
                 as_wanted.add(unit.name)
         except AgentRefusedError as error:
             if not (found := conflicts_in(error)):
@@ -237,7 +237,7 @@ def _delete_all(agent: AgentClient, units: Sequence[Unit], observe: Observer) ->
 def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
     """What an agent that was killed has left: its units go on under supervisord."""
     supervisor = Supervisor(site.home)
-    forget_all(Places(site.home.absolute()).units)
+    forget_all(AgentHome(site.home.absolute()).units)
     if not supervisor.is_alive():
         return False
     for level in reversed(levels(units)):
@@ -280,8 +280,7 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
 
     def look(unit: Unit) -> UnitReport:
         state = states.get(unit.name)
-        problem, remark = ask(unit, state)
-        return report_of(unit, state, problem, (), remark)
+        return probed_report(unit, state)
 
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
         return list(pool.map(look, units))
@@ -289,7 +288,7 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
 
 def _put_before(home: Path) -> list[Unit]:
     """The units of an agent that does not run, as they were put to it; those that can still be read."""
-    places, host = Places(home.absolute()), Host.here(home)
+    places, host = AgentHome(home.absolute()), Host.here(home)
     found = []
     for name in unit_names(places.units):
         try:

@@ -16,11 +16,12 @@ from pydantic import ValidationError
 
 from headrace.agent import configuration as said
 from headrace.agent.configuration import Configuration
-from headrace.agent.kinds import Host, unit_of
+from headrace.agent.host import Host
+from headrace.agent.kinds import unit_of
 from headrace.agent.unit import Unit, in_order
 from headrace.fleet.airflow_units import airflow_configurations
 from headrace.site.errors import SiteFileError
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 
 # What a broker of this one machine is told beyond its own defaults. Events of any age are kept (an access log
 # of 2015 is as good an input as today's), within a bound of bytes a partition.
@@ -72,7 +73,7 @@ def _data(site: Site, datacenter: str, name: str) -> Path:
 
 
 def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
-    return said.ZooKeeper(
+    return said.ZooKeeperConfiguration(
         datacenter=datacenter.name,
         listen=datacenter.zookeeper,
         data_dir=_data(site, datacenter.name, "zookeeper"),
@@ -81,7 +82,7 @@ def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
 
 def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration:
     has_balancer = datacenter in site.sources
-    return said.Broker(
+    return said.BrokerConfiguration(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         broker_id=broker_id,
@@ -95,7 +96,7 @@ def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration
 
 
 def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
-    return said.Balancer(
+    return said.BalancerConfiguration(
         datacenter=datacenter.name,
         # It finds brokers as they come and go; that they are required makes it leave before they do.
         requires=_brokers(datacenter),
@@ -108,7 +109,7 @@ def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
 
 
 def _registry(datacenter: Datacenter) -> Configuration:
-    return said.Registry(
+    return said.RegistryConfiguration(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         listen=datacenter.registry,
@@ -117,16 +118,16 @@ def _registry(datacenter: Datacenter) -> Configuration:
 
 
 def _hdfs(site: Site) -> Configuration:
-    return said.Hdfs(
+    return said.HdfsConfiguration(
         datacenter=site.warehouse,
         host=site.namenode.host,
         data_dir=_data(site, site.warehouse, "hdfs"),
     )
 
 
-def _mirror(site: Site, mirror: Mirror) -> Configuration:
+def _mirror(site: Site, mirror: MirrorRoute) -> Configuration:
     source, target = site.datacenter(mirror.source), site.datacenter(mirror.target)
-    return said.Mirror(
+    return said.MirrorConfiguration(
         datacenter=target.name,
         requires=_brokers(source) + _brokers(target),
         source=source.name,
@@ -140,7 +141,7 @@ def _mirror(site: Site, mirror: Mirror) -> Configuration:
 
 def _auditor(site: Site, datacenter: Datacenter) -> Configuration:
     mirrored = [mirror.source for mirror in site.mirrors if mirror.target == datacenter.name]
-    return said.Auditor(
+    return said.AuditorConfiguration(
         datacenter=datacenter.name,
         requires=(*_brokers(datacenter), f"{datacenter.name}-registry"),
         bootstrap=tuple(datacenter.bootstrap_brokers.values()),

@@ -112,7 +112,7 @@ class Datacenter(_Part):
         return str(self.balancer)
 
 
-class Mirror(_Part):
+class MirrorRoute(_Part):
     """One mirroring service: everything of `source` is copied verbatim into `target`."""
 
     source: str
@@ -128,7 +128,7 @@ class Site(_Part):
 
     home: Path
     datacenters: tuple[Datacenter, ...]
-    mirrors: tuple[Mirror, ...]
+    mirrors: tuple[MirrorRoute, ...]
     warehouse: str
     airflow: bool = True
     airflow_database: str | None = None
@@ -149,8 +149,8 @@ class Site(_Part):
                 Datacenter(name="analysis", network=f"127.{block + 9}.0", broker_count=2),
             ),
             mirrors=(
-                Mirror(source="east", target="analysis"),
-                Mirror(source="west", target="analysis"),
+                MirrorRoute(source="east", target="analysis"),
+                MirrorRoute(source="west", target="analysis"),
             ),
             warehouse="analysis",
         )
@@ -190,7 +190,7 @@ class Site(_Part):
     def analysis(self) -> Datacenter:
         return self.datacenter(self.warehouse)
 
-    def mirror_status(self, mirror: Mirror) -> Address:
+    def mirror_status(self, mirror: MirrorRoute) -> Address:
         into_same_target = [other for other in self.mirrors if other.target == mirror.target]
         return Address(self.datacenter(mirror.target).host(21 + into_same_target.index(mirror)), MIRROR_PORT)
 
@@ -233,7 +233,7 @@ class _SiteFile(_Part):
 
     block: Annotated[int, Field(ge=0, le=BLOCK_MAX)] = 0
     datacenters: dict[str, dict[str, object]] | None = None
-    mirrors: tuple[Mirror, ...] | None = None
+    mirrors: tuple[MirrorRoute, ...] | None = None
     warehouse: str | None = None
     airflow: bool = True
     airflow_database: str | None = None
