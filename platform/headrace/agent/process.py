@@ -146,7 +146,7 @@ def _tls(options: AgentOptions) -> ssl.SSLContext | None:
 
 
 def _listen(address: Address) -> socket.socket:
-    # asyncio sets TCP_NODELAY on accepted connections only if the listening socket names its protocol; without
+    # asyncio sets TCP_NODELAY on accepted connections only if the socket names its protocol. Without
     # it, small responses wait 40 ms for an ACK.
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

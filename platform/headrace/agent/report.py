@@ -43,8 +43,8 @@ class UnitReport(NamedTuple):
     """One unit as it is now.
 
     `state` and `note` are supervisord's, `state` None for a unit that it does not have. `problem` is None for
-    a unit that is ready; `notice` then says what else is worth knowing (`remark` in JSON). `definition`
-    changes whenever the process would be started otherwise.
+    a unit that is ready; `notice` then says what else is worth knowing. `definition` changes whenever the
+    process would be started otherwise.
     """
 
     name: str
