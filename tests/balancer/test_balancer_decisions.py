@@ -15,7 +15,7 @@ from headrace.balancer.backends import (
     without_drained,
 )
 from headrace.balancer.haproxy_config import (
-    CHECK_ANSWER,
+    CHECK_RESPONSE,
     AdminState,
     HaproxyServer,
     HaproxySettings,
@@ -75,7 +75,7 @@ listen statistics
 
 def test_the_configuration_of_haproxy() -> None:
     assert config_text(SETTINGS, [ONE, TWO]) == CONFIGURATION
-    assert CHECK_ANSWER.hex() == "000000010000"
+    assert CHECK_RESPONSE.hex() == "000000010000"
 
 
 def test_brokers_get_ready_drain_and_go() -> None:

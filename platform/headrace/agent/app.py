@@ -56,7 +56,7 @@ def refuse(status: int, code: str, message: str, details: Mapping[str, Any] | No
 
 
 class RequiresToken:
-    """Refuses requests without the token before any routing, so that they cannot find out which paths exist."""
+    """Refuses requests without the token before any routing, so that they cannot probe for paths."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app

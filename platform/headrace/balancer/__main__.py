@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 10_000
 DESCRIPTORS_A_CONNECTION: Final = 2
 DESCRIPTORS_BESIDE: Final = 200
-# Debian's is in a folder that ordinary users' paths leave out.
+# Debian installs HAProxy in a folder that is not in the PATH of ordinary users.
 PROGRAM_PATHS: Final = ("/usr/sbin", "/usr/local/sbin")
 
 
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 after a clean stop, 1 when it cannot serve, 2 for a wrong command line."""
+    """Returns the exit code: 0 after a clean stop, 1 if it cannot serve, 2 for a wrong command line."""
     options = parser().parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
@@ -111,21 +111,23 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 def _engine(options: argparse.Namespace) -> tuple[Engine, str]:
-    """What moves the bytes, and why it does. Raises `BalancerError`."""
-    most = min(options.connections_max, _connections_possible())
+    """The engine that moves the bytes, and why this one. Raises `BalancerError`."""
+    connections_max = min(options.connections_max, _connections_possible())
     path = os.pathsep.join((os.environ.get("PATH", ""), *PROGRAM_PATHS))
     program = shutil.which("haproxy", path=path)
     if options.engine == EmbeddedEngine.kind or (options.engine == "auto" and program is None):
-        why = "as it was told to" if program is not None else "haproxy is not installed here"
-        return EmbeddedEngine(options.listen, most), f"the embedded balancer serves: {why}"
+        cause = "--engine embedded" if program is not None else "haproxy is not installed here"
+        return EmbeddedEngine(options.listen, connections_max), f"the embedded balancer serves: {cause}"
     if program is None:
         raise BalancerError("haproxy is not installed; on Debian, as root: apt-get install haproxy")
-    settings = HaproxySettings(options.listen, socket_path(options.directory), most, options.statistics)
+    settings = HaproxySettings(
+        options.listen, socket_path(options.directory), connections_max, options.statistics
+    )
     return HaproxyEngine(Path(program), settings, options.directory), f"HAProxy serves ({program})"
 
 
 def _connections_possible() -> int:
-    """Takes as many descriptors as allowed; how many connections they are enough for."""
+    """Raises the limit of descriptors as far as allowed; returns how many connections they suffice for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -26,7 +26,7 @@ SITE_FILE_NAME: Final = "site.yaml"
 
 BROKERS_MAX: Final = 9
 BLOCK_MAX: Final = 240
-# Clients bootstrap from this many brokers and discover the others, so that adding a broker restarts no client.
+# Clients bootstrap from so many brokers and discover the others: adding a broker restarts no client.
 BOOTSTRAP_BROKERS_MAX: Final = 3
 
 ZOOKEEPER_PORT: Final = 2181
