@@ -18,8 +18,8 @@ from fix_agent import eventually
 from headrace.agent import local
 from headrace.agent.client import AgentClient
 from headrace.agent.errors import AddressTakenError, AgentStateError, UnitFailedError
+from headrace.agent.home import AgentHome, AgentRecord, is_locked
 from headrace.agent.logs import log_tail
-from headrace.agent.places import Places, Whereabouts, is_locked
 from headrace.agent.processes import holder_of, is_alive, units_left_in
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
@@ -124,7 +124,7 @@ def test_the_error_of_a_failed_unit_shows_its_last_log_lines(site: Site, pair: t
 def test_down_ends_the_orphans_of_a_killed_agent_and_supervisord(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     # The agent first: it would start another supervisord at once.
     os.kill(there.pid, signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_down_ends_the_orphans_of_a_killed_agent_and_supervisord(site: Site, pai
 def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     os.kill(there.pid, signal.SIGKILL)
     eventually(lambda: not is_alive(there.pid))
@@ -153,7 +153,7 @@ def test_down_works_when_the_agent_dies_in_a_request(
 ) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     units = AgentClient.units
 
@@ -225,7 +225,7 @@ def test_up_and_its_units_do_not_keep_the_callers_pipes_open(site: Site, pair: t
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("up\n", "", 0)
     assert units_left_in(site.home)
-    assert is_locked(Places(site.home))
+    assert is_locked(AgentHome(site.home))
 
 
 def test_two_at_the_same_time_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.fleet.terraform import folder, missing
 from headrace.fleet.terraform.progress import TerraformProgress
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 
 BROKER = 'module.east.headrace_broker.this["1"]'
 TOPIC = 'module.east.headrace_topic.this["a.headrace_broker.b"]'
@@ -92,7 +92,7 @@ def test_why_terraform_cannot_provision_a_site(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "environment" / "plugins").mkdir(parents=True)
     assert missing(site) is None
     north = (*site.datacenters, Datacenter(name="north", network="127.3.0"))
-    mirrors = (*site.mirrors, Mirror(source="north", target="analysis"))
+    mirrors = (*site.mirrors, MirrorRoute(source="north", target="analysis"))
     other = site.model_copy(update={"datacenters": north, "mirrors": mirrors})
     assert missing(other) == "site.yaml has other datacenters than terraform/examples/linkedin"
 

@@ -11,7 +11,7 @@ from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.site.site import Mirror, Site
+    from headrace.site.site import MirrorRoute, Site
 
 app = typer.Typer(help="Mirrored topics: the copies of other datacenters' topics.", no_args_is_help=True)
 TIMEOUT_S = 5.0
@@ -101,7 +101,7 @@ def accept_gap(
         )
 
 
-def _status_of(here: Site, mirror: Mirror) -> dict[str, Any]:
+def _status_of(here: Site, mirror: MirrorRoute) -> dict[str, Any]:
     """Returns a mirror's status, as it serves it."""
     import httpx
 

@@ -88,7 +88,7 @@ def status(json: JsonOption = False) -> None:
                     "state": row.state,
                     "ready": row.is_ready,
                     "problem": row.problem,
-                    "note": row.remark,
+                    "note": row.notice,
                     "drift": [drift._asdict() for drift in row.drift],
                     "pid": row.pid,
                     "uptime_s": row.uptime_s,
@@ -125,7 +125,7 @@ def status(json: JsonOption = False) -> None:
 def _state(row: UnitReport) -> str:
     if row.problem:
         return f"[red]{escape(row.problem)}[/]"
-    return f"[green]ready[/] {escape(row.remark)}".rstrip()
+    return f"[green]ready[/] {escape(row.notice)}".rstrip()
 
 
 def _print_login(here: Site) -> None:
@@ -212,14 +212,14 @@ def agent(
 ) -> None:
     """Run the agent of this host, which runs its units, in the foreground; its state is in $HEADRACE_HOME."""
     from headrace.agent.configuration import parse_address
-    from headrace.agent.process import Options, run_agent
+    from headrace.agent.process import AgentOptions, run_agent
 
     here = site()
     try:
         address = parse_address(listen) if listen else here.agent_address
     except ValueError as error:
         raise CommandError(f"--listen: {listen!r}: {error}", ExitCode.USAGE) from None
-    run_agent(Options(here.home, address, tls_certificate, tls_key, allow_plain, ends_units=ends_units))
+    run_agent(AgentOptions(here.home, address, tls_certificate, tls_key, allow_plain, ends_units=ends_units))
 
 
 def demo(

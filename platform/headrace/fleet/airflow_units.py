@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.agent.airflow_environment import HEARTBEATS, airflow_python, dags_folder
-from headrace.agent.configuration import Airflow, Configuration
+from headrace.agent.configuration import AirflowConfiguration, Configuration
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
@@ -67,8 +67,8 @@ def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
 def airflow_configurations(site: Site) -> dict[str, Configuration]:
     """The configurations of the four units by name; all others require the api-server."""
 
-    def configuration(**component: Any) -> Airflow:
-        return Airflow(
+    def configuration(**component: Any) -> AirflowConfiguration:
+        return AirflowConfiguration(
             datacenter=site.warehouse,
             listen=site.airflow_address,
             home=airflow_home(site),

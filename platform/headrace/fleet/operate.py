@@ -24,7 +24,9 @@ from headrace.agent.errors import (
     Conflict,
     UnitFailedError,
 )
-from headrace.agent.kinds import Host, parse_configuration, unit_of
+from headrace.agent.home import AgentHome
+from headrace.agent.host import Host
+from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import (
     end_idle_daemon,
     ensure_agent,
@@ -33,13 +35,11 @@ from headrace.agent.local import (
     wait_ended,
 )
 from headrace.agent.logs import LOG_TAIL_LINES
-from headrace.agent.places import Places
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import (
-    Outcome,
+    ChangeOutcome,
     UnitReport,
-    ask,
-    report_of,
+    probed_report,
 )
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
@@ -114,7 +114,7 @@ def _delete_unwanted(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
     unchanged: set[str] = set()
     for unit in units:
         try:
-            if agent.put(unit.name, _configuration(unit), dry_run=True).outcome is Outcome.UNCHANGED:
+            if agent.put(unit.name, _configuration(unit), dry_run=True).outcome is ChangeOutcome.UNCHANGED:
                 unchanged.add(unit.name)
         except AgentRefusedError as error:
             if not (found := conflicts_in(error)):
@@ -235,7 +235,7 @@ def _delete_all(agent: AgentClient, units: Sequence[Unit], observe: Observer) ->
 def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
     """Stops the units that a killed agent has left running under supervisord."""
     supervisor = Supervisor(site.home)
-    forget_all(Places(site.home.absolute()).units)
+    forget_all(AgentHome(site.home.absolute()).units)
     if not supervisor.is_alive():
         return False
     for level in reversed(levels(units)):
@@ -277,9 +277,7 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
         units = [unit for name, unit in known.items() if name in states]
 
     def probe(unit: Unit) -> UnitReport:
-        state = states.get(unit.name)
-        problem, note = ask(unit, state)
-        return report_of(unit, state, problem, (), note)
+        return probed_report(unit, states.get(unit.name))
 
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
         return list(pool.map(probe, units))
@@ -287,11 +285,11 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
 
 def _recorded_units(home: Path) -> list[Unit]:
     """Returns the units that an agent recorded on disk before it ended; skips records that cannot be read."""
-    places, host = Places(home.absolute()), Host.here(home)
+    agent_home, host = AgentHome(home.absolute()), Host.here(home)
     found = []
-    for name in unit_names(places.units):
+    for name in unit_names(agent_home.units):
         try:
-            entry = DesiredState(places.units, parse_configuration).read(name)
+            entry = DesiredState(agent_home.units, parse_configuration).read(name)
             found.append(unit_of(name, entry.configuration, host))
         except SiteError:
             continue

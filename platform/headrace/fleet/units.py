@@ -14,11 +14,12 @@ from pydantic import ValidationError
 
 from headrace.agent import configuration
 from headrace.agent.configuration import Configuration
-from headrace.agent.kinds import Host, unit_of
+from headrace.agent.host import Host
+from headrace.agent.kinds import unit_of
 from headrace.agent.unit import Unit, in_order
 from headrace.fleet.airflow_units import airflow_configurations
 from headrace.site.errors import SiteFileError
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 
 # Broker settings of the one-machine site that differ from the broker's defaults. Events of any age are kept
 # (the demo may publish an access log of 2015), up to a number of bytes per partition.
@@ -70,7 +71,7 @@ def _data(site: Site, datacenter: str, name: str) -> Path:
 
 
 def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
-    return configuration.ZooKeeper(
+    return configuration.ZooKeeperConfiguration(
         datacenter=datacenter.name,
         listen=datacenter.zookeeper,
         data_dir=_data(site, datacenter.name, "zookeeper"),
@@ -79,7 +80,7 @@ def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
 
 def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration:
     has_balancer = datacenter in site.sources
-    return configuration.Broker(
+    return configuration.BrokerConfiguration(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         broker_id=broker_id,
@@ -93,7 +94,7 @@ def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration
 
 
 def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
-    return configuration.Balancer(
+    return configuration.BalancerConfiguration(
         datacenter=datacenter.name,
         # It discovers brokers in ZooKeeper by itself; the requirement makes it stop before they do.
         requires=_brokers(datacenter),
@@ -106,7 +107,7 @@ def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
 
 
 def _registry(datacenter: Datacenter) -> Configuration:
-    return configuration.Registry(
+    return configuration.RegistryConfiguration(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         listen=datacenter.registry,
@@ -115,16 +116,16 @@ def _registry(datacenter: Datacenter) -> Configuration:
 
 
 def _hdfs(site: Site) -> Configuration:
-    return configuration.Hdfs(
+    return configuration.HdfsConfiguration(
         datacenter=site.warehouse,
         host=site.namenode.host,
         data_dir=_data(site, site.warehouse, "hdfs"),
     )
 
 
-def _mirror(site: Site, mirror: Mirror) -> Configuration:
+def _mirror(site: Site, mirror: MirrorRoute) -> Configuration:
     source, target = site.datacenter(mirror.source), site.datacenter(mirror.target)
-    return configuration.Mirror(
+    return configuration.MirrorConfiguration(
         datacenter=target.name,
         requires=_brokers(source) + _brokers(target),
         source=source.name,
@@ -138,7 +139,7 @@ def _mirror(site: Site, mirror: Mirror) -> Configuration:
 
 def _auditor(site: Site, datacenter: Datacenter) -> Configuration:
     mirrored = [mirror.source for mirror in site.mirrors if mirror.target == datacenter.name]
-    return configuration.Auditor(
+    return configuration.AuditorConfiguration(
         datacenter=datacenter.name,
         requires=(*_brokers(datacenter), f"{datacenter.name}-registry"),
         bootstrap=tuple(datacenter.bootstrap_brokers.values()),

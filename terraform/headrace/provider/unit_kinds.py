@@ -215,15 +215,17 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-ZOOKEEPER: Final = UnitKind(said.ZooKeeper, replaces=("data_dir",), holds_data=True, stands_in=True)
+ZOOKEEPER: Final = UnitKind(
+    said.ZooKeeperConfiguration, replaces=("data_dir",), holds_data=True, stands_in=True
+)
 BROKER: Final = UnitKind(
-    said.Broker, replaces=("broker_id", "zookeeper", "data_dir"), holds_data=True, stands_in=True
+    said.BrokerConfiguration, replaces=("broker_id", "zookeeper", "data_dir"), holds_data=True, stands_in=True
 )
-BALANCER: Final = UnitKind(said.Balancer, stands_in=True)
-REGISTRY: Final = UnitKind(said.Registry, stands_in=True)
-MIRROR: Final = UnitKind(said.Mirror)
-AUDITOR: Final = UnitKind(said.Auditor)
+BALANCER: Final = UnitKind(said.BalancerConfiguration, stands_in=True)
+REGISTRY: Final = UnitKind(said.RegistryConfiguration, stands_in=True)
+MIRROR: Final = UnitKind(said.MirrorConfiguration)
+AUDITOR: Final = UnitKind(said.AuditorConfiguration)
 WAREHOUSE: Final = UnitKind(
-    said.Hdfs, renamed={"host": "listen_host"}, replaces=("data_dir",), holds_data=True
+    said.HdfsConfiguration, renamed={"host": "listen_host"}, replaces=("data_dir",), holds_data=True
 )
-AIRFLOW: Final = UnitKind(said.Airflow, replaces=("component", "home"))
+AIRFLOW: Final = UnitKind(said.AirflowConfiguration, replaces=("component", "home"))
