@@ -20,7 +20,7 @@ from headrace.client import Admin, Producer
 from headrace.fleet.operate import down, up
 from headrace.fleet.units import units_of
 from headrace.registry.client import SchemaRegistryClient
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 from headrace.warehouse.jars import ensure_jars, headrace_home
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.options import Warehouse
@@ -88,7 +88,7 @@ def running_site() -> Iterator[BenchSite]:
             Datacenter(name="east", network="127.105.1", broker_count=1),
             Datacenter(name="analysis", network="127.105.9", broker_count=2),
         ),
-        mirrors=(Mirror(source="east", target="analysis"),),
+        mirrors=(MirrorRoute(source="east", target="analysis"),),
         warehouse="analysis",
         airflow=False,
     )
