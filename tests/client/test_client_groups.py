@@ -267,9 +267,9 @@ def test_a_message_is_consumed_when_the_next_one_is_asked_for():
     assert stream.consumed() == {}
     assert next(stream).offset == 6
     assert stream.consumed() == {("t", 0): 6}
-    stream.put_down_by(threading.get_ident() + 1)
+    stream.mark_consumed_by(threading.get_ident() + 1)
     assert stream.consumed() == {("t", 0): 6}
-    stream.put_down_by(threading.get_ident())
+    stream.mark_consumed_by(threading.get_ident())
     assert stream.consumed() == {("t", 0): 7}
     stream.forget()
     assert stream.consumed() == {}

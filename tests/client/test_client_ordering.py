@@ -48,7 +48,7 @@ def test_batches_are_numbered_on_and_sent_in_order():
     assert sequences(made) == [(0, 0), (0, 2), (0, 4)]
     for batch in batches:
         assert made.next_to_send(0.0) is batch
-        made.sent(batch)
+        made.on_sent(batch)
     assert made.next_to_send(0.0) is None
     header = read_header(batches[1].data)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1, 0, 2)
@@ -57,17 +57,17 @@ def test_batches_are_numbered_on_and_sent_in_order():
 def test_one_batch_is_sent_alone_until_the_broker_knows_the_epoch():
     made, batches = filled(2)
     made._is_known = False
-    made.sent(batches[0])
+    made.on_sent(batches[0])
     assert made.next_to_send(0.0) is None
-    made.acknowledged(batches[0])
+    made.on_acknowledged(batches[0])
     assert made.next_to_send(0.0) is batches[1]
 
 
 def test_a_retry_goes_before_younger_batches():
     made, batches = filled(3)
-    made.sent(batches[0])
-    made.sent(batches[1])
-    made.to_retry(batches[0], at_s=5.0, maybe_appended=True)
+    made.on_sent(batches[0])
+    made.on_sent(batches[1])
+    made.retry_later(batches[0], at_s=5.0, maybe_appended=True)
     assert made.next_to_send(4.9) is None
     assert made.retry_at_s() == 5.0
     assert made.next_to_send(5.0) is batches[0]
@@ -76,18 +76,18 @@ def test_a_retry_goes_before_younger_batches():
 def test_no_more_than_the_window_is_sent_ahead_of_the_oldest():
     made, batches = filled(7)
     for batch in batches[:5]:
-        made.sent(batch)
+        made.on_sent(batch)
     assert made.next_to_send(0.0) is None
-    made.acknowledged(batches[1])
+    made.on_acknowledged(batches[1])
     assert made.next_to_send(0.0) is batches[5]
-    made.sent(batches[5])
+    made.on_sent(batches[5])
     assert made.next_to_send(0.0) is None
 
 
 def test_after_a_gap_the_rest_goes_on_under_the_next_epoch():
     made, batches = filled(3)
-    made.sent(batches[0])
-    made.ended(batches[0])
+    made.on_sent(batches[0])
+    made.on_ended(batches[0])
     assert made.next_to_send(0.0) is None
     assert made.can_bump
     changes = made.bump()
@@ -104,14 +104,14 @@ def test_after_a_gap_the_rest_goes_on_under_the_next_epoch():
 def test_a_batch_whose_fate_is_unknown_is_settled_before_it_is_renumbered():
     made, batches = filled(2)
     for batch in batches:
-        made.sent(batch)
-    made.ended(batches[0])
+        made.on_sent(batch)
+    made.on_ended(batches[0])
     assert not made.can_bump
-    made.to_retry(batches[1], at_s=0.0, maybe_appended=True)
+    made.retry_later(batches[1], at_s=0.0, maybe_appended=True)
     assert not made.can_bump
     assert made.next_to_send(0.0) is batches[1]
-    made.sent(batches[1])
-    made.out_of_order(batches[1], at_s=0.0)
+    made.on_sent(batches[1])
+    made.on_gap(batches[1], at_s=0.0)
     assert made.can_bump
     assert [new.base_sequence for _, new in made.bump()] == [0]
 
@@ -119,9 +119,9 @@ def test_a_batch_whose_fate_is_unknown_is_settled_before_it_is_renumbered():
 def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished():
     made, batches = filled(2)
     for batch in batches:
-        made.sent(batch)
-    made.to_retry(batches[0], at_s=0.0, maybe_appended=False)
-    made.out_of_order(batches[1], at_s=0.0)
+        made.on_sent(batch)
+    made.retry_later(batches[0], at_s=0.0, maybe_appended=False)
+    made.on_gap(batches[1], at_s=0.0)
     assert not made.bump_wanted
     assert made.next_to_send(0.0) is batches[0]
 
@@ -129,15 +129,15 @@ def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished():
 def test_an_acknowledged_batch_vouches_for_those_before_it():
     made, batches = filled(3)
     for batch in batches:
-        made.sent(batch)
-    made.to_retry(batches[0], at_s=0.0, maybe_appended=True)
-    made.acknowledged(batches[1])
+        made.on_sent(batch)
+    made.retry_later(batches[0], at_s=0.0, maybe_appended=True)
+    made.on_acknowledged(batches[1])
     assert [batch.surely_appended for batch in batches] == [True, False, False]
 
 
 def test_used_up_epochs_need_another_producer_id():
     made, batches = filled(2, epoch=EPOCH_MAX)
-    made.ended(batches[0])
+    made.on_ended(batches[0])
     assert made.needs_new_id
     [(old, new)] = made.bump((77, 0))
     assert (old.producer_id, new.producer_id, new.producer_epoch, new.base_sequence) == (1, 77, 0, 0)
@@ -145,8 +145,8 @@ def test_used_up_epochs_need_another_producer_id():
 
 def test_a_disowned_producer_needs_another_id():
     made, batches = filled(1)
-    made.sent(batches[0])
-    made.disowned(batches[0], at_s=0.0)
+    made.on_sent(batches[0])
+    made.on_fenced(batches[0], at_s=0.0)
     assert made.can_bump
     assert made.needs_new_id
     made.bump((78, 3))
@@ -165,7 +165,7 @@ def test_sequences_wrap():
 def test_without_a_producer_id_there_is_nothing_to_bump():
     made, batches = filled(2, producer_id=NO_PRODUCER, epoch=-1)
     assert sequences(made) == [(-1, -1), (-1, -1)]
-    made.ended(batches[0])
+    made.on_ended(batches[0])
     assert not made.bump_wanted
     assert made.next_to_send(0.0) is batches[1]
 
@@ -176,7 +176,7 @@ def test_expired_batches_are_those_not_in_flight():
     made.add(old, Codec.NONE)
     made.add(young, Codec.NONE)
     assert made.expired(5.0) == [old]
-    made.sent(old)
+    made.on_sent(old)
     assert made.expired(5.0) == []
 
 
@@ -224,7 +224,7 @@ class World:
         batch = self.queue.next_to_send(0.0)
         if batch is not None:
             self.note_number(batch)
-            self.queue.sent(batch)
+            self.queue.on_sent(batch)
             self.flying.append((batch, bytes(batch.data)))
 
     def note_number(self, batch):
@@ -239,27 +239,27 @@ class World:
             return
         batch, data = self.flying.pop(0)
         if self.random.random() < 0.1:
-            self.queue.to_retry(batch, at_s=0.0, maybe_appended=False)  # the broker refused it for now
+            self.queue.retry_later(batch, at_s=0.0, maybe_appended=False)  # the broker refused it for now
             return
         code, _ = self.log.append(data)
         if self.random.random() < 0.2:
-            self.queue.to_retry(batch, at_s=0.0, maybe_appended=True)  # the answer was lost
+            self.queue.retry_later(batch, at_s=0.0, maybe_appended=True)  # the answer was lost
         elif code is ErrorCode.NONE:
-            self.queue.acknowledged(batch)
+            self.queue.on_acknowledged(batch)
             self.acknowledged.append(batch)
         else:
             assert code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, code
             if batch.surely_appended:
-                self.queue.acknowledged(batch)
+                self.queue.on_acknowledged(batch)
                 self.acknowledged.append(batch)
                 return
-            self.queue.out_of_order(batch, at_s=0.0)
+            self.queue.on_gap(batch, at_s=0.0)
 
     def lose(self):
         """The connection breaks: all that is on its way is lost."""
         if self.random.random() < 0.3:
             for batch, _ in self.flying:
-                self.queue.to_retry(batch, at_s=0.0, maybe_appended=True)
+                self.queue.retry_later(batch, at_s=0.0, maybe_appended=True)
             self.flying = []
 
     def end(self):
@@ -267,7 +267,7 @@ class World:
         idle = [b for b in self.queue.batches if not b.in_flight]
         if idle and self.random.random() < 0.05:
             batch = idle[0]
-            self.queue.ended(batch)
+            self.queue.on_ended(batch)
             self.given_up.append((batch, batch.maybe_appended))
 
 

@@ -160,9 +160,9 @@ def test_full_memory_blocks_until_there_is_room_or_time_is_up(fake_cluster, fast
     sender.send("t", b"1").result(WAIT_S)
     for _ in range(100):
         sender.send("t", b"x" * 500)
-    assert sender._accumulator.used_bytes <= 5000
+    assert sender._accumulator._used_bytes <= 5000
     sender.flush(WAIT_S)
-    assert sender._accumulator.used_bytes == 0
+    assert sender._accumulator._used_bytes == 0
     cluster.brokers[0].stop()
     began = time.monotonic()
     with pytest.raises(BufferFullError):

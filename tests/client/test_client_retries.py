@@ -13,7 +13,7 @@ from headrace.client.errors import (
     ClientError,
     DeliveryTimeoutError,
 )
-from headrace.client.faults import BatchInterceptor, DropPlan, Verdict
+from headrace.client.faults import BatchFate, BatchInterceptor, DropPlan
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 
@@ -279,9 +279,9 @@ def test_an_interceptor_that_sends_everything_changes_nothing(fake_cluster, fast
     seen = []
 
     class Look(BatchInterceptor):
-        def verdict(self, identity, record_limit):
+        def decide(self, identity, record_limit):
             seen.append((identity.record_count, record_limit))
-            return Verdict.SEND
+            return BatchFate.SEND
 
     fast_producer(cluster, interceptor=Look()).send("t", b"x").result(WAIT_S)
     assert seen == [(1, None)]
@@ -289,7 +289,7 @@ def test_an_interceptor_that_sends_everything_changes_nothing(fake_cluster, fast
 
 def test_a_sender_thread_that_fails_takes_nobody_with_it_in_silence(fake_cluster, fast_producer, caplog):
     class Broken(BatchInterceptor):
-        def verdict(self, identity, record_limit):
+        def decide(self, identity, record_limit):
             raise RuntimeError("a bug")
 
     sender = fast_producer(fake_cluster(), interceptor=Broken())
