@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.client import BatchIdentity
 from headrace.events import handovers
-from headrace.events.handovers import HandoverBook, SequenceRange, Tally, ranges_of, subtract
+from headrace.events.handovers import HandoverBook, PartTally, SequenceRange, ranges_of, subtract
 from headrace.wire.batch import SEQUENCE_SPAN
 
 BUCKET_MS = 600_000
@@ -37,7 +37,7 @@ class Books(RuleBasedStateMachine):
         self.sequences: dict[tuple[str, int], set[tuple[int, int, int]]] = {}
         self.next_sequence: dict[tuple[str, int], tuple[int, int]] = {}
         self.in_flight: list[BatchIdentity] = []
-        self.folded: dict[int, Tally] = {}
+        self.folded: dict[int, PartTally] = {}
 
     def teardown(self) -> None:
         self.patch.undo()

@@ -188,7 +188,7 @@ def test_events_dropped_in_the_client_are_claimed(world: World) -> None:
         ({**VIEW, "status": 2**31}, None, r"headrace\.PageView\.status is 2147483648"),
         ({**VIEW, "colour": "red"}, None, "colour"),
         ({"method": "GET"}, None, r"field headrace\.PageView\.remote_host is missing"),
-        ({**VIEW, "header": {"time": 1}}, None, "the publisher fills the header"),
+        ({**VIEW, "header": {"time": 1}}, None, "the publisher sets the header"),
         (VIEW, -1, "time_ms is -1, expected milliseconds since 1970"),
         (VIEW, 10**18, "expected milliseconds"),
         (VIEW, 1.5, "expected milliseconds"),
@@ -235,7 +235,7 @@ def test_misuse_is_told(world: World, tmp_path: Path) -> None:
     with pytest.raises(PublisherClosedError, match="publisher of web is closed"):
         publisher.publish(world.topic, VIEW)
     publisher.close()
-    with pytest.raises(ValueError, match="observer is the publisher's own business"):
+    with pytest.raises(ValueError, match="observer is set by the publisher itself"):
         world.publisher(producer_options={"observer": None})
     with pytest.raises(ValueError, match="does not divide an hour"):
         world.publisher(bucket_ms=7)

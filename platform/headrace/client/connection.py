@@ -29,7 +29,7 @@ RECEIVE_SIZE_BYTES: Final = 256 * 1024
 RECEIVES_PER_EVENT_MAX: Final = 16
 SEND_BUFFERS_MAX: Final = 64
 CONNECT_MAX_S: Final = 5.0
-"""Time for SYNs at 0, 1 and 3 s. The kernel's pauses grow: a longer attempt notices late that a link is up."""
+"""Time for SYNs at 0, 1 and 3 s. The kernel's pauses grow: long attempts notice late that a link is up."""
 SILENCE_MAX_S: Final = 20
 """The connection breaks if the peer's kernel acknowledges nothing for this time: a cut link sends no RST."""
 PROBE_INTERVAL_S: Final = 4
