@@ -173,7 +173,7 @@ class Reporter:
             )
             future.result(max(0.0, deadline - time.monotonic()))
         except Exception as error:
-            # To callers, errors of the registry or the client and timeouts all mean: the report is missing.
+            # To callers, errors of the registry or client and timeouts mean the same: the report is missing.
             problem = str(error) or type(error).__name__
             raise ReportError(
                 f"report {self._report_number} to {self._topic} did not arrive: {problem}"
