@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.client import BatchIdentity
 from headrace.events import handovers
-from headrace.events.handovers import HandoverBook, PartTally, SequenceRange, ranges_of, subtract
+from headrace.events.handovers import HandoverCounts, PartTally, SequenceRange, ranges_of, subtract
 from headrace.wire.batch import SEQUENCE_SPAN
 
 BUCKET_MS = 600_000
@@ -30,7 +30,7 @@ class Books(RuleBasedStateMachine):
     def begin(self, ranges_per_part_max: int) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(handovers, "RANGES_PER_PART_MAX", ranges_per_part_max)
-        self.book = HandoverBook(BUCKET_MS)
+        self.book = HandoverCounts(BUCKET_MS)
         self.now_s = 0.0
         self.waiting: dict[tuple[str, int], int] = {}
         self.counts: dict[tuple[str, int], int] = {}
@@ -139,7 +139,7 @@ TestBooks = Books.TestCase
 
 
 def test_adjacent_batches_of_a_bucket_are_one_range() -> None:
-    book = HandoverBook(BUCKET_MS)
+    book = HandoverCounts(BUCKET_MS)
     for i in range(4):
         for _ in range(10):
             book.hand_over("t", 5, 0.0)
@@ -150,7 +150,7 @@ def test_adjacent_batches_of_a_bucket_are_one_range() -> None:
 
 
 def test_a_dropped_batch_stays_claimed_and_the_rest_goes_on_under_the_next_epoch() -> None:
-    book = HandoverBook(BUCKET_MS)
+    book = HandoverCounts(BUCKET_MS)
     for _ in range(17):
         book.hand_over("t", 5, 0.0)
     dropped, after = identity("t", 5, 0, 7), identity("t", 5, 7, 10)
@@ -163,7 +163,7 @@ def test_a_dropped_batch_stays_claimed_and_the_rest_goes_on_under_the_next_epoch
 
 
 def test_what_has_no_number_yet_is_counted_all_the_same() -> None:
-    book = HandoverBook(BUCKET_MS)
+    book = HandoverCounts(BUCKET_MS)
     book.hand_over("t", BUCKET_MS + 1, 0.0)
     (tally,) = book.changed(closing=True)
     assert (tally.handed_over_count, tally.ranges, tally.bucket_start_ms, tally.final) == (
@@ -175,7 +175,7 @@ def test_what_has_no_number_yet_is_counted_all_the_same() -> None:
 
 
 def test_idle_parts_are_told_as_final_once_and_forgotten() -> None:
-    book = HandoverBook(BUCKET_MS)
+    book = HandoverCounts(BUCKET_MS)
     book.hand_over("t", 5, now_s=10.0)
     book.acknowledge(book.changed())
     assert book.changed() == []
@@ -192,7 +192,7 @@ def test_idle_parts_are_told_as_final_once_and_forgotten() -> None:
 
 
 def test_a_change_while_the_report_was_on_its_way_is_told_again() -> None:
-    book = HandoverBook(BUCKET_MS)
+    book = HandoverCounts(BUCKET_MS)
     book.hand_over("t", 5, 0.0)
     sent = book.changed()
     book.hand_over("t", 5, 0.0)
@@ -203,7 +203,7 @@ def test_a_change_while_the_report_was_on_its_way_is_told_again() -> None:
 @pytest.mark.parametrize("bucket_ms", [0, -5, 7, 3_600_001])
 def test_buckets_divide_an_hour(bucket_ms: int) -> None:
     with pytest.raises(ValueError, match="does not divide an hour"):
-        HandoverBook(bucket_ms)
+        HandoverCounts(bucket_ms)
 
 
 @given(st.integers(0, SEQUENCE_SPAN - 1), st.integers(1, 50))

@@ -201,7 +201,7 @@ def test_an_event_that_does_not_fit_is_named_and_not_counted(
     with world.publisher() as publisher:
         with pytest.raises(InvalidEventError, match=f"^{world.topic}: .*({says})"):
             publisher.publish(world.topic, record, time_ms=time_ms)
-        assert publisher._reporter._book.changed() == []
+        assert publisher._reporter._counts.changed() == []
 
 
 def test_an_event_that_the_client_refuses_is_not_counted(world: World) -> None:

@@ -59,7 +59,10 @@ class GroupAdmin(Admin):
         }
 
     def lags_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
-        """Returns how many bytes below `ends` each group has yet to read. Only groups that read any."""
+        """Returns how many bytes below `ends` each group has yet to read.
+
+        Groups that read none of these partitions are left out.
+        """
         lags = {}
         for group in self.groups():
             committed = {key: offset for key, offset in self.group_offsets(group).items() if key in ends}

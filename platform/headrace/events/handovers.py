@@ -37,7 +37,7 @@ class SequenceRange(NamedTuple):
 
 
 class PartTally(NamedTuple):
-    """The state of one part, as reported. `version` is for `HandoverBook.acknowledge`."""
+    """The state of one part, as reported. `version` is for `HandoverCounts.acknowledge`."""
 
     part: int
     topic: str
@@ -73,7 +73,7 @@ class _Part:
         self.changed_s = now_s
 
 
-class HandoverBook:
+class HandoverCounts:
     """The counts of one publisher. `now_s` is the time of any monotonic clock."""
 
     def __init__(self, bucket_ms: int = BUCKET_DEFAULT_MS) -> None:

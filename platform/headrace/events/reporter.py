@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
-from headrace.events.handovers import HandoverBook, PartTally
+from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
 
@@ -92,7 +92,7 @@ class Reporter:
         self._clock = clock
         self._wall_ms = wall_ms
         self._started_ms = wall_ms()
-        self._book = HandoverBook(bucket_ms)
+        self._counts = HandoverCounts(bucket_ms)
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
         self._report_number = 0
@@ -107,19 +107,19 @@ class Reporter:
 
     def hand_over(self, topic: str, time_ms: int) -> None:
         with self._lock:
-            self._book.hand_over(topic, time_ms, self._clock())
+            self._counts.hand_over(topic, time_ms, self._clock())
 
     def take_back(self, topic: str, time_ms: int) -> None:
         with self._lock:
-            self._book.take_back(topic, time_ms, self._clock())
+            self._counts.take_back(topic, time_ms, self._clock())
 
     def batch_closed(self, identity: BatchIdentity) -> None:
         with self._lock:
-            self._book.batch_closed(identity, self._clock())
+            self._counts.batch_closed(identity, self._clock())
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         with self._lock:
-            self._book.batch_renumbered(old, new, self._clock())
+            self._counts.batch_renumbered(old, new, self._clock())
 
     # --- reporting ---
 
@@ -135,8 +135,8 @@ class Reporter:
             # `reported_until` must not decrease, even if the clock was set back.
             until_ms = max(self._wall_ms(), self._reported_until_ms)
             with self._lock:
-                self._book.finish_idle(self._clock() - self._idle_final_s)
-                tallies = self._book.changed(closing=closing)
+                self._counts.finish_idle(self._clock() - self._idle_final_s)
+                tallies = self._counts.changed(closing=closing)
             *first, last = split(tallies)
             # Only the last piece raises `reported_until`: by then all others have arrived.
             for piece in first:
@@ -163,7 +163,7 @@ class Reporter:
             "report_number": self._report_number,
             "reported_until": until_ms,
             "state": "CLOSED" if closed else "OPEN",
-            "bucket_ms": self._book.bucket_ms,
+            "bucket_ms": self._counts.bucket_ms,
             "tallies": [_to_avro(tally) for tally in tallies],
         }
         try:
@@ -179,7 +179,7 @@ class Reporter:
                 f"report {self._report_number} to {self._topic} did not arrive: {problem}"
             ) from error
         with self._lock:
-            self._book.acknowledge(tallies)
+            self._counts.acknowledge(tallies)
 
     def _loop(self) -> None:
         failed = False

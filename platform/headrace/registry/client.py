@@ -185,7 +185,7 @@ class SchemaRegistryClient:
     def _request(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, try_all: bool = False
     ) -> Any:
-        """Returns the first successful response's content. `try_all`: a refusal by one registry is not final."""
+        """Returns the first successful response's content. `try_all`: tries the others after a refusal."""
         pause_s = RETRY_PAUSE_S
         for last_round in [False] * (self._retry_rounds - 1) + [True]:
             failures: list[str] = []

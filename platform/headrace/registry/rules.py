@@ -16,7 +16,7 @@ from headrace.registry.schemas import parse_for_rules
 
 
 class Level(enum.StrEnum):
-    """BACKWARD: the new schema reads what the old one wrote. FORWARD: the old one reads what the new one writes.
+    """BACKWARD: the new schema reads what the old one wrote. FORWARD: the old one reads what the new writes.
 
     FULL: both. TRANSITIVE: with all earlier versions, not only the last.
     """
