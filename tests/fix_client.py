@@ -22,11 +22,13 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from fix_fake_log import FakeLog
-from headrace.client import BatchObserver, Producer
+from headrace.client import BatchIdentity, BatchObserver, ConsumerRecord, Producer
+from headrace.client.errors import ClientError
 from headrace.wire import fetch, messages, produce
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode, UnsupportedVersionError
 from headrace.wire.frames import FrameReader
+from headrace.wire.records import Record
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class FakeBroker:
                 elif key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj in self._connections:
-                    self._receive(key.fileobj)  # type: ignore[arg-type]
+                    self._receive(key.fileobj)
             now = time.monotonic()
             due = [entry for entry in self._later if entry[0] <= now]
             self._later = [entry for entry in self._later if entry[0] > now]
@@ -374,20 +376,18 @@ class FakeCluster:
 
     def _fetch(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
         topics = []
-        found_bytes = 0
         for topic in request.body.topics:
             results = []
             for part in topic.partitions:
                 result = self._read(broker, topic.name, part, fault)
-                found_bytes += len(result.records) + result.error_code
                 results.append(result)
             topics.append(fetch.FetchTopicResult(topic.name, topic.topic_id, results))
-        if not found_bytes:
+        if not any(result.records or result.error_code for topic in topics for result in topic.partitions):
             self.delays_s[id(request)] = min(request.body.max_wait_ms / 1000, 0.02)
         pieces = fetch.encode_response(
             fetch.FetchResponse(topics), version=request.version, correlation_id=request.correlation_id
         )
-        return b"".join(pieces)
+        return b"".join(piece for piece in pieces if not isinstance(piece, int))
 
     def _read(
         self, broker: FakeBroker, topic: str, part: fetch.FetchPartition, fault: Fault
@@ -441,8 +441,12 @@ class FakeCluster:
         return -1, -1
 
 
+StartCluster = Callable[..., FakeCluster]
+MakeProducer = Callable[..., Producer]
+
+
 @pytest.fixture
-def fake_cluster() -> Iterator[Callable[..., FakeCluster]]:
+def fake_cluster() -> Iterator[StartCluster]:
     started: list[FakeCluster] = []
 
     def start(brokers: int = 1, partitions: int = 1, *, by_address: bool = True) -> FakeCluster:
@@ -460,22 +464,22 @@ FAST = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "request_timeout_ms":
 class Recorder(BatchObserver):
     """All that a producer's observer hears, in order."""
 
-    def __init__(self):
-        self.events = []
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
 
-    def batch_closed(self, identity):
+    def batch_closed(self, identity: BatchIdentity) -> None:
         self.events.append(("closed", identity))
 
-    def batch_renumbered(self, old, new):
+    def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         self.events.append(("renumbered", old, new))
 
-    def batch_delivered(self, identity, base_offset):
+    def batch_delivered(self, identity: BatchIdentity, base_offset: int) -> None:
         self.events.append(("delivered", identity, base_offset))
 
-    def batch_failed(self, identity, error):
+    def batch_failed(self, identity: BatchIdentity, error: ClientError) -> None:
         self.events.append(("failed", identity, error))
 
-    def of(self, kind):
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
         return [event[1:] for event in self.events if event[0] == kind]
 
 
@@ -483,8 +487,14 @@ def values(log: FakeLog) -> list[bytes | None]:
     return [record.value for record in log.records()]
 
 
+def number(record: Record | ConsumerRecord) -> int:
+    """The number that a test wrote as a record's value."""
+    assert record.value is not None
+    return int(record.value)
+
+
 @pytest.fixture
-def fast_producer() -> Iterator[Callable[..., Producer]]:
+def fast_producer() -> Iterator[MakeProducer]:
     """Makes producers of a fake cluster that retry soon; checks that none leaves a thread."""
     made: list[Producer] = []
 

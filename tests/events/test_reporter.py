@@ -77,7 +77,7 @@ class Bench:
 
 
 def ms(value: Any) -> int:
-    return round(value.timestamp() * 1000)
+    return round(float(value.timestamp()) * 1000)
 
 
 def test_cumulative_numbered_and_keyed_by_publisher() -> None:

@@ -27,7 +27,7 @@ V2 = {
     "type": "record",
     "name": "a.R",
     "fields": [*V1["fields"], {"name": "y", "type": "string", "default": "?"}],
-}  # type: ignore[misc]
+}
 
 
 class FakeRegistry:
@@ -139,7 +139,7 @@ def test_a_record_that_does_not_fit_is_explained(record: Any, says: str) -> None
     ],
 )
 def test_an_int_has_32_bits_wherever_it_stands(kind: Any, wrap: Callable[[int], Any], value: int) -> None:
-    schema = {"type": "record", "name": "a.R", "fields": [*V1["fields"], {"name": "w", "type": kind}]}  # type: ignore[misc]
+    schema = {"type": "record", "name": "a.R", "fields": [*V1["fields"], {"name": "w", "type": kind}]}
     serializer = AvroSerializer(client_of(down), schema)
     with pytest.raises(SerializationError, match=rf"is {value} \(expected .*int"):
         serializer.encode({"x": 1, "w": wrap(value)})

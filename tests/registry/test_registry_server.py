@@ -22,8 +22,8 @@ BACK_TRIES_MAX = 6
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 V1 = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
 Y = {"name": "y", "type": "string", "default": ""}
-V2 = {**V1, "fields": [*V1["fields"], Y]}  # type: ignore[misc]
-V3 = {**V1, "fields": [*V1["fields"], Y, {"name": "z", "type": ["null", "int"], "default": None}]}  # type: ignore[misc]
+V2 = {**V1, "fields": [*V1["fields"], Y]}
+V3 = {**V1, "fields": [*V1["fields"], Y, {"name": "z", "type": ["null", "int"], "default": None}]}
 WRONG = {**V1, "fields": [{"name": "x", "type": "string"}]}
 
 
@@ -155,7 +155,7 @@ def test_levels_global_and_of_a_subject(http: Http) -> None:
 
 def test_transitive_levels_look_at_all_versions(http: Http) -> None:
     http("PUT", "/config/s", {"compatibility": "NONE"})
-    without_default = {**V1, "fields": [*V1["fields"], {"name": "y", "type": "string"}]}  # type: ignore[misc]
+    without_default = {**V1, "fields": [*V1["fields"], {"name": "y", "type": "string"}]}
     http.register("s", V1)
     http.register("s", V2)
     http("PUT", "/config/s", {"compatibility": "BACKWARD_TRANSITIVE"})
