@@ -1,9 +1,8 @@
-"""A scripted Kafka broker in memory, on real sockets: it appends, refuses, hangs, loses requests and
-answers as told.
+"""A scripted Kafka broker in memory, on real sockets: appends, refuses, hangs, loses messages.
 
-Fixture: `fake_cluster`, a factory: `fake_cluster(brokers=2, partitions=3)` gives a `FakeCluster`. Its
-brokers share one log a partition, check producers' sequences as Kafka does, and follow a script:
-`cluster.next(ApiKey.PRODUCE, LOSE_ANSWER)` does that to the next Produce request.
+Fixture: `fake_cluster`, a factory: `fake_cluster(brokers=2, partitions=3)` returns a `FakeCluster`. Its
+brokers share one log per partition, check producers' sequences as Kafka does, and follow a script:
+`cluster.next(ApiKey.PRODUCE, LOSE_ANSWER)` loses the response to the next Produce request.
 """
 
 import datetime
@@ -33,17 +32,17 @@ from headrace.wire.records import Record
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request. The default does nothing to it."""
+    """What happens to one request. By default it is served."""
 
     code: ErrorCode | None = None
-    """Every partition is answered with this error."""
+    """The error code of every partition in the response."""
     appends: bool = True
-    """Whether a Produce still appends although it is answered with an error, or not at all."""
+    """Whether a Produce appends, even if its response is an error or lost."""
     answers: bool = True
-    """False: the connection is closed in place of an answer."""
+    """False: the connection is closed instead of a response."""
     delay_s: float = 0.0
     raw: bytes | None = None
-    """Sent in place of the answer."""
+    """Sent instead of the response."""
 
 
 LOSE_REQUEST = Fault(appends=False, answers=False)
@@ -194,9 +193,7 @@ class FakeBroker:
 
 
 class FakeCluster:
-    """Brokers 1 to n, topic "t" with the partitions asked for, led round robin; other topics are made on
-    demand.
-    """
+    """Brokers 1 to n and topic "t", its partitions led round robin; other topics are created on demand."""
 
     def __init__(self, brokers: int = 1, partitions: int = 1, *, by_address: bool = True) -> None:
         self.lock = threading.RLock()
@@ -234,11 +231,11 @@ class FakeCluster:
         return self.logs[topic, partition]
 
     def next(self, api_key: ApiKey, *faults: Fault) -> None:
-        """The next requests of that API suffer these, one each."""
+        """The next requests of that API meet these faults, one each."""
         with self.lock:
             self.script[api_key].extend(faults)
 
-    def asked(self, api_key: ApiKey) -> list[messages.Request]:
+    def requests_of(self, api_key: ApiKey) -> list[messages.Request]:
         with self.lock:
             return [request for _, request in self.requests if request.api_key == api_key]
 
@@ -462,7 +459,7 @@ FAST = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "request_timeout_ms":
 
 
 class Recorder(BatchObserver):
-    """All that a producer's observer hears, in order."""
+    """Every call of a producer's observer, in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
@@ -495,7 +492,7 @@ def number(record: Record | ConsumerRecord) -> int:
 
 @pytest.fixture
 def fast_producer() -> Iterator[MakeProducer]:
-    """Makes producers of a fake cluster that retry soon; checks that none leaves a thread."""
+    """Creates producers of a fake cluster with short backoffs; checks that none leaves a thread."""
     made: list[Producer] = []
 
     def make(cluster: FakeCluster, **options: Any) -> Producer:

@@ -1,6 +1,4 @@
-"""The consumer against scripted brokers: positions, both kinds of offsets, damage, leaders that move,
-bounds.
-"""
+"""The consumer against scripted brokers: positions, both kinds of offsets, damage, moving leaders, bounds."""
 
 from __future__ import annotations
 
@@ -120,7 +118,7 @@ def test_reading_on_from_any_offset(cluster: FakeCluster, consumer: MakeConsumer
 def test_an_offset_between_two_records_gives_the_next_one(
     fake_cluster: StartCluster, consumer: MakeConsumer
 ) -> None:
-    """With byte addresses most offsets are no record's."""
+    """With byte addresses, most offsets belong to no record."""
     cluster = fake_cluster()
     fill(cluster, batches=2)
     reader = consumer(cluster)
@@ -150,7 +148,7 @@ def test_polling_one_record_at_a_time_does_not_fetch_each_time(
     reader = consumer(cluster)
     for expected in as_stored(cluster):
         assert reader.poll(1.0, max_records=1) == [expected]
-    assert len(cluster.asked(ApiKey.FETCH)) < 10
+    assert len(cluster.requests_of(ApiKey.FETCH)) < 10
 
 
 def test_starting_points(cluster: FakeCluster, consumer: MakeConsumer) -> None:
@@ -383,7 +381,7 @@ def test_prefetching_is_bounded(cluster: FakeCluster, consumer: MakeConsumer) ->
     for _ in range(100):
         reader.poll(1.0)
         most_bytes = max(most_bytes, reader._fetcher.buffered_bytes)
-        # What was asked for ahead arrives meanwhile, and is taken in by the next poll.
+        # Prefetched bytes arrive meanwhile; the next poll takes them in.
         time.sleep(0.005)
     assert 20_000 < most_bytes <= 50_000
 
@@ -394,11 +392,11 @@ def test_the_next_fetch_is_on_its_way_while_records_are_given_out(
     fill(cluster, batches=10)
     reader = consumer(cluster, max_partition_fetch_bytes=300)
     reader.poll(WAIT_S, max_records=1)
-    before = len(cluster.asked(ApiKey.FETCH))
+    before = len(cluster.requests_of(ApiKey.FETCH))
     deadline = time.monotonic() + WAIT_S
-    while len(cluster.asked(ApiKey.FETCH)) < 2 and time.monotonic() < deadline:
+    while len(cluster.requests_of(ApiKey.FETCH)) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert len(cluster.asked(ApiKey.FETCH)) >= max(2, before)
+    assert len(cluster.requests_of(ApiKey.FETCH)) >= max(2, before)
 
 
 def test_unknown_topics(fake_cluster: StartCluster, consumer: MakeConsumer) -> None:

@@ -31,7 +31,7 @@ def until(condition: Callable[[], bool], what: str = "it") -> None:
 
 
 class Members:
-    """Members of one group of a topic with four partitions, each read by a thread of its own."""
+    """Members of one group that read a topic of four partitions, each stream in a thread of its own."""
 
     def __init__(self, cluster: BrokerCluster, partitions: int = 4) -> None:
         self.cluster = cluster
@@ -63,7 +63,7 @@ class Members:
         return group
 
     def join(self, streams: int = 1, leave_after: int | None = None, **options: Any) -> ConsumerGroup:
-        """A member that reads all its streams, and leaves after so many messages."""
+        """A member that reads all its streams, and leaves after `leave_after` messages."""
         group = self.make(**options)
         got: list[ConsumerRecord] = []
         self.got.append(got)
@@ -178,7 +178,7 @@ def test_offsets_are_committed_by_commit_and_by_the_clock(members: Members) -> N
     members.publish(100)
     for _ in range(100):
         next(stream)
-    stream.get(0.01)  # the last one is consumed when the next one is asked for
+    stream.get(0.01)  # the last one is consumed when the next one is requested
     until(lambda: members.offsets() == members.ends())
 
 
@@ -221,7 +221,7 @@ def test_a_member_that_dies_is_replaced(members: Members) -> None:
     dead.streams(1)
     members.until_shared()
     assert len(survivor.assignment[0]) == 2
-    # As if its process were gone: nothing is released, its session just ends.
+    # As if its process had died: nothing is released, its session ends.
     dead._session.close()
     until(lambda: len(survivor.assignment[0]) == 4)
 
@@ -258,14 +258,14 @@ def test_settings_that_cannot_be(options: Any, message: str) -> None:
         ConsumerGroup("127.0.0.1:1", "127.0.0.1:1", **options)
 
 
-# the stream alone
+# --- streams without a group ---
 
 
 def message(number: int, size_bytes: int = 1) -> ConsumerRecord:
     return ConsumerRecord("t", 0, number, 0, None, b"x" * size_bytes, ())
 
 
-def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:
+def test_a_message_is_consumed_when_the_next_one_is_requested() -> None:
     stream = MessageStream(0, wants_more=lambda: None)
     stream.put([message(5), message(6)])
     assert next(stream).offset == 5
@@ -280,22 +280,22 @@ def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:
     assert stream.consumed() == {}
 
 
-def test_a_full_stream_asks_for_more_when_it_is_half_empty() -> None:
-    asked = []
-    stream = MessageStream(0, wants_more=lambda: asked.append(True))
+def test_a_full_stream_requests_more_when_it_is_half_empty() -> None:
+    requests = []
+    stream = MessageStream(0, wants_more=lambda: requests.append(True))
     stream.put([message(i) for i in range(QUEUE_RECORDS_MAX)])
     assert stream.is_full
     for _ in range(QUEUE_RECORDS_MAX // 2):
         next(stream)
-    assert not asked
+    assert not requests
     next(stream)
-    assert asked == [True]
+    assert requests == [True]
     assert not stream.is_full
     stream.put([message(1, 20_000_000)])
     assert stream.is_full
 
 
-def test_draining_waits_for_the_reader_and_no_longer_than_told() -> None:
+def test_draining_waits_for_the_reader_but_no_longer_than_the_grace_time() -> None:
     stream = MessageStream(0, wants_more=lambda: None)
     stream.put([message(1), message(2)])
     next(stream)

@@ -31,7 +31,7 @@ def queue(producer_id: int = 1, epoch: int = 0, window: int = 5) -> PartitionQue
 
 
 def filled(count: int, **options: Any) -> tuple[PartitionQueue, list[ProducerBatch]]:
-    """A queue of so many batches, whose epoch the broker knows already."""
+    """Returns a queue of `count` batches, whose epoch the broker knows already, and the batches."""
     made = queue(**options)
     made._is_known = True
     batches = [closed_batch(b"%d" % i, b"%d." % i) for i in range(count)]
@@ -209,7 +209,7 @@ class World:
             )()
             if self.queue.can_bump:
                 self.queue.bump((1, self.queue.producer_epoch + 1))
-        raise AssertionError("the world never came to rest")
+        raise AssertionError("some batches never finished")
 
     def add(self) -> None:
         if self.to_add:
@@ -252,14 +252,14 @@ class World:
             self.queue.on_gap(batch, at_s=0.0)
 
     def lose(self) -> None:
-        """The connection breaks: all that is on its way is lost."""
+        """The connection breaks: all requests in flight are lost."""
         if self.random.random() < 0.3:
             for batch, _ in self.in_flight:
                 self.queue.retry_later(batch, at_s=0.0, maybe_appended=True)
             self.in_flight = []
 
     def end(self) -> None:
-        """A batch is given up: too old, or refused for good."""
+        """A batch ends without being acknowledged: expired, or refused for good."""
         idle = [b for b in self.queue.batches if not b.in_flight]
         if idle and self.random.random() < 0.05:
             batch = idle[0]
@@ -287,7 +287,7 @@ def test_whatever_the_network_does_every_record_arrives_once_and_in_order(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_model_does_lose_and_give_up(seed: int) -> None:
-    """The property above would be worth nothing if the fates never struck."""
+    """Otherwise the property above would prove nothing."""
     worlds = [World(seed * 1000 + i, 12) for i in range(30)]
     for world in worlds:
         world.run()

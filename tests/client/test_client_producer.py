@@ -234,9 +234,9 @@ def test_older_brokers_are_spoken_to_in_their_versions(
     cluster.versions.update({ApiKey.PRODUCE: (0, 3), ApiKey.METADATA: (0, 4), ApiKey.API_VERSIONS: (0, 2)})
     sender = fast_producer(cluster)
     sender.send("t", b"x").result(WAIT_S)
-    assert cluster.asked(ApiKey.PRODUCE)[0].version == 3
-    assert cluster.asked(ApiKey.METADATA)[0].version == 4
-    assert [request.version for request in cluster.asked(ApiKey.API_VERSIONS)][-1] == 2
+    assert cluster.requests_of(ApiKey.PRODUCE)[0].version == 3
+    assert cluster.requests_of(ApiKey.METADATA)[0].version == 4
+    assert [request.version for request in cluster.requests_of(ApiKey.API_VERSIONS)][-1] == 2
 
 
 def test_a_broker_that_lacks_an_api_is_named(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:

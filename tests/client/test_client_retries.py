@@ -164,8 +164,8 @@ def test_without_idempotence_nothing_is_numbered(
     sender = fast_producer(cluster, acks=1, observer=watcher)
     cluster.next(ApiKey.PRODUCE, LOSE_REQUEST)
     sender.send("t", b"1").result(WAIT_S)
-    assert cluster.asked(ApiKey.INIT_PRODUCER_ID) == []
-    assert cluster.asked(ApiKey.PRODUCE)[0].body.acks == 1
+    assert cluster.requests_of(ApiKey.INIT_PRODUCER_ID) == []
+    assert cluster.requests_of(ApiKey.PRODUCE)[0].body.acks == 1
     assert cluster.log().headers()[0].producer_id == -1
     assert watcher.of("closed")[0][0].base_sequence == -1
 
@@ -220,7 +220,7 @@ def test_no_producer_id_yet(fake_cluster: StartCluster, fast_producer: MakeProdu
     cluster.next(ApiKey.INIT_PRODUCER_ID, refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE), LOSE_REQUEST)
     sender = fast_producer(cluster)
     sender.send("t", b"x").result(WAIT_S)
-    assert len(cluster.asked(ApiKey.INIT_PRODUCER_ID)) == 3
+    assert len(cluster.requests_of(ApiKey.INIT_PRODUCER_ID)) == 3
 
 
 def test_no_producer_id_ever(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
@@ -278,7 +278,7 @@ def test_identities_are_announced_before_the_batch_is_sent(
 
     class Watch(BatchObserver):
         def batch_closed(self, identity: BatchIdentity) -> None:
-            requests_seen.append(len(cluster.asked(ApiKey.PRODUCE)))
+            requests_seen.append(len(cluster.requests_of(ApiKey.PRODUCE)))
 
     fast_producer(cluster, observer=Watch()).send("t", b"1").result(WAIT_S)
     assert requests_seen == [0]
@@ -304,8 +304,7 @@ def test_a_drop_plan_drops_exactly_so_many(
     assert all(future.exception() is None for future in futures)
     closed = [identity for (identity,) in watcher.of("closed") if identity.topic == "t"]
     assert sum(identity.record_count for identity in closed) == 300
-    # What follows a loss goes on under another epoch: its numbers are in no log, and those of the rest are
-    # whole.
+    # Batches after a loss continue under another epoch: no log holds the lost numbers, all others are whole.
     delivered = [identity for identity, _ in watcher.of("delivered") if identity.topic == "t"]
     assert not set(plan.dropped) & set(delivered)
     assert sum(identity.record_count for identity in delivered) == 300 - count

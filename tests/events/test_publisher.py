@@ -1,4 +1,4 @@
-"""`EventPublisher` on a real broker and a real registry, read back by clients nobody here wrote."""
+"""`EventPublisher` on a real broker and a real registry, read back by third-party clients."""
 
 import signal
 import subprocess
@@ -100,7 +100,7 @@ def value_of(message: confluent_kafka.Message) -> bytes:
 
 
 def fold(reports: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """As an auditor does: the newest word on each part."""
+    """Returns the latest tally of each part, as an auditor does."""
     folded: dict[int, dict[str, Any]] = {}
     for report in sorted(reports, key=lambda report: report["report_number"]):
         folded.update({tally["part"]: tally for tally in report["tallies"]})
@@ -155,14 +155,14 @@ def test_the_report_agrees_with_the_log(world: World) -> None:
     tallies = fold(reports).values()
     in_log = Counter(m.timestamp()[1] // 600_000 * 600_000 for m in world.read(world.topic))
     assert sum(in_log.values()) == 3000 and len(in_log) == 6
-    told: Counter[int] = Counter()
+    reported: Counter[int] = Counter()
     for tally in tallies:
         assert tally["topic"] == world.topic and tally["handed_over_count"] == sequenced(tally)
-        told[ms(tally["bucket_start"])] += tally["handed_over_count"]
-    assert told == in_log
+        reported[ms(tally["bucket_start"])] += tally["handed_over_count"]
+    assert reported == in_log
     assert {report["publisher"] for report in reports} == {publisher.publisher_id}
     assert [report["state"] for report in reports].count("CLOSED") == 1 and reports[-1]["state"] == "CLOSED"
-    assert reports[0]["tallies"] == [], "it announces itself before it has anything to tell"
+    assert reports[0]["tallies"] == [], "the first report precedes the first event"
     heads = {(r["header"]["datacenter"], r["header"]["server"], r["header"]["service"]) for r in reports}
     assert heads == {("east", "host-1", "web")}
 
@@ -192,7 +192,7 @@ def test_events_dropped_in_the_client_are_claimed(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "time_ms", "says"),
+    ("record", "time_ms", "problem"),
     [
         ({**VIEW, "status": "200"}, None, r"field headrace\.PageView\.status is '200' \(expected int\)"),
         ({**VIEW, "status": 2**31}, None, r"headrace\.PageView\.status is 2147483648"),
@@ -206,10 +206,10 @@ def test_events_dropped_in_the_client_are_claimed(world: World) -> None:
     ],
 )
 def test_an_event_that_does_not_fit_is_named_and_not_counted(
-    world: World, record: Any, time_ms: Any, says: str
+    world: World, record: Any, time_ms: Any, problem: str
 ) -> None:
     with world.publisher() as publisher:
-        with pytest.raises(InvalidEventError, match=f"^{world.topic}: .*({says})"):
+        with pytest.raises(InvalidEventError, match=f"^{world.topic}: .*({problem})"):
             publisher.publish(world.topic, record, time_ms=time_ms)
         assert publisher._reporter._counts.changed() == []
 
@@ -277,9 +277,9 @@ def test_a_killed_publisher_leaves_its_last_report_open(world: World) -> None:
     process.stdout.close()
     reports = world.reports()
     assert reports and {report["state"] for report in reports} == {"OPEN"}
-    told = sum(tally["handed_over_count"] for tally in fold(reports).values())
+    reported = sum(tally["handed_over_count"] for tally in fold(reports).values())
     in_log = len(world.read(world.topic))
-    assert 50 <= told <= in_log + 1, "what it told is true; the rest is not known, and nobody claims it is"
+    assert 50 <= reported <= in_log + 1, "it reports no event that it did not publish"
 
 
 def test_a_broker_that_was_away_gets_the_reports_later(

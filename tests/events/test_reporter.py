@@ -34,7 +34,7 @@ class FakeSent:
 
 
 class FakeProducer:
-    """Takes reports into `records`; `broken(n)` says whether the n-th send fails."""
+    """Collects reports in `records`; `broken(n)` returns whether the n-th send fails."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []
@@ -131,7 +131,7 @@ def test_reported_until_waits_for_all_pieces(monkeypatch: pytest.MonkeyPatch) ->
         bench.reporter.report()
     bench.reporter.report()
     records = bench.producer.records
-    assert [len(record["tallies"]) for record in records] == [2, 2, 1], "what had arrived is not told again"
+    assert [len(record["tallies"]) for record in records] == [2, 2, 1], "no arrived tally is reported again"
     assert [ms(record["reported_until"]) for record in records] == [1_000_000, 1_000_000, 2_000_000]
 
 

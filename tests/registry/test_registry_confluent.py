@@ -1,6 +1,4 @@
-"""Confluent's own client, serializer and deserializer against our registry: a real server process, a client
-nobody here wrote.
-"""
+"""Confluent's own client, serializer and deserializer against a real registry process."""
 
 import json
 from collections.abc import Iterator

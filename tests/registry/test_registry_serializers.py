@@ -109,7 +109,7 @@ def test_subject_by_record_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "says"),
+    ("record", "problem"),
     [
         ({"x": "one"}, r"field a\.R\.x is 'one' \(expected int\)"),
         ({"x": 2**40}, r"field a\.R\.x is 1099511627776 \(expected int of 32 bits\)"),
@@ -120,9 +120,9 @@ def test_subject_by_record_name() -> None:
         ("no record", r"the record is 'no record' \(expected a\.R\)"),
     ],
 )
-def test_a_record_that_does_not_fit_is_explained(record: Any, says: str) -> None:
+def test_a_record_that_does_not_fit_is_explained(record: Any, problem: str) -> None:
     serializer = AvroSerializer(client_of(down), V2)
-    with pytest.raises(SerializationError, match=says):
+    with pytest.raises(SerializationError, match=problem):
         serializer.encode(record)
 
 
