@@ -21,13 +21,12 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from fix_fake_log import FakeLog
-from headrace.client import BatchIdentity, BatchObserver, ConsumerRecord, Producer
+from headrace.client import BatchIdentity, BatchObserver, Producer
 from headrace.client.errors import ClientError
 from headrace.wire import fetch, messages, produce
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode, UnsupportedVersionError
 from headrace.wire.frames import FrameReader
-from headrace.wire.records import Record
 
 
 @dataclass(frozen=True)
@@ -482,12 +481,6 @@ class Recorder(BatchObserver):
 
 def values(log: FakeLog) -> list[bytes | None]:
     return [record.value for record in log.records()]
-
-
-def number(record: Record | ConsumerRecord) -> int:
-    """The number that a test wrote as a record's value."""
-    assert record.value is not None
-    return int(record.value)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fix_client import number as number_of
+from fix_fake_log import number_of
 from headrace.client import Admin, BatchIdentity, BatchObserver, Consumer, ConsumerRecord, Producer
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import BrokerError, NetworkError, UnknownTopicError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fix_broker import BrokerCluster
-from fix_client import number as number_of
+from fix_fake_log import number_of
 from headrace.client import Admin, Consumer, ConsumerGroup, ConsumerRecord, Producer
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import BrokerError, ClosedError, OffsetOutOfRangeError

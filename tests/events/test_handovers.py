@@ -30,7 +30,7 @@ class Books(RuleBasedStateMachine):
     def begin(self, ranges_per_part_max: int) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(handovers, "RANGES_PER_PART_MAX", ranges_per_part_max)
-        self.counts = HandoverCounts(BUCKET_MS)
+        self.handovers = HandoverCounts(BUCKET_MS)
         self.now_s = 0.0
         self.waiting: dict[tuple[str, int], int] = {}
         self.counts: dict[tuple[str, int], int] = {}
@@ -46,14 +46,14 @@ class Books(RuleBasedStateMachine):
     def hand_over(self, topic: str, time_ms: int, count: int) -> None:
         key = (topic, time_ms - time_ms % BUCKET_MS)
         for _ in range(count):
-            self.counts.hand_over(topic, time_ms, self.now_s)
+            self.handovers.hand_over(topic, time_ms, self.now_s)
         self.counts[key] = self.counts.get(key, 0) + count
         self.waiting[key] = self.waiting.get(key, 0) + count
 
     @rule(topic=TOPICS, time_ms=TIMES)
     def refused_at_once(self, topic: str, time_ms: int) -> None:
-        self.counts.hand_over(topic, time_ms, self.now_s)
-        self.counts.take_back(topic, time_ms, self.now_s)
+        self.handovers.hand_over(topic, time_ms, self.now_s)
+        self.handovers.take_back(topic, time_ms, self.now_s)
 
     @rule(data=st.data(), partition=st.integers(0, 1))
     def close_a_batch(self, data: st.DataObject, partition: int) -> None:
@@ -66,7 +66,7 @@ class Books(RuleBasedStateMachine):
         closed = identity(topic, bucket, first, count, partition=partition, epoch=epoch)
         self.next_sequence[topic, partition] = (epoch, (first + count) % SEQUENCE_SPAN)
         self.waiting[topic, bucket] -= count
-        self.counts.batch_closed(closed, self.now_s)
+        self.handovers.batch_closed(closed, self.now_s)
         self._sequences(topic, bucket).update(self._each(closed))
         self.in_flight.append(closed)
 
@@ -78,7 +78,7 @@ class Books(RuleBasedStateMachine):
         epoch = self.next_sequence[old.topic, old.partition][0] + 1
         new = old._replace(producer_epoch=epoch, base_sequence=0)
         self.next_sequence[old.topic, old.partition] = (epoch, old.record_count)
-        self.counts.batch_renumbered(old, new, self.now_s)
+        self.handovers.batch_renumbered(old, new, self.now_s)
         sequences = self._sequences(old.topic, old.base_timestamp_ms)
         sequences -= set(self._each(old))
         sequences.update(self._each(new))
@@ -93,16 +93,16 @@ class Books(RuleBasedStateMachine):
     def report(self, arrives: bool) -> None:
         # Only when no batch can still be on its way may a part be called final.
         if not self.in_flight and not any(self.waiting.values()):
-            self.counts.finish_idle(self.now_s - 50)
-        tallies = self.counts.changed()
+            self.handovers.finish_idle(self.now_s - 50)
+        tallies = self.handovers.changed()
         if arrives:
             for tally in tallies:
                 self.folded[tally.part] = tally
-            self.counts.acknowledge(tallies)
+            self.handovers.acknowledge(tallies)
 
     @invariant()
     def what_was_folded_and_what_changed_since_is_everything(self) -> None:
-        reported = {**self.folded, **{tally.part: tally for tally in self.counts.changed()}}
+        reported = {**self.folded, **{tally.part: tally for tally in self.handovers.changed()}}
         counts: dict[tuple[str, int], int] = {}
         sequences: dict[tuple[str, int], set[tuple[int, int, int]]] = {}
         for tally in reported.values():
