@@ -84,9 +84,6 @@ class FakeBroker:
         self._commands.close()
         self._wake.close()
 
-    def drop_connections(self) -> None:
-        self._command("drop")
-
     def _command(self, what: str) -> None:
         with self._settled:
             self._wanted = what
@@ -118,7 +115,7 @@ class FakeBroker:
                 self._listener = socket.create_server((self.host, self.port))
                 self.port = self._listener.getsockname()[1]
                 self._selector.register(self._listener, selectors.EVENT_READ)
-            if wanted in ("stop", "end", "drop"):
+            if wanted in ("stop", "end"):
                 for connection in list(self._connections):
                     self._close(connection)
             if wanted in ("stop", "end") and self._listener is not None:
