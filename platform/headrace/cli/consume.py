@@ -15,7 +15,7 @@ from headrace.cli.errors import CommandError
 from headrace.cli.output import in_time, out
 
 if TYPE_CHECKING:
-    from headrace.client.consumer import Consumer, ConsumerRecord
+    from headrace.client import Consumer, ConsumerRecord
     from headrace.registry.serializers import AvroDeserializer
 
 POLL_S = 0.5
