@@ -27,10 +27,10 @@ from headrace.audit.store import AuditStore
 from headrace.events.publisher import EventPublisher
 from headrace.warehouse.api import load_topics, plan_loads
 from headrace.warehouse.decode import ADDRESS_COLUMNS, HOUR_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.jars import ensure_jars
 from headrace.warehouse.layout import HOUR_MS
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadPlan, split_count
 from headrace.warehouse.seal import seal_hour
 from headrace.warehouse.session import spark_session
@@ -299,7 +299,7 @@ def sealed(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures
 
 
 def _wait_until_sealed(
-    spark: SparkSession, bench: BenchSite, warehouse: Warehouse, hour_ms: int, count: int
+    spark: SparkSession, bench: BenchSite, warehouse: WarehouseOptions, hour_ms: int, count: int
 ) -> None:
     store = AuditStore(bench.site.audit_store_url)
     deadline = time.monotonic() + SEAL_WAIT_MAX_S
@@ -340,12 +340,12 @@ def _page_view(number: int) -> dict[str, Any]:
     return {"remote_host": f"10.0.0.{number % 250}", "method": "GET", "path": f"/in/{number}", "status": 200}
 
 
-def _load_live(spark: SparkSession, warehouse: Warehouse, readable_ms: dict[int, int]) -> None:
-    from headrace.warehouse.source.errors import UnknownTopicError
+def _load_live(spark: SparkSession, warehouse: WarehouseOptions, readable_ms: dict[int, int]) -> None:
+    from headrace.warehouse.source.errors import NoSuchTopicError
 
     try:
         [result] = load_topics(spark, warehouse, [LIVE_TOPIC])
-    except UnknownTopicError:
+    except NoSuchTopicError:
         # Nothing is mirrored yet.
         return
     if result.sequence is not None:
@@ -353,7 +353,7 @@ def _load_live(spark: SparkSession, warehouse: Warehouse, readable_ms: dict[int,
 
 
 def _ages_s(
-    spark: SparkSession, bench: BenchSite, warehouse: Warehouse, readable_ms: dict[int, int]
+    spark: SparkSession, bench: BenchSite, warehouse: WarehouseOptions, readable_ms: dict[int, int]
 ) -> list[float]:
     from pyspark.sql import functions as f
 
@@ -378,14 +378,14 @@ def _parts(spark: SparkSession, plan: LoadPlan) -> int:
     return split_count(plan.size, spark.sparkContext.defaultParallelism)
 
 
-def _root(bench: BenchSite, name: str, *, audit: bool = False) -> Warehouse:
+def _root(bench: BenchSite, name: str, *, audit: bool = False) -> WarehouseOptions:
     from dataclasses import replace
 
     return replace(bench.warehouse, root=f"/{name}", audit=audit)
 
 
 def _delete(bench: BenchSite, root: str) -> None:
-    with Hdfs(bench.warehouse.webhdfs_url) as hdfs:
+    with HdfsClient(bench.warehouse.webhdfs_url) as hdfs:
         hdfs.delete(root)
 
 

@@ -23,7 +23,7 @@ from headrace.registry.client import SchemaRegistryClient
 from headrace.site.site import Datacenter, Mirror, Site
 from headrace.warehouse.jars import ensure_jars, headrace_home
 from headrace.warehouse.layout import HOUR_MS
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 
 PARTITIONS: Final = 4
 BASE_TIME_MS: Final = 1_700_000_000_000 - 1_700_000_000_000 % HOUR_MS
@@ -66,7 +66,7 @@ class BenchSite:
     """The running site."""
 
     site: Site
-    warehouse: Warehouse
+    warehouse: WarehouseOptions
 
     def start_rest(self) -> None:
         """Start what only the latency part needs: the source datacenter, the mirror, the auditors."""
@@ -92,7 +92,7 @@ def running_site() -> Iterator[BenchSite]:
         warehouse="analysis",
         airflow=False,
     )
-    warehouse = Warehouse(
+    warehouse = WarehouseOptions(
         hdfs_url=site.hdfs_url,
         webhdfs_url=site.webhdfs_url,
         bootstrap=site.analysis.bootstrap,

@@ -12,7 +12,7 @@ import pytest
 
 from fix_ports import free_ports
 from fix_zookeeper import die_with_parent
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.local import HdfsConfig, Role, command
 from headrace.warehouse.jars import ensure_jars
 
@@ -35,8 +35,8 @@ class HdfsProcess:
     def webhdfs_url(self) -> str:
         return self.config.webhdfs_url
 
-    def client(self, *, patience_s: float = 30.0, user: str | None = None) -> Hdfs:
-        return Hdfs(self.webhdfs_url, patience_s=patience_s, user=user)
+    def client(self, *, patience_s: float = 30.0, user: str | None = None) -> HdfsClient:
+        return HdfsClient(self.webhdfs_url, patience_s=patience_s, user=user)
 
     def start(self, role: Role = "both") -> None:
         with self.log.open("ab") as log:

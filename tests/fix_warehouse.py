@@ -25,7 +25,7 @@ from fix_zookeeper import ZooKeeperServer, die_with_parent, room_on
 from headrace.registry.client import SchemaRegistryClient
 from headrace.warehouse import load
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.loading import LoadResult
 
@@ -172,7 +172,7 @@ class World:
     bootstrap: str
     registry_url: str
     process: HdfsProcess
-    hdfs: Hdfs
+    hdfs: HdfsClient
     spark: "SparkSession"
 
     @property

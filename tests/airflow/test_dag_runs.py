@@ -21,7 +21,7 @@ from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_sai
 from fix_hdfs import HdfsProcess
 from headrace.audit.store import AuditStore
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, Manifest
 from headrace.warehouse.seal import seals
@@ -200,7 +200,7 @@ def test_an_hour_is_left_alone_until_its_grace_is_over(world: World, dags: dict[
 def test_hdfs_out_of_reach_fails_the_run_and_says_so(
     world: World, dags: dict[str, DAG], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(Hdfs.__init__.__kwdefaults__, "patience_s", 0.1)
+    monkeypatch.setitem(HdfsClient.__init__.__kwdefaults__, "patience_s", 0.1)
     extra = {
         "bootstrap": "127.108.9.2:9092",
         "registry_url": "http://127.108.9.3:8081",

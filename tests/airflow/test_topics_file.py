@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from headrace.airflow.topics import TopicsFileError, parse_topics, read_all, read_topics
-from headrace.warehouse.load_plan import TopicPlan
+from headrace.warehouse.schedule import LoadSchedule
 
 
-def plans(text: str) -> tuple[TopicPlan, ...]:
+def plans(text: str) -> tuple[LoadSchedule, ...]:
     return parse_topics(text, where="topics.yaml")
 
 
@@ -28,10 +28,10 @@ topics:
   orders: {schedule: null, completeness: 0.999, retention: null, output: /warehouse, retries: 0}
 """
     )
-    assert one == TopicPlan(
+    assert one == LoadSchedule(
         topic="clicks", owner="platform", grace=timedelta(minutes=30), retention=timedelta(days=90)
     )
-    assert two == TopicPlan(
+    assert two == LoadSchedule(
         topic="orders",
         owner="platform",
         schedule=None,
@@ -87,8 +87,8 @@ def test_what_was_put_to_the_agent_is_read_beside_the_file_and_is_the_newer_word
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "schedule": null, "grace": "1h"}')
     read = read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})
     assert read == (
-        TopicPlan(topic="clicks", owner="a"),
-        TopicPlan(topic="orders", owner="b", schedule=None, grace=timedelta(hours=1)),
+        LoadSchedule(topic="clicks", owner="a"),
+        LoadSchedule(topic="orders", owner="b", schedule=None, grace=timedelta(hours=1)),
     )
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "grace": "soon"}')
     with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace: 'soon' is not a duration"):

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from headrace.warehouse import commitlog, crash
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog
-from headrace.warehouse.hdfs.client import Entry, Hdfs
+from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsExistsError, HdfsMissingError, HdfsUnreachableError
 from headrace.warehouse.layout import TopicPaths
-from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, ManifestError, State
+from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, ManifestError, TableState
 
 PATHS = TopicPaths("/data", "t")
 
 
 @dataclass
-class MemoryHdfs(Hdfs):
+class MemoryHdfs(HdfsClient):
     """HDFS's rules for names, without HDFS. `before` is called with each operation that changes something."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -31,14 +31,14 @@ class MemoryHdfs(Hdfs):
     def __post_init__(self) -> None:
         self.dirs: set[str] = set()
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FileStatus]:
         prefix = path.rstrip("/") + "/"
         below = {name[len(prefix) :] for name in (*self.files, *self.dirs) if name.startswith(prefix)}
         names = sorted({name.split("/")[0] for name in below})
-        return [Entry(name, f"{prefix}{name}" not in self.files, 1, 0) for name in names]
+        return [FileStatus(name, f"{prefix}{name}" not in self.files, 1, 0) for name in names]
 
-    def status(self, path: str) -> Entry | None:
-        return Entry(path, False, 1, 0) if path in self.files else None
+    def status(self, path: str) -> FileStatus | None:
+        return FileStatus(path, False, 1, 0) if path in self.files else None
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         if path not in self.files:
@@ -78,7 +78,7 @@ class Died(BaseException):
     """Stands for SIGKILL."""
 
 
-def run_load(hdfs: Hdfs, change_id: str, told: list[int], *, addresses: int = 10) -> Manifest:
+def run_load(hdfs: HdfsClient, change_id: str, told: list[int], *, addresses: int = 10) -> Manifest:
     """A load as `loading` does it, without Spark: two files of one hour."""
     log = CommitLog(hdfs, PATHS, clock_ms=lambda: 0)
     log.finish_all(lambda manifest: told.append(manifest.sequence))
@@ -90,7 +90,7 @@ def run_load(hdfs: Hdfs, change_id: str, told: list[int], *, addresses: int = 10
         hdfs.write(path, f"{change_id}/{number}".encode())
     crash.reached("staged")
 
-    def rebase(now: State) -> Manifest:
+    def rebase(now: TableState) -> Manifest:
         if now.ends != state.ends:
             raise CommitConflictError("another load came first")
         files = tuple(
@@ -105,7 +105,7 @@ def run_load(hdfs: Hdfs, change_id: str, told: list[int], *, addresses: int = 10
     return manifest
 
 
-def check(hdfs: MemoryHdfs, told: list[int]) -> State:
+def check(hdfs: MemoryHdfs, told: list[int]) -> TableState:
     """Everything committed is in its place once, nothing else is visible, and all of it was told."""
     log = CommitLog(hdfs, PATHS)
     state = log.state()

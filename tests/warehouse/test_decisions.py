@@ -19,15 +19,15 @@ from headrace.warehouse.layout import TopicNameError, TopicPaths, hour_name, hou
 from headrace.warehouse.manifest import (
     DataFile,
     DeadFile,
-    Gap,
     HourCount,
     LoadedRange,
+    LoadGap,
     Manifest,
     ManifestError,
-    State,
+    TableState,
     fold,
 )
-from headrace.warehouse.plan import GapError, LogWentBackError, plan_load, split_count
+from headrace.warehouse.plan import LoadGapError, LogWentBackError, plan_load, split_count
 from headrace.warehouse.schemas import Registries, SchemasError, in_field_names, topic_schemas
 from headrace.warehouse.seal import Seal, due
 from headrace.warehouse.tables import hours_between, renames
@@ -73,7 +73,7 @@ def test_a_plan_covers_exactly_what_is_not_loaded(
 
 
 def test_a_gap_stops_the_plan_and_names_the_addresses() -> None:
-    with pytest.raises(GapError, match=r"partition 1: addresses 100 to 150"):
+    with pytest.raises(LoadGapError, match=r"partition 1: addresses 100 to 150"):
         plan_load("t", {0: 10, 1: 100}, {0: 0, 1: 150}, {0: 20, 1: 200})
 
 
@@ -93,15 +93,15 @@ def test_parts_are_neither_too_large_nor_too_small(size_bytes: int, cores: int) 
 def test_a_manifest_survives_its_json() -> None:
     manifest = replace(
         load(3, {0: (0, 10)}),
-        gaps=(Gap(1, 2, 3, "r"),),
+        gaps=(LoadGap(1, 2, 3, "r"),),
         dead_files=(DeadFile("/d", "/s", 1, 2),),
         removed=("/gone",),
         schema_id=7,
         writer_ids=(5, 7),
     )
     assert Manifest.from_json(manifest.to_json(), "x") == manifest
-    state = State().after(load(0, {0: (0, 10)})).after(load(1, {0: (10, 30), 2: (5, 6)}, HOUR))
-    assert State.from_json(state.to_json(), "x") == state
+    state = TableState().after(load(0, {0: (0, 10)})).after(load(1, {0: (10, 30), 2: (5, 6)}, HOUR))
+    assert TableState.from_json(state.to_json(), "x") == state
     for broken in (b"{}", b"nonsense", b'{"format": 99}', manifest.to_json().replace(b'"rows"', b'"cows"')):
         with pytest.raises(ManifestError):
             Manifest.from_json(broken, "x")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from fix_hdfs import HdfsProcess
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import (
     HdfsError,
     HdfsExistsError,
@@ -134,9 +134,9 @@ def test_a_block_without_a_datanode(
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            with Hdfs(url, patience_s=0) as hasty, pytest.raises(kind, match=says):
+            with HdfsClient(url, patience_s=0) as hasty, pytest.raises(kind, match=says):
                 hasty.write("/x", b"x")
-            with Hdfs(url, sleep=lambda _: None) as patient:
+            with HdfsClient(url, sleep=lambda _: None) as patient:
                 if kind.retriable:
                     patient.write("/x", b"x")
                 else:
@@ -148,7 +148,7 @@ def test_a_block_without_a_datanode(
 
 
 def test_nobody_at_the_address() -> None:
-    with Hdfs("http://127.0.0.1:9", patience_s=0) as client:
+    with HdfsClient("http://127.0.0.1:9", patience_s=0) as client:
         assert "doesn't answer" in str(client.trouble())
         with pytest.raises(HdfsUnreachableError):
             client.entries("/")
@@ -157,7 +157,7 @@ def test_nobody_at_the_address() -> None:
 def test_waiting_for_hdfs_ends_with_the_reason() -> None:
     now = iter(range(100))
     with (
-        Hdfs("http://127.0.0.1:9", clock=lambda: float(next(now)), sleep=lambda _: None) as client,
+        HdfsClient("http://127.0.0.1:9", clock=lambda: float(next(now)), sleep=lambda _: None) as client,
         pytest.raises(HdfsUnreachableError, match="waited 5 s"),
     ):
         client.wait_ready(5)

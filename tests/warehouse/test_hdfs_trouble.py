@@ -13,10 +13,10 @@ from fix_hdfs import HdfsProcess
 from fix_warehouse import BASE_TIME_MS, TestTopic, World, click
 from headrace.warehouse.api import load_topics
 from headrace.warehouse.errors import is_retriable, known_error
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsFullError
 from headrace.warehouse.loading import LoadResult
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
@@ -26,7 +26,7 @@ def clicks(first: int, count: int) -> list[dict[str, Any]]:
 
 
 def load(topic: TestTopic, patience_s: float = 60.0, **changes: Any) -> LoadResult:
-    warehouse = Warehouse(**topic.world.addresses, audit=False, patience_s=patience_s)  # type: ignore[arg-type]
+    warehouse = WarehouseOptions(**topic.world.addresses, audit=False, patience_s=patience_s)  # type: ignore[arg-type]
     return load_topics(topic.world.spark, replace(warehouse, **changes), [topic.name])[0]
 
 
@@ -40,14 +40,14 @@ def refused(topic: TestTopic, **changes: Any) -> tuple[str, bool]:
     return line, is_retriable(caught.value)
 
 
-def wait_for(client: Hdfs, words: str) -> None:
+def wait_for(client: HdfsClient, words: str) -> None:
     deadline = time.monotonic() + 60
     while words not in str(client.trouble()):
         assert time.monotonic() < deadline, client.trouble()
         time.sleep(0.2)
 
 
-def wait_for_room(client: Hdfs) -> None:
+def wait_for_room(client: HdfsClient) -> None:
     """Until the NameNode has heard of the DataNode's room."""
     deadline = time.monotonic() + 60
     while True:

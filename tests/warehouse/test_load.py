@@ -25,11 +25,11 @@ from headrace.warehouse.api import (
     verify_topics,
 )
 from headrace.warehouse.commitlog import CommitConflictError
-from headrace.warehouse.options import Warehouse
-from headrace.warehouse.plan import GapError, LogWentBackError
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.plan import LoadGapError, LogWentBackError
 from headrace.warehouse.schemas import IncompatibleSchemaError, SchemasError
 from headrace.warehouse.seal import NotSealedError, due_hours, seal_hour
-from headrace.warehouse.source.cluster import Cluster
+from headrace.warehouse.source.metadata import MetadataClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
@@ -38,8 +38,8 @@ def clicks(first: int, count: int, *, step_ms: int = 1000) -> list[dict[str, Any
     return [click(number, BASE_TIME_MS + number * step_ms) for number in range(first, first + count)]
 
 
-def warehouse_of(world: World, **changes: Any) -> Warehouse:
-    return Warehouse(**{**world.addresses, "audit": False, **changes})
+def warehouse_of(world: World, **changes: Any) -> WarehouseOptions:
+    return WarehouseOptions(**{**world.addresses, "audit": False, **changes})
 
 
 def numbers(topic: TestTopic) -> list[int]:
@@ -344,7 +344,7 @@ def test_a_gap_is_refused_unless_accepted_and_then_recorded(
         cut = _wait_for_earliest(forgetful.bootstrap, topic.name, end)
         admin.alter_configs(topic.name, {"retention.ms": "-1"})
     topic.publish(clicks(200, 50))
-    with pytest.raises(GapError, match=rf"addresses {end} to {cut}.*--accept-gap"):
+    with pytest.raises(LoadGapError, match=rf"addresses {end} to {cut}.*--accept-gap"):
         topic.load()
     result = topic.load(accept_gap=True)
     [gap] = topic.log.manifests()[-1].gaps
@@ -355,7 +355,7 @@ def test_a_gap_is_refused_unless_accepted_and_then_recorded(
 
 def _wait_for_earliest(bootstrap: str, topic: str, beyond: int) -> int:
     deadline = time.monotonic() + 60
-    with Cluster([bootstrap], 10) as cluster:
+    with MetadataClient([bootstrap], 10) as cluster:
         seen = -1
         while time.monotonic() < deadline:
             last, seen = seen, cluster.offsets({(topic, 0): -2})[topic, 0]

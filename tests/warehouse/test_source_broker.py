@@ -10,8 +10,8 @@ import pytest
 
 from fix_broker import BrokerCluster, StartCluster
 from fix_kafka import ApacheKafka
-from headrace.warehouse.source.cluster import Cluster
-from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, UnknownTopicError
+from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, NoSuchTopicError
+from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.source.ranges import Range, split
 from headrace.warehouse.source.reading import read_batches
@@ -32,7 +32,7 @@ def produce(bootstrap: str, topic: str, count: int, *, batch: int = 500) -> int:
 
 
 def latest(bootstrap: str, topic: str) -> int:
-    with Cluster([bootstrap], 10) as cluster:
+    with MetadataClient([bootstrap], 10) as cluster:
         return cluster.offsets({(topic, 0): -1})[topic, 0]
 
 
@@ -84,7 +84,7 @@ def test_a_broker_that_stays_away_is_named(one_broker: BrokerCluster) -> None:
         list(read_batches(Range("t", 0, 0, 10), options))
     assert time.monotonic() - began < 40
     options = SourceOptions(bootstrap=(one_broker.bootstrap,))
-    with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
+    with pytest.raises(NoSuchTopicError, match="no topic 'nowhere'"):
         list(read_batches(Range("nowhere", 0, 0, 10), options))
 
 
@@ -94,7 +94,7 @@ def test_records_that_are_gone_are_a_loss_unless_that_is_allowed(broker_cluster:
     end = produce(bootstrap, "gone", 1000, batch=10)
     deadline = time.monotonic() + 60
     earliest = 0
-    with Cluster([bootstrap], 10) as cluster:
+    with MetadataClient([bootstrap], 10) as cluster:
         while earliest == 0 and time.monotonic() < deadline:
             earliest = cluster.offsets({("gone", 0): -2})["gone", 0]
             time.sleep(0.1)

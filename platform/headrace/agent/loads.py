@@ -1,6 +1,6 @@
 """The loads of this host's Airflow, as they were put: one file a topic, which the DAGs read.
 
-Owns `<home>/loads/<topic>.json`. What a load may say is `warehouse.load_plan`'s, which the DAGs ask as well.
+Owns `<home>/loads/<topic>.json`. What a load may say is `warehouse.schedule`'s, which the DAGs ask as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.agent.errors import (
 )
 from headrace.agent.folders import remove_durably, write_durably
 from headrace.agent.report import Outcome
-from headrace.warehouse.load_plan import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadPlanError, plan_of
+from headrace.warehouse.schedule import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadScheduleError, parse_schedule
 
 LOADS_MAX: Final = 1000
 
@@ -92,8 +92,8 @@ def _checked(topic: str, said: object) -> dict[str, Any]:
         problem = FieldProblem("load", shortened(repr(said)), "expected an object")
         raise ConfigurationError(topic, [problem], what="load")
     try:
-        plan_of(topic, said)
-    except LoadPlanError as error:
+        parse_schedule(topic, said)
+    except LoadScheduleError as error:
         name = error.field or "topic"
         value = topic if error.field is None else said.get(name)
         problem = FieldProblem(name, repr(value), str(error))

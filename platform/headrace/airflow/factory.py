@@ -24,7 +24,7 @@ from headrace.airflow.assets import loaded_asset, sealed_asset
 from headrace.airflow.operators import LoadTopicOperator
 from headrace.airflow.sealing import DUE_TASK, SEAL_TASK, SealHourOperator, check_sealed, days_due
 from headrace.airflow.sensors import AuditCompleteSensor
-from headrace.warehouse.load_plan import TopicPlan
+from headrace.warehouse.schedule import LoadSchedule
 
 SPARK_POOL: Final = "spark"
 # Hours also become due by the mere passing of time, when a topic falls silent.
@@ -46,13 +46,13 @@ def seal_id(topic: str) -> str:
     return f"seal-{topic}"
 
 
-def dags_of(plans: Iterable[TopicPlan], *, starts_paused: bool = True) -> dict[str, DAG]:
+def dags_of(plans: Iterable[LoadSchedule], *, starts_paused: bool = True) -> dict[str, DAG]:
     """Both DAGs of every topic, by id. `starts_paused`: somebody switches them on."""
     made = [make(plan, starts_paused=starts_paused) for plan in plans for make in (load_dag, seal_dag)]
     return {dag.dag_id: dag for dag in made}
 
 
-def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
+def load_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
     """`load-<topic>`: one load, from where the last one ended."""
     with DAG(
         load_id(plan.topic),
@@ -90,7 +90,7 @@ def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
     return dag
 
 
-def seal_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
+def seal_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
     """`seal-<topic>`: seals closed hours that the audit proves complete, and fails for those it does not."""
     with DAG(
         seal_id(plan.topic),
@@ -153,7 +153,7 @@ def _every(cron: str) -> CronTriggerTimetable:
     return CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta())
 
 
-def _defaults(plan: TopicPlan) -> dict[str, Any]:
+def _defaults(plan: LoadSchedule) -> dict[str, Any]:
     return {"owner": plan.owner, "retries": plan.retries, "retry_delay": plan.retry_delay}
 
 

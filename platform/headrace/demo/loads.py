@@ -17,7 +17,7 @@ from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.manifest import Manifest
 from headrace.warehouse.options import DEFAULT_ROOT
@@ -107,7 +107,7 @@ class Loads:
 @contextmanager
 def loads_of(site: Site, topic: str, begin_at: int) -> Iterator[Loads]:
     """The loads of a running site."""
-    with airflow_of(site) as airflow, Hdfs(site.webhdfs_url) as hdfs:
+    with airflow_of(site) as airflow, HdfsClient(site.webhdfs_url) as hdfs:
         yield Loads(airflow, CommitLog(hdfs, TopicPaths(DEFAULT_ROOT, topic)), begin_at)
 
 
@@ -127,7 +127,7 @@ def wait_for_seals(site: Site, topic: str, load: Run) -> Sealing:
             client.wait(run, timeout_s=SEAL_TIMEOUT_S)
         except RunFailedError as error:
             refusal = "; ".join(error.reasons.values()) or str(error)
-    with Hdfs(site.webhdfs_url) as hdfs:
+    with HdfsClient(site.webhdfs_url) as hdfs:
         paths = TopicPaths(DEFAULT_ROOT, topic)
         state = CommitLog(hdfs, paths).state()
         held = [hour for hour, seal in seals(hdfs, paths).items() if not is_stale(state, seal, hour)]

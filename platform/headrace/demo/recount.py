@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths, hour_of
 from headrace.warehouse.options import DEFAULT_ROOT
 
@@ -37,7 +37,7 @@ class Start(NamedTuple):
 
 def next_load(webhdfs_url: str, topic: str) -> int:
     """The number that the next change of the topic's table will have."""
-    with Hdfs(webhdfs_url) as hdfs:
+    with HdfsClient(webhdfs_url) as hdfs:
         return CommitLog(hdfs, TopicPaths(DEFAULT_ROOT, topic)).state().next_sequence
 
 
@@ -52,7 +52,7 @@ def count_rows(
     paths = TopicPaths(DEFAULT_ROOT, topic)
     rows: Counter[int] = Counter()
     distinct: dict[int, set[tuple[int, int]]] = {}
-    with Hdfs(webhdfs_url) as hdfs, ThreadPoolExecutor(READERS, thread_name_prefix="recount") as pool:
+    with HdfsClient(webhdfs_url) as hdfs, ThreadPoolExecutor(READERS, thread_name_prefix="recount") as pool:
         listed = pool.map(lambda hour_ms: hdfs.walk(paths.hour_dir(hour_ms)), sorted(set(hours_ms)))
         # What was committed before cannot hold what came after.
         files = [
@@ -72,7 +72,7 @@ def count_rows(
     return {hour_ms: (count, len(distinct[hour_ms])) for hour_ms, count in sorted(rows.items())}
 
 
-def _read(hdfs: Hdfs, path: str, size_bytes: int) -> pa.Table:
+def _read(hdfs: HdfsClient, path: str, size_bytes: int) -> pa.Table:
     """Partition, offset and event time (Unix ms) of every row of a file."""
     source: io.RawIOBase | io.BytesIO
     source = (
@@ -89,7 +89,7 @@ def _read(hdfs: Hdfs, path: str, size_bytes: int) -> pa.Table:
 class _HdfsFile(io.RawIOBase):
     """A file of HDFS that can be read from anywhere: each read is a request of its own."""
 
-    def __init__(self, hdfs: Hdfs, path: str, size_bytes: int) -> None:
+    def __init__(self, hdfs: HdfsClient, path: str, size_bytes: int) -> None:
         self._hdfs, self._path, self._size, self._at = hdfs, path, size_bytes, 0
 
     def readable(self) -> bool:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.compact import CompactResult, compact_topic
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths, hour_name
 from headrace.warehouse.loading import LoadResult, load_topic, plan_topic
-from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, Warehouse
+from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.plan import LoadPlan
 from headrace.warehouse.replay import ReplayResult, replay_topic
 from headrace.warehouse.report import publishing
@@ -59,13 +59,13 @@ def load(
 
     `until`: only records before this time in ms. `registry_url` may name several, with commas between.
     """
-    warehouse = Warehouse(hdfs_url, webhdfs_url, bootstrap, registry_url, root, datacenter, audit)
+    warehouse = WarehouseOptions(hdfs_url, webhdfs_url, bootstrap, registry_url, root, datacenter, audit)
     return load_topics(spark, warehouse, topics, until_ms=until, accept_gap=accept_gap, subject=subject)
 
 
 def load_topics(
     spark: "SparkSession",
-    warehouse: Warehouse,
+    warehouse: WarehouseOptions,
     topics: Iterable[str],
     *,
     until_ms: int | None = None,
@@ -90,7 +90,11 @@ def load_topics(
 
 
 def plan_loads(
-    warehouse: Warehouse, topics: Iterable[str], *, until_ms: int | None = None, accept_gap: bool = False
+    warehouse: WarehouseOptions,
+    topics: Iterable[str],
+    *,
+    until_ms: int | None = None,
+    accept_gap: bool = False,
 ) -> list[LoadPlan]:
     """What `load_topics` would do now. Needs no Spark, writes nothing."""
     with _open(warehouse) as hdfs:
@@ -107,7 +111,7 @@ def plan_loads(
 
 
 def replay_topics(
-    spark: "SparkSession", warehouse: Warehouse, topics: Iterable[str], *, subject: str | None = None
+    spark: "SparkSession", warehouse: WarehouseOptions, topics: Iterable[str], *, subject: str | None = None
 ) -> list[ReplayResult]:
     """Load dead letters again, once their cause is mended."""
     with _open(warehouse) as hdfs, publishing(warehouse) as publish:
@@ -116,7 +120,7 @@ def replay_topics(
 
 def compact_topics(
     spark: "SparkSession",
-    warehouse: Warehouse,
+    warehouse: WarehouseOptions,
     topics: Iterable[str],
     *,
     hours: Iterable[int] | None = None,
@@ -132,7 +136,7 @@ def compact_topics(
 
 
 def retain_topics(
-    warehouse: Warehouse, topics: Iterable[str], *, keep_ms: int | None = None
+    warehouse: WarehouseOptions, topics: Iterable[str], *, keep_ms: int | None = None
 ) -> list[RetainResult]:
     """Let hours go that are older than `keep_ms`; clear orphaned staging and old trash. Needs no Spark."""
     with _open(warehouse) as hdfs, publishing(warehouse) as publish:
@@ -140,7 +144,7 @@ def retain_topics(
 
 
 def verify_topics(
-    warehouse: Warehouse, topics: Iterable[str], *, audit_store: str | None = None
+    warehouse: WarehouseOptions, topics: Iterable[str], *, audit_store: str | None = None
 ) -> list[VerifyResult]:
     """Recount the files against the manifests, and the manifests against the audit's store.
 
@@ -150,13 +154,13 @@ def verify_topics(
         return [verify_topic(topic, warehouse, hdfs, audit_store=audit_store) for topic in topics]
 
 
-def list_tables(warehouse: Warehouse) -> list[str]:
+def list_tables(warehouse: WarehouseOptions) -> list[str]:
     """The topics that have a table, by name."""
     with _open(warehouse) as hdfs:
         return [entry.name for entry in hdfs.entries(warehouse.root) if entry.is_dir]
 
 
-def list_hours(warehouse: Warehouse, topic: str) -> list[HourSummary]:
+def list_hours(warehouse: WarehouseOptions, topic: str) -> list[HourSummary]:
     """The hours of a table: what they hold, whether they are sealed, and whether late data came after the
     seal.
     """
@@ -180,6 +184,6 @@ def list_hours(warehouse: Warehouse, topic: str) -> list[HourSummary]:
 
 
 @contextmanager
-def _open(warehouse: Warehouse) -> Iterator[Hdfs]:
-    with Hdfs(warehouse.webhdfs_url, user=warehouse.user, patience_s=warehouse.patience_s) as hdfs:
+def _open(warehouse: WarehouseOptions) -> Iterator[HdfsClient]:
+    with HdfsClient(warehouse.webhdfs_url, user=warehouse.user, patience_s=warehouse.patience_s) as hdfs:
         yield hdfs

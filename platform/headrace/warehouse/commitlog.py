@@ -19,10 +19,10 @@ from typing import Final
 
 from headrace.process.clock import now_ms
 from headrace.warehouse import crash
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
 from headrace.warehouse.layout import TopicPaths, padded
-from headrace.warehouse.manifest import DataFile, DeadFile, Manifest, ManifestError, State
+from headrace.warehouse.manifest import DataFile, DeadFile, Manifest, ManifestError, TableState
 
 STATE_EVERY: Final = 64
 """So many manifests are read at most beyond a written state."""
@@ -30,7 +30,7 @@ ATTEMPTS_MAX: Final = 20
 MOVES_AT_ONCE: Final = 8
 
 Publish = Callable[[Manifest], None]
-Rebase = Callable[[State], Manifest]
+Rebase = Callable[[TableState], Manifest]
 
 
 class CommitConflictError(Exception):
@@ -56,7 +56,7 @@ class CommitLog:
 
     def __init__(
         self,
-        hdfs: Hdfs,
+        hdfs: HdfsClient,
         paths: TopicPaths,
         *,
         clock_ms: Callable[[], int] = now_ms,
@@ -65,13 +65,13 @@ class CommitLog:
         self.paths = paths
         self._clock_ms = clock_ms
 
-    def state(self) -> State:
+    def state(self) -> TableState:
         """What is committed. Raises `ManifestError` where the log has holes or can't be read."""
         states, manifests = self._numbers()
-        state = State()
+        state = TableState()
         for sequence in reversed(states):
             where = self.paths.state(sequence)
-            state = State.from_json(self.hdfs.read(where), where)
+            state = TableState.from_json(self.hdfs.read(where), where)
             break
         for sequence in manifests:
             if sequence > state.sequence:

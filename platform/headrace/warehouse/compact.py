@@ -15,11 +15,11 @@ from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
 from headrace.warehouse.counting import GroupCount, count_files
 from headrace.warehouse.decode import HOUR_COLUMN, OFFSET_COLUMN, PARTITION_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.loading import LoadError, data_files
-from headrace.warehouse.manifest import DataFile, Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.manifest import DataFile, Manifest, TableState
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.stage import staged_files, write_hours
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class CompactResult:
 
 
 def choose(
-    state: State, now_ms: int, *, hours: Collection[int] | None = None, grace_ms: int = 0
+    state: TableState, now_ms: int, *, hours: Collection[int] | None = None, grace_ms: int = 0
 ) -> dict[tuple[int, int], list[DataFile]]:
     """Files of closed hours that are worth rewriting: several small ones of the same schema. Pure.
 
@@ -73,8 +73,8 @@ def choose(
 def compact_topic(
     spark: "SparkSession",
     topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
+    warehouse: WarehouseOptions,
+    hdfs: HdfsClient,
     publish: Publish | None,
     *,
     hours: Collection[int] | None = None,
@@ -122,7 +122,12 @@ def compact_topic(
 
 
 def _rewrite(
-    spark: "SparkSession", warehouse: Warehouse, hdfs: Hdfs, paths: TopicPaths, chosen: Chosen, staging: str
+    spark: "SparkSession",
+    warehouse: WarehouseOptions,
+    hdfs: HdfsClient,
+    paths: TopicPaths,
+    chosen: Chosen,
+    staging: str,
 ) -> list[DataFile]:
     new: list[DataFile] = []
     # Each schema by itself: a rewrite changes no column.
@@ -139,7 +144,7 @@ def _rewrite(
 
 
 def _one_hour(
-    spark: "SparkSession", warehouse: Warehouse, hour_ms: int, files: Sequence[DataFile]
+    spark: "SparkSession", warehouse: WarehouseOptions, hour_ms: int, files: Sequence[DataFile]
 ) -> "DataFrame":
     from pyspark.sql import functions as f
 
@@ -149,14 +154,14 @@ def _one_hour(
     return ordered.withColumn(HOUR_COLUMN, f.lit(hour_ms // HOUR_MS))
 
 
-def _check_same_rows(hdfs: Hdfs, topic: str, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
+def _check_same_rows(hdfs: HdfsClient, topic: str, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
     before = _sums(hdfs, {each.path: each.size_bytes for each in old})
     after = _sums(hdfs, {each.staged: each.size_bytes for each in new})
     if before != after:
         raise LoadError(f"{topic}: the rewritten files don't hold the same rows; nothing was committed")
 
 
-def _sums(hdfs: Hdfs, sizes: Mapping[str, int]) -> dict[tuple[int, int], tuple[int, int, int]]:
+def _sums(hdfs: HdfsClient, sizes: Mapping[str, int]) -> dict[tuple[int, int], tuple[int, int, int]]:
     found: dict[tuple[int, int], list[GroupCount]] = {}
     for file in count_files(hdfs, sizes):
         for each in file.groups:
@@ -178,7 +183,7 @@ def _named(paths: TopicPaths, sequence: int, files: Sequence[DataFile]) -> tuple
     )
 
 
-def _still_there(topic: str, now: State, old: Iterable[DataFile]) -> tuple[str, ...]:
+def _still_there(topic: str, now: TableState, old: Iterable[DataFile]) -> tuple[str, ...]:
     removed = tuple(each.path for each in old)
     if any(path not in now.files for path in removed):
         raise CommitConflictError(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN, SCHEMA_ID_COLUMN, TIMESTAMP_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS
 
 WHOLE_FILE_MAX_BYTES: Final = 4 << 20
@@ -53,14 +53,14 @@ class FileCount:
     schema_ids: tuple[int, ...]
 
 
-def count_files(hdfs: Hdfs, sizes: Mapping[str, int]) -> list[FileCount]:
+def count_files(hdfs: HdfsClient, sizes: Mapping[str, int]) -> list[FileCount]:
     """Count each file (path → size in bytes), in order of path. Raises `NotParquetError`, `HdfsError`."""
     paths = sorted(sizes)
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         return list(pool.map(lambda path: count_file(hdfs, path, sizes[path]), paths))
 
 
-def count_file(hdfs: Hdfs, path: str, size_bytes: int) -> FileCount:
+def count_file(hdfs: HdfsClient, path: str, size_bytes: int) -> FileCount:
     """Count one file."""
     addresses = _read_addresses(hdfs, path, size_bytes)
     groups = group(path, addresses.partitions, addresses.offsets, addresses.hours_ms)
@@ -68,7 +68,7 @@ def count_file(hdfs: Hdfs, path: str, size_bytes: int) -> FileCount:
     return FileCount(path, int(addresses.offsets.size), groups, ids)
 
 
-def distinct_offsets(hdfs: Hdfs, sizes: Mapping[str, int]) -> dict[tuple[int, int], int]:
+def distinct_offsets(hdfs: HdfsClient, sizes: Mapping[str, int]) -> dict[tuple[int, int], int]:
     """Distinct offsets over all these files together (path → size in bytes), by partition and hour of
     Kafka timestamps.
 
@@ -133,7 +133,7 @@ class _Addresses(NamedTuple):
     schema_ids: Any
 
 
-def _read_addresses(hdfs: Hdfs, path: str, size_bytes: int) -> _Addresses:
+def _read_addresses(hdfs: HdfsClient, path: str, size_bytes: int) -> _Addresses:
     remote = _Remote(hdfs, path, size_bytes)
     try:
         parquet = pq.ParquetFile(remote)
@@ -171,7 +171,7 @@ def _start(chunk: Any) -> int:
 class _Remote:
     """A file of HDFS for pyarrow, which asks for small pieces: answered from what was fetched in one go."""
 
-    def __init__(self, hdfs: Hdfs, path: str, size_bytes: int) -> None:
+    def __init__(self, hdfs: HdfsClient, path: str, size_bytes: int) -> None:
         self._hdfs = hdfs
         self._path = path
         self._size_bytes = size_bytes

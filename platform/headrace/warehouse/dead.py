@@ -18,9 +18,9 @@ from headrace.warehouse.decode import (
     decoded_event,
     event_hour,
 )
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import DEAD_HOUR
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import PlannedRange, split_count
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_SCHEMA_ID
@@ -44,9 +44,9 @@ class DeadLettersError(Exception):
 
 def stage_dead(
     spark: "SparkSession",
-    warehouse: Warehouse,
+    warehouse: WarehouseOptions,
     topic: str,
-    hdfs: Hdfs,
+    hdfs: HdfsClient,
     staged: Sequence[StagedFile],
     schemas: TopicSchemas,
     staging: str,
@@ -64,7 +64,7 @@ def stage_dead(
     return dead_files(hdfs, f"{staging}/dead", wanted, topic)
 
 
-def dead_files(hdfs: Hdfs, directory: str, wanted: int, topic: str) -> list[StagedFile]:
+def dead_files(hdfs: HdfsClient, directory: str, wanted: int, topic: str) -> list[StagedFile]:
     """The dead-letter files in `directory`, which must hold `wanted` rows together."""
     sizes = {path: entry.size_bytes for path, entry in hdfs.walk(directory) if path.endswith(".parquet")}
     found = [StagedFile(DEAD_HOUR, sizes[count.path], count) for count in count_files(hdfs, sizes)]

@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
-from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, Warehouse
+from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Run = Callable[[argparse.Namespace, Warehouse], list[Any]]
+Run = Callable[[argparse.Namespace, WarehouseOptions], list[Any]]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit code."""
     options = _parser().parse_args(argv)
-    warehouse = Warehouse(
+    warehouse = WarehouseOptions(
         hdfs_url=options.hdfs_url,
         webhdfs_url=options.webhdfs_url,
         bootstrap=options.bootstrap,
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if all(getattr(each, "is_sound", True) for each in results) else 1
 
 
-def _load(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _load(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     if options.dry_run:
         return list(
             api.plan_loads(warehouse, options.topics, until_ms=options.until, accept_gap=options.accept_gap)
@@ -84,12 +84,12 @@ def _load(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
         )
 
 
-def _replay(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _replay(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     with _spark(options) as spark:
         return list(api.replay_topics(spark, warehouse, options.topics, subject=options.subject))
 
 
-def _compact(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _compact(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     hours = options.hour or None
     with _spark(options) as spark:
         return list(
@@ -99,11 +99,11 @@ def _compact(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
         )
 
 
-def _verify(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _verify(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     return list(api.verify_topics(warehouse, options.topics, audit_store=options.audit_store))
 
 
-def _retain(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _retain(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     keep_ms = None if options.keep_hours is None else round(options.keep_hours * HOUR_MS)
     return list(api.retain_topics(warehouse, options.topics, keep_ms=keep_ms))
 

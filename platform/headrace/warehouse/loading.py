@@ -15,14 +15,14 @@ from headrace.warehouse import crash
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
 from headrace.warehouse.counting import distinct_offsets, may_repeat
 from headrace.warehouse.dead import stage_dead
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
-from headrace.warehouse.manifest import DataFile, DeadFile, HourCount, LoadedRange, Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.manifest import DataFile, DeadFile, HourCount, LoadedRange, Manifest, TableState
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
 from headrace.warehouse.schemas import Registries, TopicSchemas, subject_of, topic_schemas, with_writers
-from headrace.warehouse.source.cluster import Cluster
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
+from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST, LATEST, SourceOptions
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reading import read_batches
@@ -61,10 +61,15 @@ class LoadResult:
 
 
 def plan_topic(
-    warehouse: Warehouse, state: State, topic: str, *, until_ms: int | None = None, accept_gap: bool = False
+    warehouse: WarehouseOptions,
+    state: TableState,
+    topic: str,
+    *,
+    until_ms: int | None = None,
+    accept_gap: bool = False,
 ) -> LoadPlan:
     """What a load would do now. Writes nothing."""
-    with Cluster(warehouse.servers, BROKER_TIMEOUT_S) as cluster:
+    with MetadataClient(warehouse.servers, BROKER_TIMEOUT_S) as cluster:
         partitions = sorted(cluster.leaders([topic]))
         earliest = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
         latest = cluster.offsets(dict.fromkeys(partitions, LATEST))
@@ -87,8 +92,8 @@ def plan_topic(
 def load_topic(
     spark: "SparkSession",
     topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
+    warehouse: WarehouseOptions,
+    hdfs: HdfsClient,
     publish: Publish | None,
     *,
     subject: str | None = None,
@@ -121,7 +126,7 @@ def load_topic(
     distinct = distinct_offsets(hdfs, sizes) if may_repeat(groups) else None
     ranges = loaded_ranges(plan.ranges, staged, distinct)
 
-    def rebase(now: State) -> Manifest:
+    def rebase(now: TableState) -> Manifest:
         if now.ends != state.ends:
             raise CommitConflictError(
                 f"{topic}: another load committed the same addresses first; this one is dropped, "
@@ -215,8 +220,8 @@ def _distinct(
 
 def _stage(
     spark: "SparkSession",
-    warehouse: Warehouse,
-    hdfs: Hdfs,
+    warehouse: WarehouseOptions,
+    hdfs: HdfsClient,
     topic: str,
     plan: LoadPlan,
     staging: str,
@@ -278,7 +283,7 @@ def dead_letter_files(paths: TopicPaths, sequence: int, dead: Iterable[StagedFil
     )
 
 
-def _batch_address(warehouse: Warehouse, topic: str, partition: int, address: int, end: int) -> int:
+def _batch_address(warehouse: WarehouseOptions, topic: str, partition: int, address: int, end: int) -> int:
     """The address of the batch that holds `address`: loads begin and end at batches' edges."""
     if address >= end:
         return end

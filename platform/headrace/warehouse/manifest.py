@@ -51,7 +51,7 @@ class LoadedRange:
 
 
 @dataclass(frozen=True)
-class Gap:
+class LoadGap:
     """Addresses that retention had eaten before a load came, stepped over because the operator said so."""
 
     partition: int
@@ -94,7 +94,7 @@ class Manifest:
     committed_ms: int
     warehouse: str
     ranges: tuple[LoadedRange, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LoadGap, ...] = ()
     files: tuple[DataFile, ...] = ()
     dead_files: tuple[DeadFile, ...] = ()
     removed: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ class Manifest:
             )
             return cls(
                 ranges=ranges,
-                gaps=tuple(Gap(**each) for each in raw.pop("gaps")),
+                gaps=tuple(LoadGap(**each) for each in raw.pop("gaps")),
                 files=tuple(DataFile(**each) for each in raw.pop("files")),
                 dead_files=tuple(DeadFile(**each) for each in raw.pop("dead_files")),
                 removed=tuple(raw.pop("removed")),
@@ -145,7 +145,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class State:
+class TableState:
     """What the commit log up to `sequence` adds up to; -1 when it is empty."""
 
     sequence: int = -1
@@ -161,7 +161,7 @@ class State:
     def next_sequence(self) -> int:
         return self.sequence + 1
 
-    def after(self, manifest: Manifest) -> "State":
+    def after(self, manifest: Manifest) -> "TableState":
         """The state with one more change. Raises `ManifestError` where the change doesn't follow."""
         if manifest.sequence != self.next_sequence:
             raise ManifestError(f"manifest {manifest.sequence} can't follow manifest {self.sequence}")
@@ -185,7 +185,7 @@ class State:
         dead = {path: each for path, each in self.dead_files.items() if path not in gone}
         dead.update((each.path, each) for each in manifest.dead_files)
         schema_id = self.schema_id if manifest.schema_id is None else manifest.schema_id
-        return State(manifest.sequence, ends, files, dead, schema_id, changed)
+        return TableState(manifest.sequence, ends, files, dead, schema_id, changed)
 
     def hours(self) -> dict[int, list[DataFile]]:
         """The table's files by hour of event time, in order."""
@@ -208,7 +208,7 @@ class State:
         ).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> "State":
+    def from_json(cls, data: bytes, where: str) -> "TableState":
         try:
             raw: dict[str, Any] = json.loads(data)
             if raw["format"] != FORMAT:
@@ -225,9 +225,9 @@ class State:
             raise ManifestError(f"{where} can't be read: {type(error).__name__}: {error}") from error
 
 
-def fold(manifests: Iterable[Manifest], state: State | None = None) -> State:
+def fold(manifests: Iterable[Manifest], state: TableState | None = None) -> TableState:
     """What these manifests, in order of their sequence, add up to on top of `state`."""
-    state = state or State()
+    state = state or TableState()
     for manifest in manifests:
         state = state.after(manifest)
     return state

@@ -8,7 +8,7 @@ DEFAULT_DATACENTER: Final = "analysis"
 
 
 @dataclass(frozen=True)
-class Warehouse:
+class WarehouseOptions:
     """Where a warehouse's tables lie, and where their records come from."""
 
     hdfs_url: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.warehouse.manifest import Gap
+from headrace.warehouse.manifest import LoadGap
 
 SPLIT_SIZE_MAX_BYTES: Final = 64 << 20
 SPLIT_SIZE_MIN_BYTES: Final = 4 << 20
@@ -18,10 +18,10 @@ class PlanError(Exception):
     """The load can't go on without a decision that isn't its to make."""
 
 
-class GapError(PlanError):
+class LoadGapError(PlanError):
     """Unread addresses are gone from the brokers."""
 
-    def __init__(self, topic: str, gaps: list[Gap]) -> None:
+    def __init__(self, topic: str, gaps: list[LoadGap]) -> None:
         self.gaps = gaps
         listed = "; ".join(
             f"partition {gap.partition}: addresses {gap.from_address} to {gap.to_address}" for gap in gaps
@@ -58,7 +58,7 @@ class LoadPlan:
 
     topic: str
     ranges: tuple[PlannedRange, ...]
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LoadGap, ...] = ()
 
     @property
     def size(self) -> int:
@@ -82,11 +82,11 @@ def plan_load(
 ) -> LoadPlan:
     """From where each partition's load stands (`loaded`; a new partition starts at its earliest) to its end.
 
-    `until` may name an earlier end for some partitions. Raises `GapError` where a partition now begins
+    `until` may name an earlier end for some partitions. Raises `LoadGapError` where a partition now begins
     after what is loaded and `accept_gap` isn't said, `LogWentBackError` where it ends before.
     """
     ranges: list[PlannedRange] = []
-    gaps: list[Gap] = []
+    gaps: list[LoadGap] = []
     for partition in sorted(latest):
         first, end = earliest[partition], latest[partition]
         start = loaded.get(partition, first)
@@ -98,13 +98,13 @@ def plan_load(
                 "name or root"
             )
         if first > start:
-            gaps.append(Gap(partition, start, first, gap_reason))
+            gaps.append(LoadGap(partition, start, first, gap_reason))
             start = first
         end = min(end, (until or {}).get(partition, end))
         if end > start:
             ranges.append(PlannedRange(partition, start, end))
     if gaps and not accept_gap:
-        raise GapError(topic, gaps)
+        raise LoadGapError(topic, gaps)
     return LoadPlan(topic, tuple(ranges), tuple(gaps))
 
 

@@ -19,11 +19,11 @@ from headrace.warehouse.decode import (
     TIMESTAMP_COLUMN,
     table_rows,
 )
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.loading import LoadError, data_files, dead_letter_files
-from headrace.warehouse.manifest import HourCount, LoadedRange, Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.manifest import HourCount, LoadedRange, Manifest, TableState
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.schemas import Registries, TopicSchemas, subject_of, topic_schemas, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
 from headrace.warehouse.stage import StagedFile, staged_files, write_hours
@@ -46,8 +46,8 @@ class ReplayResult:
 def replay_topic(
     spark: "SparkSession",
     topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
+    warehouse: WarehouseOptions,
+    hdfs: HdfsClient,
     publish: Publish | None,
     *,
     subject: str | None = None,
@@ -83,7 +83,7 @@ def replay_topic(
                 f"{topic}: {wanted} dead letters became {rows} rows and {still_dead} dead letters"
             )
 
-        def rebase(now: State) -> Manifest:
+        def rebase(now: TableState) -> Manifest:
             removed = tuple(each.path for each in old)
             if any(path not in now.dead_files for path in removed):
                 raise CommitConflictError(f"{topic}: another replay came first; nothing changed")
@@ -110,7 +110,7 @@ def replay_topic(
     return ReplayResult(topic, manifest.sequence, rows, still_dead, manifest.hours())
 
 
-def replayed_ranges(now: State, alive: Sequence[StagedFile]) -> tuple[LoadedRange, ...]:
+def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[LoadedRange, ...]:
     """What the audit is told: no new addresses, but dead letters that have become rows. Pure."""
     counts: dict[int, dict[int, list[int]]] = {}
     for group in (group for each in alive for group in each.count.groups):
@@ -135,7 +135,7 @@ def _letters(spark: "SparkSession", urls: Sequence[str]) -> "DataFrame":
     return letters.drop("reason", SCHEMA_ID_COLUMN).withColumnsRenamed(names)
 
 
-def _schemas(raw: "DataFrame", topic: str, warehouse: Warehouse, subject: str | None) -> TopicSchemas:
+def _schemas(raw: "DataFrame", topic: str, warehouse: WarehouseOptions, subject: str | None) -> TopicSchemas:
     ids = {row.schemaId for row in unframed(raw).select("schemaId").distinct().collect()}
     with Registries(warehouse.registry_url) as registries:
         schemas = topic_schemas(subject or subject_of(topic), registries)

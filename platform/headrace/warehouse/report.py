@@ -14,7 +14,7 @@ from headrace.audit.records import (
     LoadReport,
 )
 from headrace.warehouse.manifest import Manifest
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 
 SERVICE = "warehouse"
 
@@ -47,7 +47,7 @@ def load_report(manifest: Manifest) -> LoadReport | None:
 
 
 @contextmanager
-def publishing(warehouse: Warehouse) -> Iterator[Callable[[Manifest], None] | None]:
+def publishing(warehouse: WarehouseOptions) -> Iterator[Callable[[Manifest], None] | None]:
     """How to tell the audit of a manifest; None where this warehouse doesn't. Connects when first needed."""
     if not warehouse.audit:
         yield None

@@ -10,10 +10,10 @@ from typing import Final
 
 from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish, Unfinished
-from headrace.warehouse.hdfs.client import Entry, Hdfs
+from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
-from headrace.warehouse.manifest import Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.manifest import Manifest, TableState
+from headrace.warehouse.options import WarehouseOptions
 
 ORPHAN_AGE_MS: Final = 24 * HOUR_MS
 """A staging directory without a manifest that nobody has touched for so long belongs to a dead run."""
@@ -34,7 +34,7 @@ class RetainResult:
     """Change ids whose removed files were deleted for good."""
 
 
-def expired(state: State, before_ms: int) -> dict[int, list[str]]:
+def expired(state: TableState, before_ms: int) -> dict[int, list[str]]:
     """The files of hours that were over before `before_ms`, by hour. Pure."""
     return {
         hour_ms: [each.path for each in files]
@@ -50,15 +50,15 @@ def orphans(unfinished: Iterable[Unfinished], now_ms: int, age_ms: int) -> list[
     ]
 
 
-def old_enough(entries: Iterable[Entry], now_ms: int, age_ms: int) -> list[str]:
+def old_enough(entries: Iterable[FileStatus], now_ms: int, age_ms: int) -> list[str]:
     """Names of what hasn't changed for `age_ms`. Pure."""
     return [each.name for each in entries if each.modified_ms + age_ms <= now_ms]
 
 
 def retain_topic(
     topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
+    warehouse: WarehouseOptions,
+    hdfs: HdfsClient,
     publish: Publish | None,
     *,
     keep_ms: int | None = None,
@@ -83,7 +83,7 @@ def retain_topic(
         removed = tuple(path for files in gone.values() for path in files)
         hdfs.makedirs(paths.staged(change_id))
 
-        def rebase(now: State) -> Manifest:
+        def rebase(now: TableState) -> Manifest:
             if any(path not in now.files for path in removed):
                 raise CommitConflictError(f"{topic}: another change came first; nothing changed, repeat it")
             return Manifest(
@@ -117,7 +117,7 @@ def retain_topic(
     )
 
 
-def _delete_if_empty(hdfs: Hdfs, directory: str) -> None:
+def _delete_if_empty(hdfs: HdfsClient, directory: str) -> None:
     # The hour, then its day, month and year: as far up as nothing else is there.
     for _ in range(4):
         if hdfs.entries(directory) or not hdfs.delete_empty(directory):

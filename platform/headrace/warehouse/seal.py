@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
-from headrace.warehouse.manifest import ManifestError, State
+from headrace.warehouse.manifest import ManifestError, TableState
 from headrace.warehouse.options import DEFAULT_ROOT
 
 FORMAT: Final = 1
@@ -89,7 +89,7 @@ def seal_hours(
     """`seal_hour` for several hours, whose proofs are given; what the table holds is read once for all."""
     if not proofs:
         return {}
-    with Hdfs(webhdfs_url, user=user) as hdfs:
+    with HdfsClient(webhdfs_url, user=user) as hdfs:
         log = CommitLog(hdfs, TopicPaths(root, topic))
         found: dict[int, Seal] = {}
         for _ in range(ATTEMPTS_MAX):
@@ -115,7 +115,7 @@ def seal_hours(
     raise NotSealedError(f"{topic}, {left}: others sealed it {ATTEMPTS_MAX} times meanwhile; repeat")
 
 
-def seals(hdfs: Hdfs, paths: TopicPaths, *, only: Collection[int] | None = None) -> dict[int, Seal]:
+def seals(hdfs: HdfsClient, paths: TopicPaths, *, only: Collection[int] | None = None) -> dict[int, Seal]:
     """The latest seal of every sealed hour, or of these, by hour."""
     found: dict[int, tuple[int, str]] = {}
     for hour_ms, version, name in _names(hdfs, paths):
@@ -142,12 +142,12 @@ def due_hours(
     """Hours that are over since `grace_ms`, hold rows, and changed since they were sealed, if ever; in
     order.
     """
-    with Hdfs(webhdfs_url, user=user) as hdfs:
+    with HdfsClient(webhdfs_url, user=user) as hdfs:
         paths = TopicPaths(root, topic)
         return due(CommitLog(hdfs, paths).state(), seals(hdfs, paths), now_ms, grace_ms)
 
 
-def due(state: State, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) -> list[int]:
+def due(state: TableState, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) -> list[int]:
     """`due_hours`, decided. Pure."""
     return [
         hour_ms
@@ -156,13 +156,13 @@ def due(state: State, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) ->
     ]
 
 
-def is_stale(state: State, seal: Seal | None, hour_ms: int) -> bool:
+def is_stale(state: TableState, seal: Seal | None, hour_ms: int) -> bool:
     """Whether the hour has changed since this seal (or never had one)."""
     return seal is None or seal.sequence < state.changed.get(hour_ms, -1)
 
 
 def _seal(
-    state: State, topic: str, hour_ms: int, latest: Seal | None, proof: Mapping[str, Any], now_ms: int
+    state: TableState, topic: str, hour_ms: int, latest: Seal | None, proof: Mapping[str, Any], now_ms: int
 ) -> Seal:
     files = state.hours().get(hour_ms, [])
     return Seal(
@@ -178,7 +178,7 @@ def _seal(
     )
 
 
-def _put(hdfs: Hdfs, paths: TopicPaths, seal: Seal) -> bool:
+def _put(hdfs: HdfsClient, paths: TopicPaths, seal: Seal) -> bool:
     """Writes a seal where no other has its version; False if one has."""
     staged = f"{paths.sealed}/_{hour_name(seal.hour_ms)}.{seal.sealed_ms}.tmp"
     hdfs.write(staged, seal.to_json(), overwrite=True)
@@ -188,7 +188,7 @@ def _put(hdfs: Hdfs, paths: TopicPaths, seal: Seal) -> bool:
     return False
 
 
-def _names(hdfs: Hdfs, paths: TopicPaths) -> list[tuple[int, int, str]]:
+def _names(hdfs: HdfsClient, paths: TopicPaths) -> list[tuple[int, int, str]]:
     found: list[tuple[int, int, str]] = []
     for entry in hdfs.entries(paths.sealed):
         hour, _, rest = entry.name.partition(".v")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.warehouse.counting import FileCount, count_files
 from headrace.warehouse.decode import HOUR_COLUMN, table_rows
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsNoTargetError, explain
 from headrace.warehouse.layout import DEAD_HOUR
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import PlannedRange, split_count
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.options import LOAD_COLUMNS, format_offsets
@@ -73,8 +73,8 @@ def source_frame(
 
 def stage_load(
     spark: "SparkSession",
-    warehouse: Warehouse,
-    hdfs: Hdfs,
+    warehouse: WarehouseOptions,
+    hdfs: HdfsClient,
     topic: str,
     ranges: Sequence[PlannedRange],
     schemas: TopicSchemas,
@@ -88,7 +88,7 @@ def stage_load(
     write_hours(table_rows(source, schemas).coalesce(parts), warehouse, hdfs, directory)
 
 
-def write_hours(rows: "DataFrame", warehouse: Warehouse, hdfs: Hdfs, directory: str) -> None:
+def write_hours(rows: "DataFrame", warehouse: WarehouseOptions, hdfs: HdfsClient, directory: str) -> None:
     """Write rows with an hour column below `directory`, one directory an hour; what was there is replaced."""
     try:
         rows.write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(warehouse.url(directory))
@@ -99,7 +99,7 @@ def write_hours(rows: "DataFrame", warehouse: Warehouse, hdfs: Hdfs, directory: 
         raise
 
 
-def staged_files(hdfs: Hdfs, directory: str) -> list[StagedFile]:
+def staged_files(hdfs: HdfsClient, directory: str) -> list[StagedFile]:
     """What lies in the path `directory` that `write_hours` wrote, counted from the files themselves."""
     sizes = {path: entry.size_bytes for path, entry in hdfs.walk(directory) if path.endswith(".parquet")}
     return [

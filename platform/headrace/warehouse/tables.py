@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.decode import ADDRESS_COLUMNS
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_of, parse_hour
 from headrace.warehouse.manifest import DataFile
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.schemas import Registries, SchemasError
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ class NoSuchTableError(Exception):
 
 
 def read(
-    spark: "SparkSession", topic: str, hours: Hours = None, *, warehouse: Warehouse, by_schema: bool = True
+    spark: "SparkSession",
+    topic: str,
+    hours: Hours = None,
+    *,
+    warehouse: WarehouseOptions,
+    by_schema: bool = True,
 ) -> "DataFrame":
     """The rows of a topic, of all hours or of these (`"2026-11-20T18"`, or the beginning in ms).
 
@@ -45,7 +50,7 @@ def read(
         if hours is None
         else {hour_of(each) if isinstance(each, int) else parse_hour(each) for each in hours}
     )
-    with Hdfs(warehouse.webhdfs_url, user=warehouse.user, patience_s=warehouse.patience_s) as hdfs:
+    with HdfsClient(warehouse.webhdfs_url, user=warehouse.user, patience_s=warehouse.patience_s) as hdfs:
         log = CommitLog(hdfs, TopicPaths(warehouse.root, topic))
         unfinished = _wait_until_finished(log)
         files = [
@@ -84,7 +89,7 @@ def renames(newest: str, older: str) -> dict[str, str]:
 
 
 def _with_newest_columns(
-    spark: "SparkSession", warehouse: Warehouse, files: Sequence[tuple[DataFile, str]], newest_id: int
+    spark: "SparkSession", warehouse: WarehouseOptions, files: Sequence[tuple[DataFile, str]], newest_id: int
 ) -> "DataFrame":
     by_schema: dict[int, list[str]] = {}
     for each, path in files:
@@ -124,7 +129,7 @@ def _wait_until_finished(log: CommitLog) -> set[str]:
         time.sleep(0.2)
 
 
-def _where(hdfs: Hdfs, each: DataFile, unfinished: set[str]) -> str:
+def _where(hdfs: HdfsClient, each: DataFile, unfinished: set[str]) -> str:
     """Where the file lies: in its place, or still staged if whoever committed it died before moving it."""
     change_id = each.staged.split("/_staging/")[-1].split("/")[0]
     if change_id in unfinished and hdfs.status(each.path) is None:

@@ -19,10 +19,10 @@ from headrace.warehouse.counting import (
     distinct_offsets,
     may_repeat,
 )
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name
-from headrace.warehouse.manifest import Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.manifest import Manifest, TableState
+from headrace.warehouse.options import WarehouseOptions
 
 PROBLEMS_MAX: Final = 1000
 
@@ -44,7 +44,7 @@ class VerifyResult:
 
 
 def verify_topic(
-    topic: str, warehouse: Warehouse, hdfs: Hdfs, *, audit_store: str | None = None
+    topic: str, warehouse: WarehouseOptions, hdfs: HdfsClient, *, audit_store: str | None = None
 ) -> VerifyResult:
     """Recount a topic. `audit_store` is the URL of the audit's store; None compares no audit."""
     paths = TopicPaths(warehouse.root, topic)
@@ -94,7 +94,7 @@ def loaded_hours(manifests: Iterable[Manifest]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def _strange_files(state: State, present: Mapping[str, int]) -> list[str]:
+def _strange_files(state: TableState, present: Mapping[str, int]) -> list[str]:
     strange = [f"{path} is in no manifest" for path in sorted(present) if path not in state.files]
     resized = [
         f"{path} has {present[path]} bytes, its manifest says {each.size_bytes}"
@@ -104,7 +104,7 @@ def _strange_files(state: State, present: Mapping[str, int]) -> list[str]:
     return strange + resized
 
 
-def _repeated(hdfs: Hdfs, counts: Iterable[FileCount], sizes: Mapping[str, int]) -> list[str]:
+def _repeated(hdfs: HdfsClient, counts: Iterable[FileCount], sizes: Mapping[str, int]) -> list[str]:
     groups = [group for each in counts for group in each.groups]
     problems = [
         f"{each.path} holds {each.rows - each.distinct_offsets} rows of partition {each.partition} "

@@ -121,9 +121,9 @@ def registry_of(what: str, topics: list[str]) -> Trouble:
 
 def of_warehouse(webhdfs_url: str) -> Holdings:
     """What HDFS holds. Raises `HdfsError`."""
-    from headrace.warehouse.hdfs.client import Hdfs
+    from headrace.warehouse.hdfs.client import HdfsClient
 
-    with Hdfs(webhdfs_url, patience_s=PATIENCE_S) as hdfs:
+    with HdfsClient(webhdfs_url, patience_s=PATIENCE_S) as hdfs:
         files, size_bytes = hdfs.usage("/")
     return Holdings(size_bytes, f"in {files:,} file{'s' if files != 1 else ''} of HDFS")
 

@@ -1,6 +1,6 @@
 """Loads as resources: that a topic is loaded into HDFS, when, how complete, and who answers for it.
 
-Owns the way to the agent of the host that runs Airflow. What a load may say is `warehouse.load_plan`'s.
+Owns the way to the agent of the host that runs Airflow. What a load may say is `warehouse.schedule`'s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.provider.values import (
     is_known,
     plain,
 )
-from headrace.warehouse.load_plan import DEFAULTS, FIELDS, LoadPlanError, plan_of
+from headrace.warehouse.schedule import DEFAULTS, FIELDS, LoadScheduleError, parse_schedule
 
 if TYPE_CHECKING:
     from headrace.agent.client import AgentClient
@@ -96,8 +96,8 @@ class Load(Resource):
             known["owner"] = "not known yet"
         topic = config.get("topic")
         try:
-            plan_of(topic if isinstance(topic, str) else "topic", known)
-        except LoadPlanError as error:
+            parse_schedule(topic if isinstance(topic, str) else "topic", known)
+        except LoadScheduleError as error:
             name = error.field or "topic"
             return [Trouble(f"{name} cannot be so", f"Of a load, {error}.", (name,))]
         return []

@@ -7,7 +7,7 @@ repeated call means when an answer was lost. Knows no path of the warehouse.
 import getpass
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -38,7 +38,7 @@ _BLOCK_SIZE_BYTES: Final = 128 << 20
 _T = TypeVar("_T")
 
 
-class Entry(NamedTuple):
+class FileStatus(NamedTuple):
     """One file or directory."""
 
     name: str
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     modified_ms: int
 
 
-class Hdfs:
+class HdfsClient:
     """One HDFS, asked over WebHDFS.
 
     Every call raises a child of `HdfsError`. Trouble that passes by itself (NameNode restarting, safe
@@ -77,7 +77,7 @@ class Hdfs:
     def close(self) -> None:
         self._session.close()
 
-    def __enter__(self) -> "Hdfs":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +112,7 @@ class Hdfs:
                 raise HdfsUnreachableError(f"{reason} (waited {timeout_s:.0f} s)")
             self._sleep(0.2)
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FileStatus]:
         """What is in the directory, by name; empty if it isn't there."""
         try:
             found = self._call(f"list {path}", lambda: self._client.list(path, status=True))
@@ -120,9 +120,9 @@ class Hdfs:
             return []
         return sorted(_entry(name, status) for name, status in found)
 
-    def walk(self, path: str) -> list[tuple[str, Entry]]:
+    def walk(self, path: str) -> list[tuple[str, FileStatus]]:
         """Every file below `path`, each with its full path."""
-        files: list[tuple[str, Entry]] = []
+        files: list[tuple[str, FileStatus]] = []
         for entry in self.entries(path):
             full = f"{path.rstrip('/')}/{entry.name}"
             files.extend(self.walk(full) if entry.is_dir else [(full, entry)])
@@ -136,7 +136,7 @@ class Hdfs:
             return 0, 0
         return int(found["fileCount"]), int(found["length"])
 
-    def status(self, path: str) -> Entry | None:
+    def status(self, path: str) -> FileStatus | None:
         """The file or directory itself, or None if it isn't there."""
         found = self._call(f"look at {path}", lambda: self._client.status(path, strict=False))
         return None if found is None else _entry(path.rsplit("/", 1)[-1], found)
@@ -248,5 +248,7 @@ class Hdfs:
         return None if asked == urlsplit(self.url).netloc else asked
 
 
-def _entry(name: str, status: dict[str, Any]) -> Entry:
-    return Entry(name, status["type"] == "DIRECTORY", int(status["length"]), int(status["modificationTime"]))
+def _entry(name: str, status: dict[str, Any]) -> FileStatus:
+    return FileStatus(
+        name, status["type"] == "DIRECTORY", int(status["length"]), int(status["modificationTime"])
+    )

@@ -24,7 +24,7 @@ _LENGTH: Final = struct.Struct(">i")
 Address = tuple[str, int]
 
 
-class Connection:
+class SourceConnection:
     """One TCP connection. Any failure is an `OSError` or a `WireError`; then close it and open another."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:

@@ -27,7 +27,7 @@ class BrokersUnreachableError(SourceError):
     retriable = True
 
 
-class UnknownTopicError(SourceError):
+class NoSuchTopicError(SourceError):
     """The cluster has no such topic or partition."""
 
 

@@ -58,7 +58,7 @@ Where = Literal["earliest", "latest"] | dict[Partition, int]
 
 
 @dataclass(frozen=True)
-class Position:
+class ReadBoundary:
     """Where a read begins or ends. `timestamps_ms` (a value, or one a partition) wins over `offsets`."""
 
     offsets: Where
@@ -73,8 +73,8 @@ class SourceOptions:
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     partitions: tuple[Partition, ...] = ()
-    start: Position = field(default_factory=lambda: Position("earliest"))
-    end: Position = field(default_factory=lambda: Position("latest"))
+    start: ReadBoundary = field(default_factory=lambda: ReadBoundary("earliest"))
+    end: ReadBoundary = field(default_factory=lambda: ReadBoundary("latest"))
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     include_headers: bool = False
@@ -176,7 +176,9 @@ def format_offsets(offsets: Mapping[Partition, int]) -> str:
     return json.dumps(data)
 
 
-def _positions(given: Mapping[str, str], streaming: bool, for_schema: bool) -> tuple[Position, Position]:
+def _positions(
+    given: Mapping[str, str], streaming: bool, for_schema: bool
+) -> tuple[ReadBoundary, ReadBoundary]:
     ends = [
         name for name in ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp") if name in given
     ]
@@ -204,7 +206,7 @@ def _positions(given: Mapping[str, str], streaming: bool, for_schema: bool) -> t
     return start, end
 
 
-def _position(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"]) -> Position:
+def _position(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"]) -> ReadBoundary:
     timestamps: int | dict[Partition, int] | None = None
     if f"{which}timestamp" in given:
         timestamps = _number(f"{which}Timestamp", given[f"{which}timestamp"])
@@ -212,10 +214,10 @@ def _position(given: Mapping[str, str], which: str, default: Literal["earliest",
         timestamps = parse_offsets(given[f"{which}offsetsbytimestamp"])
     text = given.get(f"{which}offsets", default).strip()
     if text.lower() == "earliest":
-        return Position("earliest", timestamps)
+        return ReadBoundary("earliest", timestamps)
     if text.lower() == "latest":
-        return Position("latest", timestamps)
-    return Position(parse_offsets(text), timestamps)
+        return ReadBoundary("latest", timestamps)
+    return ReadBoundary(parse_offsets(text), timestamps)
 
 
 def _topics(text: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from headrace.warehouse.source.reading import read_batches
 from headrace.warehouse.source.resolve import resolve_ranges
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -85,9 +85,9 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[InputPartition]:
         # What plans a read is not what executors import.
-        from headrace.warehouse.source.cluster import Cluster
+        from headrace.warehouse.source.metadata import MetadataClient
 
-        with Cluster(self.options.bootstrap, self.options.request_timeout_ms / 1000) as cluster:
+        with MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000) as cluster:
             ranges = resolve_ranges(cluster, self.options)
             planned = plan_parts(cluster, ranges, self.options)
         # An empty list would become one partition of None, which read() could not tell from a mistake.
@@ -98,7 +98,9 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         return read_range(partition, self.options, self.schema)
 
 
-def plan_parts(cluster: "Cluster", ranges: Sequence[Range], options: SourceOptions) -> list[InputPartition]:
+def plan_parts(
+    cluster: "MetadataClient", ranges: Sequence[Range], options: SourceOptions
+) -> list[InputPartition]:
     """The ranges cut into tasks, each with its leader."""
     parts = split(ranges, options.min_partitions or 1)
     leaders = cluster.leaders({part.topic for part in parts}) if parts else {}

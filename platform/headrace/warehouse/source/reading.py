@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from headrace.warehouse.source.connection import Address, Connection, fetch_frame, fetched_partition
+from headrace.warehouse.source.connection import Address, SourceConnection, fetch_frame, fetched_partition
 from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, SourceError
 from headrace.warehouse.source.options import EARLIEST, RETRY_PAUSE_MS, SourceOptions
 from headrace.warehouse.source.ranges import Range
@@ -17,7 +17,7 @@ from headrace.wire.errors import ErrorCode, ProtocolError, WireError
 from headrace.wire.primitives import Buffer
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 REQUEST_SIZE_MIN_BYTES: Final = 256 << 10
 
@@ -51,7 +51,7 @@ def read_batches(
         while position < part.to_offset:
             connection = None
             try:
-                connection = Connection(leader or brokers.leader(part), timeout_s)
+                connection = SourceConnection(leader or brokers.leader(part), timeout_s)
                 for batch in _stream(connection, part, position, options):
                     if batch is None:
                         return
@@ -93,7 +93,7 @@ class _Brokers:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._asked: Cluster | None = None
+        self._asked: MetadataClient | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -108,18 +108,20 @@ class _Brokers:
     def earliest(self, part: Range) -> int:
         return self._cluster().offsets({(part.topic, part.partition): EARLIEST})[part.topic, part.partition]
 
-    def _cluster(self) -> "Cluster":
+    def _cluster(self) -> "MetadataClient":
         if self._asked is None:
             # Costs a fifth of a second to import.
-            from headrace.warehouse.source.cluster import Cluster
+            from headrace.warehouse.source.metadata import MetadataClient
 
             timeout_s = self._options.request_timeout_ms / 1000
-            self._asked = Cluster(self._options.bootstrap, timeout_s, clock=self._clock, sleep=self._sleep)
+            self._asked = MetadataClient(
+                self._options.bootstrap, timeout_s, clock=self._clock, sleep=self._sleep
+            )
         return self._asked
 
 
 def _stream(
-    connection: Connection, part: Range, position: int, options: SourceOptions
+    connection: SourceConnection, part: Range, position: int, options: SourceOptions
 ) -> Iterator[Batch | None]:
     """Batches over one connection, until the range's end or an answer without any.
 

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 
 from headrace.warehouse.source.errors import (
     DataLossError,
+    NoSuchTopicError,
     OptionError,
     PartitionsMismatchError,
     StartAfterEndError,
-    UnknownTopicError,
 )
-from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, Position, SourceOptions
+from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, ReadBoundary, SourceOptions
 from headrace.warehouse.source.ranges import Range
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 
-def partitions_of(cluster: "Cluster", options: SourceOptions) -> list[Partition]:
+def partitions_of(cluster: "MetadataClient", options: SourceOptions) -> list[Partition]:
     """The partitions that `subscribe`, `subscribePattern` or `assign` means now."""
     if options.partitions:
         present = cluster.leaders({topic for topic, _ in options.partitions})
         missing = [each for each in options.partitions if each not in present]
         if missing:
-            raise UnknownTopicError(f"topic {missing[0][0]!r} has no partition {missing[0][1]}")
+            raise NoSuchTopicError(f"topic {missing[0][0]!r} has no partition {missing[0][1]}")
         return sorted(options.partitions)
     topics: Iterable[str] = options.topics
     if options.topic_pattern is not None:
@@ -37,7 +37,7 @@ def partitions_of(cluster: "Cluster", options: SourceOptions) -> list[Partition]
     return sorted(cluster.leaders(topics))
 
 
-def resolve_ranges(cluster: "Cluster", options: SourceOptions) -> list[Range]:
+def resolve_ranges(cluster: "MetadataClient", options: SourceOptions) -> list[Range]:
     """What a batch read reads: one range a partition, empty ones too."""
     partitions = partitions_of(cluster, options)
     earliest = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
@@ -56,9 +56,9 @@ def resolve_ranges(cluster: "Cluster", options: SourceOptions) -> list[Range]:
 
 
 def resolve(
-    cluster: "Cluster",
+    cluster: "MetadataClient",
     partitions: list[Partition],
-    position: Position,
+    position: ReadBoundary,
     options: SourceOptions,
     earliest: dict[Partition, int],
     latest: dict[Partition, int],
@@ -111,7 +111,7 @@ def check_end(partition: Partition, end: int, latest: int, fail_on_data_loss: bo
 
 
 def _by_timestamp(
-    cluster: "Cluster",
+    cluster: "MetadataClient",
     partitions: list[Partition],
     timestamps_ms: int | dict[Partition, int],
     options: SourceOptions,

@@ -24,7 +24,7 @@ from headrace.warehouse.source.reader import RangePartition, plan_parts, read_ra
 from headrace.warehouse.source.resolve import partitions_of, resolve
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 Offsets = dict[str, dict[str, int]]
 
@@ -82,10 +82,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         assert isinstance(partition, RangePartition)
         return read_range(partition, self.options, self.schema)
 
-    def _cluster(self) -> "Cluster":
-        from headrace.warehouse.source.cluster import Cluster
+    def _cluster(self) -> "MetadataClient":
+        from headrace.warehouse.source.metadata import MetadataClient
 
-        return Cluster(self.options.bootstrap, self.options.request_timeout_ms / 1000)
+        return MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000)
 
     def _latest(self) -> dict[Partition, int]:
         with self._cluster() as cluster:

@@ -21,7 +21,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION_MAX: Final = timedelta(days=3660)
 
 
-class LoadPlanError(ValueError):
+class LoadScheduleError(ValueError):
     """A plan that cannot be; `field` is None for the topic's name. The message, one line, names the value."""
 
     def __init__(self, field: str | None, message: str) -> None:
@@ -30,7 +30,7 @@ class LoadPlanError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPlan:
+class LoadSchedule:
     """How one topic is loaded.
 
     `schedule` is a cron expression in UTC, or None for loads by hand only. `output` is the warehouse's root
@@ -55,7 +55,7 @@ class TopicPlan:
 
 
 _DURATIONS: Final = ("grace", "audit_delay", "audit_wait", "retention", "retry_delay")
-FIELDS: Final = tuple(field.name for field in fields(TopicPlan) if field.name != "topic")
+FIELDS: Final = tuple(field.name for field in fields(LoadSchedule) if field.name != "topic")
 
 
 def _text(duration: timedelta) -> str:
@@ -66,52 +66,52 @@ def _text(duration: timedelta) -> str:
 
 DEFAULTS: Final[Mapping[str, Any]] = {
     field.name: _text(field.default) if isinstance(field.default, timedelta) else field.default
-    for field in fields(TopicPlan)
+    for field in fields(LoadSchedule)
     if field.name not in ("topic", "owner")
 }
 """What a plan says for a field that is left out, as it would be written."""
 
 
-def plan_of(topic: str, said: Mapping[str, Any]) -> TopicPlan:
-    """The plan of a topic, of fields as they are written (`grace: 10m`). Raises `LoadPlanError`."""
+def parse_schedule(topic: str, said: Mapping[str, Any]) -> LoadSchedule:
+    """The plan of a topic, of fields as they are written (`grace: 10m`). Raises `LoadScheduleError`."""
     if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
-        raise LoadPlanError(
+        raise LoadScheduleError(
             None, "no name for a topic; Kafka allows letters, digits, '.', '_' and '-', up to 200 of them"
         )
     for name in said:
         if name not in FIELDS:
-            raise LoadPlanError(name, f"unknown field {name!r}; known are {', '.join(FIELDS)}")
+            raise LoadScheduleError(name, f"unknown field {name!r}; known are {', '.join(FIELDS)}")
     values = dict(said)
     for name in _DURATIONS:
         if name in values and not (name == "retention" and values[name] is None):
             values[name] = _duration(values[name], name)
     owner = values.get("owner")
     if not isinstance(owner, str) or not owner.strip():
-        raise LoadPlanError("owner", "owner is missing; say whom to ask about this topic")
-    plan = TopicPlan(topic=topic, **values)
+        raise LoadScheduleError("owner", "owner is missing; say whom to ask about this topic")
+    plan = LoadSchedule(topic=topic, **values)
     _check(plan)
     return plan
 
 
-def _check(plan: TopicPlan) -> None:
+def _check(plan: LoadSchedule) -> None:
     # Whoever needs the defaults alone, such as Terraform's provider at each start, does without.
     from croniter import croniter
 
     schedule = plan.schedule
     if schedule is not None and not (isinstance(schedule, str) and croniter.is_valid(schedule)):
-        raise LoadPlanError(
+        raise LoadScheduleError(
             "schedule",
             f"schedule {schedule!r} is not a cron expression such as '*/10 * * * *', "
             "nor null for loads by hand",
         )
     if not isinstance(plan.output, str) or not plan.output.startswith("/") or ".." in plan.output.split("/"):
-        raise LoadPlanError(
+        raise LoadScheduleError(
             "output", f"output {plan.output!r} is not an absolute HDFS directory such as /data"
         )
     completeness = plan.completeness
     is_number = isinstance(completeness, int | float) and not isinstance(completeness, bool)
     if not is_number or not 0.0 < completeness <= 1.0:
-        raise LoadPlanError(
+        raise LoadScheduleError(
             "completeness",
             f"completeness {completeness!r} is not a share above 0 and up to 1.0 (every event)",
         )
@@ -120,14 +120,16 @@ def _check(plan: TopicPlan) -> None:
         or isinstance(plan.retries, bool)
         or not 0 <= plan.retries <= RETRIES_MAX
     ):
-        raise LoadPlanError("retries", f"retries {plan.retries!r} is not a number from 0 to {RETRIES_MAX}")
+        raise LoadScheduleError(
+            "retries", f"retries {plan.retries!r} is not a number from 0 to {RETRIES_MAX}"
+        )
 
 
 def _duration(value: object, name: str) -> timedelta:
     match = DURATION_PATTERN.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise LoadPlanError(name, f"{name}: {value!r} is not a duration such as 30s, 10m, 6h or 90d")
+        raise LoadScheduleError(name, f"{name}: {value!r} is not a duration such as 30s, 10m, 6h or 90d")
     duration = timedelta(seconds=min(int(match[1]), 10**12) * _SECONDS[match[2]])
     if duration > DURATION_MAX:
-        raise LoadPlanError(name, f"{name}: {value} is over the limit of {DURATION_MAX.days}d")
+        raise LoadScheduleError(name, f"{name}: {value} is over the limit of {DURATION_MAX.days}d")
     return duration

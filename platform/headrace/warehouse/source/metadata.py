@@ -16,8 +16,8 @@ from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from headrace.warehouse.source.connection import CLIENT_ID, Address, Connection
-from headrace.warehouse.source.errors import BrokersUnreachableError, UnknownTopicError
+from headrace.warehouse.source.connection import CLIENT_ID, Address, SourceConnection
+from headrace.warehouse.source.errors import BrokersUnreachableError, NoSuchTopicError
 from headrace.warehouse.source.options import RETRY_PAUSE_MS, Partition
 from headrace.wire.errors import ErrorCode, ProtocolError
 from headrace.wire.messages import decode_response, encode_request
@@ -25,7 +25,7 @@ from headrace.wire.messages import decode_response, encode_request
 _T = TypeVar("_T")
 
 
-class Cluster:
+class MetadataClient:
     """A cluster, asked as any consumer asks.
 
     What passes by itself is asked again until `timeout_s` is over.
@@ -43,7 +43,7 @@ class Cluster:
         self._timeout_s = timeout_s
         self._clock = clock
         self._sleep = sleep
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, SourceConnection] = {}
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -61,7 +61,7 @@ class Cluster:
     def leaders(self, topics: Iterable[str] | None) -> dict[Partition, Address]:
         """Where the leader of every partition of these topics is (None: of all).
 
-        Raises `UnknownTopicError`.
+        Raises `NoSuchTopicError`.
         """
         wanted = None if topics is None else tuple(topics)
         return self._patiently(
@@ -82,9 +82,9 @@ class Cluster:
             return {}
         return self._patiently("ask for offsets", lambda: self._offsets(wanted))
 
-    def connect(self, address: Address) -> Connection:
+    def connect(self, address: Address) -> SourceConnection:
         """A connection of the caller's own, for fetching."""
-        return Connection(address, self._timeout_s)
+        return SourceConnection(address, self._timeout_s)
 
     def _leaders(self, topics: tuple[str, ...] | None) -> dict[Partition, Address]:
         asked = (
@@ -103,7 +103,7 @@ class Cluster:
         for topic in response.topics:
             code = ErrorCode(topic.error_code)
             if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise UnknownTopicError(f"there is no topic {topic.name!r} at {self._names()}")
+                raise NoSuchTopicError(f"there is no topic {topic.name!r} at {self._names()}")
             if code is not ErrorCode.NONE:
                 raise ProtocolError(code, f"topic {topic.name}")
             for partition in topic.partitions:
@@ -120,7 +120,7 @@ class Cluster:
         by_leader: dict[Address, list[Partition]] = {}
         for partition in wanted:
             if partition not in leaders:
-                raise UnknownTopicError(f"topic {partition[0]!r} has no partition {partition[1]}")
+                raise NoSuchTopicError(f"topic {partition[0]!r} has no partition {partition[1]}")
             by_leader.setdefault(leaders[partition], []).append(partition)
         found: dict[Partition, int] = {}
         for address, partitions in by_leader.items():
