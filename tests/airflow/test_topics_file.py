@@ -64,9 +64,12 @@ topics:
         ("topics: {a: {owner: b, completeness: 99.9}}", "completeness 99.9 is not a share"),
         ("topics: {a: {owner: b, completeness: true}}", "completeness True is not a share"),
         ("topics: {a: {owner: b, completeness: 0}}", "completeness 0 is not a share"),
-        ("topics: {a: {owner: b, grace: 10}}", "grace: 10 is not a duration such as 30s, 10m, 6h or 90d"),
-        ("topics: {a: {owner: b, grace: null}}", "grace: None is not a duration"),
-        ("topics: {a: {owner: b, retention: 9999999d}}", "retention: 9999999d is over the limit"),
+        ("topics: {a: {owner: b, grace: 10}}", "grace 10 is not a duration such as 30s, 10m, 6h or 90d"),
+        ("topics: {a: {owner: b, grace: null}}", "grace None is not a duration"),
+        (
+            "topics: {a: {owner: b, retention: 9999999d}}",
+            "retention '9999999d' is not a duration such as 30s, 10m, 6h or 90d, up to",
+        ),
         ("topics: {a: {owner: b, retries: -1}}", "retries -1 is not a number from 0 to 20"),
     ],
 )
@@ -91,5 +94,5 @@ def test_what_was_put_to_the_agent_is_read_beside_the_file_and_is_the_newer_word
         LoadSchedule(topic="orders", owner="b", schedule=None, grace=timedelta(hours=1)),
     )
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "grace": "soon"}')
-    with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace: 'soon' is not a duration"):
+    with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace 'soon' is not a duration"):
         read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})

@@ -35,7 +35,8 @@ every record has (the broker's append time), or -1 if each has its own.
 """
 Selection = tuple[int, int, bool, bool, Bytes]
 """Which records to copy, `[from offset, to offset)`; whether to copy keys; whether to take Confluent's
-framing off values; the suffix to append to such a value. A value without framing becomes null, its schema id -1.
+framing off values; the suffix to append to such a value. A value without framing becomes null, its schema
+id -1.
 """
 
 
