@@ -1,7 +1,7 @@
-"""From batches to Arrow: columns filled batch by batch, given away as record batches of a handy size.
+"""From Kafka's batches to Arrow record batches of a handy size.
 
-Owns the Arrow layout and the choice between the compiled loop (`kernel`) and a plain one for small reads
-and for machines without numba. Both give the same columns.
+Owns the Arrow layout, and the choice between the compiled loop (`kernel`) and a plain one, for small reads
+and machines without numba. Both give the same columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,13 +21,13 @@ ROWS_TARGET: Final = 16_384
 SIZE_BYTES_TARGET: Final = 4 << 20
 UNPACKED_SIZE_MAX_BYTES: Final = 256 << 20
 COMPILED_FROM_SIZE_BYTES: Final = 2 << 20
-"""Reading so much takes the plain loop as long as importing numba: a small read never does."""
+"""The plain loop reads so much in the time that importing numba takes."""
 
 END_MARK: Final = b"\xe5\x9d\xc3\x17\x6a\x08\xf1\xb2"
-"""Stands behind every `payload`: a decoder that doesn't read exactly up to it has misread the record."""
+"""The end of every `payload`. A decoder that does not stop exactly before it has misread the record."""
 FRAMING_SIZE_BYTES: Final = 5
 NO_SCHEMA_ID: Final = -1
-"""What `schemaId` is where a value has no framing."""
+"""The `schemaId` of a value without framing."""
 
 _CREATE_TIME: Final = 0
 _LOG_APPEND_TIME: Final = 1
@@ -39,9 +39,9 @@ def record_batches(
     schema: pa.Schema,
     decode: Callable[[bytes | None, int], Any] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of `batches` that lie in `part`, with the columns of `schema` (names of `options`).
+    """Yields the records of `batches` that are in `part`, with the columns of `schema` (names of `options`).
 
-    `decode` makes the column `value` of a raw value and its offset; None leaves values as they are.
+    `decode` turns a raw value and its offset into the column `value`; None leaves values as they are.
     """
     can_compile = decode is None and "headers" not in schema.names and find_spec("numba") is not None
     seen_bytes = 0
@@ -60,7 +60,7 @@ def record_batches(
 
 
 class _Rows:
-    """Rows on their way to one Arrow batch."""
+    """The rows of the next Arrow batch."""
 
     count = 0
 
@@ -69,14 +69,14 @@ class _Rows:
         self._schema = schema
 
     def has_room(self, batch: Batch) -> bool:
-        """Whether `append(batch)` may be called; always true when empty."""
+        """Returns whether `append(batch)` may be called; always true without rows."""
         raise NotImplementedError
 
     def append(self, batch: Batch) -> None:
         raise NotImplementedError
 
     def take(self) -> pa.RecordBatch:
-        """Give away what is there, and be empty."""
+        """Returns the rows as an Arrow batch, and starts an empty one."""
         raise NotImplementedError
 
     def _same(self, value: Any, name: str, count: int) -> pa.Array:
@@ -95,8 +95,7 @@ class _PlainRows(_Rows):
         return not self._records or len(self._records) + batch.header.record_count <= ROWS_TARGET
 
     def append(self, batch: Batch) -> None:
-        header = batch.header
-        kind = _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME
+        header, kind = batch.header, _timestamp_type(batch.header)
         for record in decode_records(batch.buffer, batch.at, limit_bytes=UNPACKED_SIZE_MAX_BYTES):
             if self._part.from_offset <= record.offset < self._part.to_offset:
                 if kind == _LOG_APPEND_TIME:
@@ -106,8 +105,8 @@ class _PlainRows(_Rows):
 
     def take(self) -> pa.RecordBatch:
         records, self._records, self.count = self._records, [], 0
-        made = {name: self._column(name, records) for name in self._schema.names}
-        return pa.RecordBatch.from_arrays(list(made.values()), schema=self._schema)
+        arrays = [self._column(name, records) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, name: str, records: list[tuple[Record, int]]) -> pa.Array:
         kind = self._schema.field(name).type
@@ -123,7 +122,7 @@ class _PlainRows(_Rows):
         elif name == "value" and self._decode is not None:
             values = [self._decode(record.value, record.offset) for record, _ in records]
         elif name == "timestampType":
-            values = [each for _, each in records]
+            values = [timestamp_type for _, timestamp_type in records]
         elif name == "payload":
             values = [_unframed(record.value)[1] for record, _ in records]
         elif name == "schemaId":
