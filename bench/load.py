@@ -14,10 +14,13 @@ import threading
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cpu_clock import CpuClock
 from load_site import BASE_TIME_MS, HOURS, SCHEMA, BenchSite, publish, running_site
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
 from rich.console import Console
 
 from headrace.audit.report import is_complete
@@ -35,9 +38,6 @@ from headrace.warehouse.session import spark_session
 from headrace.warehouse.source.errors import NoSuchTopicError
 from headrace.warehouse.source.options import format_offsets
 from headrace.warehouse.tables import read
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PAPER_LATENCY_S: Final = 10.0
 """Goodhope et al. 2012, section 5: events reach the offline cluster after about 10 s on average."""
@@ -184,9 +184,6 @@ def ours(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None)
 
 def theirs(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None) -> int:
     """Loads the same addresses by Spark's Kafka connector and `from_avro`; returns the rows."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.avro.functions import from_avro
-
     [plan] = plan_loads(_root(bench, f"plan-{name}"), [TOPIC], until_ms=until_ms)
     source = spark.read.format("kafka").options(
         **{
@@ -347,8 +344,6 @@ def _load_live(spark: SparkSession, warehouse: WarehouseOptions, readable_ms: di
 def _ages_s(
     spark: SparkSession, bench: BenchSite, warehouse: WarehouseOptions, readable_ms: dict[int, int]
 ) -> list[float]:
-    from pyspark.sql import functions as f
-
     files = f"{warehouse.url(warehouse.root)}/{LIVE_TOPIC}/hourly/*/*/*/*/*.parquet"
     sequence = f.regexp_extract(f.input_file_name(), r"/(\d{20})-\d+\.parquet", 1).cast("int")
     rows = spark.read.parquet(files).select(

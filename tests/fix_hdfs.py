@@ -85,7 +85,7 @@ def java_jars() -> dict[str, Path]:
     """The Java artifacts, in `$HEADRACE_HOME`, by default the checkout's `.headrace/`."""
     home = Path(os.environ.get("HEADRACE_HOME", Path(__file__).parents[1] / ".headrace")).resolve()
     os.environ["HEADRACE_HOME"] = str(home)
-    return ensure_jars(say=lambda line: print(line, file=sys.stderr))
+    return ensure_jars(progress=lambda line: print(line, file=sys.stderr))
 
 
 @pytest.fixture(scope="session")

@@ -37,20 +37,20 @@ def test_without_an_archive_there_are_no_options(home: Path) -> None:
 def test_it_is_made_once_and_again_when_spark_is_newer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requested = trained(monkeypatch, makes=True)
     lines: list[str] = []
-    assert archive.ensure_archive(home=home, say=lines.append)
-    assert archive.ensure_archive(home=home, say=lines.append)
+    assert archive.ensure_archive(home=home, progress=lines.append)
+    assert archive.ensure_archive(home=home, progress=lines.append)
     assert len(requested) == len(lines) == 1
     path = archive.archive_path(home)
     assert archive.archive_options(home).startswith(f'"-XX:SharedArchiveFile={path}" ')
     os.utime(path, (0, 0))
-    assert archive.ensure_archive(home=home, say=lines.append)
+    assert archive.ensure_archive(home=home, progress=lines.append)
     assert len(requested) == 2
 
 
 def test_spark_starts_as_before_if_it_cannot_be_made(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(monkeypatch, makes=False)
     lines: list[str] = []
-    assert not archive.ensure_archive(home=home, say=lines.append)
+    assert not archive.ensure_archive(home=home, progress=lines.append)
     assert lines[-1].endswith("so Spark starts as slowly as before: first | no room")
     assert archive.archive_options(home) == ""
     assert not list((home / "jars").iterdir())

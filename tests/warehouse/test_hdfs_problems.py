@@ -9,6 +9,7 @@ import pytest
 
 from fix_hdfs import HdfsProcess
 from fix_warehouse import BASE_TIME_MS, TestTopic, World, click
+from headrace.warehouse import crash
 from headrace.warehouse.api import load_topics
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.hdfs.client import HdfsClient
@@ -109,8 +110,6 @@ def test_restarts_safe_mode_and_a_full_datanode(world: World, own_hdfs: HdfsProc
 def test_hdfs_killed_right_after_the_commit(
     world: World, own_hdfs: HdfsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.warehouse import crash
-
     with own_hdfs.client() as client:
         topic = replace(world, process=own_hdfs, hdfs=client).topic("power")
         topic.publish(clicks(0, 100))

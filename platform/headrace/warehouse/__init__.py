@@ -13,7 +13,7 @@ __all__ = ["load", "read"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: executors import `warehouse.source` alone, and have nothing that the driver needs.
+    # Both late: executors import `warehouse.source` alone, and have nothing that the driver needs.
     if name == "load":
         from headrace.warehouse.api import load
 

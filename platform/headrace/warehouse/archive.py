@@ -36,13 +36,13 @@ def archive_options(home: Path | None = None) -> str:
 def ensure_archive(
     *,
     home: Path | None = None,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    progress: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> bool:
     """Makes the archive if there is none, or if Java or Spark is newer. Returns False if that fails."""
     path = archive_path(home)
     if path.exists() and path.stat().st_mtime > _newest_part():
         return True
-    say(f"archiving Spark's classes in {path}, so that it starts faster (once, half a minute)")
+    progress(f"archiving Spark's classes in {path}, so that it starts faster (once, half a minute)")
     path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=path.parent) as scratch:
         made = Path(scratch) / path.name
@@ -60,7 +60,7 @@ def ensure_archive(
         except subprocess.TimeoutExpired:
             problem = f"not finished after {TRAINING_TIMEOUT_S:.0f} s"
         if not made.exists():
-            say(f"no archive was made, so Spark starts as slowly as before: {problem}")
+            progress(f"no archive was made, so Spark starts as slowly as before: {problem}")
             return False
         made.rename(path)
     return True

@@ -53,8 +53,8 @@ class Change:
         self.staging = table.paths.staged(self.change_id)
 
     @contextmanager
-    def staged(self) -> Iterator[None]:
-        """Deletes the staging directory if the block, which fills it, raises."""
+    def discarded_on_error(self) -> Iterator[None]:
+        """Deletes the staging directory if the block raises, which fills it."""
         try:
             yield
         except BaseException:

@@ -74,7 +74,7 @@ def compact_topic(
         return CompactResult(table.topic)
     old = [file for files in chosen.values() for file in files]
     change = Change(table, "compact")
-    with change.staged():
+    with change.discarded_on_error():
         new = _rewrite(spark, change, chosen)
         _check_same_rows(table, old, new)
     manifest = _commit(change, old, new)
@@ -106,6 +106,7 @@ def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[Data
 def _one_hour(
     spark: "SparkSession", table: TopicTable, hour_ms: int, files: Sequence[DataFile]
 ) -> "DataFrame":
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     count = -(-sum(file.size_bytes for file in files) // FILE_SIZE_BYTES)

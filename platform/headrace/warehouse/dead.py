@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
+import fastavro
+import pyarrow as pa
+
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.counting import count_files
 from headrace.warehouse.decode import (
@@ -27,7 +30,6 @@ from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_S
 from headrace.warehouse.stage import StagedFile, parquet_sizes, source_frame
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 RAW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp")
@@ -75,6 +77,7 @@ def dead_files(hdfs: HdfsClient, directory: str, wanted: int, topic: str) -> lis
 
 def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
     """Returns those of the raw records (`RAW_COLUMNS`) that the table's decoder refuses."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     framed = unframed(raw)
@@ -86,6 +89,7 @@ def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
 
 def unframed(raw: "DataFrame") -> "DataFrame":
     """Adds `payload` and `schemaId` to the raw records, as the source gives them in a load."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     value = f.col("value")
@@ -101,7 +105,7 @@ def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
     """Writes undecodable records, each with its reason, below the URL `target`."""
     texts = {each.schema_id: each.text for each in schemas.writers}
 
-    def with_reasons(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    def with_reasons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _with_reasons(batches, texts)
 
     dead.repartition(1).mapInArrow(with_reasons, DEAD_SCHEMA).write.mode("overwrite").parquet(target)
@@ -109,8 +113,6 @@ def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
 
 def reason(value: bytes | None, schema_id: int, texts: dict[int, str]) -> str:
     """Returns why a value can't become a row, in words for an operator."""
-    import fastavro
-
     if value is None:
         return "the value is null"
     if len(value) < FRAMING_SIZE_BYTES or value[0] != 0:
@@ -131,9 +133,7 @@ def reason(value: bytes | None, schema_id: int, texts: dict[int, str]) -> str:
     return "the event has no time, or one before 1970 or after 9999"
 
 
-def _with_reasons(batches: "Iterator[pa.RecordBatch]", texts: dict[int, str]) -> "Iterator[pa.RecordBatch]":
-    import pyarrow as pa
-
+def _with_reasons(batches: Iterator[pa.RecordBatch], texts: dict[int, str]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         columns: dict[str, Any] = {name: batch.column(name) for name in (*RAW_COLUMNS, "schemaId")}
         reasons = [

@@ -30,6 +30,7 @@ def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
 
     A row that can't be decoded has `DEAD_HOUR`, and nulls for the event.
     """
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     decoded = source.select(
@@ -44,6 +45,7 @@ def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
 
 def decoded_event(schemas: TopicSchemas) -> "Column":
     """Returns a struct of `event` and `end`; null, or with a wrong `end`, if decoding failed."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
 
@@ -60,6 +62,7 @@ def decoded_event(schemas: TopicSchemas) -> "Column":
 
 def event_hour(schemas: TopicSchemas) -> "Column":
     """Returns hours since the epoch, by `header.time` or, if events lack it, by the Kafka timestamp."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     timed = has_event_time(schemas.reader.text)

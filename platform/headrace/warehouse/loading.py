@@ -95,7 +95,7 @@ def load_topic(
         return LoadResult(table.topic, finished=finished, seconds=time.monotonic() - began)
     crash.reached("planned")
     change = Change(table, "load")
-    with change.staged(), Registries(table.warehouse.registry_url) as registries:
+    with change.discarded_on_error(), Registries(table.warehouse.registry_url) as registries:
         staged = _stage(spark, change, plan.ranges, registries, subject or subject_of(table.topic))
     crash.reached("staged")
     manifest = _commit(change, plan, staged, state)

@@ -59,7 +59,7 @@ def replay_topic(spark: "SparkSession", table: TopicTable, *, subject: str | Non
     wanted = sum(file.rows for file in old)
     raw = _letters(spark, [table.warehouse.url(file.path) for file in old])
     change = Change(table, "replay")
-    with change.staged():
+    with change.discarded_on_error():
         staged = _stage(change, raw, wanted, subject or subject_of(table.topic))
     if staged.rows == 0:
         table.hdfs.delete(change.staging)

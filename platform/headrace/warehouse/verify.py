@@ -80,14 +80,14 @@ def _count_all(
             problems.append(f"{path} is missing ({file.rows} rows)")
             continue
         if present[path] != file.size_bytes:
-            problems.append(f"{path} has {present[path]} bytes, its manifest says {file.size_bytes}")
+            problems.append(f"{path} has {present[path]} bytes, its manifest has {file.size_bytes}")
         try:
             counts.append(count_file(table.hdfs, path, present[path]))
         except NotParquetError as error:
             problems.append(str(error))
             continue
         if counts[-1].rows != file.rows:
-            problems.append(f"{path} has {counts[-1].rows} rows, its manifest says {file.rows}")
+            problems.append(f"{path} has {counts[-1].rows} rows, its manifest has {file.rows}")
     return counts, problems
 
 

@@ -49,14 +49,14 @@ def ensure_jars(
     sets: tuple[str, ...] = DEFAULT_SETS,
     *,
     home: Path | None = None,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    progress: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> dict[str, Path]:
     """Fetches the sets that are missing. Safe to call from several processes at once.
 
     Returns the directory of each set, which holds its `.jar` files (that of `hdfs` also `classes/`, the
     launcher). Raises `JarsError` if Java or Maven is missing, or Maven fails.
     """
-    return {name: _ensure(name, home or headrace_home(), say) for name in sets}
+    return {name: _ensure(name, home or headrace_home(), progress) for name in sets}
 
 
 def pom(name: str) -> Path:
@@ -68,7 +68,7 @@ def pom(name: str) -> Path:
     return path
 
 
-def _ensure(name: str, home: Path, say: Callable[[str], None]) -> Path:
+def _ensure(name: str, home: Path, progress: Callable[[str], None]) -> Path:
     target = jars_dir(name, home)
     digest = _digest(name)
     if _is_complete(target, digest):
@@ -77,7 +77,7 @@ def _ensure(name: str, home: Path, say: Callable[[str], None]) -> Path:
     with _locked(target.parent / f".{name}.lock"):
         if _is_complete(target, digest):
             return target
-        say(f"fetching the jars of {name!r} from Maven Central into {target}")
+        progress(f"fetching the jars of {name!r} from Maven Central into {target}")
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
             fresh = Path(scratch) / name
             fresh.mkdir()

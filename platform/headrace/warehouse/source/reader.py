@@ -115,6 +115,7 @@ def read_range(
     arrow: Any = to_arrow_schema(schema, timezone="UTC")
     decode = None
     if options.value_format == "avro":
+        # Late, as in `spark_schema`.
         from headrace.warehouse.source.avro import decoder, reader_schema, spark_type
 
         newest = reader_schema(options)
