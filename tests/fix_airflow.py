@@ -15,7 +15,7 @@ from headrace.fleet import operate
 from headrace.fleet.airflow_client import AirflowClient, Run
 from headrace.fleet.airflow_units import airflow_password, airflow_url
 from headrace.site.site import Site
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.seal import seals
 
@@ -79,7 +79,7 @@ class AirflowSite:
 
     def sealed(self, topic: str) -> dict[int, int]:
         """Returns the rows of each sealed hour (Unix ms)."""
-        with Hdfs(self.site.webhdfs_url) as hdfs:
+        with HdfsClient(self.site.webhdfs_url) as hdfs:
             found = seals(hdfs, TopicPaths("/data", topic))
         return {hour_ms: seal.rows for hour_ms, seal in found.items()}
 

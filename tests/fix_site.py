@@ -33,7 +33,7 @@ from headrace.events import EventPublisher
 from headrace.fleet import operate
 from headrace.fleet.units import units_of
 from headrace.site.site import Datacenter, Site
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 
 BLOCKS: Final = (120, 130, 140, 150)
@@ -209,7 +209,7 @@ class RunningSite:
     def rows(self, topic: str) -> collections.Counter[str]:
         """Returns how often each event is in the topic's table, by name."""
         found: collections.Counter[str] = collections.Counter()
-        with Hdfs(self.site.webhdfs_url) as hdfs:
+        with HdfsClient(self.site.webhdfs_url) as hdfs:
             for path, entry in hdfs.walk(TopicPaths("/data", topic).hourly):
                 data = hdfs.read(path, length=entry.size_bytes)
                 table = pyarrow.parquet.read_table(io.BytesIO(data), columns=["path"])

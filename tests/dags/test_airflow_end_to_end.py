@@ -16,7 +16,7 @@ import pytest
 
 from fix_airflow import CALM, KILLS, AirflowSite
 from fix_site import Service, wait_for
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 
 pytestmark = [pytest.mark.slow, pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -93,7 +93,7 @@ def check_daily_active_users(airflow_site: AirflowSite) -> None:
     assert run.state == "success", airflow_site.client.problems(run)
     (event,) = airflow_site.asset_events(run)
     assert (event["name"], event["partition_key"]) == ("daily active users", "2015-05-17")
-    with Hdfs(airflow_site.site.webhdfs_url) as hdfs:
+    with HdfsClient(airflow_site.site.webhdfs_url) as hdfs:
         written = [path for path, _ in hdfs.walk("/derived/daily-active-users/day=2015-05-17")]
         (path,) = [path for path in written if path.endswith(".parquet")]
         table = pyarrow.parquet.read_table(io.BytesIO(hdfs.read(path)))
@@ -122,7 +122,7 @@ def staging_driver(airflow_site: AirflowSite, topic: str, *, other_than: int = 0
     staging = TopicPaths("/data", topic).staging
 
     def problem() -> str | None:
-        with Hdfs(airflow_site.site.webhdfs_url) as hdfs:
+        with HdfsClient(airflow_site.site.webhdfs_url) as hdfs:
             if not hdfs.entries(staging):
                 return "nothing is staged yet"
         return "no driver is there" if driver_of(airflow_site, topic) in (None, other_than) else None

@@ -14,7 +14,7 @@ import pytest
 from fix_site import LOAD_WAIT_MAX_S, RunningSite, Service, output_of, wait_for
 from headrace.audit.evidence import Status
 from headrace.warehouse.crash import STEPS
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -62,7 +62,7 @@ def publish(site: RunningSite, label: str) -> set[str]:
 def load_while_hdfs_dies(site: RunningSite) -> Crash:
     crash = Crash(publish(site, HDFS))
     staging = TopicPaths("/data", TOPIC).staging
-    with Hdfs(site.site.webhdfs_url) as hdfs, site.start_load([TOPIC]) as job:
+    with HdfsClient(site.site.webhdfs_url) as hdfs, site.start_load([TOPIC]) as job:
         before = {entry.name for entry in hdfs.entries(staging)}
         wait_for(
             lambda: None if {entry.name for entry in hdfs.entries(staging)} - before else "nothing is staged",

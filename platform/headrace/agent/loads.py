@@ -1,6 +1,6 @@
 """The loads of this host's Airflow, on disk: one file for each topic, which the DAGs read.
 
-Owns `<home>/loads/<topic>.json`. `warehouse.load_plan` checks a load, here and in the DAGs.
+Owns `<home>/loads/<topic>.json`. `warehouse.schedule` checks a load, here and in the DAGs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.agent.errors import (
 )
 from headrace.agent.folders import remove_durably, write_durably
 from headrace.agent.report import ChangeOutcome
-from headrace.warehouse.load_plan import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadPlanError, plan_of
+from headrace.warehouse.schedule import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadScheduleError, parse_schedule
 
 LOADS_MAX: Final = 1000
 
@@ -90,8 +90,8 @@ def _checked(topic: str, load: object) -> dict[str, Any]:
         problem = FieldProblem("load", shortened(repr(load)), "expected an object")
         raise ConfigurationError(topic, [problem], what="load")
     try:
-        plan_of(topic, load)
-    except LoadPlanError as error:
+        parse_schedule(topic, load)
+    except LoadScheduleError as error:
         name = error.field or "topic"
         value = topic if error.field is None else load.get(name)
         problem = FieldProblem(name, repr(value), str(error))

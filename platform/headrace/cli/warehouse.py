@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.warehouse.api import HourSummary
-    from headrace.warehouse.options import Warehouse
+    from headrace.warehouse.options import WarehouseOptions
 
 app = typer.Typer(help="The hourly tables in HDFS.", no_args_is_help=True)
 
@@ -34,14 +34,14 @@ AcceptGapOption = Annotated[
 PATIENCE_S = 5.0
 
 
-def warehouse() -> Warehouse:
+def warehouse() -> WarehouseOptions:
     """Returns the site's warehouse."""
-    from headrace.warehouse.options import Warehouse
+    from headrace.warehouse.options import WarehouseOptions
 
     here = site()
     # Subjects are registered in the datacenters where services publish.
     registries = [*(source for source in here.sources if source != here.analysis), here.analysis]
-    return Warehouse(
+    return WarehouseOptions(
         hdfs_url=here.hdfs_url,
         webhdfs_url=here.webhdfs_url,
         bootstrap=here.analysis.bootstrap,

@@ -16,7 +16,7 @@ from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.manifest import Manifest
 from headrace.warehouse.options import DEFAULT_ROOT
@@ -106,7 +106,7 @@ class DemoLoads:
 @contextmanager
 def loads_of(site: Site, topic: str, begin_at: int) -> Iterator[DemoLoads]:
     """The loads of a running site; closes their connections at the end."""
-    with airflow_of(site) as airflow, Hdfs(site.webhdfs_url) as hdfs:
+    with airflow_of(site) as airflow, HdfsClient(site.webhdfs_url) as hdfs:
         yield DemoLoads(airflow, CommitLog(hdfs, TopicPaths(DEFAULT_ROOT, topic)), begin_at)
 
 
@@ -126,7 +126,7 @@ def wait_for_seals(site: Site, topic: str, load: Run) -> Sealing:
             client.wait(run, timeout_s=SEAL_TIMEOUT_S)
         except RunFailedError as error:
             problem = "; ".join(error.problems.values()) or str(error)
-    with Hdfs(site.webhdfs_url) as hdfs:
+    with HdfsClient(site.webhdfs_url) as hdfs:
         paths = TopicPaths(DEFAULT_ROOT, topic)
         state = CommitLog(hdfs, paths).state()
         valid = [hour for hour, seal in seals(hdfs, paths).items() if not is_stale(state, seal, hour)]

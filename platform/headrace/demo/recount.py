@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths, hour_of
 from headrace.warehouse.options import DEFAULT_ROOT
 
@@ -36,7 +36,7 @@ class RunStart(NamedTuple):
 
 def next_load(webhdfs_url: str, topic: str) -> int:
     """Returns the sequence number that the next change of the topic's table will have."""
-    with Hdfs(webhdfs_url) as hdfs:
+    with HdfsClient(webhdfs_url) as hdfs:
         return CommitLog(hdfs, TopicPaths(DEFAULT_ROOT, topic)).state().next_sequence
 
 
@@ -51,7 +51,7 @@ def count_rows(
     paths = TopicPaths(DEFAULT_ROOT, topic)
     rows: Counter[int] = Counter()
     distinct: dict[int, set[tuple[int, int]]] = {}
-    with Hdfs(webhdfs_url) as hdfs, ThreadPoolExecutor(READERS, thread_name_prefix="recount") as pool:
+    with HdfsClient(webhdfs_url) as hdfs, ThreadPoolExecutor(READERS, thread_name_prefix="recount") as pool:
         listed = pool.map(lambda hour_ms: hdfs.walk(paths.hour_dir(hour_ms)), sorted(set(hours_ms)))
         # Earlier loads cannot hold events that arrived after `start`.
         files = [
@@ -71,7 +71,7 @@ def count_rows(
     return {hour_ms: (count, len(distinct[hour_ms])) for hour_ms, count in sorted(rows.items())}
 
 
-def _read(hdfs: Hdfs, path: str, size_bytes: int) -> pa.Table:
+def _read(hdfs: HdfsClient, path: str, size_bytes: int) -> pa.Table:
     """Reads partition, offset and event time (Unix ms) of every row of a file."""
     source: io.RawIOBase | io.BytesIO = _HdfsFile(hdfs, path, size_bytes)
     if size_bytes <= WHOLE_FILE_MAX_BYTES:
@@ -87,7 +87,7 @@ def _read(hdfs: Hdfs, path: str, size_bytes: int) -> pa.Table:
 class _HdfsFile(io.RawIOBase):
     """A seekable file in HDFS; each read is a request."""
 
-    def __init__(self, hdfs: Hdfs, path: str, size_bytes: int) -> None:
+    def __init__(self, hdfs: HdfsClient, path: str, size_bytes: int) -> None:
         self._hdfs, self._path, self._size, self._at = hdfs, path, size_bytes, 0
 
     def readable(self) -> bool:
