@@ -26,7 +26,7 @@ from headrace.agent import local
 from headrace.agent.client import AgentClient
 from headrace.agent.errors import AgentUnreachableError
 from headrace.agent.local import find_agent
-from headrace.agent.processes import end_units_left_in
+from headrace.agent.processes import end_units_left_in, unit_processes
 from headrace.agent.supervisor import Supervisor, UnitState
 from headrace.site.addresses import Address
 
@@ -39,6 +39,11 @@ def eventually(true: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not become true in time"
         time.sleep(0.05)
+
+
+def units_left_in(home: Path) -> list[int]:
+    """The processes of this home's units."""
+    return [process.pid for process in unit_processes(home)]
 
 
 def self_signed(directory: Path, host: str) -> tuple[Path, Path]:

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from fix_agent import RunningAgent, eventually
+from fix_agent import RunningAgent, eventually, units_left_in
 from headrace.agent.errors import AgentUnreachableError
-from headrace.agent.processes import is_alive, units_left_in
+from headrace.agent.processes import is_alive
 from headrace.agent.report import ChangeOutcome, DriftKind
 
 READY_S = 60.0

@@ -9,7 +9,7 @@ import pytest
 from fix_ports import free_port
 from headrace.balancer.backends import Backend, Phase
 from headrace.balancer.embedded import EmbeddedEngine
-from headrace.balancer.haproxy_config import CHECK_RESPONSE, CHECK_REQUEST
+from headrace.balancer.haproxy_config import CHECK_REQUEST, CHECK_RESPONSE
 
 WAIT_MAX_S = 60.0
 QUESTION, ANSWER = b"a question", b"its answer"

@@ -203,10 +203,6 @@ class Site(_Part):
         return Address(self.analysis.host(31), WEBHDFS_PORT)
 
     @property
-    def datanode(self) -> tuple[Address, ...]:
-        return tuple(Address(self.namenode.host, port) for port in DATANODE_PORTS)
-
-    @property
     def airflow_address(self) -> Address:
         return Address(self.analysis.host(7), AIRFLOW_PORT)
 
