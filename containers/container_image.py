@@ -155,7 +155,7 @@ def _make_root(path: Path) -> None:
     # A fixed time in the archive, so that the same packages give the same bytes.
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "TMPDIR": str(path.parent)}
     try:
-        _run("the image's root could not be made", *_root_command(), "--format=tar", new, env=environment)
+        _run("the image's root could not be built", *_root_command(), "--format=tar", new, env=environment)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)

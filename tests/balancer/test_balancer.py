@@ -37,8 +37,10 @@ ACKNOWLEDGED_WAIT_MAX_S: Final = 120.0
 
 
 class Publishing(Protocol):
-    """A client that publishes records numbered from 0. `finish` ends it and returns their count; raises unless
-    all were acknowledged."""
+    """A client that publishes records numbered from 0. `finish` ends it and returns their count.
+
+    It raises unless all were acknowledged.
+    """
 
     def finish(self) -> int: ...
 

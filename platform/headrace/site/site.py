@@ -269,7 +269,7 @@ def parse_site(text: str, *, home: Path, where: str) -> Site:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole file"
         raise SiteFileError(
-            f"site file {where}: {field}: {first['msg']} (it says {first['input']!r})"
+            f"site file {where}: {field}: {first['msg']} (its value is {first['input']!r})"
         ) from error
     _check(site, where)
     return site
