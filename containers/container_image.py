@@ -1,26 +1,25 @@
-"""`python containers/container_image.py`: the container image `headrace`, made here, without a registry.
+"""`python containers/container_image.py`: builds the container image `headrace` without a registry.
 
-Owns: what the image holds and when it is made anew. A root of Debian packages (mmdebstrap), the pinned Python
+Owns what the image contains and when it is built again. Debian packages (mmdebstrap), the pinned Python
 packages (uv) and the jars (Maven, by `warehouse.jars`) are the image `headrace-base`; headrace's own wheel on
-top of it is the image `headrace`. Each carries a digest of what it was made from as its label, by which it is
-found again: what is there already is not made twice, and a test never runs an image of other content. Needs a
-Docker engine on this machine and its command; tests ask `engine_problem` before they import anything of
-Docker's.
+top of it is the image `headrace`. Each has a digest of its content as its label: an image that exists is not
+built twice, and a test never runs an image of other content. Needs a Docker engine on this machine and its
+command; tests call `engine_problem` before they import Docker's packages.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import http.client
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+import httpx
 
 ROOT: Final = Path(__file__).parents[1]
 HERE: Final = ROOT / "containers"
@@ -29,7 +28,7 @@ BASE: Final = "headrace-base"
 LABEL: Final = "headrace.content"
 
 SUITE: Final = "bookworm"
-"""The Debian release whose Python (3.11) and Java (17) are the image's."""
+"""The Debian release that has the image's Python (3.11) and Java (17)."""
 PACKAGES: Final = ("python3", "openjdk-17-jre-headless", "haproxy", "tini", "ca-certificates")
 LEFT_OUT: Final = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 PYTHON_VERSION: Final = "3.11"
@@ -40,33 +39,27 @@ SOCKET: Final = "unix:///var/run/docker.sock"
 
 
 class ImageError(Exception):
-    """The image cannot be made; the message says what is missing and what to do."""
+    """The image cannot be built; the message says what is missing and what to do."""
 
 
 def engine_problem() -> str | None:
-    """Why no container can be run here; None where a Docker engine answers. Costs a millisecond."""
+    """Why no container can run here; None if a Docker engine responds. Takes a millisecond."""
     address = os.environ.get("DOCKER_HOST") or SOCKET
     if not address.startswith("unix://"):
         return f"DOCKER_HOST is {address}, and only an engine of this machine (unix://…) can be used"
     path = address.removeprefix("unix://")
     if not Path(path).exists():
         return f"no Docker engine here: {path} does not exist (DOCKER_HOST may name another)"
-    connection = http.client.HTTPConnection("localhost")
     try:
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(ENGINE_WAIT_MAX_S)
-        connection.sock.connect(path)
-        connection.request("GET", "/_ping")
-        status = connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
-        return f"the Docker engine at {path} does not answer: {error}"
-    finally:
-        connection.close()
-    return None if status == 200 else f"the Docker engine at {path} is not well: it answers {status}"
+        with httpx.Client(transport=httpx.HTTPTransport(uds=path), timeout=ENGINE_WAIT_MAX_S) as client:
+            status = client.get("http://localhost/_ping").status_code
+    except httpx.HTTPError as error:
+        return f"the Docker engine at {path} does not respond: {error}"
+    return None if status == 200 else f"the Docker engine at {path} answered {status}"
 
 
 def content() -> str:
-    """A digest of all that the image `headrace` is made from."""
+    """A digest of all content of the image `headrace`."""
     folders = ("platform", "broker", "mirror", "terraform/headrace", "schemas")
     code = [path for folder in folders for path in _files(ROOT / folder)]
     own = [ROOT / "pyproject.toml", HERE / "Dockerfile", HERE / "headrace", HERE / "headrace-container"]
@@ -74,7 +67,7 @@ def content() -> str:
 
 
 def base_content() -> str:
-    """A digest of all that the image `headrace-base` is made from."""
+    """A digest of all content of the image `headrace-base`."""
     warehouse = ROOT / "platform" / "headrace" / "warehouse"
     poms = [warehouse / "jars" / f"{name}.xml" for name in JARS]
     files = [
@@ -101,17 +94,17 @@ def _root_command() -> list[str]:
     command = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}"]
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT]
     command += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
-    # Java's package links its manual pages there, and fails without.
+    # Java's package links its manual pages into this folder, and fails without it.
     return [*command, '--setup-hook=mkdir -p "$1/usr/share/man/man1"', SUITE]
 
 
 def make_image(home: Path) -> None:
-    """Makes what is not there yet; `home` keeps what it is made from. Raises `ImageError`."""
-    if trouble := engine_problem():
-        raise ImageError(trouble)
+    """Builds the images that do not exist yet; `home` keeps their parts. Raises `ImageError`."""
+    if problem := engine_problem():
+        raise ImageError(problem)
     wanted = content()
     if _use(IMAGE, wanted):
-        print(f"the image {IMAGE} is there already, made from the same content ({wanted})")
+        print(f"the image {IMAGE} exists already, with the same content ({wanted})")
         return
     work = home / "image"
     work.mkdir(parents=True, exist_ok=True)
@@ -133,6 +126,7 @@ def make_image(home: Path) -> None:
 
 
 def _make_base(work: Path, home: Path) -> None:
+    # Imported late: tests import this file without the extra `warehouse`.
     from headrace.warehouse.jars import JarsError, ensure_jars
 
     root = work / f"root-{_digest([], *_root_command())}.tar"
@@ -153,30 +147,28 @@ def _make_base(work: Path, home: Path) -> None:
 
 def _make_root(path: Path) -> None:
     if shutil.which("mmdebstrap") is None:
-        raise ImageError(
-            "the image's root is made by mmdebstrap, and that is not installed (Debian: mmdebstrap)"
-        )
+        raise ImageError("mmdebstrap, which makes the image's root, is not installed (Debian: mmdebstrap)")
     print(f"making a root of Debian {SUITE} with {', '.join(PACKAGES)} (once, two minutes)")
     for old in path.parent.glob("root-*.tar"):
         old.unlink()
     new = path.with_suffix(".new")
-    # A fixed time in the archive's names and files: the same packages give the same bytes.
+    # A fixed time in the archive, so that the same packages give the same bytes.
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "TMPDIR": str(path.parent)}
     try:
-        _run("the image's root could not be made", *_root_command(), "--format=tar", new, env=environment)
+        _run("the image's root could not be built", *_root_command(), "--format=tar", new, env=environment)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
 
 
 def _install(into: Path, *what: str | Path) -> None:
-    """Python packages for the image's Python, whatever the one is that runs this."""
+    """Installs Python packages for the image's Python, which may be another than this process's."""
     _run(
         "the image's Python packages could not be installed",
         *(_beside_python("uv"), "pip", "install", "-q", "--target", into, "--python", sys.executable),
         *("--python-version", PYTHON_VERSION, *what),
     )
-    # Their commands would name this machine's Python.
+    # The installed commands would name this machine's Python.
     shutil.rmtree(into / "bin", ignore_errors=True)
 
 
@@ -191,7 +183,7 @@ def _emptied(folder: Path) -> Path:
 
 
 def _use(image: str, wanted: str) -> bool:
-    """Whether there is an image of this content; it has the name then."""
+    """Tags the image of this content with the name; returns whether there is one."""
     found = _docker("image", "ls", "-q", "--no-trunc", "--filter", f"label={LABEL}={wanted}").split()
     if found:
         _docker("tag", found[0], image)
@@ -200,19 +192,8 @@ def _use(image: str, wanted: str) -> bool:
 
 def _build(image: str, wanted: str, dockerfile: Path, context: Path) -> None:
     print(f"building the image {image} ({wanted})")
-    _docker(
-        "build",
-        "-q",
-        "--network",
-        "none",
-        "-t",
-        image,
-        "--label",
-        f"{LABEL}={wanted}",
-        "-f",
-        dockerfile,
-        context,
-    )
+    options = ("--network", "none", "--tag", image, "--label", f"{LABEL}={wanted}")
+    _docker("build", "-q", *options, "-f", dockerfile, context)
 
 
 def _docker(*words: str | Path) -> str:
@@ -234,7 +215,7 @@ def _run(problem: str, *command: str | Path, env: dict[str, str] | None = None) 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Make the container image headrace.")
-    parser.add_argument("--engine", action="store_true", help="only say whether a Docker engine answers here")
+    parser.add_argument("--engine", action="store_true", help="only check for a Docker engine")
     options = parser.parse_args(arguments)
     if options.engine:
         return 1 if engine_problem() else 0

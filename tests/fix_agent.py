@@ -1,8 +1,8 @@
-"""A real agent of a host, as a process of its own, for tests that talk to it, and that kill it.
+"""A real agent of a host, as a process of its own, for tests that use it and that kill it.
 
 Owns: `RunningAgent`, with the kinds of `stand_in_agent` beside the real ones; `self_signed`. Fixtures:
-`agent` (one a file, without units at the begin of each test), `stand_in_program` (`headrace up` starts such
-an agent, too).
+`agent` (one for each file, without units at the start of each test), `stand_in_program` (makes `headrace up`
+start such an agent).
 """
 
 import datetime
@@ -26,7 +26,7 @@ from headrace.agent import local
 from headrace.agent.client import AgentClient
 from headrace.agent.errors import AgentUnreachableError
 from headrace.agent.local import find_agent
-from headrace.agent.processes import end_units_left_in
+from headrace.agent.processes import end_units_left_in, unit_processes
 from headrace.agent.supervisor import Supervisor, UnitState
 from headrace.site.addresses import Address
 
@@ -34,11 +34,16 @@ HOST = "127.106.2.1"
 WAIT_MAX_S = 60.0
 
 
-def eventually(true: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
+def eventually(condition: Callable[[], bool], timeout_s: float = WAIT_MAX_S) -> None:
     deadline = time.monotonic() + timeout_s
-    while not true():
+    while not condition():
         assert time.monotonic() < deadline, "it did not become true in time"
         time.sleep(0.05)
+
+
+def units_left_in(home: Path) -> list[int]:
+    """The processes of this home's units."""
+    return [process.pid for process in unit_processes(home)]
 
 
 def self_signed(directory: Path, host: str) -> tuple[Path, Path]:
@@ -86,7 +91,7 @@ class RunningAgent:
         self.wait_found()
 
     def wait_found(self) -> None:
-        """Until the agent answers."""
+        """Returns once the agent responds."""
         assert self.process is not None
         deadline = time.monotonic() + WAIT_MAX_S
         while True:
@@ -103,13 +108,13 @@ class RunningAgent:
             time.sleep(0.05)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """A signal to the agent; its exit code. Its units go on."""
+        """Sends the agent a signal; returns its exit code. Its units go on."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.has_ended()
 
     def has_ended(self) -> int:
-        """Waits for its end; the exit code."""
+        """Waits until it has ended; returns the exit code."""
         assert self.process is not None
         code = self.process.wait(WAIT_MAX_S)
         self.process = None
@@ -121,27 +126,34 @@ class RunningAgent:
         self.start()
 
     def states(self) -> dict[str, UnitState]:
-        """What supervisord says, without asking the agent."""
+        """The states that supervisord reports, without the agent."""
         return self.supervisor.states()
 
     def pid(self, name: str) -> int:
         return self.states()[name].pid
 
     def pid_or_0(self, name: str) -> int:
-        """For a unit that is stopped, or taken out and put in again, at this moment."""
+        """The pid, 0 while the unit is stopped or supervisord does not have it."""
         state = self.states().get(name)
         return 0 if state is None else state.pid
 
-    def stand_in(self, **said: Any) -> dict[str, Any]:
-        """A configuration with an address of its own."""
-        listen = f"{HOST}:{free_port(HOST)}"
-        return {"kind": "stand-in", "datacenter": "east", "listen": listen, **said}
+    def has_other_pid(self, name: str, before: int) -> bool:
+        """Whether the unit runs again, in another process than before."""
+        return self.pid_or_0(name) not in (0, before)
 
-    def put_all(self, told: dict[str, dict[str, Any]]) -> None:
-        """Several units at once; returns when all are ready."""
-        for name in told:
-            self.client.put(name, told[name])
-        for name in told:
+    def is_ready(self, name: str) -> bool:
+        return self.client.unit(name).is_ready
+
+    def stand_in(self, **fields: Any) -> dict[str, Any]:
+        """The configuration of a stand-in, with a free address."""
+        listen = f"{HOST}:{free_port(HOST)}"
+        return {"kind": "stand-in", "datacenter": "east", "listen": listen, **fields}
+
+    def put_all(self, configurations: dict[str, dict[str, Any]]) -> None:
+        """Puts several units at once; returns once all are ready."""
+        for name in configurations:
+            self.client.put(name, configurations[name])
+        for name in configurations:
             self.client.unit(name, wait_s=WAIT_MAX_S)
 
     def close(self) -> None:
@@ -165,8 +177,8 @@ def _home_with_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
 
 @pytest.fixture
 def agent(_home_with_agent: RunningAgent) -> Iterator[RunningAgent]:
-    """One agent for all tests of a file: without units at the begin of each, and started again where the test
-    before has ended it.
+    """One agent for all tests of a file: without units at the start of each test, and started again if the
+    test before ended it.
     """
     made = _home_with_agent
     if made.process is None:

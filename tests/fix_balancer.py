@@ -1,7 +1,7 @@
 """A real balancer process in front of real brokers, for tests: either engine, on free ports.
 
-Owns: `BalancerProcess` (started, signalled, asked for its status), and `start_balanced`, which starts brokers
-whose front listeners it stands before. Fixture: `balanced_cluster`, for each engine that this machine has.
+Owns: `BalancerProcess` (starts it, reads its status), and `start_balanced`, which starts brokers behind it.
+Fixture: `balanced_cluster`, for each engine that this machine has.
 """
 
 import contextlib
@@ -66,14 +66,14 @@ class BalancerProcess:
         return found
 
     def backends(self) -> dict[int, dict[str, Any]]:
-        """By broker id; empty while nothing answers."""
+        """Rows of the status by broker id; empty while the balancer does not respond."""
         assert self.process.poll() is None, f"the balancer ended:\n{self.output()[-4000:]}"
         with contextlib.suppress(OSError):
             return {row["broker_id"]: row for row in self.status()["backends"]}
         return {}
 
     def wait_serving(self, *broker_ids: int) -> None:
-        """Until just these brokers are healthy and get new connections."""
+        """Returns once exactly these brokers are healthy and get new connections."""
 
         def serving() -> bool:
             rows = self.backends().items()
@@ -97,7 +97,7 @@ class Balanced:
     balancer: BalancerProcess
 
     def broker(self, broker_id: int) -> BrokerProcess:
-        """A broker that is not started yet, or one of those there are."""
+        """A broker of the cluster; a new one, not started yet, for another id."""
         known = {each.broker_id: each for each in self.cluster.brokers}
         if broker_id not in known:
             like = self.cluster.brokers[0]

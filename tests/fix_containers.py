@@ -1,11 +1,11 @@
 """ZooKeeper and brokers as containers of headrace run them: in real containers, and as processes of this
-machine that run the same program (`containers/headrace-container`) with the same words.
+machine that run the same program (`containers/headrace-container`) with the same arguments.
 
 Owns: `Member` (one of them, in either way), `Cluster`. Fixtures: `either_cluster`, a test's own ZooKeeper and
 brokers, once in processes and once in containers, and `run_container`, for tests of the image itself. All of
-them are on 127.0.0.1: containers have the machine's network. Where there is no Docker engine, or no image
-(`make image`), the fixtures say so and skip. What a killed test run left is swept away by the next one, by
-the number of its process in a label.
+them are on 127.0.0.1: containers have the machine's network. Without a Docker engine or the image
+(`make image`) the fixtures skip. Containers that a killed test run left are removed by the next one, which
+finds them by the pid in their label.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ BROKERS: Final = 2
 READY_WAIT_MAX_S: Final = 90.0
 STOP_WAIT_MAX_S: Final = 60
 OWNER_LABEL: Final = "headrace.test"
-"""The number of the process whose container it is."""
+"""The label with the pid of the test process that owns the container."""
 
 
 class Member(ABC):
-    """One unit, alone in its own home. `probe` tells when it is ready; None: nothing does."""
+    """One unit, alone in its own home. `probe` checks whether it is ready; None for what cannot be probed."""
 
     def __init__(self, arguments: Sequence[str], probe: Probe | None = None) -> None:
         self.arguments = list(arguments)
         self.probe = probe
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, or start it again with the data it had; `wait` until it is ready."""
+        """Starts it, the first time or again with its data; with `wait` returns once it is ready."""
         self._start()
         if wait:
             self.wait_until_ready()
@@ -57,9 +57,9 @@ class Member(ABC):
     def wait_until_ready(self) -> None:
         assert self.probe is not None
         deadline = time.monotonic() + READY_WAIT_MAX_S
-        while trouble := self.probe.problem():
+        while problem := self.probe.problem():
             assert self.is_running, f"{self.arguments} ended:\n{self.output()[-4000:]}"
-            assert time.monotonic() < deadline, f"{trouble}:\n{self.output()[-4000:]}"
+            assert time.monotonic() < deadline, f"{problem}:\n{self.output()[-4000:]}"
             time.sleep(0.05)
 
     @property
@@ -71,23 +71,23 @@ class Member(ABC):
 
     @abstractmethod
     def stop(self) -> int:
-        """SIGTERM, and wait; the exit code, which for a process ended by signal n is 128 + n."""
+        """Sends SIGTERM and waits; returns the exit code, 128 + n for a process ended by signal n."""
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Sends SIGKILL and waits."""
 
     @abstractmethod
     def output(self) -> str:
-        """All that it has written."""
+        """Everything it has written."""
 
     @abstractmethod
     def run(self, *words: str) -> tuple[int, str]:
-        """Another command where it runs: exit code and output."""
+        """Runs another command where it runs; returns exit code and output."""
 
     @abstractmethod
     def close(self) -> None:
-        """It is gone, and so are its data."""
+        """Removes it and its data."""
 
 
 class ProcessMember(Member):
@@ -131,7 +131,7 @@ class ProcessMember(Member):
         return self._log.read_text(errors="replace")
 
     def run(self, *words: str) -> tuple[int, str]:
-        # The program is looked for in this process's PATH, not in that of the new one.
+        # By `env`, since Popen would look for the program in this process's PATH.
         command = ["/usr/bin/env", *words]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
@@ -178,7 +178,7 @@ class ContainerMember(Member):
         self.container.wait()
 
     def output(self) -> str:
-        return self.container.logs().decode(errors="replace")
+        return bytes(self.container.logs()).decode(errors="replace")
 
     def run(self, *words: str) -> tuple[int, str]:
         code, output = self.container.exec_run(list(words))
@@ -229,13 +229,13 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def container_image_id() -> str:
-    """The image of this very content; skips where there is none, or no engine."""
-    if trouble := container_image.engine_problem():
-        pytest.skip(trouble)
+    """The image of this content; skips without it, or without an engine."""
+    if problem := container_image.engine_problem():
+        pytest.skip(problem)
     import docker
     from testcontainers.core.config import testcontainers_config
 
-    # Its reaper is an image out of a registry; `_sweep` does that work.
+    # testcontainers' reaper is an image from a registry; `_sweep` does its work.
     testcontainers_config.ryuk_disabled = True
     wanted = container_image.content()
     client = docker.from_env()
@@ -245,12 +245,12 @@ def container_image_id() -> str:
     finally:
         client.close()
     if not found:
-        pytest.skip(f"the container image of this content ({wanted}) is not there: `make image` makes it")
+        pytest.skip(f"the container image of this content ({wanted}) does not exist: `make image` builds it")
     return str(found[0].id)
 
 
 def _sweep(client: Any) -> None:
-    """Remove the containers of test runs that are over."""
+    """Removes the containers of test runs that have ended."""
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}):
         if not Path("/proc", container.labels[OWNER_LABEL]).exists():
             container.remove(force=True, v=True)

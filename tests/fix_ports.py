@@ -1,5 +1,5 @@
-"""Ports for servers that tests start: from a range of this test process alone, below those that the kernel
-gives to connections, so that neither a connection nor another test process takes one before its server does.
+"""Ports for servers that tests start: from a range that this test process alone uses, below the kernel's
+range for connections, so that no connection or other test process takes a port before its server does.
 """
 
 import itertools
@@ -13,7 +13,7 @@ PORTS_A_WORKER = 5_000
 
 
 def _candidates() -> Iterator[int]:
-    """The ports of this process's range, from a random one on, round and round."""
+    """The ports of this process's range again and again, starting at a random one."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = FIRST + worker % 4 * PORTS_A_WORKER
     start = random.SystemRandom().randrange(PORTS_A_WORKER)
@@ -24,7 +24,7 @@ _ports = _candidates()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on just now, and that is not given again soon."""
+    """A port that no process listens on now, and that is not returned again soon."""
     for port in itertools.islice(_ports, PORTS_A_WORKER):
         with socket.socket() as probe:
             try:

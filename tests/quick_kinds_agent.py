@@ -1,5 +1,5 @@
-"""An agent whose zookeepers, registries and Airflows are stand-ins of the same configuration: they start in a
-moment, need no JVM, and are ready by themselves. Brokers are real.
+"""An agent whose zookeepers, registries and Airflows are stand-ins with the same configuration: they start in
+a moment, need no JVM and are ready by themselves. Brokers are real.
 
 `python tests/quick_kinds_agent.py` takes the options of `python -m headrace.agent`.
 """
@@ -20,11 +20,12 @@ from stand_in_agent import STAND_IN_KINDS, StandIn
 PROGRAM = (sys.executable, __file__)
 
 
-def _stand_in(name: str, said: Configuration, host: Host) -> UnitProcess:
-    assert isinstance(said, ZooKeeperConfiguration | RegistryConfiguration | AirflowConfiguration)
-    # Another configuration is another process, as with the real one.
-    configuration = StandIn(datacenter=said.datacenter, listen=said.listen, value=repr(said)[:900])
-    return STAND_IN_KINDS["stand-in"].process(name, configuration, host)
+def _stand_in(name: str, configuration: Configuration, host: Host) -> UnitProcess:
+    assert isinstance(configuration, ZooKeeperConfiguration | RegistryConfiguration | AirflowConfiguration)
+    # The whole configuration as a value, so that another one is another process, as with the real kind.
+    value = repr(configuration)[:900]
+    stand_in = StandIn(datacenter=configuration.datacenter, listen=configuration.listen, value=value)
+    return STAND_IN_KINDS["stand-in"].process(name, stand_in, host)
 
 
 QUICK_KINDS: Kinds = {

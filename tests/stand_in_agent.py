@@ -1,7 +1,7 @@
-"""An agent that keeps a further kind of unit: a stand-in, which starts in a moment and needs no JVM.
+"""An agent with a further kind of unit: a stand-in, which starts in a moment and needs no JVM.
 
 `python tests/stand_in_agent.py` takes the options of `python -m headrace.agent`. A file `crash-at` in
-the home, with the name of a step, makes the agent kill itself when it comes to that step, once.
+the home, with the name of a step, makes the agent kill itself once when it reaches that step.
 """
 
 import os
@@ -19,8 +19,8 @@ from headrace.agent.probes import HttpProbe
 from headrace.agent.unit import Unit, UnitProcess
 from headrace.site.addresses import Address
 
-# Serves pages after a while; leaves a child of its own behind when it is not ended as a group. While there is
-# a file of its name with the ending `.broken` in the home, it cannot start.
+# Serves pages after a while; leaves a child behind unless it is ended as a group. It cannot start while there
+# is a file with its name and the suffix `.broken` in the home.
 STAND_IN = """
 import http.server, os, pathlib, subprocess, sys, time
 print("stand-in %d%% here")
@@ -40,7 +40,7 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_
 
 
 class StandIn(Configuration):
-    """What a stand-in is told."""
+    """The configuration of a stand-in."""
 
     kind: Literal["stand-in"] = "stand-in"
     listen: HostPort
@@ -48,15 +48,21 @@ class StandIn(Configuration):
     start_timeout_s: Annotated[float, Field(gt=0)] = 20.0
 
 
-def _stand_in(name: str, said: StandIn, host: Host) -> UnitProcess:
+def _stand_in(name: str, configuration: StandIn, host: Host) -> UnitProcess:
     script = host.home / 'it\'s a "stand in".py'
     return UnitProcess(
-        command=(host.python, str(script), said.listen.host, str(said.listen.port), said.value),
-        listens=(said.listen,),
-        probe=HttpProbe(f"http://{said.listen}/"),
+        command=(
+            host.python,
+            str(script),
+            configuration.listen.host,
+            str(configuration.listen.port),
+            configuration.value,
+        ),
+        listens=(configuration.listen,),
+        probe=HttpProbe(f"http://{configuration.listen}/"),
         environment={"A_VALUE": "100% of, it"},
-        files={script: STAND_IN, host.home / f"{name}.told": said.value},
-        start_timeout_s=said.start_timeout_s,
+        files={script: STAND_IN, host.home / f"{name}.told": configuration.value},
+        start_timeout_s=configuration.start_timeout_s,
         stop_timeout_s=5,
     )
 
@@ -65,16 +71,16 @@ STAND_IN_KINDS: Kinds = {**KINDS, "stand-in": UnitKind(StandIn, _stand_in)}
 PROGRAM = (sys.executable, __file__)
 
 
-def stand_in(home: Path, name: str, address: Address, requires: tuple[str, ...] = (), **said: object) -> Unit:
+def stand_in(home: Path, name: str, address: Address, requires: tuple[str, ...] = (), **more: object) -> Unit:
     """A stand-in as a unit of this host."""
     configuration = StandIn.model_validate(
-        {"datacenter": "east", "listen": address, "requires": requires, **said}
+        {"datacenter": "east", "listen": address, "requires": requires, **more}
     )
     return unit_of(name, configuration, Host.here(home), STAND_IN_KINDS)
 
 
 def crash(step: str) -> None:
-    """Looks for the file in the working directory, which is the agent's home."""
+    """Kills this process if `crash-at`, in the working directory (the agent's home), names the step."""
     try:
         wanted = Path("crash-at").read_text()
     except FileNotFoundError:

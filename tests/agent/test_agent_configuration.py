@@ -1,4 +1,4 @@
-"""What a unit may be told, and what it becomes: pure decisions of the host agent."""
+"""Configurations and the units they mean, drift, reports, desired units, the token: without an agent."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_a_configuration_survives_json_and_makes_the_same_unit(kind: str) -> Non
 def test_the_units_of_a_site_are_those_of_their_configurations() -> None:
     site = Site.one_machine(HOME)
     host = Host.here(HOME)
-    sent = {name: json.loads(said.model_dump_json()) for name, said in configurations_of(site).items()}
-    received = {name: unit_of(name, parse_configuration(name, said), host) for name, said in sent.items()}
+    sent = {name: json.loads(each.model_dump_json()) for name, each in configurations_of(site).items()}
+    received = {name: unit_of(name, parse_configuration(name, data), host) for name, data in sent.items()}
     assert received == {unit.name: unit for unit in units_of(site)}
 
 
@@ -186,7 +186,7 @@ def test_a_unit_that_would_be_started_otherwise_has_another_definition(
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "said"),
+    ("kind", "field", "value"),
     [
         ("broker", "settings", {"num.partitions": "2", "flush.ms": "9"}),
         ("hdfs", "settings", {"dfs.replication": "1", "dfs.blocksize": "1048576"}),
@@ -197,15 +197,15 @@ def test_a_unit_that_would_be_started_otherwise_has_another_definition(
         ),
     ],
 )
-def test_the_same_said_in_another_order_is_the_same_unit(kind: str, field: str, said: dict[str, Any]) -> None:
-    turned = {
-        name: dict(reversed(each.items())) if isinstance(each, dict) else each
-        for name, each in reversed(said.items())
+def test_settings_in_another_order_are_the_same_unit(kind: str, field: str, value: dict[str, Any]) -> None:
+    reordered = {
+        name: dict(reversed(inner.items())) if isinstance(inner, dict) else inner
+        for name, inner in reversed(value.items())
     }
     more = {"component": "api-server"} if kind == "airflow" else {}
     before, after = (
         unit_of("unit", parse_configuration("unit", smallest(kind, **more, **{field: each})), HOST)
-        for each in (said, turned)
+        for each in (value, reordered)
     )
     assert before.definition == after.definition
 
@@ -250,18 +250,18 @@ def desired(directory: Path) -> DesiredState:
     return DesiredState(directory, parse_configuration)
 
 
-def told(**more: Any) -> Configuration:
+def broker(**more: Any) -> Configuration:
     return parse_configuration("unit", smallest("broker", **more))
 
 
-def test_what_is_put_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_desired_units_survive_a_restart(tmp_path: Path) -> None:
     state = desired(tmp_path / "units")
     assert state.load() == {}
-    state.write("one", DesiredUnit(told(), is_applied=False))
-    state.write("two", DesiredUnit(told(broker_id=2), is_applied=True))
+    state.write("one", DesiredUnit(broker(), is_applied=False))
+    state.write("two", DesiredUnit(broker(broker_id=2), is_applied=True))
     assert desired(tmp_path / "units").load() == {
-        "one": DesiredUnit(told(), is_applied=False),
-        "two": DesiredUnit(told(broker_id=2), is_applied=True),
+        "one": DesiredUnit(broker(), is_applied=False),
+        "two": DesiredUnit(broker(broker_id=2), is_applied=True),
     }
     state.remove("one")
     state.remove("one")
@@ -277,12 +277,12 @@ def test_a_write_that_a_crash_cut_short_is_as_if_it_had_not_been(
     directory = tmp_path_factory.mktemp("state") / "units"
     state = desired(directory)
     state.load()
-    state.write("one", DesiredUnit(told(broker_id=2), is_applied=True))
+    state.write("one", DesiredUnit(broker(broker_id=2), is_applied=True))
     whole = (directory / "one.json").read_bytes()
-    state.write("one", DesiredUnit(told(), is_applied=True))
+    state.write("one", DesiredUnit(broker(), is_applied=True))
     cut = data.draw(st.integers(0, len(whole)))
     (directory / "one.json.new").write_bytes(whole[:cut])
-    assert desired(directory).load() == {"one": DesiredUnit(told(), is_applied=True)}
+    assert desired(directory).load() == {"one": DesiredUnit(broker(), is_applied=True)}
     assert [path.name for path in directory.iterdir()] == ["one.json"]
 
 
@@ -311,7 +311,7 @@ def test_the_token_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_only_the_token_opens(header: bytes) -> None:
+def test_only_the_token_is_authorized(header: bytes) -> None:
     token = "x" * 43
     assert is_authorized(header, token) == (
         header.lower().startswith(b"bearer ") and header[7:].strip() == token.encode()

@@ -5,45 +5,46 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
-from fix_agent import RunningAgent, eventually
+from fix_agent import RunningAgent, eventually, units_left_in
 from headrace.agent.errors import AgentUnreachableError
-from headrace.agent.processes import is_alive, units_left_in
+from headrace.agent.processes import is_alive
 from headrace.agent.report import ChangeOutcome, DriftKind
 
 READY_S = 60.0
 
 
 def test_units_outlive_an_agent_that_ends_and_are_adopted(agent: RunningAgent) -> None:
-    told = agent.stand_in()
-    agent.client.put("one", told, wait_s=READY_S)
+    configuration = agent.stand_in()
+    agent.client.put("one", configuration, wait_s=READY_S)
     pid = agent.pid("one")
     assert agent.end(signal.SIGTERM) == 0
     assert agent.pid("one") == pid
     agent.start()
     assert agent.client.unit("one", wait_s=READY_S).pid == pid
-    assert agent.client.put("one", told).outcome is ChangeOutcome.UNCHANGED
+    assert agent.client.put("one", configuration).outcome is ChangeOutcome.UNCHANGED
     agent.end(signal.SIGKILL)
     agent.start()
-    assert agent.client.put("one", told).outcome is ChangeOutcome.UNCHANGED
+    assert agent.client.put("one", configuration).outcome is ChangeOutcome.UNCHANGED
     assert agent.pid("one") == pid
 
 
 def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent) -> None:
-    told = {name: agent.stand_in() for name in ("one", "two")}
-    agent.put_all(told)
+    configurations = {name: agent.stand_in() for name in ("one", "two")}
+    agent.put_all(configurations)
     untouched = agent.pid("two")
     for step in ("recorded", "stopped", "started", "applied"):
         before = agent.pid("one")
         (agent.home / "crash-at").write_text(step)
-        changed = {**told["one"], "value": f"killed when it was {step}"}
+        changed = {**configurations["one"], "value": f"killed when it was {step}"}
         with pytest.raises(AgentUnreachableError):
             agent.client.put("one", changed, wait_s=READY_S)
         assert agent.has_ended() == -signal.SIGKILL
         agent.start()
-        eventually(lambda before=before: agent.pid_or_0("one") not in (0, before))
+        eventually(partial(agent.has_other_pid, "one", before))
         one = agent.client.unit("one", wait_s=READY_S)
         assert (one.configuration["value"], one.drift) == (changed["value"], ())
         # The client sends it again, since it never got an answer.
@@ -89,7 +90,7 @@ def test_a_killed_supervisord_is_replaced_and_its_orphans_are_swept_before(agent
     kill_supervisord(agent)
     eventually(lambda: not any(map(is_alive, orphans)))
     for name in ("one", "two"):
-        eventually(lambda name=name: agent.client.unit(name).is_ready)
+        eventually(partial(agent.is_ready, name))
     assert len(units_left_in(agent.home)) == 4, "each runs once"
 
 
@@ -112,22 +113,22 @@ def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgen
 
 def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: RunningAgent) -> None:
     agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
-    told = agent.home / "one.told"
-    told.unlink()
-    told.mkdir()
+    value_file = agent.home / "one.told"
+    value_file.unlink()
+    value_file.mkdir()
     before = agent.pid("two")
     try:
         kill_supervisord(agent)
-        eventually(lambda: agent.pid_or_0("two") not in (0, before))
+        eventually(partial(agent.has_other_pid, "two", before))
         assert agent.client.unit("two", wait_s=READY_S).is_ready
         one = agent.client.unit("one")
         assert {each.what for each in one.drift} == {DriftKind.PROCESS, DriftKind.FILE}
         assert "one cannot be started again" in (agent.home / "agent.out").read_text()
     finally:
-        told.rmdir()
+        value_file.rmdir()
 
 
-def test_units_end_with_an_agent_that_was_told_so_and_come_back_with_the_next(
+def test_units_end_with_an_agent_that_ends_units_and_come_back_with_the_next(
     agent: RunningAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent, "options", ("--ends-units",))
@@ -140,4 +141,4 @@ def test_units_end_with_an_agent_that_was_told_so_and_come_back_with_the_next(
     monkeypatch.undo()
     agent.start()
     for name in ("one", "two"):
-        eventually(lambda name=name: agent.client.unit(name).is_ready)
+        eventually(partial(agent.is_ready, name))

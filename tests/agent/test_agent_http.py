@@ -1,4 +1,4 @@
-"""A real agent over HTTP: its token, its answers, what is put, changed, restarted, deleted; TLS."""
+"""A real agent over HTTP: its token, its responses, units put, changed, restarted, deleted; TLS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READY_S = 60.0
 
 
 def ask(agent: RunningAgent, method: str, path: str, **options: Any) -> httpx.Response:
-    """A request as somebody sends it who has no client of ours."""
+    """Sends a request without headrace's client."""
     token = (agent.home / "agent" / "token").read_text().strip()
     headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
     url = f"http://{agent.address}{path}"
@@ -36,20 +36,20 @@ def ask(agent: RunningAgent, method: str, path: str, **options: Any) -> httpx.Re
 
 
 def refusal(agent: RunningAgent, method: str, path: str, **options: Any) -> tuple[int, str, str]:
-    answer = ask(agent, method, path, **options)
-    said = answer.json()
-    return answer.status_code, said["error"], said["message"]
+    response = ask(agent, method, path, **options)
+    error = response.json()
+    return response.status_code, error["error"], error["message"]
 
 
-def test_only_the_token_opens_and_it_is_nowhere_told(agent: RunningAgent) -> None:
+def test_only_the_token_gives_access_and_it_is_never_shown(agent: RunningAgent) -> None:
     token = (agent.home / "agent" / "token").read_text().strip()
     assert (agent.home / "agent" / "token").stat().st_mode & 0o777 == 0o600
     for headers in ({}, {"Authorization": "Bearer"}, {"Authorization": f"Bearer {token}x"}):
         for path in ("/v1/units", "/v1/version", "/nowhere"):
-            answer = httpx.get(f"http://{agent.address}{path}", headers=headers, trust_env=False)
-            assert (answer.status_code, answer.json()["error"]) == (401, "unauthorized")
-            assert answer.headers["WWW-Authenticate"] == "Bearer"
-            assert token not in answer.text
+            response = httpx.get(f"http://{agent.address}{path}", headers=headers, trust_env=False)
+            assert (response.status_code, response.json()["error"]) == (401, "unauthorized")
+            assert response.headers["WWW-Authenticate"] == "Bearer"
+            assert token not in response.text
     open_to_all = httpx.get(f"http://{agent.address}/v1/health", trust_env=False)
     assert open_to_all.json()["status"] == "ok"
     assert ask(agent, "GET", "/v1/version").json()["home"] == str(agent.home)
@@ -64,25 +64,28 @@ def test_only_the_token_opens_and_it_is_nowhere_told(agent: RunningAgent) -> Non
 
 
 def test_bad_requests_are_named_and_change_nothing(agent: RunningAgent) -> None:
-    told = agent.stand_in()
+    put = agent.stand_in()
     assert refusal(agent, "PUT", "/v1/units/one", content=b"{")[:2] == (422, "request_invalid")
     assert refusal(agent, "PUT", "/v1/units/one", content=b'{"kind": NaN}')[:2] == (422, "request_invalid")
     assert refusal(agent, "PUT", "/v1/units/one", content=b" " * (300 << 10))[:2] == (413, "body_too_long")
-    assert refusal(agent, "PUT", "/v1/units/One", json=told)[:2] == (422, "request_invalid")
-    assert refusal(agent, "PUT", "/v1/units/agent", json=told)[:2] == (422, "request_invalid")
-    assert refusal(agent, "PUT", "/v1/units/one?wait_s=601", json=told)[:2] == (422, "request_invalid")
+    assert refusal(agent, "PUT", "/v1/units/One", json=put)[:2] == (422, "request_invalid")
+    assert refusal(agent, "PUT", "/v1/units/agent", json=put)[:2] == (422, "request_invalid")
+    assert refusal(agent, "PUT", "/v1/units/one?wait_s=601", json=put)[:2] == (
+        422,
+        "request_invalid",
+    )
     assert refusal(agent, "GET", "/v1/units/one/log?lines=0")[:2] == (422, "request_invalid")
     status, code, message = refusal(
-        agent, "PUT", "/v1/units/one", json={**told, "listen": "x", "user": "root"}
+        agent, "PUT", "/v1/units/one", json={**put, "listen": "x", "user": "root"}
     )
     assert (status, code) == (422, "configuration_invalid")
     assert (
         "unit one: " in message and "listen: 'x': expected HOST:PORT" in message and "user: 'root'" in message
     )
-    status, code, message = refusal(agent, "PUT", "/v1/units/one", json={**told, "listen": "192.0.2.1:80"})
+    status, code, message = refusal(agent, "PUT", "/v1/units/one", json={**put, "listen": "192.0.2.1:80"})
     assert (status, code) == (422, "address_not_here")
     assert "192.0.2.1:80" in message
-    status, code, message = refusal(agent, "PUT", "/v1/units/one", json={**told, "requires": ["one"]})
+    status, code, message = refusal(agent, "PUT", "/v1/units/one", json={**put, "requires": ["one"]})
     assert (status, code) == (422, "configuration_invalid")
     assert "in a circle: one → one" in message
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/restart"), ("GET", "/log")):
@@ -95,21 +98,21 @@ def test_bad_requests_are_named_and_change_nothing(agent: RunningAgent) -> None:
 
 
 def test_a_put_is_idempotent_and_a_change_restarts_that_unit_alone(agent: RunningAgent) -> None:
-    told = {name: agent.stand_in() for name in ("one", "two")}
-    dry = ask(agent, "PUT", "/v1/units/one?dry_run=true", json=told["one"])
+    configurations = {name: agent.stand_in() for name in ("one", "two")}
+    dry = ask(agent, "PUT", "/v1/units/one?dry_run=true", json=configurations["one"])
     assert dry.json() == {"outcome": "created", "dry_run": True}
     assert agent.client.units() == []
-    for name in told:
-        answer = ask(agent, "PUT", f"/v1/units/{name}?wait_s={READY_S}", json=told[name])
-        assert (answer.status_code, answer.json()["outcome"]) == (201, "created")
-        assert answer.json()["unit"]["ready"]
-    pids = {name: agent.pid(name) for name in told}
+    for name in configurations:
+        response = ask(agent, "PUT", f"/v1/units/{name}?wait_s={READY_S}", json=configurations[name])
+        assert (response.status_code, response.json()["outcome"]) == (201, "created")
+        assert response.json()["unit"]["ready"]
+    pids = {name: agent.pid(name) for name in configurations}
 
-    answer = ask(agent, "PUT", "/v1/units/one", json=told["one"])
-    assert (answer.status_code, answer.json()["outcome"]) == (200, "unchanged")
+    response = ask(agent, "PUT", "/v1/units/one", json=configurations["one"])
+    assert (response.status_code, response.json()["outcome"]) == (200, "unchanged")
     assert agent.pid("one") == pids["one"]
 
-    changed = {**told["two"], "value": "another"}
+    changed = {**configurations["two"], "value": "another"}
     assert agent.client.put("two", changed, dry_run=True).outcome is ChangeOutcome.CHANGED
     assert agent.pid("two") == pids["two"]
     put = agent.client.put("two", changed, wait_s=READY_S)
@@ -127,12 +130,12 @@ def test_a_put_is_idempotent_and_a_change_restarts_that_unit_alone(agent: Runnin
 
 
 def test_what_another_holds_is_named(agent: RunningAgent) -> None:
-    told = agent.stand_in()
-    agent.client.put("one", told)
+    configuration = agent.stand_in()
+    agent.client.put("one", configuration)
     with pytest.raises(AgentRefusedError) as caught:
-        agent.client.put("two", told, dry_run=True)
+        agent.client.put("two", configuration, dry_run=True)
     assert (caught.value.status, caught.value.code) == (409, "conflict")
-    assert f"{told['listen']}, for unit two, is taken by unit one of this host" in str(caught.value)
+    assert f"{configuration['listen']}, for unit two, is taken by unit one of this host" in str(caught.value)
     assert caught.value.details["conflicts"][0]["unit"] == "one"
 
     data = {"kind": "zookeeper", "datacenter": "east", "data_dir": str(agent.home / "zk")}
@@ -143,29 +146,29 @@ def test_what_another_holds_is_named(agent: RunningAgent) -> None:
     assert "three" not in agent.states()
 
 
-def test_drift_is_told_and_a_put_takes_it_away(agent: RunningAgent) -> None:
-    told = agent.stand_in()
-    agent.client.put("one", told, wait_s=READY_S)
+def test_drift_is_reported_and_a_put_removes_it(agent: RunningAgent) -> None:
+    configuration = agent.stand_in()
+    agent.client.put("one", configuration, wait_s=READY_S)
     assert agent.client.unit("one").drift == ()
     agent.supervisor.stop("one", wait=True)
     (agent.home / "one.told").write_text("something else")
     drifted = agent.client.unit("one")
     assert [each.what for each in drifted.drift] == [DriftKind.PROCESS, DriftKind.FILE]
     assert not drifted.is_ready and drifted.problem == "stopped"
-    put = agent.client.put("one", told, wait_s=READY_S)
+    put = agent.client.put("one", configuration, wait_s=READY_S)
     assert put.outcome is ChangeOutcome.CHANGED
     assert put.unit is not None and put.unit.is_ready and put.unit.drift == ()
     assert (agent.home / "one.told").read_text() != "something else"
 
 
-def test_waiting_for_health_is_bounded_and_tells_why(agent: RunningAgent) -> None:
+def test_waiting_for_health_is_bounded_and_names_the_problem(agent: RunningAgent) -> None:
     (agent.home / "one.broken").write_text("no room on this disk")
-    answer = ask(agent, "PUT", "/v1/units/one?wait_s=1", json=agent.stand_in())
-    assert answer.status_code == 504
-    said = answer.json()
-    assert (said["error"], said["outcome"], said["unit"]["ready"]) == ("not_ready", "created", False)
-    assert "unit one is not ready, not within 1 s" in said["message"]
-    assert "no room on this disk" in said["log_tail"]
+    response = ask(agent, "PUT", "/v1/units/one?wait_s=1", json=agent.stand_in())
+    assert response.status_code == 504
+    body = response.json()
+    assert (body["error"], body["outcome"], body["unit"]["ready"]) == ("not_ready", "created", False)
+    assert "unit one is not ready, not within 1 s" in body["message"]
+    assert "no room on this disk" in body["log_tail"]
     (agent.home / "one.broken").unlink()
     assert agent.client.restart("one", wait_s=READY_S).is_ready
 
@@ -234,10 +237,8 @@ def test_without_tls_it_listens_on_loopback_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace.agent", "--home", str(tmp_path), "--listen", "0.0.0.0:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert (
-        "give --tls-certificate and --tls-key, listen on loopback, or allow it by --allow-plain"
-        in done.stderr
-    )
+    way_out = "give --tls-certificate and --tls-key, listen on loopback, or allow it by --allow-plain"
+    assert way_out in done.stderr
 
 
 def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path) -> None:
@@ -285,8 +286,8 @@ def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> No
     agent.process = process
     try:
         agent.wait_found()
-        told = {"kind": "zookeeper", "datacenter": "east", "listen": f"{HOST}:{free_port(HOST)}"}
-        put = agent.client.put("east-zookeeper", told, wait_s=READY_S)
+        configuration = {"kind": "zookeeper", "datacenter": "east", "listen": f"{HOST}:{free_port(HOST)}"}
+        put = agent.client.put("east-zookeeper", configuration, wait_s=READY_S)
         assert put.unit is not None and put.unit.is_ready and put.unit.version.startswith("3.")
         assert (home / "data" / "east-zookeeper" / "data").is_dir()
         pid = agent.pid("east-zookeeper")
@@ -305,12 +306,12 @@ def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> No
 
 
 def test_of_two_that_want_the_same_address_at_once_one_is_refused(agent: RunningAgent) -> None:
-    told = agent.stand_in()
+    configuration = agent.stand_in()
     refused: list[str] = []
 
     def put(name: str) -> None:
         try:
-            agent.client.put(name, told)
+            agent.client.put(name, configuration)
         except AgentRefusedError as error:
             refused.append(error.code)
 
@@ -323,7 +324,7 @@ def test_of_two_that_want_the_same_address_at_once_one_is_refused(agent: Running
     assert len(agent.states()) == 1
 
 
-def test_a_unit_tells_how_much_it_holds_on_disk(agent: RunningAgent) -> None:
+def test_the_size_of_a_units_data_is_reported(agent: RunningAgent) -> None:
     listen = f"{HOST}:{free_port(HOST)}"
     agent.client.put("z", {"kind": "zookeeper", "datacenter": "east", "listen": listen})
     folder = agent.home / "data" / "z"
@@ -341,12 +342,12 @@ def test_a_unit_tells_how_much_it_holds_on_disk(agent: RunningAgent) -> None:
 
 def test_loads_are_kept_as_the_dags_read_them(agent: RunningAgent) -> None:
     client, path = agent.client, agent.home / "loads" / "page-view.json"
-    said = {"owner": "web", "schedule": None, "grace": "1h"}
-    assert client.put_load("page-view", said, dry_run=True) is ChangeOutcome.CREATED
+    load = {"owner": "web", "schedule": None, "grace": "1h"}
+    assert client.put_load("page-view", load, dry_run=True) is ChangeOutcome.CREATED
     assert not path.exists()
-    assert client.put_load("page-view", said) is ChangeOutcome.CREATED
-    assert client.put_load("page-view", said) is ChangeOutcome.UNCHANGED
-    assert client.put_load("page-view", {**said, "retries": 0}) is ChangeOutcome.CHANGED
+    assert client.put_load("page-view", load) is ChangeOutcome.CREATED
+    assert client.put_load("page-view", load) is ChangeOutcome.UNCHANGED
+    assert client.put_load("page-view", {**load, "retries": 0}) is ChangeOutcome.CHANGED
     whole = client.load("page-view")
     assert whole["retries"] == 0 and whole["schedule"] is None and whole["audit_wait"] == "30m"
     (plan,) = read_loads({"HEADRACE_HOME": str(agent.home)})

@@ -47,17 +47,17 @@ def test_options_are_the_fields_of_the_configuration() -> None:
     )
     words = "auditor --name count --datacenter east --bootstrap 127.1.0.11:9092,127.1.0.12:9092"
     words += " --registry-urls http://127.1.0.3:8081 --status 127.1.0.4:8082 --keep-days 1.5"
-    name, told = foreground.parse(words.split())
+    name, configuration = foreground.parse(words.split())
     assert name == "count"
-    assert isinstance(told, AuditorConfiguration)
-    assert told.bootstrap == (Address("127.1.0.11", 9092), Address("127.1.0.12", 9092))
-    assert (told.registry_urls, told.keep_days) == (("http://127.1.0.3:8081",), 1.5)
+    assert isinstance(configuration, AuditorConfiguration)
+    assert configuration.bootstrap == (Address("127.1.0.11", 9092), Address("127.1.0.12", 9092))
+    assert (configuration.registry_urls, configuration.keep_days) == (("http://127.1.0.3:8081",), 1.5)
     assert foreground.parse(["hdfs", "--datacenter", "east", "--rpc-port", "1234"])[1] == HdfsConfiguration(
         datacenter="east", rpc_port=1234
     )
 
 
-def test_the_datacenter_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_datacenter_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(foreground.DATACENTER_VARIABLE, "west")
     assert foreground.parse(["zookeeper"]) == ("zookeeper", ZooKeeperConfiguration(datacenter="west"))
 
@@ -84,7 +84,7 @@ def test_every_kind_has_its_usage(kind: str, capsys: pytest.CaptureFixture[str])
         ("zookeeper --datacenter east --name ../x", "'../x' is not a unit name"),
     ],
 )
-def test_words_that_are_no_options_are_told_with_the_usage(
+def test_wrong_options_are_refused_with_the_usage(
     words: str, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -93,7 +93,7 @@ def test_words_that_are_no_options_are_told_with_the_usage(
     assert reason in capsys.readouterr().err
 
 
-def test_values_that_cannot_be_are_named() -> None:
+def test_wrong_values_are_named() -> None:
     with pytest.raises(ConfigurationError, match=r"broker_id: 'x': .*integer.*listen: 'here': expected HOST"):
         foreground.parse(
             ["broker", "--datacenter", "east", "--broker-id", "x", "--zookeeper", "z:1", "--listen", "here"]
@@ -106,7 +106,7 @@ def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_troubles_are_one_line_and_health_says_no(tmp_path: Path) -> None:
+def test_problems_are_one_line_and_health_fails(tmp_path: Path) -> None:
     done = run(tmp_path, "--health")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == f"neither a unit nor an agent was started in the foreground in {tmp_path}\n"
@@ -132,9 +132,9 @@ def test_without_pyspark_zookeeper_is_what_was_fetched(
     version = server.stem.removeprefix("zookeeper-")
     assert f"<version>{version}</version>" in pom("zookeeper").read_text(), "both are the same version"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    told = ZooKeeperConfiguration(datacenter="east")
+    configuration = ZooKeeperConfiguration(datacenter="east")
     with pytest.raises(SiteError, match=r"needs ZooKeeper's jars.*headrace\.warehouse\.jars zookeeper"):
-        unit_of("zookeeper", told, Host.here(tmp_path))
+        unit_of("zookeeper", configuration, Host.here(tmp_path))
     fetched = tmp_path / "jars" / "zookeeper"
     fetched.mkdir(parents=True)
-    assert f"{fetched}/*" in unit_of("zookeeper", told, Host.here(tmp_path)).command
+    assert f"{fetched}/*" in unit_of("zookeeper", configuration, Host.here(tmp_path)).command

@@ -77,9 +77,9 @@ def wait_for_agent(container: ContainerMember, address: Address) -> AgentClient:
 def test_an_agent_in_a_container_keeps_units_and_ends_them_with_it(run_container: RunContainer) -> None:
     agent, zookeeper = (Address(HOST, port) for port in free_ports(2, HOST))
     container = run_container(*("agent", "--listen", str(agent)), read_only=True, cap_drop=["ALL"])
-    told = {"kind": "zookeeper", "datacenter": "east", "listen": str(zookeeper)}
+    configuration = {"kind": "zookeeper", "datacenter": "east", "listen": str(zookeeper)}
     with wait_for_agent(container, agent) as client:
-        client.put("keeper", told)
+        client.put("keeper", configuration)
         assert client.unit("keeper", wait_s=WAIT_S).is_ready
     assert container.run("id", "-u") == (0, "1000\n")
     assert container.run("headrace-container", "health") == (0, "ready\n")

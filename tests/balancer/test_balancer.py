@@ -12,7 +12,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import confluent_kafka
 import kafka
@@ -32,13 +32,15 @@ PAUSE_S: Final = 0.01
 BETWEEN_S: Final = 0.5
 LINES: Final = 100_000
 REPEATED_MAX: Final = 0.1
-"""Of a client without idempotence, where the machine is so slow that a stopping broker's patience ends."""
+"""The share for a client without idempotence, on a machine so slow that a stopping broker's waits run out."""
 ACKNOWLEDGED_WAIT_MAX_S: Final = 120.0
 
 
 class Publishing(Protocol):
-    """A client at work: `finish` ends it and returns how many of its records, 0 to n - 1, were acknowledged,
-    all of them; raises what went wrong."""
+    """A client that publishes records numbered from 0. `finish` ends it and returns their count.
+
+    It raises unless all were acknowledged.
+    """
 
     def finish(self) -> int: ...
 
@@ -48,7 +50,7 @@ def key_of(number: int) -> bytes:
 
 
 class InThread:
-    """`send(number)` is called until the end, then `flush() -> what failed`."""
+    """Calls `send(number)` until `finish`, then `flush`, which returns the failures."""
 
     def __init__(self, send: Callable[[int], None], flush: Callable[[], list[object]]) -> None:
         self._send = send
@@ -116,7 +118,7 @@ def kafka_python(bootstrap: str, topic: str, *, idempotent: bool) -> Publishing:
         reconnect_backoff_max_ms=500,
         linger_ms=5,
     )
-    sent = []
+    sent: list[Any] = []
 
     def flush() -> list[object]:
         producer.flush(ACKNOWLEDGED_WAIT_MAX_S)
@@ -147,7 +149,7 @@ class Java:
 
 
 def values_by_key(balanced: Balanced, topic: str) -> dict[bytes, list[int]]:
-    """What is in the logs of all partitions, in their order."""
+    """The records in the logs of all partitions, in their order."""
     found = defaultdict(list)
     for broker in balanced.cluster.brokers[:2]:
         with RawClient(broker.address) as client:
@@ -206,9 +208,9 @@ def test_producers_see_nothing_of_brokers_that_come_and_go(
         expected = {key_of(first): list(range(first, count, KEYS)) for first in range(KEYS)}
         found = values_by_key(balanced, topic)
         if topic.endswith("plain"):
-            # Brokers that stop finish what they took, within bounds; beyond them a client says it again.
+            # Brokers that stop finish the requests they took, within a time; after that a client sends again.
             repeated = sum(map(len, found.values())) - count
-            assert repeated <= REPEATED_MAX * count, f"{topic}: {repeated} of {count} are there again"
+            assert repeated <= REPEATED_MAX * count, f"{topic}: {repeated} of {count} are there twice"
             found = {key: sorted(set(values)) for key, values in found.items()}
         assert found == expected, topic
 
@@ -247,15 +249,15 @@ def test_a_broker_that_hangs_gets_no_connections(balanced_cluster: Balanced) -> 
             client.close()
         assert 1 <= ended < 4, "those of the hung broker are cut, the others not"
         for _ in range(4):
-            with RawClient(balancer.address) as client:
-                client.send(client.produce_frame("nowhere", 0, encode_batch([Record(0, 1, None, b"v")])))
-                assert client.read_produced().error_code
+            with RawClient(balancer.address) as raw:
+                raw.send(raw.produce_frame("nowhere", 0, encode_batch([Record(0, 1, None, b"v")])))
+                assert raw.read_produced().error_code
     finally:
         hung.send_signal(signal.SIGCONT)
     balancer.wait_serving(1, 2)
 
 
-def test_it_says_what_it_does(balanced_cluster: Balanced) -> None:
+def test_status_page_and_log_agree(balanced_cluster: Balanced) -> None:
     balancer = balanced_cluster.balancer
     balancer.wait_serving(1, 2)
     status = balancer.status()
@@ -277,7 +279,7 @@ def test_it_says_what_it_does(balanced_cluster: Balanced) -> None:
 
 
 def test_a_killed_balancer_leaves_nothing_behind(balanced_cluster: Balanced) -> None:
-    """What it started ends with it: its successor, which the supervisor starts at once, needs the address."""
+    """HAProxy ends with it: its successor, which the supervisor starts at once, needs the address."""
     balancer = balanced_cluster.balancer
     balancer.process.kill()
     balancer.process.wait(20)
@@ -288,7 +290,7 @@ def test_a_killed_balancer_leaves_nothing_behind(balanced_cluster: Balanced) -> 
         assert client.read_produced().error_code
 
 
-def test_without_brokers_it_says_so(balanced_cluster: Balanced) -> None:
+def test_without_brokers_the_status_has_a_problem(balanced_cluster: Balanced) -> None:
     balancer = balanced_cluster.balancer
     for broker in balanced_cluster.cluster.brokers[:2]:
         assert broker.stop() == 0

@@ -1,4 +1,4 @@
-"""What stands behind the balancer, what HAProxy is told, what it says: all pure."""
+"""The pure parts: backends, the configuration and commands of HAProxy, its responses, the page."""
 
 from pathlib import Path
 
@@ -87,10 +87,10 @@ def test_brokers_get_ready_drain_and_go() -> None:
     assert without_drained(known, {1: 3}) == known
     assert list(without_drained(known, {1: 0, 2: 0})) == [2]
     moved = after_fronts(known, [Front(1, "127.1.0.11", 9999)])
-    assert moved[1] == Backend(1, ("127.1.0.11", 9999), Phase.READY), "it is back, elsewhere"
+    assert moved[1] == Backend(1, ("127.1.0.11", 9999), Phase.READY), "it is back at another address"
 
 
-def test_what_a_running_haproxy_is_told() -> None:
+def test_the_commands_for_a_running_haproxy() -> None:
     add = "add server brokers/broker-1 127.1.0.11:9093 check inter 500ms fall 3 rise 1 on-marked-down "
     assert commands({}, [ONE, TWO]) == [
         add + "shutdown-sessions",
@@ -151,10 +151,10 @@ def test_the_commands_lead_to_what_is_wanted(before: list[Backend], wanted: list
     assert commands(servers, wanted) == []
     ready = {each.name for each in wanted if each.phase is Phase.READY}
     assert {name for name, server in servers.items() if server.admin is AdminState.READY} == ready
-    assert checked == ready, "whoever leaves is not asked any more"
+    assert checked == ready, "health checks of those that drain or are deleted are off"
 
 
-def test_what_haproxy_says_of_its_servers() -> None:
+def test_the_responses_of_haproxy() -> None:
     # As HAProxy 2.6.12 answers.
     text = """1
 # be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight \

@@ -1,4 +1,4 @@
-"""The embedded engine before stand-in brokers: whom it cuts, and whom it lets finish."""
+"""The embedded engine before stand-in brokers: which connections it cuts, and which may finish."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headrace.balancer.embedded import EmbeddedEngine
 from headrace.balancer.haproxy_config import CHECK_REQUEST, CHECK_RESPONSE
 
 WAIT_MAX_S = 60.0
-QUESTION, ANSWER = b"a question", b"its answer"
+REQUEST, RESPONSE = b"a request", b"its response"
 
 
 class StandIn:
-    """Answers health checks until it `stops`; a client gets its answer once `may_answer` is set."""
+    """Answers health checks until `stop`; a client gets its response once `may_respond` is set."""
 
     def __init__(self) -> None:
-        self.may_answer = asyncio.Event()
-        self.asked = asyncio.Event()
+        self.may_respond = asyncio.Event()
+        self.requested = asyncio.Event()
 
     async def start(self) -> tuple[str, int]:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -28,25 +28,25 @@ class StandIn:
         return host, port
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = await reader.read(len(CHECK_REQUEST))
-        if asked == CHECK_REQUEST:
+        received = await reader.read(len(CHECK_REQUEST))
+        if received == CHECK_REQUEST:
             writer.write(len(CHECK_RESPONSE).to_bytes(4, "big") + CHECK_RESPONSE)
-        elif asked == QUESTION:
-            self.asked.set()
-            await self.may_answer.wait()
-            writer.write(ANSWER)
+        elif received == REQUEST:
+            self.requested.set()
+            await self.may_respond.wait()
+            writer.write(RESPONSE)
         writer.close()
 
-    def stops(self) -> None:
-        """It takes no connections any more, and has not yet finished with those it has."""
+    def stop(self) -> None:
+        """Takes no further connections; open ones go on."""
         self.server.close()
 
 
 @pytest.mark.parametrize(
     ("phase", "received"),
     [
-        pytest.param(Phase.DRAINING, ANSWER, id="one that leaves may finish"),
-        pytest.param(Phase.READY, b"", id="one that fails is cut"),
+        pytest.param(Phase.DRAINING, RESPONSE, id="a draining one may finish"),
+        pytest.param(Phase.READY, b"", id="a failed one is cut"),
     ],
 )
 def test_a_broker_that_takes_no_more_connections(phase: Phase, received: bytes) -> None:
@@ -65,13 +65,13 @@ def test_a_broker_that_takes_no_more_connections(phase: Phase, received: bytes) 
                 while not await is_up():
                     await asyncio.sleep(0.02)
                 reader, writer = await asyncio.open_connection(*here)
-                writer.write(QUESTION)
-                await broker.asked.wait()
+                writer.write(REQUEST)
+                await broker.requested.wait()
                 await engine.apply([Backend(1, address, phase)])
-                broker.stops()
+                broker.stop()
                 while await is_up():
                     await asyncio.sleep(0.02)
-                broker.may_answer.set()
+                broker.may_respond.set()
                 try:
                     return await reader.read()
                 except ConnectionResetError:

@@ -74,7 +74,7 @@ def test_the_password_is_known_once_it_is_generated(tmp_path: Path) -> None:
     ("scheduler", "problem"),
     [
         ({"status": "healthy", "age_s": 3}, None),
-        ({"status": "healthy", "age_s": 60}, "was last heard of at"),
+        ({"status": "healthy", "age_s": 60}, "had its last heartbeat at"),
         ({"status": "unhealthy", "age_s": 3}, "is not healthy"),
         ({"status": None, "age_s": None}, "is not healthy"),
         (None, "without Airflow's scheduler"),

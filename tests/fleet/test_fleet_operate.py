@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from fix_agent import eventually
+from fix_agent import eventually, units_left_in
 from headrace.agent import local
 from headrace.agent.client import AgentClient
 from headrace.agent.errors import AddressTakenError, AgentStateError, UnitFailedError
 from headrace.agent.home import AgentHome, AgentRecord, is_locked
 from headrace.agent.logs import log_tail
-from headrace.agent.processes import holder_of, is_alive, units_left_in
+from headrace.agent.processes import holder_of, is_alive
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet import operate

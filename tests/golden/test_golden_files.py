@@ -17,7 +17,7 @@ from headrace.audit.reader import _READERS
 from headrace.audit.records import ProducerReport
 from headrace.log import checkpoint
 from headrace.registry import framing
-from headrace.warehouse.manifest import Manifest, fold
+from headrace.warehouse.manifest import Manifest, TableState
 from headrace.warehouse.seal import Seal
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ def test_a_manifest() -> None:
     manifest = Manifest.from_json(stored, "manifest-load.json")
     assert (manifest.kind, manifest.sequence, manifest.rows) == ("load", 0, 20_000)
     assert sum(manifest.hours().values()) == 20_000
-    assert sorted(fold([manifest]).ends) == [0, 1, 2, 3, 4, 5]
+    assert sorted(TableState().after(manifest).ends) == [0, 1, 2, 3, 4, 5]
     assert manifest.to_json() == stored
 
 

@@ -64,7 +64,7 @@ def test_an_empty_site_file_is_the_default() -> None:
     assert parse_site("", home=HOME, where="site.yaml") == Site.one_machine(HOME)
 
 
-def test_a_site_file_may_say_everything() -> None:
+def test_a_site_file_with_all_fields() -> None:
     text = """
     datacenters:
       east: {network: 127.106.1, broker_count: 1, broker_settings: {num.partitions: "2"}}

@@ -166,7 +166,7 @@ resource "headrace_load" "l" {
         (f'listen = "{HOST}:99999"', "with a port from 1 to 65535"),
         ('zookeeper = "nowhere"', "should match pattern"),
         ('source_bootstrap = ["127.0.0.1:9092", "127.0.0.1"]', "expected HOST:PORT"),
-        ('topics = "("', "is no regular expression"),
+        ('topics = "("', "not a regular expression"),
         ('schedule = "whenever"', "schedule 'whenever' is not a cron expression"),
     ):
         assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)} .*{re.escape(message)}", output), (

@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
             AgentOptions(
                 home=home,
                 listen=Address(host.strip("[]"), int(port)),
-                tls_certificate=options.tls_certificate and options.tls_certificate.absolute(),
-                tls_key=options.tls_key and options.tls_key.absolute(),
+                tls_certificate=options.tls_certificate,
+                tls_key=options.tls_key,
                 allow_plain=options.allow_plain,
                 log=log if options.daemon else None,
                 ends_units=options.ends_units,

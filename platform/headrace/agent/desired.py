@@ -1,6 +1,6 @@
 """What the host should run, on disk: one file for each unit, which a crash leaves either old or new.
 
-Owns `<home>/agent/units/<name>.json`. How the host is brought there is `keeper`'s.
+Owns `<home>/agent/units/<name>.json`. `keeper` brings the host to it.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ class AgentError(SiteError):
     code: ClassVar[str] = "failed"
     status: ClassVar[int] = 500
 
-    @property
-    def details(self) -> Mapping[str, Any]:
-        return {}
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details = dict(details or {})
 
 
 class BadRequestError(AgentError):
@@ -58,17 +58,8 @@ class ConfigurationError(BadRequestError):
     code = "configuration_invalid"
 
     def __init__(self, name: str, problems: Sequence[FieldProblem], *, what: str = "unit") -> None:
-        self.problems = tuple(problems)
-        super().__init__(f"{what} {name}: " + "; ".join(map(str, problems)))
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        return {
-            "fields": [
-                {"field": problem.field, "value": shortened(problem.value), "message": problem.message}
-                for problem in self.problems
-            ]
-        }
+        fields = [problem._replace(value=shortened(problem.value))._asdict() for problem in problems]
+        super().__init__(f"{what} {name}: " + "; ".join(map(str, problems)), {"fields": fields})
 
 
 class UnitUnknownError(AgentError):
@@ -101,13 +92,11 @@ class ConflictError(AgentError):
     status = 409
 
     def __init__(self, conflicts: Sequence[Conflict]) -> None:
-        self.conflicts = tuple(conflicts)
         taken = "; ".join(map(str, conflicts))
-        super().__init__(f"{taken}. End that process, delete that unit, or give this one another")
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        return {"conflicts": [conflict._asdict() for conflict in self.conflicts]}
+        super().__init__(
+            f"{taken}. End that process, delete that unit, or give this one another",
+            {"conflicts": [conflict._asdict() for conflict in conflicts]},
+        )
 
 
 class AddressNotHereError(BadRequestError):
@@ -140,14 +129,6 @@ class NotReadyError(AgentError):
 
     code = "not_ready"
     status = 504
-
-    def __init__(self, message: str, details: Mapping[str, Any]) -> None:
-        self._details = dict(details)
-        super().__init__(message)
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        return self._details
 
 
 class NotReadyBeforeError(NotReadyError):

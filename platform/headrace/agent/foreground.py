@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn, get_origin
 from pydantic.fields import FieldInfo
 
 from headrace.agent.configuration import NAME_PATTERN, Configuration
-from headrace.agent.folders import write_files
+from headrace.agent.folders import write_durably, write_files
 from headrace.agent.host import Host
 from headrace.agent.kinds import KINDS, Kinds, parse_configuration, unit_of
 from headrace.agent.local import find_agent
@@ -121,12 +121,8 @@ def run(name: str, configuration: Configuration, home: Path) -> NoReturn:
     unit = unit_of(name, configuration, Host.here(home))
     try:
         write_files(unit.files)
-        record = home / RECORD
-        new = record.with_suffix(".new")
-        # Readable by its owner only: a database's URL may hold a password.
-        new.touch(mode=0o600)
-        new.write_text(json.dumps({"name": name, "configuration": configuration.model_dump(mode="json")}))
-        new.replace(record)
+        record = {"name": name, "configuration": configuration.model_dump(mode="json")}
+        write_durably(home / RECORD, json.dumps(record), is_durable=False)
     except OSError as error:
         raise SiteError(
             f"{error.filename} cannot be written ({error.strerror}); set ${HOME_VARIABLE} to a "

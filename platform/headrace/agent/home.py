@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from headrace.agent.errors import AgentStateError
+from headrace.agent.folders import write_durably
 
 LOCK_PAUSES_S: Final = (0.05, 0.1, 0.2)
 
@@ -74,9 +75,7 @@ class AgentRecord(NamedTuple):
     is_daemon: bool
 
     def write(self, path: Path) -> None:
-        new = path.with_name(path.name + ".new")
-        new.write_text(json.dumps(self._asdict(), indent=1))
-        new.replace(path)
+        write_durably(path, json.dumps(self._asdict(), indent=1), is_durable=False)
 
     @staticmethod
     def read(path: Path) -> AgentRecord | None:

@@ -78,8 +78,8 @@ def run_agent(
     options.check()
     if options.tls_certificate is not None and options.tls_key is not None:
         # The agent changes its working directory.
-        absolute = (options.tls_certificate.absolute(), options.tls_key.absolute())
-        options = options._replace(tls_certificate=absolute[0], tls_key=absolute[1])
+        certificate, key = options.tls_certificate.absolute(), options.tls_key.absolute()
+        options = options._replace(tls_certificate=certificate, tls_key=key)
     home = options.home.absolute()
     paths = AgentHome(home)
     paths.make()

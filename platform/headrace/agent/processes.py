@@ -51,6 +51,14 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
+def has_ended(pid: int, timeout_s: float) -> bool:
+    """Whether the process has ended; waits for that at most `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while (alive := is_alive(pid)) and time.monotonic() < deadline:
+        time.sleep(POLL_INTERVAL_S)
+    return not alive
+
+
 def command_of(pid: int, *, length_max: int = 60) -> str:
     """A process's command line, shortened."""
     try:
@@ -82,14 +90,14 @@ def holder_of(address: Address) -> Holder | None:
     return None
 
 
-def units_left_in(home: Path, unit: str | None = None) -> list[int]:
+def unit_processes(home: Path, unit: str | None = None) -> list[psutil.Process]:
     """The processes that were started as units of this home (or as the named one), whatever their parent."""
-    return [process.pid for process in _units(home, unit)]
+    return [process for process in psutil.process_iter() if _is_unit(process, home, unit)]
 
 
 def end_units_left_in(home: Path, unit: str | None = None) -> list[int]:
     """Ends what a killed supervisord left behind: SIGTERM, then SIGKILL. Returns the pids it found."""
-    found = _units(home, unit)
+    found = unit_processes(home, unit)
     for number, timeout_s in (
         (signal.SIGTERM, ORPHAN_TERM_TIMEOUT_S),
         (signal.SIGKILL, ORPHAN_KILL_TIMEOUT_S),
@@ -102,10 +110,6 @@ def end_units_left_in(home: Path, unit: str | None = None) -> list[int]:
         while any(map(_runs, found)) and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL_S)
     return [process.pid for process in found]
-
-
-def _units(home: Path, unit: str | None) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _is_unit(process, home, unit)]
 
 
 def _is_unit(process: psutil.Process, home: Path, unit: str | None) -> bool:

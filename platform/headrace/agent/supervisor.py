@@ -27,7 +27,8 @@ from xml.parsers.expat import ExpatError
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from headrace.agent.errors import SupervisorError
-from headrace.agent.processes import command_of, end_units_left_in, is_alive
+from headrace.agent.folders import write_durably
+from headrace.agent.processes import command_of, end_units_left_in, has_ended, is_alive
 from headrace.agent.unit import Unit
 from headrace.site.variables import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
 
@@ -86,12 +87,10 @@ class Supervisor:
         self.socket_path = _socket_path(self.home)
 
     def write_configuration(self, units: Iterable[Unit]) -> None:
-        """Writes the daemon's configuration, by a rename, so that a reader sees the old one or the new."""
+        """Writes the daemon's configuration; a reader sees the old one or the new."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self.configuration_path.with_suffix(".new")
-        new.write_text(self._configuration(units))
-        new.replace(self.configuration_path)
+        write_durably(self.configuration_path, self._configuration(units), is_durable=False)
 
     def _configuration(self, units: Iterable[Unit]) -> str:
         daemon = {
@@ -186,8 +185,7 @@ class Supervisor:
         except (OSError, ValueError):
             return
         if is_alive(pid) and str(self.configuration_path) in command_of(pid, length_max=COMMAND_LENGTH_MAX):
-            os.kill(pid, signal.SIGKILL)
-            _wait_ended(pid)
+            _kill(pid)
 
     def differences(self, units: Iterable[Unit]) -> Differences:
         """Compares what the daemon runs with these units: it reads them anew, and changes no process."""
@@ -235,20 +233,12 @@ class Supervisor:
     def stop(self, name: str, *, wait: bool = False) -> None:
         self._call("stopProcess", name, wait, ignore=Faults.NOT_RUNNING)
 
-    def signal(self, name: str, signal_name: str) -> None:
-        """Sends a signal (`KILL`, `STOP`, …) to a running unit."""
-        self._call("signalProcess", name, signal_name)
-
     def shut_down(self) -> None:
         """Ends the daemon, and any unit that still runs; returns once the daemon's process has ended."""
         pid = self._call("getPID")
         self._call("shutdown")
-        deadline = time.monotonic() + DAEMON_TIMEOUT_S
-        while is_alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if is_alive(pid):
-            os.kill(pid, signal.SIGKILL)
-            _wait_ended(pid)
+        if not has_ended(pid, DAEMON_TIMEOUT_S):
+            _kill(pid)
         self.socket_path.unlink(missing_ok=True)
 
     def _call(self, method: str, *arguments: Any, ignore: int | None = None) -> Any:
@@ -276,12 +266,10 @@ class Supervisor:
             return getattr(proxy.supervisor, method)(*arguments)
 
 
-def _wait_ended(pid: int) -> None:
-    deadline = time.monotonic() + DAEMON_TIMEOUT_S
-    while is_alive(pid):
-        if time.monotonic() > deadline:
-            raise SupervisorError(f"supervisord, process {pid}, survives SIGKILL; check the machine's disks")
-        time.sleep(0.05)
+def _kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    if not has_ended(pid, DAEMON_TIMEOUT_S):
+        raise SupervisorError(f"supervisord, process {pid}, survives SIGKILL; check the machine's disks")
 
 
 def _socket_path(home: Path) -> Path:

@@ -6,13 +6,13 @@ Owns that file and the check of a request's header. The token is never logged.
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import stat
 from pathlib import Path
 from typing import Final
 
 from headrace.agent.errors import AgentStateError
+from headrace.agent.folders import write_durably
 
 TOKEN_BYTES: Final = 32
 TOKEN_LENGTH_MAX: Final = 512
@@ -39,15 +39,7 @@ def read_token(path: Path) -> str:
 def make_token(path: Path) -> str:
     """Reads the token, after creating the file if there is none. Raises `AgentStateError`."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # By a rename, so that a crash leaves no half-written token; created with this mode, never wider.
-        new = path.with_name(path.name + ".new")
-        new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        write_durably(path, secrets.token_urlsafe(TOKEN_BYTES) + "\n")
     return read_token(path)
 
 

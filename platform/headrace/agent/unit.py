@@ -20,7 +20,7 @@ from headrace.site.errors import SiteError
 
 @dataclass(frozen=True, kw_only=True)
 class UnitProcess:
-    """How a unit's process is started and asked for its health: what its kind decides.
+    """How a unit's process is started and probed: what its kind decides.
 
     `files` are written before the start: path → text. `data_dir` belongs to this unit alone.
     """

@@ -1,4 +1,4 @@
-"""The watch over a host: at the start, and whenever supervisord is gone, it brings the units back.
+"""The watch over a host: at its start, and whenever supervisord has died, it starts the units again.
 
 Owns when that happens and in which order units start. The changes themselves are `keeper`'s.
 """

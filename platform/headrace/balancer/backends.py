@@ -96,6 +96,4 @@ class Health(NamedTuple):
 
 def choose(up: Collection[int], connections: Mapping[int, int], total: Mapping[int, int]) -> int | None:
     """The backend for a new connection: the one with the fewest open, then with the fewest in total."""
-    return min(
-        up, key=lambda backend: (connections.get(backend, 0), total.get(backend, 0), backend), default=None
-    )
+    return min(up, key=lambda each: (connections.get(each, 0), total.get(each, 0), each), default=None)

@@ -203,10 +203,6 @@ class Site(_Part):
         return Address(self.analysis.host(31), WEBHDFS_PORT)
 
     @property
-    def datanode(self) -> tuple[Address, ...]:
-        return tuple(Address(self.namenode.host, port) for port in DATANODE_PORTS)
-
-    @property
     def airflow_address(self) -> Address:
         return Address(self.analysis.host(7), AIRFLOW_PORT)
 
@@ -273,7 +269,7 @@ def parse_site(text: str, *, home: Path, where: str) -> Site:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole file"
         raise SiteFileError(
-            f"site file {where}: {field}: {first['msg']} (it says {first['input']!r})"
+            f"site file {where}: {field}: {first['msg']} (its value is {first['input']!r})"
         ) from error
     _check(site, where)
     return site
