@@ -27,7 +27,8 @@ from headrace.agent.client import AgentClient
 from headrace.agent.errors import AgentUnreachableError
 from headrace.agent.local import find_agent
 from headrace.agent.processes import end_units_left_in, unit_processes
-from headrace.agent.supervisor import Supervisor, UnitState
+from headrace.agent.supervisor import Supervisor
+from headrace.agent.unit import UnitState
 from headrace.site.addresses import Address
 
 HOST = "127.106.2.1"

@@ -27,8 +27,9 @@ from headrace.agent.report import (
     outcome_of,
     report_of,
 )
-from headrace.agent.supervisor import Supervisor, UnitState
+from headrace.agent.supervisor import Supervisor
 from headrace.agent.tokens import is_authorized, make_token, read_token
+from headrace.agent.unit import UnitState
 from headrace.fleet.units import configurations_of, units_of
 from headrace.site.site import Site
 

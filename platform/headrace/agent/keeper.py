@@ -36,8 +36,8 @@ from headrace.agent.errors import (
 from headrace.agent.folders import write_files
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import ChangeOutcome, Drift, UnitReport, drift_of, outcome_of, probed_report
-from headrace.agent.supervisor import Differences, Supervisor, UnitState
-from headrace.agent.unit import Unit, levels
+from headrace.agent.supervisor import Differences, Supervisor
+from headrace.agent.unit import Unit, UnitState, levels
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)

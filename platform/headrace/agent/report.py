@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.agent.probes import BalancerProbe
-from headrace.agent.supervisor import UnitState
-from headrace.agent.unit import Unit
+from headrace.agent.unit import Unit, UnitState
 
 
 class ChangeOutcome(StrEnum):

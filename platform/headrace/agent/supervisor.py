@@ -29,7 +29,7 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 from headrace.agent.errors import SupervisorError
 from headrace.agent.folders import write_durably
 from headrace.agent.processes import command_of, end_units_left_in, has_ended, is_alive
-from headrace.agent.unit import Unit
+from headrace.agent.unit import Unit, UnitState
 from headrace.site.variables import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -49,20 +49,6 @@ COMMAND_LENGTH_MAX: Final = 10_000
 
 # supervisord reads these in a value as the start of a comment; after two quotes they are part of the word.
 _COMMENT_SIGN: Final = re.compile(r"(?<=\s)(?=[;#])")
-
-
-class UnitState(NamedTuple):
-    """What supervisord reports of a unit; `state` is supervisord's: RUNNING, BACKOFF, STOPPED, …"""
-
-    name: str
-    state: str
-    pid: int
-    uptime_s: int
-    note: str
-
-    @property
-    def is_running(self) -> bool:
-        return self.state in ("STARTING", "RUNNING")
 
 
 class Differences(NamedTuple):

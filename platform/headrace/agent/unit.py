@@ -1,6 +1,6 @@
 """One supervised process as data, and the order in which units start.
 
-Owns `Unit`: a process and what must be ready before it. Starts nothing and touches no file.
+Owns `Unit`: a process and what must be ready before it, and `UnitState`. Starts nothing and touches no file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.agent.configuration import Configuration
 from headrace.agent.probes import Probe
@@ -58,6 +59,20 @@ class Unit(UnitProcess):
         files = {str(path): text for path, text in self.files.items()}
         parts = [self.command, dict(self.environment), files, str(self.log_path), self.version]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class UnitState(NamedTuple):
+    """What supervisord reports of a unit; `state` is supervisord's: RUNNING, BACKOFF, STOPPED, …"""
+
+    name: str
+    state: str
+    pid: int
+    uptime_s: int
+    note: str
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in ("STARTING", "RUNNING")
 
 
 def in_order(units: Iterable[Unit]) -> list[Unit]:
