@@ -1,7 +1,7 @@
-"""The CPU time of the processes below this one, of Spark's JVM and of the Python that works for it.
+"""The CPU time of the processes below this one: Spark's JVM and its Python workers.
 
-Spark ends Python workers that had nothing to do for a while, and nobody waits for all of them: what they used
-would be missing from every account afterwards. So the clock looks often, and remembers.
+Spark ends idle Python workers without waiting for all of them, so their time would be missing in the end. The
+clock therefore samples often, and keeps the last sample of each process.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-LOOK_EVERY_S: Final = 0.5
+SAMPLE_EVERY_S: Final = 0.5
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class CpuSeconds:
-    """CPU time of the JVMs and the Python processes below this one; dead ones, and this one, included."""
+    """The CPU time of the JVMs and the Python processes, including this one and ended ones."""
 
     jvm: float
     python: float
@@ -33,7 +33,7 @@ class CpuSeconds:
 
     @property
     def python_share(self) -> float:
-        """Of all the CPU time, what Python took."""
+        """Python's share of all the CPU time."""
         return self.python / self.total if self.total else 0.0
 
 
@@ -46,51 +46,51 @@ class _Process(NamedTuple):
 
 
 class CpuClock:
-    """Reads the CPU time used so far; a context manager, because it looks in the background.
+    """Measures the CPU time used so far; a context manager, because it samples in the background.
 
-    A process that lives less than `LOOK_EVERY_S` may not be seen.
+    It may miss a process that lives less than `SAMPLE_EVERY_S`.
     """
 
     def __init__(self) -> None:
         self._used_s: dict[tuple[int, int], tuple[bool, float]] = {}
         self._lock = threading.Lock()
         self._ending = threading.Event()
-        self._looking = threading.Thread(target=self._look_often, name="cpu-clock", daemon=True)
+        self._sampling = threading.Thread(target=self._sample_often, name="cpu-clock", daemon=True)
 
     def __enter__(self) -> CpuClock:
-        self._looking.start()
+        self._sampling.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.set()
-        self._looking.join()
+        self._sampling.join()
 
     def read(self) -> CpuSeconds:
         with self._lock:
-            for each in _family(os.getpid()):
-                self._used_s[each.pid, each.start_ticks] = (each.name == "java", each.used_s)
+            for process in _family(os.getpid()):
+                self._used_s[process.pid, process.start_ticks] = (process.name == "java", process.used_s)
             return CpuSeconds(
                 jvm=sum(used_s for is_jvm, used_s in self._used_s.values() if is_jvm),
                 python=sum(used_s for is_jvm, used_s in self._used_s.values() if not is_jvm),
             )
 
-    def _look_often(self) -> None:
-        while not self._ending.wait(LOOK_EVERY_S):
+    def _sample_often(self) -> None:
+        while not self._ending.wait(SAMPLE_EVERY_S):
             self.read()
 
 
 def _family(root: int) -> list[_Process]:
     """`root` and all processes below it."""
-    everyone = _processes()
+    processes = _processes()
     children: dict[int, list[_Process]] = {}
-    for each in everyone:
-        children.setdefault(each.parent, []).append(each)
-    found = [each for each in everyone if each.pid == root]
-    for each in found:
-        found += children.get(each.pid, [])
-    return found
+    for process in processes:
+        children.setdefault(process.parent, []).append(process)
+    family = [process for process in processes if process.pid == root]
+    for process in family:
+        family += children.get(process.pid, [])
+    return family
 
 
 def _processes() -> list[_Process]:

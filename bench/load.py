@@ -1,8 +1,7 @@
-"""`make bench-load`: the load beside Spark's own Kafka connector, how it grows, and how old data is when
-it can be read.
+"""`make bench-load`: the load against Spark's own Kafka connector, its growth, and the age of new rows.
 
-Owns the procedure, the bars and the exit code. `QUICK=1` takes under ten minutes, `JSON=path` writes every
-figure; the exit code is 1 if a bar is missed. The numbers of a quiet machine stand in docs/benchmarks.md.
+Owns the procedure, the bars and the exit code, which is 1 if a bar is missed. `QUICK=1` takes under ten
+minutes; `JSON=path` writes every figure. docs/benchmarks.md has the figures of a quiet machine.
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cpu_clock import CpuClock
 from load_site import BASE_TIME_MS, HOURS, SCHEMA, BenchSite, publish, running_site
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.avro.functions import from_avro
 from rich.console import Console
 
 from headrace.audit.report import is_complete
@@ -27,24 +28,19 @@ from headrace.audit.store import AuditStore
 from headrace.events.publisher import EventPublisher
 from headrace.warehouse.api import load_topics, plan_loads
 from headrace.warehouse.decode import ADDRESS_COLUMNS, HOUR_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.jars import ensure_jars
 from headrace.warehouse.layout import HOUR_MS
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadPlan, split_count
 from headrace.warehouse.seal import seal_hour
 from headrace.warehouse.session import spark_session
+from headrace.warehouse.source.errors import NoSuchTopicError
 from headrace.warehouse.source.options import format_offsets
 from headrace.warehouse.tables import read
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 PAPER_LATENCY_S: Final = 10.0
-"""Goodhope et al.
-
-2012, section 5: events reach the offline cluster about 10 s after they were published, on average.
-"""
+"""Goodhope et al. 2012, section 5: events reach the offline cluster after about 10 s on average."""
 LOAD_EVERY_S: Final = 10.0
 EVENTS_PER_S: Final = 500
 SEALED_HOUR_BAR_S: Final = 120.0
@@ -57,7 +53,7 @@ out = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """The size of a run."""
 
     side_by_side: int
     growth: tuple[int, ...]
@@ -74,7 +70,7 @@ QUICK: Final = Scale(1_000_000, (250_000, 500_000, 1_000_000, 2_000_000), 2, 60.
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number; a bar says what it must reach, None that it is only shown."""
+    """One measured number, and the bar that it must reach; None if it has none."""
 
     name: str
     value: float
@@ -94,7 +90,7 @@ class Figure:
 
 
 class Figures:
-    """What was measured so far, told as it comes."""
+    """The figures so far, each printed once it is measured."""
 
     def __init__(self) -> None:
         self.all: list[Figure] = []
@@ -132,9 +128,9 @@ def main() -> int:
         finally:
             spark.stop()
     if path := os.environ.get("JSON"):
-        Path(path).write_text(json.dumps([asdict(each) for each in figures.all], indent=1))
-    missed = [each for each in figures.all if not each.is_met]
-    out.print(f"{len(missed)} of {sum(each.bar is not None for each in figures.all)} bars missed")
+        Path(path).write_text(json.dumps([asdict(figure) for figure in figures.all], indent=1))
+    missed = [figure for figure in figures.all if not figure.is_met]
+    out.print(f"{len(missed)} of {sum(figure.bar is not None for figure in figures.all)} bars missed")
     return 1 if missed else 0
 
 
@@ -150,8 +146,8 @@ def _session() -> SparkSession:
 
 
 def compare(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, figures: Figures) -> None:
-    """Both ways from the brokers to hourly Parquet, in turn, in one Spark session with one configuration."""
-    out.print(f"side by side: {scale.side_by_side:,} events, {scale.repeats} times each, in turn")
+    """Measures both ways from the brokers to hourly Parquet, alternately, in one Spark session."""
+    out.print(f"side by side: {scale.side_by_side:,} events, {scale.repeats} times each, alternately")
     warm, whole = _prefix(count, min(scale.growth) // 2), _prefix(count, scale.side_by_side)
     ours(spark, bench, "warm", warm)
     theirs(spark, bench, "warm", warm)
@@ -159,10 +155,10 @@ def compare(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, fig
     shares: dict[str, list[float]] = {"ours": [], "theirs": []}
     cpu_per_million: dict[str, list[float]] = {"ours": [], "theirs": []}
     with CpuClock() as clock:
-        for turn in range(scale.repeats):
+        for repeat in range(scale.repeats):
             for name, run in (("ours", ours), ("theirs", theirs)):
                 before, began = clock.read(), time.monotonic()
-                rows = run(spark, bench, f"{name}-{turn}", whole)
+                rows = run(spark, bench, f"{name}-{repeat}", whole)
                 seconds, cpu = time.monotonic() - began, clock.read() - before
                 rates[name].append(rows / seconds)
                 shares[name].append(cpu.python_share)
@@ -173,13 +169,13 @@ def compare(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, fig
         "Spark's Kafka connector + from_avro", other, "rows/s", "same brokers, same session, same partitions"
     )
     figures.at_least("headrace ÷ Spark's connector", mine / other, "times", 1.0)
-    for name, who in (("ours", "headrace load"), ("theirs", "Spark's connector")):
-        figures.show(f"{who}: CPU a million rows", statistics.median(cpu_per_million[name]), "s")
-        figures.show(f"{who}: Python's share of the CPU", 100 * statistics.median(shares[name]), "%")
+    for name, title in (("ours", "headrace load"), ("theirs", "Spark's connector")):
+        figures.show(f"{title}: CPU a million rows", statistics.median(cpu_per_million[name]), "s")
+        figures.show(f"{title}: Python's share of the CPU", 100 * statistics.median(shares[name]), "%")
 
 
 def ours(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None) -> int:
-    """One load into a warehouse of its own; its rows."""
+    """Loads into a warehouse of its own; returns the rows."""
     warehouse = _root(bench, name)
     [result] = load_topics(spark, warehouse, [TOPIC], until_ms=until_ms)
     _delete(bench, warehouse.root)
@@ -187,10 +183,7 @@ def ours(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None)
 
 
 def theirs(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None) -> int:
-    """The same addresses by Spark's Kafka connector and `from_avro`, into the same partitions; its rows."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.avro.functions import from_avro
-
+    """Loads the same addresses by Spark's Kafka connector and `from_avro`; returns the rows."""
     [plan] = plan_loads(_root(bench, f"plan-{name}"), [TOPIC], until_ms=until_ms)
     source = spark.read.format("kafka").options(
         **{
@@ -198,12 +191,12 @@ def theirs(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | Non
             "subscribe": TOPIC,
             "startingOffsets": "earliest",
             "endingOffsets": format_offsets(
-                {(TOPIC, each.partition): each.to_address for each in plan.ranges}
+                {(TOPIC, planned.partition): planned.to_address for planned in plan.ranges}
             ),
             "minPartitions": str(_parts(spark, plan)),
             "kafka.max.partition.fetch.bytes": str(8 << 20),
             "kafka.fetch.max.bytes": str(64 << 20),
-            # Offsets are addresses there: its consumer sees gaps between batches, and is right not to mind.
+            # Offsets are addresses, so its consumer sees gaps between batches that are no losses.
             "failOnDataLoss": "false",
         }
     )
@@ -222,12 +215,12 @@ def theirs(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | Non
     rows.write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(target)
     written = spark.read.parquet(target).count()
     _delete(bench, root)
-    return written
+    return int(written)
 
 
 def grow(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, figures: Figures) -> None:
-    """Loads of growing size."""
-    out.print("how it grows")
+    """Measures loads of growing size."""
+    out.print("loads of growing size")
     for size in scale.growth:
         began = time.monotonic()
         rows = ours(spark, bench, f"grow-{size}", _prefix(count, size))
@@ -235,9 +228,7 @@ def grow(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, figure
 
 
 def live(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) -> None:
-    """Events published in the source datacenter, mirrored, loaded every 10 s: their age when they can be
-    read.
-    """
+    """Measures the age of events when a query can read them: published, mirrored, loaded every 10 s."""
     out.print(f"live: {EVENTS_PER_S} events/s for {scale.live_s:.0f} s, a load every {LOAD_EVERY_S:.0f} s")
     warehouse = _root(bench, "live")
     stop = threading.Event()
@@ -245,11 +236,11 @@ def live(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) 
     publisher.start()
     readable_ms: dict[int, int] = {}
     began = time.monotonic()
-    turn = 0
+    loads = 0
     try:
         while time.monotonic() - began < scale.live_s:
-            turn += 1
-            time.sleep(max(0.0, began + turn * LOAD_EVERY_S - time.monotonic()))
+            loads += 1
+            time.sleep(max(0.0, began + loads * LOAD_EVERY_S - time.monotonic()))
             _load_live(spark, warehouse, readable_ms)
     finally:
         stop.set()
@@ -270,23 +261,23 @@ def live(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) 
 
 
 def sealed(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) -> None:
-    """Events of an hour that is over: how long until a query reads them from a sealed hour."""
+    """Measures the time until a query reads the events of a past hour from its sealed version."""
     out.print("events of a closed hour, loaded, proven complete, sealed, queried")
     warehouse = _root(bench, "live", audit=True)
     waits_s: list[float] = []
-    for turn in range(scale.sealed_hours):
-        hour_ms = (int(time.time() * 1000) // HOUR_MS - 2 - turn) * HOUR_MS
+    for number in range(scale.sealed_hours):
+        hour_ms = (int(time.time() * 1000) // HOUR_MS - 2 - number) * HOUR_MS
         count = EVENTS_PER_S
         with _publisher(bench) as publisher:
             published = [time.monotonic()] * count
-            for number in range(count):
-                published[number] = time.monotonic()
-                publisher.publish(LIVE_TOPIC, _page_view(number), time_ms=hour_ms + number * HOUR_MS // count)
+            for event in range(count):
+                published[event] = time.monotonic()
+                publisher.publish(LIVE_TOPIC, _page_view(event), time_ms=hour_ms + event * HOUR_MS // count)
         _wait_until_sealed(spark, bench, warehouse, hour_ms, count)
         rows = read(spark, LIVE_TOPIC, [hour_ms], warehouse=warehouse).count()
         assert rows == count, f"{rows} rows in the sealed hour, {count} were published"
         now = time.monotonic()
-        waits_s += [now - each for each in published]
+        waits_s += [now - published_at for published_at in published]
     figures.at_most(
         "event to sealed-hour query, p50", _quantile(sorted(waits_s), 0.5), "s", SEALED_HOUR_BAR_S
     )
@@ -299,7 +290,7 @@ def sealed(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures
 
 
 def _wait_until_sealed(
-    spark: SparkSession, bench: BenchSite, warehouse: Warehouse, hour_ms: int, count: int
+    spark: SparkSession, bench: BenchSite, warehouse: WarehouseOptions, hour_ms: int, count: int
 ) -> None:
     store = AuditStore(bench.site.audit_store_url)
     deadline = time.monotonic() + SEAL_WAIT_MAX_S
@@ -322,8 +313,8 @@ def _publish_live(bench: BenchSite, stop: threading.Event) -> None:
         number = 0
         began = time.monotonic()
         while not stop.is_set():
-            due = int((time.monotonic() - began) * EVENTS_PER_S)
-            for _ in range(due - number):
+            wanted = int((time.monotonic() - began) * EVENTS_PER_S)
+            for _ in range(wanted - number):
                 publisher.publish(LIVE_TOPIC, _page_view(number))
                 number += 1
             stop.wait(0.02)
@@ -340,12 +331,10 @@ def _page_view(number: int) -> dict[str, Any]:
     return {"remote_host": f"10.0.0.{number % 250}", "method": "GET", "path": f"/in/{number}", "status": 200}
 
 
-def _load_live(spark: SparkSession, warehouse: Warehouse, readable_ms: dict[int, int]) -> None:
-    from headrace.warehouse.source.errors import UnknownTopicError
-
+def _load_live(spark: SparkSession, warehouse: WarehouseOptions, readable_ms: dict[int, int]) -> None:
     try:
         [result] = load_topics(spark, warehouse, [LIVE_TOPIC])
-    except UnknownTopicError:
+    except NoSuchTopicError:
         # Nothing is mirrored yet.
         return
     if result.sequence is not None:
@@ -353,10 +342,8 @@ def _load_live(spark: SparkSession, warehouse: Warehouse, readable_ms: dict[int,
 
 
 def _ages_s(
-    spark: SparkSession, bench: BenchSite, warehouse: Warehouse, readable_ms: dict[int, int]
+    spark: SparkSession, bench: BenchSite, warehouse: WarehouseOptions, readable_ms: dict[int, int]
 ) -> list[float]:
-    from pyspark.sql import functions as f
-
     files = f"{warehouse.url(warehouse.root)}/{LIVE_TOPIC}/hourly/*/*/*/*/*.parquet"
     sequence = f.regexp_extract(f.input_file_name(), r"/(\d{20})-\d+\.parquet", 1).cast("int")
     rows = spark.read.parquet(files).select(
@@ -370,7 +357,7 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 def _prefix(count: int, size: int) -> int | None:
-    """The event time before which `size` of `count` events lie."""
+    """The event time before which `size` of `count` events are; None for all of them."""
     return None if size >= count else BASE_TIME_MS + size * HOURS * HOUR_MS // count
 
 
@@ -378,18 +365,13 @@ def _parts(spark: SparkSession, plan: LoadPlan) -> int:
     return split_count(plan.size, spark.sparkContext.defaultParallelism)
 
 
-def _root(bench: BenchSite, name: str, *, audit: bool = False) -> Warehouse:
-    from dataclasses import replace
-
+def _root(bench: BenchSite, name: str, *, audit: bool = False) -> WarehouseOptions:
     return replace(bench.warehouse, root=f"/{name}", audit=audit)
 
 
 def _delete(bench: BenchSite, root: str) -> None:
-    with Hdfs(bench.warehouse.webhdfs_url) as hdfs:
+    with HdfsClient(bench.warehouse.webhdfs_url) as hdfs:
         hdfs.delete(root)
-
-
-Run = Callable[["SparkSession", BenchSite, str, int | None], int]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""What the load's benchmark runs on: a small site of its own, and the events.
+"""The small site that the load's benchmark runs on, and its events.
 
-Owns the site (one source datacenter, the analysis cluster, HDFS, on 127.105.0.0/16) and everything it
-leaves on disk.
+Owns the site (one source datacenter, the analysis cluster, HDFS, on 127.105.0.0/16) and all its files.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from headrace.client import Admin, Producer
 from headrace.fleet.operate import down, up
 from headrace.fleet.units import units_of
 from headrace.registry.client import SchemaRegistryClient
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 from headrace.warehouse.jars import ensure_jars, headrace_home
 from headrace.warehouse.layout import HOUR_MS
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 
 PARTITIONS: Final = 4
 BASE_TIME_MS: Final = 1_700_000_000_000 - 1_700_000_000_000 % HOUR_MS
@@ -31,7 +30,7 @@ HOURS: Final = 2
 VALUE_SIZE_BYTES: Final = 200
 DISTINCT_VALUES: Final = 20_000
 RUN_SIZE: Final = 2_000
-"""So many events in a row go to one partition, as a sticky partitioner sends them."""
+"""The events in a row that go to one partition, as with a sticky partitioner."""
 
 SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
@@ -66,16 +65,16 @@ class BenchSite:
     """The running site."""
 
     site: Site
-    warehouse: Warehouse
+    warehouse: WarehouseOptions
 
     def start_rest(self) -> None:
-        """Start what only the latency part needs: the source datacenter, the mirror, the auditors."""
+        """Starts what only the latency part needs: the source datacenter, the mirror, the auditors."""
         up(self.site)
 
 
 @contextmanager
 def running_site() -> Iterator[BenchSite]:
-    """The analysis cluster and HDFS, ready; everything is stopped and deleted afterwards."""
+    """Yields the site once the analysis cluster and HDFS are ready; stops and deletes it afterwards."""
     jars_home = headrace_home()
     ensure_jars(("hdfs", "spark", "kafka"), home=jars_home)
     home = jars_home / "bench-load"
@@ -88,11 +87,11 @@ def running_site() -> Iterator[BenchSite]:
             Datacenter(name="east", network="127.105.1", broker_count=1),
             Datacenter(name="analysis", network="127.105.9", broker_count=2),
         ),
-        mirrors=(Mirror(source="east", target="analysis"),),
+        mirrors=(MirrorRoute(source="east", target="analysis"),),
         warehouse="analysis",
         airflow=False,
     )
-    warehouse = Warehouse(
+    warehouse = WarehouseOptions(
         hdfs_url=site.hdfs_url,
         webhdfs_url=site.webhdfs_url,
         bootstrap=site.analysis.bootstrap,
@@ -109,10 +108,9 @@ def running_site() -> Iterator[BenchSite]:
 
 
 def publish(bench: BenchSite, topic: str, count: int, progress: Callable[[int], None]) -> int:
-    """Produce `count` events of `VALUE_SIZE_BYTES`, times rising over `HOURS` hours; return the bytes of
-    one value.
+    """Produces `count` events, with times rising over `HOURS` hours, to the analysis cluster.
 
-    Straight into the analysis cluster: what is measured begins there.
+    Returns the bytes of one value, about `VALUE_SIZE_BYTES`.
     """
     with SchemaRegistryClient(bench.site.analysis.registry_url) as registry:
         schema_id = registry.register(f"{topic}-value", SCHEMA)
@@ -131,7 +129,7 @@ def publish(bench: BenchSite, topic: str, count: int, progress: Callable[[int], 
         for index in range(count):
             time_ms = BASE_TIME_MS + index * span_ms // count
             value, at = values[index % len(values)]
-            # The header's time is the first field: its ten bytes are made long enough for any of these times.
+            # The header's time, the first field, has the same size for all these times.
             stamped = b"".join((value[:at], _zigzag(time_ms), value[at + TIME_SIZE_BYTES :]))
             producer.send(topic, stamped, partition=index // RUN_SIZE % PARTITIONS, timestamp_ms=time_ms)
             if index % 100_000 == 0:
@@ -156,8 +154,8 @@ def _zigzag(value: int) -> bytes:
 
 
 def _values(schema_id: int) -> list[tuple[bytes, int]]:
-    """Framed values, each with the position of its time."""
-    chance = random.Random(2011)
+    """Framed values, with the position of the time in each."""
+    noise = random.Random(2011)
     parsed = fastavro.parse_schema(SCHEMA)
     prefix = b"\0" + schema_id.to_bytes(4, "big")
     assert len(_zigzag(BASE_TIME_MS)) == len(_zigzag(BASE_TIME_MS + HOURS * HOUR_MS)) == TIME_SIZE_BYTES
@@ -167,17 +165,17 @@ def _values(schema_id: int) -> list[tuple[bytes, int]]:
             "header": {
                 "time": BASE_TIME_MS,
                 "datacenter": "analysis",
-                "server": f"web-{chance.randrange(40)}",
+                "server": f"web-{noise.randrange(40)}",
                 "service": "bench",
-                "guid": f"{chance.getrandbits(128):032x}",
+                "guid": f"{noise.getrandbits(128):032x}",
             },
-            "member_id": chance.randrange(1 << 34),
-            "status": chance.choice((200, 200, 200, 304, 404)),
-            "referrer": None if chance.random() < 0.4 else f"https://example.org/{chance.randrange(10_000)}",
+            "member_id": noise.randrange(1 << 34),
+            "status": noise.choice((200, 200, 200, 304, 404)),
+            "referrer": None if noise.random() < 0.4 else f"https://example.org/{noise.randrange(10_000)}",
             "path": "",
         }
         size = len(_encoded(parsed, event))
-        event["path"] = f"/{chance.getrandbits(1024):0256x}"[
+        event["path"] = f"/{noise.getrandbits(1024):0256x}"[
             : max(1, VALUE_SIZE_BYTES - len(prefix) - size - 1)
         ]
         made.append((prefix + _encoded(parsed, event), len(prefix)))

@@ -1,7 +1,7 @@
-"""How long the demo's whole deployment takes by Terraform: cold, without changes, and after a stop.
+"""`make bench-terraform`: how long Terraform takes to deploy the demo: cold, without changes, after a stop.
 
-Owns a site of its own (block 180 of loopback, a temporary home), and the bars. `make bench-terraform`; its
-exit code is 1 when a bar is missed. Beside it stands `headrace up`: the same units without Terraform.
+Owns a site of its own (block 180 of loopback, a temporary home), the bars and the exit code, which is 1 if a
+bar is missed. For comparison it measures `headrace up`: the same units without Terraform.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOCK: Final = 180
 APPLY_BAR_S: Final = 60.0
 PLAN_BAR_S: Final = 5.0
 PLANS: Final = 3
-# What runs must have calmed down before a figure is taken.
+# A pause before each measurement, until the load of the one before has ended.
 CALM_S: Final = 10.0
 
 
@@ -36,7 +36,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def apply(site: Site) -> None:
-    terraform.apply(site, units_of(site), lambda said: None, print)
+    terraform.apply(site, units_of(site), lambda progress: None, print)
 
 
 def plan(site: Site) -> None:
@@ -50,15 +50,15 @@ def plan(site: Site) -> None:
         check=False,
     )
     if done.returncode:
-        raise SiteError(f"a plan that should have no changes:\n{done.stdout}{done.stderr}")
+        raise SiteError(f"the plan should have no changes:\n{done.stdout}{done.stderr}")
 
 
 def forget(site: Site) -> None:
     """Stops the site and removes all but the jars."""
     operate.down(site)
-    for each in site.home.iterdir():
-        if not each.is_symlink():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+    for path in site.home.iterdir():
+        if not path.is_symlink():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     time.sleep(CALM_S)
 
 
@@ -67,10 +67,10 @@ def measure(site: Site) -> bool:
 
     def note(what: str, seconds: float, bar: float | None = None) -> None:
         rows.append((what, seconds, bar))
-        said = "" if bar is None else f"  (bar: {bar:g} s)"
-        print(f"{what:<44} {seconds:6.1f} s{said}", flush=True)
+        shown_bar = "" if bar is None else f"  (bar: {bar:g} s)"
+        print(f"{what:<44} {seconds:6.1f} s{shown_bar}", flush=True)
 
-    # Files come into the page cache, as after any first run.
+    # The first run fills the page cache.
     operate.up(site)
     forget(site)
     note("headrace up, cold", timed(lambda: operate.up(site)))
@@ -91,8 +91,8 @@ def main() -> int:
     (home / "jars").symlink_to(Site.load().home.absolute() / "jars")
     site = Site.one_machine(home, block=BLOCK)
     try:
-        if reason := terraform.missing(site):
-            raise SiteError(reason)
+        if problem := terraform.missing(site):
+            raise SiteError(problem)
         print(f"{len(units_of(site))} units, {len(site.datacenters)} datacenters")
         return 0 if measure(site) else 1
     except SiteError as error:

@@ -1,10 +1,10 @@
-"""Which fixtures exist: one file a thing, tests/fix_<thing>.py."""
+"""The files of fixtures, tests/fix_<thing>.py, and the order and grouping of tests in several processes."""
 
 import os
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has no types
 
 pytest_plugins = [
     "fix_agent",
@@ -32,14 +32,14 @@ pytest_plugins = [
     "fix_zookeeper",
     "needs",
 ]
-# JVMs that live for seconds: the optimising compiler would cost them more than it gains.
+# The tests' JVMs live for seconds: the optimising compiler would cost them more than it gains.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-# They may import one another, before pytest would come to rewrite their assertions.
+# Before they import one another: pytest rewrites the assertions only of modules that it imports first.
 pytest.register_assert_rewrite(*pytest_plugins)
 
-# `make test` runs three test processes. A file's tests stay together in one of them, and so do all files of
-# the running site, in this order (Airflow comes late, and stays), and of the one Spark session with its
-# brokers and HDFS (`spark`).
+# `make test` runs three test processes. All tests of a file run in one of them, as do all files that share
+# a session fixture: the running site, in this order (Airflow starts late, and stays), or the Spark session
+# with its brokers and HDFS.
 _SITE = (
     "tests/cli/test_cli_commands.py",
     "tests/terraform/test_provider_site.py",
@@ -55,10 +55,11 @@ _SPARK = (
     "tests/warehouse/test_source_spark.py",
 )
 _GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
-# In this order they begin, then all others: the long ones early, and two that compute apart where it can be.
-_TURNS = (
+# The order in which groups and files start; all others follow. Long ones are early, and those that need much
+# CPU are apart.
+_ORDER = (
     ("site",),
-    ("tests/network/test_network_datacenters.py",),  # a minute of waiting, while others compute
+    ("tests/network/test_network_datacenters.py",),  # waits for a minute, and needs no CPU then
     ("tests/audit/", "tests/broker/", "tests/client/"),
     ("tests/warehouse/test_job.py",),
     ("tests/clients/",),
@@ -66,40 +67,42 @@ _TURNS = (
 )
 
 
-class _Together(LoadScopeScheduling):
+class _GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _Together(config, log)
+    return _GroupScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {item.nodeid: _group(item.nodeid) for item in items}
     for item in items:
         if "running_site" in getattr(item, "fixturenames", ()) and groups[item.nodeid] != "site":
-            raise pytest.UsageError(f"{item.nodeid} uses a site: name its file in tests/conftest.py")
-    items.sort(key=lambda item: (_turn(groups[item.nodeid]), _place(item.nodeid)))
+            raise pytest.UsageError(
+                f"{item.nodeid} uses the site: add its file to _SITE in tests/conftest.py"
+            )
+    items.sort(key=lambda item: (_position(groups[item.nodeid]), _position_in_group(item.nodeid)))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The site ends with the last test that needs it: an idle one takes a fifth of a core from all others."""
+    """Ends the site after the last test that needs it, because an idle one takes a fifth of a core."""
+    assert isinstance(item, pytest.Function)
     if _group(item.nodeid) != "site" or (nextitem is not None and _group(nextitem.nodeid) == "site"):
         return
     for definition in item.session._fixturemanager.getfixturedefs("running_site", item) or ():
-        definition.finish(item._request)
+        definition.finish(item._request)  # type: ignore[arg-type]  # pytest has no public way
 
 
-def _turn(group: str) -> int:
-    turns = (turn for turn, groups in enumerate(_TURNS) if group.startswith(groups))
-    return next(turns, len(_TURNS))
+def _position(group: str) -> int:
+    positions = (position for position, groups in enumerate(_ORDER) if group.startswith(groups))
+    return next(positions, len(_ORDER))
 
 
-def _place(nodeid: str) -> int:
-    """Within its group."""
+def _position_in_group(nodeid: str) -> int:
     file = nodeid.partition("::")[0]
     return _SITE.index(file) if file in _SITE else 0
 

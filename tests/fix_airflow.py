@@ -1,9 +1,10 @@
-"""Airflow beside the running site of `fix_site`, with DAGs for the tests' topics. Fixture: `airflow_site`."""
+"""Airflow in the running site of `fix_site`, with DAGs for the tests' topics. Fixture: `airflow_site`."""
 
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -14,15 +15,15 @@ from headrace.fleet import operate
 from headrace.fleet.airflow_client import AirflowClient, Run
 from headrace.fleet.airflow_units import airflow_password, airflow_url
 from headrace.site.site import Site
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.seal import seals
 
 CALM: Final = "af-calm"
 KILLS: Final = "af-kills"
-# A schedule that only a backfill meets.
+# A schedule with no slot during the tests: only a backfill starts a run.
 LEAP_DAY: Final = "0 0 29 2 *"
-# `page-view` is the demo's.
+# `page-view` is the demo's topic.
 TOPICS: Final = f"""
 defaults: {{owner: tests, schedule: null, audit_delay: 5s, audit_wait: 2m, retries: 2, retry_delay: 1s}}
 topics: {{{CALM}: {{schedule: "{LEAP_DAY}"}}, {KILLS}: {{}}, page-view: {{}}}}
@@ -30,7 +31,7 @@ topics: {{{CALM}: {{schedule: "{LEAP_DAY}"}}, {KILLS}: {{}}, page-view: {{}}}}
 
 
 class AirflowSite:
-    """A site with Airflow among its units, and a client of that."""
+    """A site with Airflow among its units, and a client of that Airflow."""
 
     def __init__(self, running: RunningSite) -> None:
         self.running = running
@@ -45,7 +46,7 @@ class AirflowSite:
 
     def stop(self) -> None:
         self.client.close()
-        # The site goes on without it.
+        # `up` without Airflow stops its units.
         operate.up(self.running.site)
 
     def load(self, topic: str) -> Run:
@@ -54,9 +55,31 @@ class AirflowSite:
     def seal_after(self, load: Run, topic: str) -> Run:
         return self.client.run_caused_by(f"seal-{topic}", load, timeout_s=150)
 
+    def backfill(self, dag_id: str, since: datetime, until: datetime) -> list[Run]:
+        """Starts Airflow's own backfill: a run for each slot of the schedule, in their order."""
+        span = {"from_date": since.isoformat(), "to_date": until.isoformat()}
+        self.client.unpause(dag_id)
+        self.client.request_json("POST", "/backfills", json={"dag_id": dag_id, "max_active_runs": 1, **span})
+        params = {
+            "run_type": "backfill",
+            "logical_date_gte": span["from_date"],
+            "logical_date_lte": span["to_date"],
+            "order_by": "logical_date",
+        }
+        found = self.client.request_json("GET", f"/dags/{dag_id}/dagRuns", params=params)
+        return [Run.from_json(row) for row in found["dag_runs"]]
+
+    def asset_events(self, run: Run) -> list[dict[str, Any]]:
+        """The assets that a run has updated: events in Airflow's form (`name`, `partition_key`, `extra`)."""
+        params = {"source_dag_id": run.dag_id, "source_run_id": run.run_id}
+        events: list[dict[str, Any]] = self.client.request_json("GET", "/assets/events", params=params)[
+            "asset_events"
+        ]
+        return events
+
     def sealed(self, topic: str) -> dict[int, int]:
-        """Rows by sealed hour."""
-        with Hdfs(self.site.webhdfs_url) as hdfs:
+        """Returns the rows of each sealed hour (Unix ms)."""
+        with HdfsClient(self.site.webhdfs_url) as hdfs:
             found = seals(hdfs, TopicPaths("/data", topic))
         return {hour_ms: seal.rows for hour_ms, seal in found.items()}
 
@@ -64,7 +87,7 @@ class AirflowSite:
         return max(task.try_number for task in self.client.tasks(run) if task.task_id == task_id)
 
     def wait_mirrored(self, topic: str) -> None:
-        """Until the mirror of the first datacenter has copied the topic."""
+        """Waits until the mirror of the first datacenter has copied the topic."""
         mirror = self.site.mirrors[0]
         url = f"http://{self.site.mirror_status(mirror)}/status"
 
@@ -92,7 +115,7 @@ def airflow_site(
         patch.setenv("HEADRACE_DAGS", str(dags))
         made = AirflowSite(running_site)
         made.start()
-        # Assets wake a DAG only when it is not paused.
+        # An asset triggers a DAG only if it is not paused.
         for dag_id in (f"seal-{CALM}", f"seal-{KILLS}", "daily-active-users"):
             made.client.unpause(dag_id)
         yield made

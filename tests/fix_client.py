@@ -1,9 +1,8 @@
-"""A scripted Kafka broker in memory, on real sockets: it appends, refuses, hangs, loses requests and
-answers as told.
+"""A scripted Kafka broker in memory, on real sockets: appends, refuses, hangs, loses messages.
 
-Fixture: `fake_cluster`, a factory: `fake_cluster(brokers=2, partitions=3)` gives a `FakeCluster`. Its
-brokers share one log a partition, check producers' sequences as Kafka does, and follow a script:
-`cluster.next(ApiKey.PRODUCE, LOSE_ANSWER)` does that to the next Produce request.
+Fixture: `fake_cluster`, a factory: `fake_cluster(brokers=2, partitions=3)` returns a `FakeCluster`. Its
+brokers share one log per partition, check producers' sequences as Kafka does, and follow a script:
+`cluster.next(ApiKey.PRODUCE, LOSE_ANSWER)` loses the response to the next Produce request.
 """
 
 import datetime
@@ -22,7 +21,8 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from fix_fake_log import FakeLog
-from headrace.client import BatchObserver, Producer
+from headrace.client import BatchIdentity, BatchObserver, Producer
+from headrace.client.errors import ClientError
 from headrace.wire import fetch, messages, produce
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode, UnsupportedVersionError
@@ -31,17 +31,17 @@ from headrace.wire.frames import FrameReader
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request. The default does nothing to it."""
+    """What happens to one request. By default it is served."""
 
     code: ErrorCode | None = None
-    """Every partition is answered with this error."""
+    """The error code of every partition in the response."""
     appends: bool = True
-    """Whether a Produce still appends although it is answered with an error, or not at all."""
+    """Whether a Produce appends, even if its response is an error or lost."""
     answers: bool = True
-    """False: the connection is closed in place of an answer."""
+    """False: the connection is closed instead of a response."""
     delay_s: float = 0.0
     raw: bytes | None = None
-    """Sent in place of the answer."""
+    """Sent instead of the response."""
 
 
 LOSE_REQUEST = Fault(appends=False, answers=False)
@@ -84,9 +84,6 @@ class FakeBroker:
         self._commands.close()
         self._wake.close()
 
-    def drop_connections(self) -> None:
-        self._command("drop")
-
     def _command(self, what: str) -> None:
         with self._settled:
             self._wanted = what
@@ -103,7 +100,7 @@ class FakeBroker:
                 elif key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj in self._connections:
-                    self._receive(key.fileobj)  # type: ignore[arg-type]
+                    self._receive(key.fileobj)
             now = time.monotonic()
             due = [entry for entry in self._later if entry[0] <= now]
             self._later = [entry for entry in self._later if entry[0] > now]
@@ -118,7 +115,7 @@ class FakeBroker:
                 self._listener = socket.create_server((self.host, self.port))
                 self.port = self._listener.getsockname()[1]
                 self._selector.register(self._listener, selectors.EVENT_READ)
-            if wanted in ("stop", "end", "drop"):
+            if wanted in ("stop", "end"):
                 for connection in list(self._connections):
                     self._close(connection)
             if wanted in ("stop", "end") and self._listener is not None:
@@ -192,9 +189,7 @@ class FakeBroker:
 
 
 class FakeCluster:
-    """Brokers 1 to n, topic "t" with the partitions asked for, led round robin; other topics are made on
-    demand.
-    """
+    """Brokers 1 to n and topic "t", its partitions led round robin; other topics are created on demand."""
 
     def __init__(self, brokers: int = 1, partitions: int = 1, *, by_address: bool = True) -> None:
         self.lock = threading.RLock()
@@ -232,11 +227,11 @@ class FakeCluster:
         return self.logs[topic, partition]
 
     def next(self, api_key: ApiKey, *faults: Fault) -> None:
-        """The next requests of that API suffer these, one each."""
+        """The next requests of that API meet these faults, one each."""
         with self.lock:
             self.script[api_key].extend(faults)
 
-    def asked(self, api_key: ApiKey) -> list[messages.Request]:
+    def requests_of(self, api_key: ApiKey) -> list[messages.Request]:
         with self.lock:
             return [request for _, request in self.requests if request.api_key == api_key]
 
@@ -374,20 +369,18 @@ class FakeCluster:
 
     def _fetch(self, broker: FakeBroker, request: messages.Request, fault: Fault) -> bytes:
         topics = []
-        found_bytes = 0
         for topic in request.body.topics:
             results = []
             for part in topic.partitions:
                 result = self._read(broker, topic.name, part, fault)
-                found_bytes += len(result.records) + result.error_code
                 results.append(result)
             topics.append(fetch.FetchTopicResult(topic.name, topic.topic_id, results))
-        if not found_bytes:
+        if not any(result.records or result.error_code for topic in topics for result in topic.partitions):
             self.delays_s[id(request)] = min(request.body.max_wait_ms / 1000, 0.02)
         pieces = fetch.encode_response(
             fetch.FetchResponse(topics), version=request.version, correlation_id=request.correlation_id
         )
-        return b"".join(pieces)
+        return b"".join(piece for piece in pieces if not isinstance(piece, int))
 
     def _read(
         self, broker: FakeBroker, topic: str, part: fetch.FetchPartition, fault: Fault
@@ -441,8 +434,12 @@ class FakeCluster:
         return -1, -1
 
 
+StartCluster = Callable[..., FakeCluster]
+MakeProducer = Callable[..., Producer]
+
+
 @pytest.fixture
-def fake_cluster() -> Iterator[Callable[..., FakeCluster]]:
+def fake_cluster() -> Iterator[StartCluster]:
     started: list[FakeCluster] = []
 
     def start(brokers: int = 1, partitions: int = 1, *, by_address: bool = True) -> FakeCluster:
@@ -458,24 +455,24 @@ FAST = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "request_timeout_ms":
 
 
 class Recorder(BatchObserver):
-    """All that a producer's observer hears, in order."""
+    """Every call of a producer's observer, in order."""
 
-    def __init__(self):
-        self.events = []
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
 
-    def batch_closed(self, identity):
+    def batch_closed(self, identity: BatchIdentity) -> None:
         self.events.append(("closed", identity))
 
-    def batch_renumbered(self, old, new):
+    def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         self.events.append(("renumbered", old, new))
 
-    def batch_delivered(self, identity, base_offset):
+    def batch_delivered(self, identity: BatchIdentity, base_offset: int) -> None:
         self.events.append(("delivered", identity, base_offset))
 
-    def batch_failed(self, identity, error):
+    def batch_failed(self, identity: BatchIdentity, error: ClientError) -> None:
         self.events.append(("failed", identity, error))
 
-    def of(self, kind):
+    def of(self, kind: str) -> list[tuple[Any, ...]]:
         return [event[1:] for event in self.events if event[0] == kind]
 
 
@@ -484,8 +481,8 @@ def values(log: FakeLog) -> list[bytes | None]:
 
 
 @pytest.fixture
-def fast_producer() -> Iterator[Callable[..., Producer]]:
-    """Makes producers of a fake cluster that retry soon; checks that none leaves a thread."""
+def fast_producer() -> Iterator[MakeProducer]:
+    """Creates producers of a fake cluster with short backoffs; checks that none leaves a thread."""
     made: list[Producer] = []
 
     def make(cluster: FakeCluster, **options: Any) -> Producer:

@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from headrace.client import ConsumerRecord
 from headrace.wire.batch import BatchHeader, hop, read_header, readdress, verify
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, decode_records
@@ -78,3 +79,9 @@ class FakeLog:
 
     def headers(self) -> list[BatchHeader]:
         return [header for batch in self.batches for _, header in hop(batch)]
+
+
+def number_of(record: Record | ConsumerRecord) -> int:
+    """Returns the number that a test wrote as a record's value."""
+    assert record.value is not None
+    return int(record.value)

@@ -1,9 +1,10 @@
-"""A real HDFS (NameNode and DataNode) for the tests that need one: one a session, or one of a test's own."""
+"""A real HDFS, a NameNode and a DataNode: one for the session, or one for a single test."""
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from fix_ports import free_ports
 from fix_zookeeper import die_with_parent
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.local import HdfsConfig, Role, command
 from headrace.warehouse.jars import ensure_jars
 
@@ -21,7 +22,7 @@ READY_TIMEOUT_S = 120.0
 
 @dataclass
 class HdfsProcess:
-    """One HDFS that a test may kill and start again; what was written stays."""
+    """An HDFS that a test may kill and start again; its data stays."""
 
     config: HdfsConfig
     log: Path
@@ -35,8 +36,8 @@ class HdfsProcess:
     def webhdfs_url(self) -> str:
         return self.config.webhdfs_url
 
-    def client(self, *, patience_s: float = 30.0, user: str | None = None) -> Hdfs:
-        return Hdfs(self.webhdfs_url, patience_s=patience_s, user=user)
+    def client(self, *, patience_s: float = 30.0, user: str | None = None) -> HdfsClient:
+        return HdfsClient(self.webhdfs_url, patience_s=patience_s, user=user)
 
     def start(self, role: Role = "both") -> None:
         with self.log.open("ab") as log:
@@ -50,12 +51,13 @@ class HdfsProcess:
         process.wait(timeout=60)
 
     def wait_ready(self) -> None:
+        """Waits until this HDFS takes writes."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
         with self.client() as client:
-            try:
-                client.wait_ready(READY_TIMEOUT_S)
-            except Exception as error:
-                error.add_note(self.log.read_text(errors="replace")[-4000:])
-                raise
+            while (problem := client.problem()) is not None:
+                log = self.log.read_text(errors="replace")[-4000:]
+                assert time.monotonic() < deadline, f"{problem}\n{log}"
+                time.sleep(0.2)
 
     def stop(self) -> None:
         for role in list(self.processes):
@@ -80,10 +82,10 @@ def hdfs_process(directory: Path, **settings: str) -> HdfsProcess:
 
 @pytest.fixture(scope="session")
 def java_jars() -> dict[str, Path]:
-    """The Java artifacts, in the checkout's own `.headrace/` unless `HEADRACE_HOME` says where."""
+    """The Java artifacts, in `$HEADRACE_HOME`, by default the checkout's `.headrace/`."""
     home = Path(os.environ.get("HEADRACE_HOME", Path(__file__).parents[1] / ".headrace")).resolve()
     os.environ["HEADRACE_HOME"] = str(home)
-    return ensure_jars(say=lambda line: print(line, file=sys.stderr))
+    return ensure_jars(progress=lambda line: print(line, file=sys.stderr))
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +102,7 @@ def hdfs(java_jars: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def own_hdfs(java_jars: dict[str, Path], tmp_path: Path) -> Iterator[HdfsProcess]:
-    """An HDFS of this test alone: NameNode and DataNode are processes of their own, both started."""
+    """An HDFS for this test alone, its NameNode and DataNode in two processes."""
     process = hdfs_process(tmp_path)
     process.start("namenode")
     process.start("datanode")

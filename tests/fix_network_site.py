@@ -19,7 +19,7 @@ import pytest
 from fix_network import NETWORKS, Network, OpenNetwork
 from headrace.agent.unit import Unit, levels
 from headrace.fleet.units import units_of
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 
 READY_WAIT_MAX_S: Final = 180.0
 WAREHOUSE: Final = "analysis"
@@ -114,7 +114,7 @@ def open_site(open_network: OpenNetwork) -> Iterator[OpenSite]:
         site = Site.model_construct(
             home=Path(tempfile.mkdtemp(prefix="headrace-network-")),
             datacenters=datacenters,
-            mirrors=tuple(Mirror(source=source, target=WAREHOUSE) for source in mirrors),
+            mirrors=tuple(MirrorRoute(source=source, target=WAREHOUSE) for source in mirrors),
             warehouse=WAREHOUSE,
             airflow=False,
             airflow_database=None,

@@ -1,5 +1,4 @@
-"""Real schema registry processes over the test's own chroot: `registry_url` (one), `start_registry` (as many
-as wanted)."""
+"""Real registry processes over the test's own chroot: `registry_url` (one), `start_registry` (any number)."""
 
 import re
 import signal
@@ -19,7 +18,7 @@ class RegistryProcess:
     url: str
 
     def stop(self) -> int:
-        """SIGTERM; answers the exit code."""
+        """Sends SIGTERM and returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
@@ -39,7 +38,7 @@ def launch(hosts: str, listen: str = "127.0.0.1:0") -> RegistryProcess:
     assert process.stdout is not None
     line = process.stdout.readline()
     found = re.search(r"http://\S+", line)
-    assert found, f"the registry said {line!r} and ended with {process.wait(timeout=60)}"
+    assert found, f"the registry printed {line!r} and exited with {process.wait(timeout=60)}"
     return RegistryProcess(process, found[0])
 
 

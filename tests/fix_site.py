@@ -1,7 +1,7 @@
-"""A whole installation on this machine, for tests that kill parts of it: datacenters, mirrors, HDFS.
+"""A whole site on this machine, for tests that kill parts of it: datacenters, mirrors, HDFS.
 
-Owns: a site with its own block of loopback and home, brought up once a session; publishing services
-(`Service`); the load job as a process; what lies in HDFS and what the audit says. Fixture: `running_site`.
+Owns a site with its own block of loopback and home, started once a session; publishing services (`Service`);
+the load job as a process; the rows in HDFS and the audit's report. Fixture: `running_site`.
 """
 
 import collections
@@ -33,11 +33,11 @@ from headrace.events import EventPublisher
 from headrace.fleet import operate
 from headrace.fleet.units import units_of
 from headrace.site.site import Datacenter, Site
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 
 BLOCKS: Final = (120, 130, 140, 150)
-"""Blocks of loopback: another test run on this machine may have taken the first."""
+"""Blocks of loopback addresses: another test run on this machine may use the first."""
 RESTART_WAIT_MAX_S: Final = 120.0
 MIRROR_WAIT_MAX_S: Final = 120.0
 LOAD_WAIT_MAX_S: Final = 300.0
@@ -46,16 +46,16 @@ FLUSH_WAIT_MAX_S: Final = 150.0
 POLL_S: Final = 0.1
 EVENTS_PER_SECOND: Final = 300
 FIRST_EVENT_MS: Final = 1_431_849_600_000
-"""2015-05-17T08:00Z: events need not be of today."""
+"""2015-05-17T08:00Z: the site keeps events of any age."""
 EVENT_STEP_MS: Final = 5_000
-"""Events lie so far apart in event time: the fewer hours, the fewer files."""
+"""Event time between two events: the fewer hours, the fewer files."""
 PAGE_VIEW: Final = (Path(__file__).parents[1] / "schemas" / "page-view.avsc").read_text()
 
 
 class Service(threading.Thread):
-    """Publishes to one topic of one datacenter at a steady rate until told to end; knows what was delivered.
+    """Publishes to one topic of one datacenter at a steady rate until `finish`; records what was delivered.
 
-    Every event says who it is in its `path`: /label/datacenter/number.
+    The name of an event, /label/datacenter/number, is in its `path`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Service(threading.Thread):
         self._handed_over = 0
 
     def finish(self, *, at_once: bool = True) -> None:
-        """Waits for every acknowledgement and the last word to the audit; `at_once`: publishes no more."""
+        """Waits for all acknowledgements and the last audit report; `at_once`: publishes no more events."""
         if at_once:
             self._ending.set()
         self.join(FLUSH_WAIT_MAX_S)
@@ -128,7 +128,7 @@ class Service(threading.Thread):
 
 
 class RunningSite:
-    """The site and what a test does to it."""
+    """A site that runs, and what tests do with it."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -136,7 +136,7 @@ class RunningSite:
         self.supervisor = Supervisor(site.home)
 
     def without_airflow(self) -> None:
-        """Stops Airflow where other tests have started it: it would only take time from these."""
+        """Stops Airflow if other tests have started it; it would take CPU from tests that do not need it."""
         if self.supervisor.states().keys() - self.units.keys():
             operate.up(self.site)
 
@@ -144,14 +144,14 @@ class RunningSite:
         return self.supervisor.states()[unit].pid
 
     def kill(self, unit: str) -> int:
-        """SIGKILL to the unit's process; its pid."""
+        """Sends SIGKILL to the unit's process; returns its pid."""
         pid = self.pid(unit)
         assert pid > 0, f"{unit} does not run"
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def wait_restarted(self, unit: str, killed_pid: int) -> None:
-        """Until the supervisor has started it anew and it is truly ready."""
+        """Waits until supervisord has started the unit again and it is ready."""
 
         def problem() -> str | None:
             state = self.supervisor.states()[unit]
@@ -162,7 +162,7 @@ class RunningSite:
         wait_for(problem, RESTART_WAIT_MAX_S, f"{unit} came back")
 
     def wait_mirrored(self, topics: Iterable[str]) -> None:
-        """Until every mirror has copied all of these topics that its source has."""
+        """Waits until every mirror has copied these topics to their end."""
         wanted = set(topics)
 
         def problem() -> str | None:
@@ -186,7 +186,7 @@ class RunningSite:
     def start_load(
         self, topics: Iterable[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """The Spark job that loads what is new, as a process."""
+        """Starts the Spark job that loads new records, as a process."""
         site = self.site
         registries = ",".join(each.registry_url for each in (*site.sources, site.analysis))
         command = [sys.executable, "-m", "headrace.warehouse.job", "load", *topics]
@@ -201,15 +201,15 @@ class RunningSite:
         )
 
     def load(self, topics: Iterable[str], environment: Mapping[str, str] | None = None) -> tuple[int, str]:
-        """Runs the job to its end: exit code and all it said."""
+        """Runs the job to its end; returns its exit code and output."""
         with self.start_load(topics, environment) as job:
             output = output_of(job)
         return job.returncode, output
 
     def rows(self, topic: str) -> collections.Counter[str]:
-        """The events in the topic's table, by name, and how often each is there."""
+        """Returns how often each event is in the topic's table, by name."""
         found: collections.Counter[str] = collections.Counter()
-        with Hdfs(self.site.webhdfs_url) as hdfs:
+        with HdfsClient(self.site.webhdfs_url) as hdfs:
             for path, entry in hdfs.walk(TopicPaths("/data", topic).hourly):
                 data = hdfs.read(path, length=entry.size_bytes)
                 table = pyarrow.parquet.read_table(io.BytesIO(data), columns=["path"])
@@ -217,7 +217,7 @@ class RunningSite:
         return found
 
     def settled_report(self, topic: str, from_ms: int | None = None, to_ms: int | None = None) -> Report:
-        """What the audit says of a topic's hours once nothing is open any more, or time is up."""
+        """Returns the audit's report of a topic's hours once no verdict is pending, or the time is up."""
         store = AuditStore(self.site.audit_store_url)
         try:
             return wait_until_resolved(lambda: report(store, topic, from_ms, to_ms), AUDIT_WAIT_MAX_S)
@@ -226,7 +226,7 @@ class RunningSite:
 
 
 def output_of(job: subprocess.Popen[str]) -> str:
-    """Waits for the job's end; all it said."""
+    """Waits for the job's end; returns its output."""
     try:
         return job.communicate(timeout=LOAD_WAIT_MAX_S)[0]
     finally:
@@ -234,10 +234,10 @@ def output_of(job: subprocess.Popen[str]) -> str:
 
 
 def wait_for(problem: Callable[[], str | None], timeout_s: float, what: str) -> None:
-    """Asks until there is no problem any more; fails with the last one."""
+    """Waits until `problem` returns None; fails with the last problem."""
     deadline = time.monotonic() + timeout_s
-    while (said := problem()) is not None:
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}: {said}"
+    while (found := problem()) is not None:
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}: {found}"
         time.sleep(POLL_S)
 
 
@@ -255,7 +255,7 @@ if site.home.exists():
 
 @contextlib.contextmanager
 def _ended_with_tests(site: Site) -> Iterator[None]:
-    """Ends the site also where the test process is killed: another process sees its pipe close."""
+    """Ends the site even if the test process is killed: another process sees its pipe close, and ends it."""
     command = [sys.executable, "-c", _END_WITH_TESTS, site.model_dump_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
         yield
@@ -265,10 +265,10 @@ def _ended_with_tests(site: Site) -> Iterator[None]:
 def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
     home = Path(tempfile.mkdtemp(prefix="headrace-site-"))
     (home / "jars").symlink_to(java_jars["hdfs"].parent)
-    # Each test process begins with another block: two that looked at once would both find the first one free.
-    turn = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(BLOCKS)
-    site = _site(home, BLOCKS[turn])
-    for block in BLOCKS[turn + 1 :] + BLOCKS[:turn]:
+    # Each test process tries another block first: two at the same time would both find the same one free.
+    first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(BLOCKS)
+    site = _site(home, BLOCKS[first])
+    for block in BLOCKS[first + 1 :] + BLOCKS[:first]:
         try:
             operate.check_addresses(units_of(site))
         except AddressTakenError:
@@ -278,10 +278,10 @@ def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
             operate.up(site)
             yield RunningSite(site)
         except BaseException:
-            keep = Path(tempfile.gettempdir()) / f"headrace-site-logs-{uuid.uuid4().hex[:8]}"
+            kept = Path(tempfile.gettempdir()) / f"headrace-site-logs-{uuid.uuid4().hex[:8]}"
             if (home / "logs").exists():
-                shutil.copytree(home / "logs", keep)
-                print(f"the logs of the site are kept in {keep}", file=sys.stderr)
+                shutil.copytree(home / "logs", kept)
+                print(f"the logs of the site are kept in {kept}", file=sys.stderr)
             raise
         finally:
             operate.down(site)
@@ -290,6 +290,6 @@ def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
 
 def _site(home: Path, block: int) -> Site:
     whole = Site.one_machine(home, block=block)
-    # Two brokers are enough to have one left when the other is killed.
+    # With two brokers, one is left when the other is killed.
     smaller = tuple(each.model_copy(update={"broker_count": 2}) for each in whole.datacenters)
     return whole.model_copy(update={"datacenters": smaller, "airflow": False})

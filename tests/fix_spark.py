@@ -1,4 +1,4 @@
-"""One SparkSession a test session: local[2], small, without a UI, bound to 127.0.0.1."""
+"""One SparkSession per test session: local[2], small, without a UI, bound to 127.0.0.1."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(java_jars: dict[str, Path]) -> Iterator["SparkSession"]:
-    """A session with the source registered, `from_avro`, and Spark's own Kafka connector to compare with."""
+    """A session with the source, `from_avro`, and Spark's own Kafka connector for comparison."""
     jars = [*java_jars["spark"].glob("*.jar"), *ensure_jars(("kafka",))["kafka"].glob("*.jar")]
     session = spark_session(
         "tests",

@@ -1,6 +1,6 @@
-"""A small world to load from and into: one broker, one schema registry, HDFS, Spark.
+"""All that a load needs: one broker, one schema registry, HDFS, Spark.
 
-Fixture: `world` (session-scoped). Use topics of your own names; `world.topic("name")` makes one.
+Fixture: `world` (session-scoped). `world.topic("name")` creates a topic with a unique name.
 """
 
 import io
@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
-import confluent_kafka.admin
 import fastavro
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from fix_broker import BrokerCluster
 from fix_hdfs import HdfsProcess
@@ -25,7 +26,7 @@ from fix_zookeeper import ZooKeeperServer, die_with_parent, room_on
 from headrace.registry.client import SchemaRegistryClient
 from headrace.warehouse import load
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 from headrace.warehouse.loading import LoadResult
 
@@ -52,7 +53,7 @@ HEADER: Final[dict[str, Any]] = {
 
 
 def event_schema(*fields: dict[str, Any]) -> dict[str, Any]:
-    """An event with a header and these fields."""
+    """The schema of an event with a header and these fields."""
     return {
         "type": "record",
         "name": "Click",
@@ -78,9 +79,15 @@ def click(number: int, time_ms: int, **more: Any) -> dict[str, Any]:
     return {"header": header, "number": number, "word": f"w{number % 10}", **more}
 
 
+def create_topic(bootstrap: str, name: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        created.result(timeout=60)
+
+
 @dataclass
 class TestTopic:
-    """One topic with its schemas, to publish to and to load."""
+    """A topic with its schemas, to publish to and to load."""
 
     __test__ = False
 
@@ -90,14 +97,14 @@ class TestTopic:
     ids: dict[str, int] = field(default_factory=dict)
 
     def register(self, schema: dict[str, Any], *, level: str | None = None) -> int:
-        """Register the next version; return its id."""
+        """Registers the next version; returns its id."""
         with SchemaRegistryClient(self.world.registry_url) as registry:
             if level is not None:
                 registry.set_config(level, f"{self.name}-value")
             return registry.register(f"{self.name}-value", schema)
 
     def publish(self, events: Sequence[dict[str, Any]], schema: dict[str, Any] = CLICK) -> None:
-        """Publish events, over the partitions in turn; the Kafka timestamp is `header.time`."""
+        """Publishes events to the partitions in rotation; the Kafka timestamp is `header.time`."""
         schema_id = self.ids.setdefault(json.dumps(schema), 0) or self.register(schema)
         self.ids[json.dumps(schema)] = schema_id
         parsed = fastavro.parse_schema(schema)
@@ -110,7 +117,7 @@ class TestTopic:
         self.send(values)
 
     def send(self, values: Sequence[tuple[bytes | None, int]], **settings: Any) -> None:
-        """Produce raw values, each with its timestamp in ms."""
+        """Produces raw values, each with its timestamp in ms."""
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": self.world.bootstrap,
@@ -152,14 +159,14 @@ class TestTopic:
 
     def load(self, **options: Any) -> LoadResult:
         """One load in this process."""
-        return load(self.world.spark, [self.name], **self.world.addresses, **{"audit": False, **options})[0]
+        return load(self.world.spark, [self.name], **{**self.world.addresses, "audit": False, **options})[0]
 
     def files(self) -> list[str]:
-        """The table's files, as a plain listing has them."""
+        """The table's files, by a plain listing."""
         return sorted(path for path, _ in self.world.hdfs.walk(self.paths.hourly))
 
     def table(self) -> "DataFrame":
-        """The table as any tool would read it."""
+        """The table as other tools read it."""
         return self.world.spark.read.option("mergeSchema", "true").parquet(
             *[f"{self.world.process.hdfs_url}{path}" for path in self.files()]
         )
@@ -167,16 +174,16 @@ class TestTopic:
 
 @dataclass
 class World:
-    """Everything a load touches."""
+    """Everything that a load uses."""
 
     bootstrap: str
     registry_url: str
     process: HdfsProcess
-    hdfs: Hdfs
+    hdfs: HdfsClient
     spark: "SparkSession"
 
     @property
-    def addresses(self) -> dict[str, str]:
+    def addresses(self) -> dict[str, Any]:
         return {
             "bootstrap": self.bootstrap,
             "registry_url": self.registry_url,
@@ -186,11 +193,9 @@ class World:
         }
 
     def topic(self, prefix: str, partitions: int = 2) -> TestTopic:
-        """A new topic, whose name begins with `prefix`."""
+        """Creates a topic, whose name begins with `prefix`."""
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
-        for created in admin.create_topics([confluent_kafka.admin.NewTopic(name, partitions, 1)]).values():
-            created.result(timeout=60)
+        create_topic(self.bootstrap, name, partitions)
         return TestTopic(self, name, partitions)
 
 
@@ -203,7 +208,7 @@ def session_registry(zookeeper_server: ZooKeeperServer) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.search(r"http://\S+", line)
-        assert found, f"the registry said {line!r}"
+        assert found, f"the registry wrote {line!r}"
         try:
             yield found[0]
         finally:

@@ -5,38 +5,33 @@ moment, need no JVM, and are ready by themselves. Brokers are real.
 """
 
 import sys
-from dataclasses import replace
 
 from headrace.agent.configuration import (
-    Airflow,
+    AirflowConfiguration,
     Configuration,
-    Registry,
-    ZooKeeper,
+    RegistryConfiguration,
+    ZooKeeperConfiguration,
 )
-from headrace.agent.kinds import (
-    KINDS,
-    Host,
-    Kind,
-    Kinds,
-)
-from headrace.agent.unit import Unit
+from headrace.agent.host import Host
+from headrace.agent.kinds import KINDS, Kinds, UnitKind
+from headrace.agent.unit import UnitProcess
 from stand_in_agent import STAND_IN_KINDS, StandIn
 
 PROGRAM = (sys.executable, __file__)
 
 
-def _stand_in(name: str, said: Configuration, host: Host) -> Unit:
-    assert isinstance(said, ZooKeeper | Registry | Airflow)
+def _stand_in(name: str, said: Configuration, host: Host) -> UnitProcess:
+    assert isinstance(said, ZooKeeperConfiguration | RegistryConfiguration | AirflowConfiguration)
     # Another configuration is another process, as with the real one.
     configuration = StandIn(datacenter=said.datacenter, listen=said.listen, value=repr(said)[:900])
-    return replace(STAND_IN_KINDS["stand-in"].make(name, configuration, host), kind=said.kind)
+    return STAND_IN_KINDS["stand-in"].process(name, configuration, host)
 
 
 QUICK_KINDS: Kinds = {
     **KINDS,
-    "zookeeper": Kind(ZooKeeper, _stand_in),
-    "registry": Kind(Registry, _stand_in),
-    "airflow": Kind(Airflow, _stand_in),
+    "zookeeper": UnitKind(ZooKeeperConfiguration, _stand_in),
+    "registry": UnitKind(RegistryConfiguration, _stand_in),
+    "airflow": UnitKind(AirflowConfiguration, _stand_in),
 }
 
 if __name__ == "__main__":

@@ -13,15 +13,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headrace.agent.configuration import Configuration, HostPort, Text
-from headrace.agent.kinds import (
-    KINDS,
-    Host,
-    Kind,
-    Kinds,
-    unit_of,
-)
+from headrace.agent.host import Host
+from headrace.agent.kinds import KINDS, Kinds, UnitKind, unit_of
 from headrace.agent.probes import HttpProbe
-from headrace.agent.unit import Unit
+from headrace.agent.unit import Unit, UnitProcess
 from headrace.site.addresses import Address
 
 # Serves pages after a while; leaves a child of its own behind when it is not ended as a group. While there is
@@ -53,17 +48,12 @@ class StandIn(Configuration):
     start_timeout_s: Annotated[float, Field(gt=0)] = 20.0
 
 
-def _stand_in(name: str, said: StandIn, host: Host) -> Unit:
+def _stand_in(name: str, said: StandIn, host: Host) -> UnitProcess:
     script = host.home / 'it\'s a "stand in".py'
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
+    return UnitProcess(
         command=(host.python, str(script), said.listen.host, str(said.listen.port), said.value),
         listens=(said.listen,),
         probe=HttpProbe(f"http://{said.listen}/"),
-        log_path=host.log(name),
-        requires=said.requires,
         environment={"A_VALUE": "100% of, it"},
         files={script: STAND_IN, host.home / f"{name}.told": said.value},
         start_timeout_s=said.start_timeout_s,
@@ -71,7 +61,7 @@ def _stand_in(name: str, said: StandIn, host: Host) -> Unit:
     )
 
 
-STAND_IN_KINDS: Kinds = {**KINDS, "stand-in": Kind(StandIn, _stand_in)}
+STAND_IN_KINDS: Kinds = {**KINDS, "stand-in": UnitKind(StandIn, _stand_in)}
 PROGRAM = (sys.executable, __file__)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pyspark.sql import functions as f
 
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.seal import seals
 from headrace.warehouse.session import spark_session
 from headrace.warehouse.tables import read
@@ -26,14 +26,14 @@ def main() -> None:
     options = arguments()
     start = datetime.fromisoformat(options.day).replace(tzinfo=UTC)
     first_ms, end_ms = (round(time.timestamp() * 1000) for time in (start, start + timedelta(days=1)))
-    warehouse = Warehouse(
+    warehouse = WarehouseOptions(
         hdfs_url=options.hdfs_url,
         webhdfs_url=options.webhdfs_url,
         bootstrap=options.bootstrap,
         registry_url=options.registry_url,
         root=options.root,
     )
-    with Hdfs(warehouse.webhdfs_url) as hdfs:
+    with HdfsClient(warehouse.webhdfs_url) as hdfs:
         sealed = seals(hdfs, TopicPaths(warehouse.root, options.topic))
     hours = [hour_ms for hour_ms in sealed if first_ms <= hour_ms < end_ms]
     if not hours:

@@ -14,18 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.agent.configuration import Configuration, parse_address
-from headrace.agent.desired import DesiredState, Entry
+from headrace.agent.desired import DesiredState, DesiredUnit
 from headrace.agent.errors import AgentStateError, ConfigurationError
-from headrace.agent.kinds import (
-    KINDS,
-    Host,
-    parse_configuration,
-    unit_of,
-)
+from headrace.agent.host import Host
+from headrace.agent.kinds import KINDS, parse_configuration, unit_of
 from headrace.agent.report import (
+    ChangeOutcome,
     Drift,
     DriftKind,
-    Outcome,
     UnitReport,
     drift_of,
     outcome_of,
@@ -91,7 +87,7 @@ def test_the_units_of_a_site_are_those_of_their_configurations() -> None:
 @pytest.mark.parametrize("field", ["user", "command", "enviroment"])
 def test_an_unknown_field_is_named(kind: str, field: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=f"unit unit: {field}: 'x': no field of this kind, which has"
+        ConfigurationError, match=f"unit unit: {field}: 'x': not a field of this kind, which has"
     ):
         parse_configuration("unit", smallest(kind, **{field: "x"}))
 
@@ -110,7 +106,7 @@ def test_an_unknown_field_is_named(kind: str, field: str) -> None:
         ("broker", "settings", {"a": "c\n[program:x]"}, "settings.a"),
         ("broker", "front_listen", "127.1.0.11:9093", "front_listen and front_advertise go together"),
         ("registry", "datacenter", "East", "datacenter: 'East'"),
-        ("mirror", "topics", "(", "is no regular expression"),
+        ("mirror", "topics", "(", "not a regular expression"),
         ("mirror", "source_bootstrap", [], "source_bootstrap"),
         ("auditor", "store", "--help", "store: '--help'"),
         ("auditor", "registry_urls", ["ftp://x"], "registry_urls.0: 'ftp://x'"),
@@ -129,7 +125,9 @@ def test_a_wrong_value_is_named_with_its_field(kind: str, field: str, value: obj
 
 @pytest.mark.parametrize("data", [None, [], "zookeeper", {}, {"kind": "shell"}, {"kind": ["zookeeper"]}])
 def test_what_has_no_known_kind_is_refused_with_those_there_are(data: object) -> None:
-    with pytest.raises(ConfigurationError, match="no kind of unit; there are airflow, auditor, balancer"):
+    with pytest.raises(
+        ConfigurationError, match="not a kind of unit; the kinds are airflow, auditor, balancer"
+    ):
         parse_configuration("unit", data)
 
 
@@ -236,8 +234,8 @@ def test_a_put_changes_nothing_only_when_nothing_differs(
 ) -> None:
     drift = (Drift(DriftKind.PROCESS, "it is STOPPED"),) if has_drifted else ()
     outcome = outcome_of(is_known, is_same, drift)
-    assert (outcome is Outcome.CREATED) == (not is_known)
-    assert (outcome is Outcome.UNCHANGED) == (is_known and is_same and not has_drifted)
+    assert (outcome is ChangeOutcome.CREATED) == (not is_known)
+    assert (outcome is ChangeOutcome.UNCHANGED) == (is_known and is_same and not has_drifted)
 
 
 @given(state=STATES, problem=st.none() | st.text(), drifted=st.booleans())
@@ -259,11 +257,11 @@ def told(**more: Any) -> Configuration:
 def test_what_is_put_is_there_after_a_restart(tmp_path: Path) -> None:
     state = desired(tmp_path / "units")
     assert state.load() == {}
-    state.write("one", Entry(told(), is_applied=False))
-    state.write("two", Entry(told(broker_id=2), is_applied=True))
+    state.write("one", DesiredUnit(told(), is_applied=False))
+    state.write("two", DesiredUnit(told(broker_id=2), is_applied=True))
     assert desired(tmp_path / "units").load() == {
-        "one": Entry(told(), is_applied=False),
-        "two": Entry(told(broker_id=2), is_applied=True),
+        "one": DesiredUnit(told(), is_applied=False),
+        "two": DesiredUnit(told(broker_id=2), is_applied=True),
     }
     state.remove("one")
     state.remove("one")
@@ -279,12 +277,12 @@ def test_a_write_that_a_crash_cut_short_is_as_if_it_had_not_been(
     directory = tmp_path_factory.mktemp("state") / "units"
     state = desired(directory)
     state.load()
-    state.write("one", Entry(told(broker_id=2), is_applied=True))
+    state.write("one", DesiredUnit(told(broker_id=2), is_applied=True))
     whole = (directory / "one.json").read_bytes()
-    state.write("one", Entry(told(), is_applied=True))
+    state.write("one", DesiredUnit(told(), is_applied=True))
     cut = data.draw(st.integers(0, len(whole)))
     (directory / "one.json.new").write_bytes(whole[:cut])
-    assert desired(directory).load() == {"one": Entry(told(), is_applied=True)}
+    assert desired(directory).load() == {"one": DesiredUnit(told(), is_applied=True)}
     assert [path.name for path in directory.iterdir()] == ["one.json"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from fix_agent import RunningAgent, eventually
 from headrace.agent.errors import AgentUnreachableError
 from headrace.agent.processes import is_alive, units_left_in
-from headrace.agent.report import DriftKind, Outcome
+from headrace.agent.report import ChangeOutcome, DriftKind
 
 READY_S = 60.0
 
@@ -24,10 +24,10 @@ def test_units_outlive_an_agent_that_ends_and_are_adopted(agent: RunningAgent) -
     assert agent.pid("one") == pid
     agent.start()
     assert agent.client.unit("one", wait_s=READY_S).pid == pid
-    assert agent.client.put("one", told).outcome is Outcome.UNCHANGED
+    assert agent.client.put("one", told).outcome is ChangeOutcome.UNCHANGED
     agent.end(signal.SIGKILL)
     agent.start()
-    assert agent.client.put("one", told).outcome is Outcome.UNCHANGED
+    assert agent.client.put("one", told).outcome is ChangeOutcome.UNCHANGED
     assert agent.pid("one") == pid
 
 
@@ -47,7 +47,7 @@ def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: Runni
         one = agent.client.unit("one", wait_s=READY_S)
         assert (one.configuration["value"], one.drift) == (changed["value"], ())
         # The client sends it again, since it never got an answer.
-        assert agent.client.put("one", changed, wait_s=READY_S).outcome is Outcome.UNCHANGED, step
+        assert agent.client.put("one", changed, wait_s=READY_S).outcome is ChangeOutcome.UNCHANGED, step
         assert not is_alive(before), step
         assert agent.pid("two") == untouched, "the other unit did not notice"
 
@@ -104,7 +104,7 @@ def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgen
     # As if it had been deleted by a hand: an orphan of which nobody knows any more.
     (agent.home / "agent" / "units" / "two.json").unlink()
     agent.start()
-    assert agent.client.put("three", gone, wait_s=READY_S).outcome is Outcome.CREATED
+    assert agent.client.put("three", gone, wait_s=READY_S).outcome is ChangeOutcome.CREATED
     assert agent.client.unit("one", wait_s=READY_S).is_ready
     assert not any(map(is_alive, orphans))
     assert len(units_left_in(agent.home)) == 4

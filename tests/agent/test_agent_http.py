@@ -21,7 +21,7 @@ from fix_ports import free_port
 from headrace.agent.client import AgentClient
 from headrace.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.agent.processes import is_alive
-from headrace.agent.report import DriftKind, Outcome
+from headrace.agent.report import ChangeOutcome, DriftKind
 from headrace.airflow.topics import read_loads
 
 READY_S = 60.0
@@ -110,10 +110,10 @@ def test_a_put_is_idempotent_and_a_change_restarts_that_unit_alone(agent: Runnin
     assert agent.pid("one") == pids["one"]
 
     changed = {**told["two"], "value": "another"}
-    assert agent.client.put("two", changed, dry_run=True).outcome is Outcome.CHANGED
+    assert agent.client.put("two", changed, dry_run=True).outcome is ChangeOutcome.CHANGED
     assert agent.pid("two") == pids["two"]
     put = agent.client.put("two", changed, wait_s=READY_S)
-    assert put.outcome is Outcome.CHANGED
+    assert put.outcome is ChangeOutcome.CHANGED
     assert put.unit is not None and put.unit.is_ready and put.unit.configuration["value"] == "another"
     assert agent.pid("two") != pids["two"]
     assert agent.pid("one") == pids["one"]
@@ -153,7 +153,7 @@ def test_drift_is_told_and_a_put_takes_it_away(agent: RunningAgent) -> None:
     assert [each.what for each in drifted.drift] == [DriftKind.PROCESS, DriftKind.FILE]
     assert not drifted.is_ready and drifted.problem == "stopped"
     put = agent.client.put("one", told, wait_s=READY_S)
-    assert put.outcome is Outcome.CHANGED
+    assert put.outcome is ChangeOutcome.CHANGED
     assert put.unit is not None and put.unit.is_ready and put.unit.drift == ()
     assert (agent.home / "one.told").read_text() != "something else"
 
@@ -210,7 +210,7 @@ def test_a_rolling_restart_waits_for_health_and_stops_at_the_first_that_fails(ag
 
 def test_a_shutdown_is_refused_while_there_are_units(agent: RunningAgent) -> None:
     agent.client.put("one", agent.stand_in())
-    with pytest.raises(AgentRefusedError, match="still has 1 units, one the first") as caught:
+    with pytest.raises(AgentRefusedError, match="still has 1 units, such as one;") as caught:
         agent.client.shut_down()
     assert caught.value.code == "units_left"
     agent.client.delete("one")
@@ -234,7 +234,10 @@ def test_without_tls_it_listens_on_loopback_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace.agent", "--home", str(tmp_path), "--listen", "0.0.0.0:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "give --tls-certificate and --tls-key, listen on loopback, or say --allow-plain" in done.stderr
+    assert (
+        "give --tls-certificate and --tls-key, listen on loopback, or allow it by --allow-plain"
+        in done.stderr
+    )
 
 
 def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path) -> None:
@@ -339,11 +342,11 @@ def test_a_unit_tells_how_much_it_holds_on_disk(agent: RunningAgent) -> None:
 def test_loads_are_kept_as_the_dags_read_them(agent: RunningAgent) -> None:
     client, path = agent.client, agent.home / "loads" / "page-view.json"
     said = {"owner": "web", "schedule": None, "grace": "1h"}
-    assert client.put_load("page-view", said, dry_run=True) is Outcome.CREATED
+    assert client.put_load("page-view", said, dry_run=True) is ChangeOutcome.CREATED
     assert not path.exists()
-    assert client.put_load("page-view", said) is Outcome.CREATED
-    assert client.put_load("page-view", said) is Outcome.UNCHANGED
-    assert client.put_load("page-view", {**said, "retries": 0}) is Outcome.CHANGED
+    assert client.put_load("page-view", said) is ChangeOutcome.CREATED
+    assert client.put_load("page-view", said) is ChangeOutcome.UNCHANGED
+    assert client.put_load("page-view", {**said, "retries": 0}) is ChangeOutcome.CHANGED
     whole = client.load("page-view")
     assert whole["retries"] == 0 and whole["schedule"] is None and whole["audit_wait"] == "30m"
     (plan,) = read_loads({"HEADRACE_HOME": str(agent.home)})

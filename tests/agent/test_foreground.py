@@ -13,14 +13,14 @@ import pytest
 
 from headrace.agent import foreground
 from headrace.agent.configuration import (
-    Auditor,
-    Broker,
-    Hdfs,
-    ZooKeeper,
+    AuditorConfiguration,
+    BrokerConfiguration,
+    HdfsConfiguration,
+    ZooKeeperConfiguration,
 )
 from headrace.agent.errors import ConfigurationError
-from headrace.agent.kinds import KINDS, Host, unit_of
-from headrace.agent.unit import zookeeper_jars
+from headrace.agent.host import Host, zookeeper_jars
+from headrace.agent.kinds import KINDS, unit_of
 from headrace.site.addresses import Address
 from headrace.site.errors import SiteError
 from headrace.warehouse.jars import pom
@@ -36,7 +36,7 @@ def test_options_are_the_fields_of_the_configuration() -> None:
     words += " --advertise broker-7:9092 --set num.partitions=3 --set log.dirs=a=b"
     assert foreground.parse(words.split()) == (
         "broker",
-        Broker(
+        BrokerConfiguration(
             datacenter="east",
             broker_id=7,
             zookeeper="127.1.0.2:2181",
@@ -49,17 +49,17 @@ def test_options_are_the_fields_of_the_configuration() -> None:
     words += " --registry-urls http://127.1.0.3:8081 --status 127.1.0.4:8082 --keep-days 1.5"
     name, told = foreground.parse(words.split())
     assert name == "count"
-    assert isinstance(told, Auditor)
+    assert isinstance(told, AuditorConfiguration)
     assert told.bootstrap == (Address("127.1.0.11", 9092), Address("127.1.0.12", 9092))
     assert (told.registry_urls, told.keep_days) == (("http://127.1.0.3:8081",), 1.5)
-    assert foreground.parse(["hdfs", "--datacenter", "east", "--rpc-port", "1234"])[1] == Hdfs(
+    assert foreground.parse(["hdfs", "--datacenter", "east", "--rpc-port", "1234"])[1] == HdfsConfiguration(
         datacenter="east", rpc_port=1234
     )
 
 
 def test_the_datacenter_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(foreground.DATACENTER_VARIABLE, "west")
-    assert foreground.parse(["zookeeper"]) == ("zookeeper", ZooKeeper(datacenter="west"))
+    assert foreground.parse(["zookeeper"]) == ("zookeeper", ZooKeeperConfiguration(datacenter="west"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +81,7 @@ def test_every_kind_has_its_usage(kind: str, capsys: pytest.CaptureFixture[str])
         ("zookeeper", "--datacenter"),
         ("broker --datacenter east --broker-id 1", "--zookeeper"),
         ("broker --datacenter east --broker-id 1 --zookeeper z:1 --set x", "NAME=VALUE, not 'x'"),
-        ("zookeeper --datacenter east --name ../x", "'../x' is no unit's name"),
+        ("zookeeper --datacenter east --name ../x", "'../x' is not a unit name"),
     ],
 )
 def test_words_that_are_no_options_are_told_with_the_usage(
@@ -132,7 +132,7 @@ def test_without_pyspark_zookeeper_is_what_was_fetched(
     version = server.stem.removeprefix("zookeeper-")
     assert f"<version>{version}</version>" in pom("zookeeper").read_text(), "both are the same version"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    told = ZooKeeper(datacenter="east")
+    told = ZooKeeperConfiguration(datacenter="east")
     with pytest.raises(SiteError, match=r"needs ZooKeeper's jars.*headrace\.warehouse\.jars zookeeper"):
         unit_of("zookeeper", told, Host.here(tmp_path))
     fetched = tmp_path / "jars" / "zookeeper"

@@ -21,7 +21,7 @@ from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_rep
 from fix_hdfs import HdfsProcess
 from headrace.audit.store import AuditStore
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, Manifest
 from headrace.warehouse.seal import seals
@@ -204,7 +204,7 @@ def test_hdfs_out_of_reach_fails_the_run_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    defaults = Hdfs.__init__.__kwdefaults__
+    defaults = HdfsClient.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "patience_s", 0.1)
     extra = {

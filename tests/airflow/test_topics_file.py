@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from headrace.airflow.topics import TopicsFileError, parse_topics, read_all, read_topics
-from headrace.warehouse.load_plan import TopicPlan
+from headrace.warehouse.schedule import LoadSchedule
 
 
-def plans(text: str) -> tuple[TopicPlan, ...]:
+def plans(text: str) -> tuple[LoadSchedule, ...]:
     return parse_topics(text, where="topics.yaml")
 
 
@@ -28,10 +28,10 @@ topics:
   orders: {schedule: null, completeness: 0.999, retention: null, output: /warehouse, retries: 0}
 """
     )
-    assert one == TopicPlan(
+    assert one == LoadSchedule(
         topic="clicks", owner="platform", grace=timedelta(minutes=30), retention=timedelta(days=90)
     )
-    assert two == TopicPlan(
+    assert two == LoadSchedule(
         topic="orders",
         owner="platform",
         schedule=None,
@@ -64,9 +64,12 @@ topics:
         ("topics: {a: {owner: b, completeness: 99.9}}", "completeness 99.9 is not a share"),
         ("topics: {a: {owner: b, completeness: true}}", "completeness True is not a share"),
         ("topics: {a: {owner: b, completeness: 0}}", "completeness 0 is not a share"),
-        ("topics: {a: {owner: b, grace: 10}}", "grace: 10 is not a duration such as 30s, 10m, 6h or 90d"),
-        ("topics: {a: {owner: b, grace: null}}", "grace: None is not a duration"),
-        ("topics: {a: {owner: b, retention: 9999999d}}", "retention: 9999999d is over the limit"),
+        ("topics: {a: {owner: b, grace: 10}}", "grace 10 is not a duration such as 30s, 10m, 6h or 90d"),
+        ("topics: {a: {owner: b, grace: null}}", "grace None is not a duration"),
+        (
+            "topics: {a: {owner: b, retention: 9999999d}}",
+            "retention '9999999d' is not a duration such as 30s, 10m, 6h or 90d, up to",
+        ),
         ("topics: {a: {owner: b, retries: -1}}", "retries -1 is not a number from 0 to 20"),
     ],
 )
@@ -87,9 +90,9 @@ def test_what_was_put_to_the_agent_is_read_beside_the_file_and_is_the_newer_word
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "schedule": null, "grace": "1h"}')
     read = read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})
     assert read == (
-        TopicPlan(topic="clicks", owner="a"),
-        TopicPlan(topic="orders", owner="b", schedule=None, grace=timedelta(hours=1)),
+        LoadSchedule(topic="clicks", owner="a"),
+        LoadSchedule(topic="orders", owner="b", schedule=None, grace=timedelta(hours=1)),
     )
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "grace": "soon"}')
-    with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace: 'soon' is not a duration"):
+    with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace 'soon' is not a duration"):
         read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})

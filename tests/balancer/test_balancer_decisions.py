@@ -15,10 +15,10 @@ from headrace.balancer.backends import (
     without_drained,
 )
 from headrace.balancer.haproxy_config import (
-    CHECK_ANSWER,
-    Admin,
-    Server,
-    Settings,
+    CHECK_RESPONSE,
+    AdminState,
+    HaproxyServer,
+    HaproxySettings,
     commands,
     config_text,
     parse_figures,
@@ -27,7 +27,7 @@ from headrace.balancer.haproxy_config import (
 from headrace.balancer.page import page
 from headrace.coordination.fronts import Front
 
-SETTINGS = Settings(("127.1.0.3", 9092), Path("/run/h/haproxy.sock"), 10_000, ("127.1.0.3", 8404))
+SETTINGS = HaproxySettings(("127.1.0.3", 9092), Path("/run/h/haproxy.sock"), 10_000, ("127.1.0.3", 8404))
 ONE = Backend(1, ("127.1.0.11", 9093), Phase.READY)
 TWO = Backend(2, ("127.1.0.12", 9093), Phase.DRAINING)
 
@@ -75,7 +75,7 @@ listen statistics
 
 def test_the_configuration_of_haproxy() -> None:
     assert config_text(SETTINGS, [ONE, TWO]) == CONFIGURATION
-    assert CHECK_ANSWER.hex() == "000000010000"
+    assert CHECK_RESPONSE.hex() == "000000010000"
 
 
 def test_brokers_get_ready_drain_and_go() -> None:
@@ -97,9 +97,12 @@ def test_what_a_running_haproxy_is_told() -> None:
         "enable health brokers/broker-1",
         "set server brokers/broker-1 state ready",
     ]
-    there = {"broker-1": Server(ONE.address, Admin.READY), "broker-2": Server(TWO.address, Admin.DRAIN)}
+    there = {
+        "broker-1": HaproxyServer(ONE.address, AdminState.READY),
+        "broker-2": HaproxyServer(TWO.address, AdminState.DRAIN),
+    }
     assert commands(there, [ONE, TWO]) == []
-    assert commands(there | {"broker-2": Server(TWO.address, Admin.READY)}, [ONE, TWO]) == [
+    assert commands(there | {"broker-2": HaproxyServer(TWO.address, AdminState.READY)}, [ONE, TWO]) == [
         "disable health brokers/broker-2",
         "set server brokers/broker-2 state drain",
     ]
@@ -107,7 +110,7 @@ def test_what_a_running_haproxy_is_told() -> None:
         "set server brokers/broker-2 state maint",
         "del server brokers/broker-2",
     ]
-    assert commands({"broker-1": Server(("127.0.0.1", 1), Admin.MAINT)}, [ONE]) == [
+    assert commands({"broker-1": HaproxyServer(("127.0.0.1", 1), AdminState.MAINT)}, [ONE]) == [
         "set server brokers/broker-1 addr 127.1.0.11 port 9093",
         "enable health brokers/broker-1",
         "set server brokers/broker-1 state ready",
@@ -123,21 +126,23 @@ backends = st.dictionaries(
 @given(backends, backends)
 def test_the_commands_lead_to_what_is_wanted(before: list[Backend], wanted: list[Backend]) -> None:
     servers = {
-        each.name: Server(each.address, Admin.READY if each.phase is Phase.READY else Admin.DRAIN)
+        each.name: HaproxyServer(
+            each.address, AdminState.READY if each.phase is Phase.READY else AdminState.DRAIN
+        )
         for each in before
     }
-    checked = {name for name, server in servers.items() if server.admin is Admin.READY}
+    checked = {name for name, server in servers.items() if server.admin is AdminState.READY}
     for command in commands(servers, wanted):
         verb, _, rest = command.partition(" server brokers/")
         match verb, *rest.split():
             case "add", name, address, *_:
                 host, _, port = address.partition(":")
-                servers[name] = Server((host, int(port)), Admin.MAINT)
+                servers[name] = HaproxyServer((host, int(port)), AdminState.MAINT)
             case "del", name:
-                assert servers.pop(name).admin is Admin.MAINT
+                assert servers.pop(name).admin is AdminState.MAINT
                 checked.discard(name)
             case "set", name, "state", state:
-                servers[name] = servers[name]._replace(admin=Admin(state))
+                servers[name] = servers[name]._replace(admin=AdminState(state))
             case "set", name, "addr", host, "port", port:
                 servers[name] = servers[name]._replace(address=(host, int(port)))
             case _:
@@ -145,7 +150,7 @@ def test_the_commands_lead_to_what_is_wanted(before: list[Backend], wanted: list
                 (checked.add if verb == "enable" else checked.remove)(name)
     assert commands(servers, wanted) == []
     ready = {each.name for each in wanted if each.phase is Phase.READY}
-    assert {name for name, server in servers.items() if server.admin is Admin.READY} == ready
+    assert {name for name, server in servers.items() if server.admin is AdminState.READY} == ready
     assert checked == ready, "whoever leaves is not asked any more"
 
 
@@ -162,9 +167,9 @@ srv_check_addr srv_agent_addr srv_agent_port
 
 """
     assert parse_servers(text) == {
-        "broker-1": Server(("127.77.0.11", 9291), Admin.READY),
-        "broker-2": Server(("127.77.0.11", 9292), Admin.DRAIN),
-        "broker-3": Server(("127.77.0.11", 9293), Admin.MAINT),
+        "broker-1": HaproxyServer(("127.77.0.11", 9291), AdminState.READY),
+        "broker-2": HaproxyServer(("127.77.0.11", 9292), AdminState.DRAIN),
+        "broker-3": HaproxyServer(("127.77.0.11", 9293), AdminState.MAINT),
     }
     assert parse_servers("\n") == {}
     stat = """# pxname,svname,scur,stot,econ,bin,bout,status,check_status,

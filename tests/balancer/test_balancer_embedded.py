@@ -9,7 +9,7 @@ import pytest
 from fix_ports import free_port
 from headrace.balancer.backends import Backend, Phase
 from headrace.balancer.embedded import EmbeddedEngine
-from headrace.balancer.haproxy_config import CHECK_ANSWER, CHECK_REQUEST
+from headrace.balancer.haproxy_config import CHECK_REQUEST, CHECK_RESPONSE
 
 WAIT_MAX_S = 60.0
 QUESTION, ANSWER = b"a question", b"its answer"
@@ -30,7 +30,7 @@ class StandIn:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await reader.read(len(CHECK_REQUEST))
         if asked == CHECK_REQUEST:
-            writer.write(len(CHECK_ANSWER).to_bytes(4, "big") + CHECK_ANSWER)
+            writer.write(len(CHECK_RESPONSE).to_bytes(4, "big") + CHECK_RESPONSE)
         elif asked == QUESTION:
             self.asked.set()
             await self.may_answer.wait()

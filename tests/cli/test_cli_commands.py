@@ -1,4 +1,4 @@
-"""Every command against a running site: what it prints for people, for programs, and when things go wrong."""
+"""Every command against a running site: its output for people, its JSON, and its errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.hdfs]
 SCHEMA = {"type": "record", "name": "Thing", "fields": [{"name": "name", "type": "string"}]}
 
 
-class Said(NamedTuple):
-    """How a command ended, and what it said."""
+class Result(NamedTuple):
+    """A command's exit code and output."""
 
     exit_code: int
     out: str
@@ -34,32 +34,32 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-Headrace = Callable[..., Said]
+Headrace = Callable[..., Result]
 
 
 @pytest.fixture
 def headrace(
     running_site: RunningSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Headrace:
-    """Runs the command line in this process, as `main` does it, on the running site."""
+    """Runs commands in this process, by `main`, on the running site."""
     site = running_site.site
-    described = {
+    description = {
         "datacenters": {
             each.name: {"network": each.network, "broker_count": each.broker_count}
             for each in site.datacenters
         }
     }
-    (site.home / "site.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+    (site.home / "site.yaml").write_text(yaml.safe_dump(description, sort_keys=False))
     monkeypatch.setenv("HEADRACE_HOME", str(site.home))
 
-    def run(*words: object, stdin: bytes = b"") -> Said:
+    def run(*words: object, stdin: bytes = b"") -> Result:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        said = capsys.readouterr()
-        return Said(int(ended.value.code or 0), said.out, said.err)
+        captured = capsys.readouterr()
+        return Result(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
 
@@ -80,26 +80,26 @@ def test_status_knows_every_unit(headrace: Headrace, running_site: RunningSite) 
 
 def test_a_restart_waits_for_health(headrace: Headrace, running_site: RunningSite) -> None:
     before = running_site.pid("west-registry")
-    said = headrace("restart", "west-registry")
-    assert (said.exit_code, "restarted 1 unit," in said.out) == (0, True), said.err
+    result = headrace("restart", "west-registry")
+    assert (result.exit_code, "restarted 1 unit," in result.out) == (0, True), result.err
     assert running_site.pid("west-registry") != before
     assert running_site.units["west-registry"].probe.problem() is None
-    said = headrace("restart", "west-registries")
-    assert said.exit_code == ExitCode.NO
-    assert "unit west-registries is not one of this host; it has analysis-auditor" in said.err
+    result = headrace("restart", "west-registries")
+    assert result.exit_code == ExitCode.NO
+    assert "unit west-registries is not one of this host; it has analysis-auditor" in result.err
 
 
-def test_an_agent_that_would_tell_its_token_is_refused(headrace: Headrace) -> None:
-    said = headrace("agent", "--listen", "0.0.0.0:8084")
-    assert said.exit_code == ExitCode.NO
-    assert "give --tls-certificate and --tls-key" in said.err
+def test_an_agent_that_would_send_its_token_unencrypted_is_refused(headrace: Headrace) -> None:
+    result = headrace("agent", "--listen", "0.0.0.0:8084")
+    assert result.exit_code == ExitCode.NO
+    assert "give --tls-certificate and --tls-key" in result.err
     assert headrace("agent", "--listen", "8084").exit_code == ExitCode.USAGE
 
 
 def test_logs_print_a_units_last_lines(headrace: Headrace) -> None:
-    said = headrace("logs", "east-broker-1", "-n", 2)
-    assert said.exit_code == 0
-    assert 1 <= len(said.out.splitlines()) <= 2
+    result = headrace("logs", "east-broker-1", "-n", 2)
+    assert result.exit_code == 0
+    assert 1 <= len(result.out.splitlines()) <= 2
 
 
 def test_a_topic_from_its_creation_to_its_deletion(headrace: Headrace, topic: str) -> None:
@@ -117,8 +117,8 @@ def test_a_topic_from_its_creation_to_its_deletion(headrace: Headrace, topic: st
 
 
 def test_what_is_produced_is_consumed(headrace: Headrace, topic: str) -> None:
-    said = headrace("produce", topic, "-K", "=", "-H", "from=test", "--json", stdin=b"a=1\nb=2\nc=3\n")
-    assert said.json["records"] == 3
+    result = headrace("produce", topic, "-K", "=", "-H", "from=test", "--json", stdin=b"a=1\nb=2\nc=3\n")
+    assert result.json["records"] == 3
     lines = headrace("consume", topic, "--from", "beginning", "--to-end", "--json").out.splitlines()
     records = [json.loads(line) for line in lines]
     assert {record["key"]: record["value"] for record in records} == {"a": "1", "b": "2", "c": "3"}
@@ -127,7 +127,7 @@ def test_what_is_produced_is_consumed(headrace: Headrace, topic: str) -> None:
     assert headrace("consume", topic, "--to-end").out == ""
 
 
-def test_a_group_goes_on_where_it_is_told(headrace: Headrace, topic: str) -> None:
+def test_a_group_goes_on_at_the_offsets_of_a_reset(headrace: Headrace, topic: str) -> None:
     headrace("produce", topic, "-p", 1, stdin=b"x\n" * 100)
     group = f"group-of-{topic}"
     assert headrace("groups", "reset", group, "--topic", topic, "--to", "beginning").exit_code == 0
@@ -173,29 +173,29 @@ def test_the_files_of_a_partition_are_dumped(
     data = bytearray(next(directory.glob("*.log")).read_bytes())
     data[70] ^= 0xFF
     damaged.write_bytes(data)
-    said = headrace("dump-log", damaged)
-    assert said.exit_code == ExitCode.NO
-    assert "damaged" in said.out
+    result = headrace("dump-log", damaged)
+    assert result.exit_code == ExitCode.NO
+    assert "damaged" in result.out
 
 
-def test_mirrors_say_how_far_they_are(headrace: Headrace) -> None:
-    said = headrace("mirror", "status", "--json")
-    assert said.exit_code == 0
-    assert {answer["source"] for answer in said.json} == {"east", "west"}
+def test_mirrors_show_how_far_they_have_copied(headrace: Headrace) -> None:
+    result = headrace("mirror", "status", "--json")
+    assert result.exit_code == 0
+    assert {answer["source"] for answer in result.json} == {"east", "west"}
     assert "copied to" in headrace("mirror", "status").out
 
 
-def test_the_warehouse_says_what_it_lacks(headrace: Headrace) -> None:
+def test_the_warehouse_names_a_missing_table(headrace: Headrace) -> None:
     assert headrace("warehouse", "ls").exit_code == 0
-    said = headrace("warehouse", "ls", "no-such-table")
-    assert said.exit_code == ExitCode.NO
-    assert said.err.startswith("error: the warehouse has no table 'no-such-table'; ")
+    result = headrace("warehouse", "ls", "no-such-table")
+    assert result.exit_code == ExitCode.NO
+    assert result.err.startswith("error: the warehouse has no table 'no-such-table'; ")
 
 
 def test_an_empty_report_is_no_success(headrace: Headrace) -> None:
-    said = headrace("audit", "report", "--topic", "no-such-topic", "--from", "2015-05-17T10")
-    assert said.exit_code == ExitCode.NO
-    assert "no tier has reported anything" in said.out
+    result = headrace("audit", "report", "--topic", "no-such-topic", "--from", "2015-05-17T10")
+    assert result.exit_code == ExitCode.NO
+    assert "no tier has reported anything" in result.out
     assert headrace("audit", "report", "--topic", "no-such-topic", "--json").json["status"] == "unknown"
 
 
@@ -222,9 +222,9 @@ def test_an_empty_report_is_no_success(headrace: Headrace) -> None:
     ],
 )
 def test_errors_are_one_line(headrace: Headrace, words: tuple[str, ...], exit_code: int, error: str) -> None:
-    said = headrace(*words)
-    assert said.exit_code == exit_code
-    assert error in said.err
-    assert said.err.startswith("error: ")
-    assert len(said.err.splitlines()) == 1, said.err
-    assert "Traceback" not in said.err
+    result = headrace(*words)
+    assert result.exit_code == exit_code
+    assert error in result.err
+    assert result.err.startswith("error: ")
+    assert len(result.err.splitlines()) == 1, result.err
+    assert "Traceback" not in result.err

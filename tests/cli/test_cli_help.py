@@ -1,4 +1,4 @@
-"""What holds for all commands, without any site: help, options for programs, quick starts."""
+"""What holds for all commands, without a site: help, quick start, parsing and formatting."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_other_times_are_refused(text: str) -> None:
         parse_time_ms(text)
 
 
-def test_pairs_keep_what_follows_the_first_sign() -> None:
+def test_pairs_are_split_at_the_first_equals_sign() -> None:
     assert parse_pairs(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
 
 
-def test_exit_codes_say_whose_fault_it_is() -> None:
+def test_the_exit_code_of_an_error() -> None:
     assert exit_code_of(CommandError("x", ExitCode.USAGE)) == ExitCode.USAGE
     assert exit_code_of(ConnectionRefusedError()) == ExitCode.UNREACHABLE
     assert exit_code_of(ValueError()) == ExitCode.NO

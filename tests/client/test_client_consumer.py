@@ -1,6 +1,4 @@
-"""The consumer against scripted brokers: positions, both kinds of offsets, damage, leaders that move,
-bounds.
-"""
+"""The consumer against scripted brokers: positions, both kinds of offsets, damage, moving leaders, bounds."""
 
 from __future__ import annotations
 
@@ -8,11 +6,13 @@ import itertools
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 
-from fix_client import LOSE_ANSWER, Fault, refuse
-from headrace.client import Consumer
+from fix_client import LOSE_ANSWER, FakeCluster, Fault, StartCluster, refuse
+from headrace.client import Consumer, ConsumerRecord, FetchedBatches
 from headrace.client.errors import (
     BrokerError,
     ClosedError,
@@ -30,8 +30,17 @@ from headrace.wire.records import Record, encode_batch
 
 WAIT_S = 60
 
+MakeConsumer = Callable[..., Consumer]
 
-def fill(cluster, batches=5, records=4, partition=0, codec=Codec.NONE, size_bytes=20):
+
+def fill(
+    cluster: FakeCluster,
+    batches: int = 5,
+    records: int = 4,
+    partition: int = 0,
+    codec: Codec = Codec.NONE,
+    size_bytes: int = 20,
+) -> None:
     """Batches of records "batch.record", their times 1000 a batch and 1 a record apart."""
     with cluster.lock:
         for i in range(batches):
@@ -51,23 +60,23 @@ def fill(cluster, batches=5, records=4, partition=0, codec=Codec.NONE, size_byte
             cluster.log(partition).append(batch)
 
 
-def read(consumer, count, **options):
-    got = []
+def read(consumer: Consumer, count: int, **options: Any) -> list[ConsumerRecord]:
+    got: list[ConsumerRecord] = []
     deadline = time.monotonic() + WAIT_S
     while len(got) < count and time.monotonic() < deadline:
         got += consumer.poll(0.2, **options)
     return got
 
 
-def as_stored(cluster, partition=0):
+def as_stored(cluster: FakeCluster, partition: int = 0) -> list[tuple[Any, ...]]:
     return [("t", partition, *record) for record in cluster.log(partition).records()]
 
 
 @pytest.fixture
-def consumer():
+def consumer() -> Iterator[MakeConsumer]:
     made = []
 
-    def make(cluster, partitions=(0,), **options):
+    def make(cluster: FakeCluster, partitions: Iterable[int] = (0,), **options: Any) -> Consumer:
         options = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5, "fetch_max_wait_ms": 50, **options}
         made.append(Consumer(cluster.bootstrap, **options))
         made[-1].assign([("t", partition) for partition in partitions])
@@ -79,12 +88,12 @@ def consumer():
 
 
 @pytest.fixture(params=[True, False], ids=["addresses", "offsets"])
-def cluster(request, fake_cluster):
+def cluster(request: pytest.FixtureRequest, fake_cluster: StartCluster) -> FakeCluster:
     return fake_cluster(by_address=request.param)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_record_once_and_in_order(cluster, consumer, codec):
+def test_every_record_once_and_in_order(cluster: FakeCluster, consumer: MakeConsumer, codec: Codec) -> None:
     fill(cluster, codec=codec)
     reader = consumer(cluster)
     assert read(reader, 20) == as_stored(cluster)
@@ -95,7 +104,7 @@ def test_every_record_once_and_in_order(cluster, consumer, codec):
     assert read(reader, 4) == as_stored(cluster)[20:]
 
 
-def test_reading_on_from_any_offset(cluster, consumer):
+def test_reading_on_from_any_offset(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster)
     stored = as_stored(cluster)
@@ -106,8 +115,10 @@ def test_reading_on_from_any_offset(cluster, consumer):
     assert reader.poll(0.1) == []
 
 
-def test_an_offset_between_two_records_gives_the_next_one(fake_cluster, consumer):
-    """With byte addresses most offsets are no record's."""
+def test_an_offset_between_two_records_gives_the_next_one(
+    fake_cluster: StartCluster, consumer: MakeConsumer
+) -> None:
+    """With byte addresses, most offsets belong to no record."""
     cluster = fake_cluster()
     fill(cluster, batches=2)
     reader = consumer(cluster)
@@ -115,10 +126,12 @@ def test_an_offset_between_two_records_gives_the_next_one(fake_cluster, consumer
     assert read(reader, 4) == as_stored(cluster)[4:]
 
 
-def test_polls_are_bounded_and_positions_follow_the_records(cluster, consumer):
+def test_polls_are_bounded_and_positions_follow_the_records(
+    cluster: FakeCluster, consumer: MakeConsumer
+) -> None:
     fill(cluster)
     reader = consumer(cluster, max_poll_records=3)
-    seen = []
+    seen: list[ConsumerRecord] = []
     while len(seen) < 20:
         got = reader.poll(1.0)
         assert 1 <= len(got) <= 3
@@ -128,15 +141,17 @@ def test_polls_are_bounded_and_positions_follow_the_records(cluster, consumer):
     assert len(reader.poll(0.0, max_records=1)) == 0
 
 
-def test_polling_one_record_at_a_time_does_not_fetch_each_time(cluster, consumer):
+def test_polling_one_record_at_a_time_does_not_fetch_each_time(
+    cluster: FakeCluster, consumer: MakeConsumer
+) -> None:
     fill(cluster)
     reader = consumer(cluster)
     for expected in as_stored(cluster):
         assert reader.poll(1.0, max_records=1) == [expected]
-    assert len(cluster.asked(ApiKey.FETCH)) < 10
+    assert len(cluster.requests_of(ApiKey.FETCH)) < 10
 
 
-def test_starting_points(cluster, consumer):
+def test_starting_points(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster, auto_offset_reset="latest")
     assert reader.position("t", 0) == cluster.log().end
@@ -152,7 +167,7 @@ def test_starting_points(cluster, consumer):
     assert reader.position("t", 0) == cluster.log().end
 
 
-def test_out_of_range_begins_anew_as_told(cluster, consumer):
+def test_out_of_range_begins_anew_as_told(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster)
     reader.seek("t", 0, 10**9)
@@ -163,7 +178,7 @@ def test_out_of_range_begins_anew_as_told(cluster, consumer):
     assert reader.position("t", 0) == cluster.log().end
 
 
-def test_out_of_range_is_an_error_if_told_so(cluster, consumer):
+def test_out_of_range_is_an_error_if_told_so(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster, auto_offset_reset="error")
     with pytest.raises(OffsetOutOfRangeError, match="no position was given"):
@@ -176,7 +191,9 @@ def test_out_of_range_is_an_error_if_told_so(cluster, consumer):
     assert len(read(reader, 20)) == 20
 
 
-def test_what_was_cut_off_at_the_start_is_skipped_to_the_earliest(cluster, consumer):
+def test_what_was_cut_off_at_the_start_is_skipped_to_the_earliest(
+    cluster: FakeCluster, consumer: MakeConsumer
+) -> None:
     fill(cluster)
     with cluster.lock:
         cluster.log().start = read_header(cluster.log().batches[2]).base_offset
@@ -185,10 +202,10 @@ def test_what_was_cut_off_at_the_start_is_skipped_to_the_earliest(cluster, consu
     assert read(reader, 12) == as_stored(cluster)[8:]
 
 
-def test_raw_batches_are_verbatim(cluster, consumer):
+def test_raw_batches_are_verbatim(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster, codec=Codec.ZSTD)
     reader = consumer(cluster)
-    taken = []
+    taken: list[FetchedBatches] = []
     while sum(len(each.buffer) for each in taken) < sum(map(len, cluster.log().batches)):
         taken += reader.poll_batches(1.0)
     assert b"".join(bytes(each.buffer) for each in taken) == b"".join(cluster.log().batches)
@@ -198,7 +215,9 @@ def test_raw_batches_are_verbatim(cluster, consumer):
     assert taken[-1].high_watermark == cluster.log().end
 
 
-def test_raw_batches_after_some_records_begin_with_the_batch_they_were_in(cluster, consumer):
+def test_raw_batches_after_some_records_begin_with_the_batch_they_were_in(
+    cluster: FakeCluster, consumer: MakeConsumer
+) -> None:
     fill(cluster)
     reader = consumer(cluster)
     assert len(reader.poll(WAIT_S, max_records=6)) == 6
@@ -209,7 +228,7 @@ def test_raw_batches_after_some_records_begin_with_the_batch_they_were_in(cluste
     assert len(read(reader, 4)) == 4
 
 
-def test_control_batches_are_stepped_over(cluster, consumer):
+def test_control_batches_are_stepped_over(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster, batches=1)
     with cluster.lock:
         marker = Record(0, 1, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00")
@@ -220,7 +239,9 @@ def test_control_batches_are_stepped_over(cluster, consumer):
     assert reader.position("t", 0) == cluster.log().end
 
 
-def test_several_partitions_of_several_brokers_are_read_fairly(fake_cluster, consumer):
+def test_several_partitions_of_several_brokers_are_read_fairly(
+    fake_cluster: StartCluster, consumer: MakeConsumer
+) -> None:
     cluster = fake_cluster(brokers=2, partitions=5)
     for partition in range(5):
         fill(cluster, batches=20, partition=partition)
@@ -232,7 +253,9 @@ def test_several_partitions_of_several_brokers_are_read_fairly(fake_cluster, con
     assert len({record.partition for record in got[:200]}) >= 3
 
 
-def test_assigning_anew_keeps_what_stays_where_it_is(fake_cluster, consumer):
+def test_assigning_anew_keeps_what_stays_where_it_is(
+    fake_cluster: StartCluster, consumer: MakeConsumer
+) -> None:
     cluster = fake_cluster(partitions=2)
     fill(cluster)
     fill(cluster, partition=1)
@@ -247,7 +270,7 @@ def test_assigning_anew_keeps_what_stays_where_it_is(fake_cluster, consumer):
         reader.position("t", 0)
 
 
-def test_paused_partitions_give_nothing(fake_cluster, consumer):
+def test_paused_partitions_give_nothing(fake_cluster: StartCluster, consumer: MakeConsumer) -> None:
     cluster = fake_cluster(partitions=2)
     fill(cluster)
     fill(cluster, partition=1)
@@ -259,7 +282,7 @@ def test_paused_partitions_give_nothing(fake_cluster, consumer):
     assert {record.partition for record in read(reader, 20)} == {0}
 
 
-def test_a_leader_that_moves_is_followed(fake_cluster, consumer):
+def test_a_leader_that_moves_is_followed(fake_cluster: StartCluster, consumer: MakeConsumer) -> None:
     cluster = fake_cluster(brokers=2)
     fill(cluster, batches=2)
     reader = consumer(cluster)
@@ -281,20 +304,20 @@ def test_a_leader_that_moves_is_followed(fake_cluster, consumer):
         Fault(raw=b"\x7f\xff\xff\xff"),
     ],
 )
-def test_fetches_that_fail_are_repeated(cluster, consumer, fault):
+def test_fetches_that_fail_are_repeated(cluster: FakeCluster, consumer: MakeConsumer, fault: Fault) -> None:
     fill(cluster)
     cluster.next(ApiKey.FETCH, fault, Fault(), fault)
     assert read(consumer(cluster), 20) == as_stored(cluster)
 
 
 @pytest.mark.parametrize("fault", [LOSE_ANSWER, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)])
-def test_lookups_that_fail_are_repeated(cluster, consumer, fault):
+def test_lookups_that_fail_are_repeated(cluster: FakeCluster, consumer: MakeConsumer, fault: Fault) -> None:
     fill(cluster)
     cluster.next(ApiKey.LIST_OFFSETS, fault)
     assert len(read(consumer(cluster), 20)) == 20
 
 
-def test_a_broker_that_restarts_is_found_again(cluster, consumer):
+def test_a_broker_that_restarts_is_found_again(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster, batches=2)
     reader = consumer(cluster)
     read(reader, 8)
@@ -305,7 +328,7 @@ def test_a_broker_that_restarts_is_found_again(cluster, consumer):
     assert len(read(reader, 4)) == 4
 
 
-def test_refusals_for_good_are_raised(cluster, consumer):
+def test_refusals_for_good_are_raised(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     cluster.next(ApiKey.FETCH, refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     reader = consumer(cluster)
@@ -314,7 +337,7 @@ def test_refusals_for_good_are_raised(cluster, consumer):
     assert len(read(reader, 20)) == 20
 
 
-def test_damage_is_named_and_can_be_passed(cluster, consumer):
+def test_damage_is_named_and_can_be_passed(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     log = cluster.log()
     with cluster.lock:
@@ -335,7 +358,7 @@ def test_damage_is_named_and_can_be_passed(cluster, consumer):
     assert len(read(trusting, 20)) == 20
 
 
-def test_a_bomb_is_not_unpacked(fake_cluster, consumer):
+def test_a_bomb_is_not_unpacked(fake_cluster: StartCluster, consumer: MakeConsumer) -> None:
     cluster = fake_cluster()
     fill(cluster, batches=1, records=1, codec=Codec.ZSTD, size_bytes=3_000_000)
     reader = consumer(cluster, decode_limit_bytes=1_000_000)
@@ -343,13 +366,13 @@ def test_a_bomb_is_not_unpacked(fake_cluster, consumer):
         read(reader, 1)
 
 
-def test_batches_larger_than_a_fetch_come_through(cluster, consumer):
+def test_batches_larger_than_a_fetch_come_through(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster, batches=3, size_bytes=5000)
     reader = consumer(cluster, max_partition_fetch_bytes=1000, fetch_max_bytes=1000)
     assert len(read(reader, 12)) == 12
 
 
-def test_prefetching_is_bounded(cluster, consumer):
+def test_prefetching_is_bounded(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster, batches=200, size_bytes=1000)
     reader = consumer(
         cluster, max_partition_fetch_bytes=20_000, buffer_memory_bytes=50_000, max_poll_records=1
@@ -358,23 +381,25 @@ def test_prefetching_is_bounded(cluster, consumer):
     for _ in range(100):
         reader.poll(1.0)
         most_bytes = max(most_bytes, reader._fetcher.buffered_bytes)
-        # What was asked for ahead arrives meanwhile, and is taken in by the next poll.
+        # Prefetched bytes arrive meanwhile; the next poll takes them in.
         time.sleep(0.005)
     assert 20_000 < most_bytes <= 50_000
 
 
-def test_the_next_fetch_is_on_its_way_while_records_are_given_out(cluster, consumer):
+def test_the_next_fetch_is_on_its_way_while_records_are_given_out(
+    cluster: FakeCluster, consumer: MakeConsumer
+) -> None:
     fill(cluster, batches=10)
     reader = consumer(cluster, max_partition_fetch_bytes=300)
     reader.poll(WAIT_S, max_records=1)
-    before = len(cluster.asked(ApiKey.FETCH))
+    before = len(cluster.requests_of(ApiKey.FETCH))
     deadline = time.monotonic() + WAIT_S
-    while len(cluster.asked(ApiKey.FETCH)) < 2 and time.monotonic() < deadline:
+    while len(cluster.requests_of(ApiKey.FETCH)) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert len(cluster.asked(ApiKey.FETCH)) >= max(2, before)
+    assert len(cluster.requests_of(ApiKey.FETCH)) >= max(2, before)
 
 
-def test_unknown_topics(fake_cluster, consumer):
+def test_unknown_topics(fake_cluster: StartCluster, consumer: MakeConsumer) -> None:
     cluster = fake_cluster(partitions=3)
     reader = consumer(cluster)
     assert reader.partitions_for("t") == [0, 1, 2]
@@ -383,7 +408,7 @@ def test_unknown_topics(fake_cluster, consumer):
     assert ("nope", 0) not in cluster.logs
 
 
-def test_nobody_answers(fake_cluster):
+def test_nobody_answers(fake_cluster: StartCluster) -> None:
     cluster = fake_cluster()
     cluster.brokers[0].stop()
     with Consumer(cluster.bootstrap) as reader:
@@ -395,7 +420,7 @@ def test_nobody_answers(fake_cluster):
             reader.position("t", 0, timeout_s=0.1)
 
 
-def test_wakeup_ends_a_poll(cluster, consumer):
+def test_wakeup_ends_a_poll(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     reader = consumer(cluster)
     threading.Timer(0.1, reader.wakeup).start()
     began = time.monotonic()
@@ -403,7 +428,7 @@ def test_wakeup_ends_a_poll(cluster, consumer):
     assert time.monotonic() - began < 30
 
 
-def test_one_thread_at_a_time(cluster, consumer):
+def test_one_thread_at_a_time(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     reader = consumer(cluster)
     thread = threading.Thread(target=reader.poll, args=(WAIT_S,))
     thread.start()
@@ -416,7 +441,7 @@ def test_one_thread_at_a_time(cluster, consumer):
     reader.close()
 
 
-def test_closing(cluster):
+def test_closing(cluster: FakeCluster) -> None:
     with Consumer(cluster.bootstrap) as reader:
         pass
     reader.close()
@@ -426,7 +451,7 @@ def test_closing(cluster):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told_to_make_its_own(cluster, consumer):
+def test_a_forked_child_is_told_to_make_its_own(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster)
     read(reader, 1)
@@ -443,11 +468,11 @@ def test_a_forked_child_is_told_to_make_its_own(cluster, consumer):
 @pytest.mark.parametrize(
     "options", [{"auto_offset_reset": "newest"}, {"max_poll_records": 0}, {"buffer_memory_bytes": 0}]
 )
-def test_settings_that_cannot_be(options):
+def test_settings_that_cannot_be(options: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Consumer("127.0.0.1:1", **options)
 
 
-def test_negative_offsets_are_no_positions(cluster, consumer):
+def test_negative_offsets_are_no_positions(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     with pytest.raises(ValueError, match="seek_to_end"):
         consumer(cluster).seek("t", 0, -1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from headrace.client import Admin, BatchObserver, Consumer, Producer
+from fix_fake_log import number_of
+from headrace.client import Admin, BatchIdentity, BatchObserver, Consumer, ConsumerRecord, Producer
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import BrokerError, NetworkError, UnknownTopicError
 from headrace.client.faults import DropPlan
@@ -24,27 +27,28 @@ NOON_MS = 1_700_000_000_000
 @pytest.fixture(
     params=["headrace", pytest.param("apache_kafka", marks=[pytest.mark.real_client, pytest.mark.slow])]
 )
-def bootstrap(request):
-    return request.getfixturevalue("one_broker" if request.param == "headrace" else "apache_kafka").bootstrap
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    cluster = request.getfixturevalue("one_broker" if request.param == "headrace" else "apache_kafka")
+    return str(cluster.bootstrap)
 
 
 @pytest.fixture
-def admin(bootstrap):
+def admin(bootstrap: str) -> Iterator[Admin]:
     with Admin(bootstrap) as each:
         yield each
 
 
 @pytest.fixture
-def topic(admin):
+def topic(admin: Admin) -> str:
     name = f"client-{uuid.uuid4().hex[:8]}"
     admin.create_topic(name, 3)
     return name
 
 
-def read(bootstrap, topic, count, partitions=3, **options):
+def read(bootstrap: str, topic: str, count: int, partitions: int = 3, **options: Any) -> list[ConsumerRecord]:
     with Consumer(bootstrap, **{"auto_offset_reset": "earliest", **options}) as consumer:
         consumer.assign([(topic, partition) for partition in range(partitions)])
-        got = []
+        got: list[ConsumerRecord] = []
         deadline = time.monotonic() + WAIT_S
         while len(got) < count and time.monotonic() < deadline:
             got += consumer.poll(0.5)
@@ -52,7 +56,7 @@ def read(bootstrap, topic, count, partitions=3, **options):
 
 
 @pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
-def test_every_record_once_and_in_order_with_every_codec(bootstrap, topic, codec):
+def test_every_record_once_and_in_order_with_every_codec(bootstrap: str, topic: str, codec: str) -> None:
     with Producer(bootstrap, compression=codec, batch_size_bytes=4000) as producer:
         futures = [
             producer.send(
@@ -67,19 +71,19 @@ def test_every_record_once_and_in_order_with_every_codec(bootstrap, topic, codec
     got = read(bootstrap, topic, RECORDS, max_partition_fetch_bytes=10_000)
     placed = {(m.partition, m.offset): i for i, m in enumerate(future.result(0) for future in futures)}
     assert len(got) == RECORDS
-    assert {(r.partition, r.offset): int(r.value) for r in got} == placed
+    assert {(r.partition, r.offset): number_of(r) for r in got} == placed
     for partition in range(3):
-        numbers = [int(record.value) for record in got if record.partition == partition]
+        numbers = [number_of(record) for record in got if record.partition == partition]
         assert numbers == sorted(numbers)
     for record in got:
-        number = int(record.value)
+        number = number_of(record)
         assert record.key == b"key-%d" % (number % 20)
         assert record.partition == partition_for_key(record.key, 3)
         assert record.timestamp_ms == NOON_MS + number
         assert list(record.headers) == [("h", b"%d" % number)]
 
 
-def test_reading_on_from_the_middle_of_a_batch_and_by_time(bootstrap, topic):
+def test_reading_on_from_the_middle_of_a_batch_and_by_time(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap, batch_size_bytes=4000, linger_ms=50) as producer:
         for i in range(1000):
             producer.send(topic, b"%d" % i, partition=0, timestamp_ms=NOON_MS + i)
@@ -88,7 +92,7 @@ def test_reading_on_from_the_middle_of_a_batch_and_by_time(bootstrap, topic):
         consumer.assign([(topic, 0)])
         for start in (0, 1, 137, 500, 998, 999):
             consumer.seek(topic, 0, everything[start].offset)
-            got = []
+            got: list[ConsumerRecord] = []
             while len(got) < 1000 - start:
                 got += consumer.poll(5)
             assert got == everything[start:]
@@ -100,7 +104,7 @@ def test_reading_on_from_the_middle_of_a_batch_and_by_time(bootstrap, topic):
         assert consumer.poll(0.2) == []
 
 
-def test_raw_batches(bootstrap, topic):
+def test_raw_batches(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap, batch_size_bytes=2000, compression="lz4") as producer:
         for i in range(500):
             producer.send(topic, b"%d" % i * 20, partition=1)
@@ -118,12 +122,12 @@ def test_raw_batches(bootstrap, topic):
         assert taken[-1].end_address == taken[-1].high_watermark == consumer.position(topic, 1)
 
 
-def test_planted_losses_leave_a_gap_under_the_old_epoch(bootstrap, topic):
+def test_planted_losses_leave_a_gap_under_the_old_epoch(bootstrap: str, topic: str) -> None:
     plan = DropPlan(topic, 7, after=100)
     closed = []
 
     class Watch(BatchObserver):
-        def batch_closed(self, identity):
+        def batch_closed(self, identity: BatchIdentity) -> None:
             closed.append(identity)
 
     with Producer(bootstrap, interceptor=plan, observer=Watch(), batch_size_bytes=1000) as producer:
@@ -135,7 +139,7 @@ def test_planted_losses_leave_a_gap_under_the_old_epoch(bootstrap, topic):
     assert set(plan.dropped) <= set(closed)
 
 
-def test_topics(admin, bootstrap):
+def test_topics(admin: Admin, bootstrap: str) -> None:
     name = f"admin-{uuid.uuid4().hex[:8]}"
     topic_id = admin.create_topic(name, 2, config={"retention.ms": "86400000"})
     info = admin.topic(name)
@@ -161,8 +165,8 @@ def test_topics(admin, bootstrap):
         admin.create_topic("no/name", 1)
 
 
-def test_configurations(admin, topic):
-    def own():
+def test_configurations(admin: Admin, topic: str) -> None:
+    def own() -> dict[str, str | None]:
         return {name: entry.value for name, entry in admin.describe_configs(topic).items() if entry.is_own}
 
     assert "retention.ms" in admin.describe_configs(topic)
@@ -180,7 +184,7 @@ def test_configurations(admin, topic):
         admin.alter_configs(topic, {"retention.ms": "soon"})
 
 
-def test_the_cluster_and_its_brokers(admin, bootstrap):
+def test_the_cluster_and_its_brokers(admin: Admin, bootstrap: str) -> None:
     cluster = admin.describe_cluster()
     assert [f"{a.host}:{a.port}" for a in cluster.brokers.values()] == [bootstrap]
     assert cluster.controller_id in cluster.brokers
@@ -188,7 +192,7 @@ def test_the_cluster_and_its_brokers(admin, bootstrap):
     assert admin.describe_broker_configs(broker_id)
 
 
-def test_offsets(admin, bootstrap, topic):
+def test_offsets(admin: Admin, bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
         for i in range(120):
             producer.send(topic, b"x", partition=i % 2, timestamp_ms=NOON_MS + i).result(WAIT_S)
@@ -208,6 +212,6 @@ def test_offsets(admin, bootstrap, topic):
         admin.list_offsets("nope")
 
 
-def test_an_admin_without_brokers_says_so():
+def test_an_admin_without_brokers_says_so() -> None:
     with Admin("127.0.0.1:1", timeout_ms=200) as admin, pytest.raises(NetworkError, match=r"127\.0\.0\.1:1"):
         admin.topics()

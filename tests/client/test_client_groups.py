@@ -6,10 +6,15 @@ import contextlib
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from fix_broker import BrokerCluster
+from fix_fake_log import number_of
 from headrace.client import Admin, Consumer, ConsumerGroup, ConsumerRecord, Producer
+from headrace.client.cluster import TopicPartition
 from headrace.client.errors import BrokerError, ClosedError, OffsetOutOfRangeError
 from headrace.client.streams import QUEUE_RECORDS_MAX, MessageStream
 from headrace.coordination.consumers import ConsumerRegistry
@@ -18,7 +23,7 @@ from headrace.coordination.session import ZooKeeperSession
 WAIT_S = 60
 
 
-def until(condition, what="it"):
+def until(condition: Callable[[], bool], what: str = "it") -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {WAIT_S} s"
@@ -26,26 +31,26 @@ def until(condition, what="it"):
 
 
 class Members:
-    """Members of one group of a topic with four partitions, each read by a thread of its own."""
+    """Members of one group that read a topic of four partitions, each stream in a thread of its own."""
 
-    def __init__(self, cluster, partitions=4):
+    def __init__(self, cluster: BrokerCluster, partitions: int = 4) -> None:
         self.cluster = cluster
         self.partitions = partitions
         self.topic = f"group-{uuid.uuid4().hex[:8]}"
         self.name = f"readers-{uuid.uuid4().hex[:8]}"
-        self.groups = []
-        self.got = []  # one list a member
+        self.groups: list[ConsumerGroup] = []
+        self.got: list[list[ConsumerRecord]] = []  # one list per member
         self.published = 0
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic(self.topic, partitions)
 
-    def publish(self, count):
+    def publish(self, count: int) -> None:
         with Producer(self.cluster.bootstrap) as producer:
             for _ in range(count):
                 producer.send(self.topic, b"%d" % self.published, partition=self.published % self.partitions)
                 self.published += 1
 
-    def make(self, **options):
+    def make(self, **options: Any) -> ConsumerGroup:
         options = {
             "consumer_options": {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100},
             "session_timeout_ms": 2000,
@@ -57,13 +62,13 @@ class Members:
         self.groups.append(group)
         return group
 
-    def join(self, streams=1, leave_after=None, **options):
-        """A member that reads all its streams, and leaves after so many messages."""
+    def join(self, streams: int = 1, leave_after: int | None = None, **options: Any) -> ConsumerGroup:
+        """A member that reads all its streams, and leaves after `leave_after` messages."""
         group = self.make(**options)
-        got = []
+        got: list[ConsumerRecord] = []
         self.got.append(got)
 
-        def work(stream):
+        def work(stream: MessageStream) -> None:
             for message in stream:
                 got.append(message)
                 if len(got) == leave_after:
@@ -75,38 +80,38 @@ class Members:
             threading.Thread(target=work, args=(stream,), daemon=True).start()
         return group
 
-    def numbers(self):
-        return [int(message.value) for got in self.got for message in got]
+    def numbers(self) -> list[int]:
+        return [number_of(message) for got in self.got for message in got]
 
-    def shares(self):
+    def shares(self) -> list[TopicPartition]:
         return sorted(key for group in self.groups for keys in group.assignment.values() for key in keys)
 
-    def until_shared(self):
+    def until_shared(self) -> None:
         everything = [(self.topic, partition) for partition in range(4)]
         until(lambda: self.shares() == everything, "an even share")
 
-    def offsets(self):
+    def offsets(self) -> dict[TopicPartition, int]:
         with ZooKeeperSession(self.cluster.zookeeper.hosts) as session:
             return ConsumerRegistry(session, self.name).all_offsets()
 
-    def ends(self):
+    def ends(self) -> dict[TopicPartition, int]:
         with Admin(self.cluster.bootstrap) as admin:
             found = admin.list_offsets(self.topic)
         return {(self.topic, partition): at.offset for partition, at in found.items() if at.offset}
 
-    def close(self):
+    def close(self) -> None:
         for group in self.groups:
             group.close()
 
 
 @pytest.fixture
-def members(one_broker):
+def members(one_broker: BrokerCluster) -> Iterator[Members]:
     with contextlib.closing(Members(one_broker)) as made:
         yield made
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("group-")]
 
 
-def test_two_members_share_and_one_leaves_half_way(members):
+def test_two_members_share_and_one_leaves_half_way(members: Members) -> None:
     members.join()
     members.join(leave_after=300)
     members.until_shared()
@@ -120,13 +125,13 @@ def test_two_members_share_and_one_leaves_half_way(members):
     assert members.offsets() == members.ends()
 
 
-def test_streams_of_one_member_share_too_and_keep_the_order(members):
+def test_streams_of_one_member_share_too_and_keep_the_order(members: Members) -> None:
     group = members.make()
     streams = group.streams(3)
     members.publish(600)
-    got = [[] for _ in streams]
+    got: list[list[ConsumerRecord]] = [[] for _ in streams]
 
-    def work(number):
+    def work(number: int) -> None:
         for message in streams[number]:
             got[number].append(message)
 
@@ -141,24 +146,24 @@ def test_streams_of_one_member_share_too_and_keep_the_order(members):
     for share in got:
         partitions = {message.partition for message in share}
         for partition in partitions:
-            numbers = [int(m.value) for m in share if m.partition == partition]
+            numbers = [number_of(message) for message in share if message.partition == partition]
             assert numbers == sorted(numbers)
 
 
-def test_a_member_goes_on_where_the_group_was(members):
+def test_a_member_goes_on_where_the_group_was(members: Members) -> None:
     members.publish(500)
     with members.make() as group:
         [stream] = group.streams(1)
-        first = [int(next(stream).value) for _ in range(200)]
+        first = [number_of(next(stream)) for _ in range(200)]
     members.publish(100)
     with members.make() as group:
         [stream] = group.streams(1)
-        rest = [int(stream.get(WAIT_S).value) for _ in range(400)]
+        rest = [stream.get(WAIT_S) for _ in range(400)]
         assert stream.get(0.3) is None
-    assert sorted(first + rest) == list(range(600))
+    assert sorted(first + [number_of(each) for each in rest if each is not None]) == list(range(600))
 
 
-def test_offsets_are_committed_by_commit_and_by_the_clock(members):
+def test_offsets_are_committed_by_commit_and_by_the_clock(members: Members) -> None:
     members.publish(100)
     group = members.make(auto_commit_interval_ms=None)
     [stream] = group.streams(1)
@@ -173,11 +178,11 @@ def test_offsets_are_committed_by_commit_and_by_the_clock(members):
     members.publish(100)
     for _ in range(100):
         next(stream)
-    stream.get(0.01)  # the last one is consumed when the next one is asked for
+    stream.get(0.01)  # the last one is consumed when the next one is requested
     until(lambda: members.offsets() == members.ends())
 
 
-def test_a_message_in_hand_is_given_out_again_if_its_reader_never_comes_back(members):
+def test_a_message_in_hand_is_given_out_again_if_its_reader_never_comes_back(members: Members) -> None:
     members.publish(1)
     slow = members.make(rebalance_grace_ms=50)
     [stream] = slow.streams(1)
@@ -190,7 +195,7 @@ def test_a_message_in_hand_is_given_out_again_if_its_reader_never_comes_back(mem
     assert stream.get(WAIT_S) == in_hand
 
 
-def test_new_partitions_are_shared(members):
+def test_new_partitions_are_shared(members: Members) -> None:
     members.join()
     members.until_shared()
     with Admin(members.cluster.bootstrap) as admin:
@@ -198,7 +203,7 @@ def test_new_partitions_are_shared(members):
     until(lambda: len(members.shares()) == 6)
 
 
-def test_an_expired_session_is_replaced_and_nothing_is_lost(members):
+def test_an_expired_session_is_replaced_and_nothing_is_lost(members: Members) -> None:
     members.join(auto_commit_interval_ms=100)
     members.join(auto_commit_interval_ms=100)
     members.until_shared()
@@ -210,18 +215,18 @@ def test_an_expired_session_is_replaced_and_nothing_is_lost(members):
     members.until_shared()
 
 
-def test_a_member_that_dies_is_replaced(members):
+def test_a_member_that_dies_is_replaced(members: Members) -> None:
     survivor = members.join()
     dead = members.make()
     dead.streams(1)
     members.until_shared()
     assert len(survivor.assignment[0]) == 2
-    # As if its process were gone: nothing is released, its session just ends.
+    # As if its process had died: nothing is released, its session ends.
     dead._session.close()
     until(lambda: len(survivor.assignment[0]) == 4)
 
 
-def test_what_the_group_dies_of_is_raised_by_its_streams(members):
+def test_what_the_group_dies_of_is_raised_by_its_streams(members: Members) -> None:
     group = members.make(consumer_options={"auto_offset_reset": "error"})
     [stream] = group.streams(1)
     with pytest.raises(OffsetOutOfRangeError):
@@ -230,7 +235,7 @@ def test_what_the_group_dies_of_is_raised_by_its_streams(members):
         stream.get(1)
 
 
-def test_closing(members):
+def test_closing(members: Members) -> None:
     group = members.make()
     group.close()
     group.close()
@@ -247,50 +252,50 @@ def test_closing(members):
 
 
 @pytest.mark.parametrize(("options", "message"), [({"group": "a/b"}, "a/b"), ({"topics": []}, "topic")])
-def test_settings_that_cannot_be(options, message):
+def test_settings_that_cannot_be(options: Any, message: str) -> None:
     options = {"group": "g", "topics": ["t"], **options}
     with pytest.raises(ValueError, match=message):
         ConsumerGroup("127.0.0.1:1", "127.0.0.1:1", **options)
 
 
-# the stream alone
+# --- streams without a group ---
 
 
-def message(number, size_bytes=1):
+def message(number: int, size_bytes: int = 1) -> ConsumerRecord:
     return ConsumerRecord("t", 0, number, 0, None, b"x" * size_bytes, ())
 
 
-def test_a_message_is_consumed_when_the_next_one_is_asked_for():
+def test_a_message_is_consumed_when_the_next_one_is_requested() -> None:
     stream = MessageStream(0, wants_more=lambda: None)
     stream.put([message(5), message(6)])
     assert next(stream).offset == 5
     assert stream.consumed() == {}
     assert next(stream).offset == 6
     assert stream.consumed() == {("t", 0): 6}
-    stream.put_down_by(threading.get_ident() + 1)
+    stream.mark_consumed_by(threading.get_ident() + 1)
     assert stream.consumed() == {("t", 0): 6}
-    stream.put_down_by(threading.get_ident())
+    stream.mark_consumed_by(threading.get_ident())
     assert stream.consumed() == {("t", 0): 7}
     stream.forget()
     assert stream.consumed() == {}
 
 
-def test_a_full_stream_asks_for_more_when_it_is_half_empty():
-    asked = []
-    stream = MessageStream(0, wants_more=lambda: asked.append(True))
+def test_a_full_stream_requests_more_when_it_is_half_empty() -> None:
+    requests = []
+    stream = MessageStream(0, wants_more=lambda: requests.append(True))
     stream.put([message(i) for i in range(QUEUE_RECORDS_MAX)])
     assert stream.is_full
     for _ in range(QUEUE_RECORDS_MAX // 2):
         next(stream)
-    assert not asked
+    assert not requests
     next(stream)
-    assert asked == [True]
+    assert requests == [True]
     assert not stream.is_full
     stream.put([message(1, 20_000_000)])
     assert stream.is_full
 
 
-def test_draining_waits_for_the_reader_and_no_longer_than_told():
+def test_draining_waits_for_the_reader_but_no_longer_than_the_grace_time() -> None:
     stream = MessageStream(0, wants_more=lambda: None)
     stream.put([message(1), message(2)])
     next(stream)
@@ -304,7 +309,7 @@ def test_draining_waits_for_the_reader_and_no_longer_than_told():
     reader.join()
 
 
-def test_an_ended_stream_ends_its_readers():
+def test_an_ended_stream_ends_its_readers() -> None:
     stream = MessageStream(0, wants_more=lambda: None)
     threading.Timer(0.05, lambda: stream.end(None)).start()
     assert list(stream) == []
@@ -315,7 +320,7 @@ def test_an_ended_stream_ends_its_readers():
         next(failed)
 
 
-def test_a_group_member_is_an_ordinary_consumer_underneath(members):
+def test_a_group_member_is_an_ordinary_consumer_underneath(members: Members) -> None:
     """What a group reads and what an explicit consumer reads are the same records."""
     members.publish(50)
     with members.make() as group:
@@ -323,7 +328,7 @@ def test_a_group_member_is_an_ordinary_consumer_underneath(members):
         grouped = sorted(next(stream) for _ in range(50))
     with Consumer(members.cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(members.topic, partition) for partition in range(4)])
-        got = []
+        got: list[ConsumerRecord] = []
         while len(got) < 50:
             got += consumer.poll(1)
     assert sorted(got) == grouped

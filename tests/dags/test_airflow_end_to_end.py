@@ -1,7 +1,7 @@
-"""The whole way under a real scheduler: services, mirrors, brokers, Airflow over SQLite, Spark, HDFS, audit.
+"""The whole pipeline under a real scheduler: services, brokers, mirrors, Airflow, Spark, HDFS, audit.
 
-Each story has a topic of its own, and so its own pair of DAGs. That a loss leaves its hour unsealed, and its
-run failed in the audit's words, is seen in the demo (tests/demo).
+Each test has a topic of its own, and so its own pair of DAGs. tests/demo covers a loss, which leaves its hour
+unsealed and fails the run with the audit's finding.
 """
 
 import io
@@ -16,7 +16,7 @@ import pytest
 
 from fix_airflow import CALM, KILLS, AirflowSite
 from fix_site import Service, wait_for
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
 
 pytestmark = [pytest.mark.slow, pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -31,7 +31,7 @@ STEP_MS: Final = 3 * HOUR_MS // COUNT
 
 
 def publish(airflow_site: AirflowSite, topic: str) -> set[str]:
-    """Publishes `COUNT` events of `topic` in the first datacenter, mirrored; their names."""
+    """Publishes `COUNT` events in the first datacenter; returns their names once they are mirrored."""
     service = Service(
         airflow_site.site.sources[0], topic, label=topic, count_max=COUNT, from_ms=FIRST_MS, step_ms=STEP_MS
     )
@@ -51,7 +51,7 @@ def check_sealed(airflow_site: AirflowSite, topic: str) -> None:
     assert airflow_site.sealed(topic) == {FIRST_MS + n * HOUR_MS: COUNT // 3 for n in range(3)}
 
 
-def test_a_backfill_loads_then_hours_are_sealed_then_what_follows_them_runs(
+def test_a_backfill_loads_then_hours_are_sealed_then_the_dag_on_them_runs(
     airflow_site: AirflowSite,
 ) -> None:
     names = publish(airflow_site, CALM)
@@ -59,29 +59,30 @@ def test_a_backfill_loads_then_hours_are_sealed_then_what_follows_them_runs(
     dry = client.trigger(f"load-{CALM}", {"dry_run": True})
     client.wait(dry, timeout_s=LOAD_WAIT_S)
     assert [task.state for task in client.tasks(dry)] == ["skipped"]
-    assert client.asset_events(dry) == []
+    assert airflow_site.asset_events(dry) == []
     early = client.trigger(f"load-{CALM}", {"until": "2015-05-17T08:00:00Z"})
     client.wait(early, timeout_s=LOAD_WAIT_S)
     assert airflow_site.running.rows(CALM) == {}
-    # The one slot of these years loads up to its own time, when all events are over.
-    (load,) = client.backfill(
+    # The schedule has one slot in this span, and its time is after all events.
+    (load,) = airflow_site.backfill(
         f"load-{CALM}", datetime(2016, 1, 1, tzinfo=UTC), datetime(2017, 1, 1, tzinfo=UTC)
     )
     client.wait(load, timeout_s=LOAD_WAIT_S)
     check_every_event_once(airflow_site, CALM, names)
     seal = airflow_site.client.wait(airflow_site.seal_after(load, CALM), timeout_s=SEAL_WAIT_S)
     check_sealed(airflow_site, CALM)
-    events = airflow_site.client.asset_events(seal)
+    events = airflow_site.asset_events(seal)
     assert {event["partition_key"] for event in events} == {
         f"2015-05-17T{hour:02d}:00:00" for hour in (8, 9, 10)
     }
-    said = events[0]["extra"]["hours"]["2015-05-17T08:00:00"]
-    assert said["rows"] == said["counts"][airflow_site.site.sources[0].name]["producer"] == COUNT // 3
+    seal_of_hour = events[0]["extra"]["hours"]["2015-05-17T08:00:00"]
+    counts = seal_of_hour["counts"][airflow_site.site.sources[0].name]
+    assert seal_of_hour["rows"] == counts["producer"] == COUNT // 3
     check_daily_active_users(airflow_site)
 
 
 def check_daily_active_users(airflow_site: AirflowSite) -> None:
-    """The example downstream, scheduled on sealed hours: Spark counts the day's users."""
+    """Checks the example DAG on sealed hours, in which Spark counts the day's users."""
 
     def problem() -> str | None:
         runs = airflow_site.client.runs("daily-active-users")
@@ -89,10 +90,10 @@ def check_daily_active_users(airflow_site: AirflowSite) -> None:
 
     wait_for(problem, LOAD_WAIT_S, "the day's users are counted")
     (run,) = airflow_site.client.runs("daily-active-users")
-    assert run.state == "success", airflow_site.client.reasons(run)
-    (event,) = airflow_site.client.asset_events(run)
+    assert run.state == "success", airflow_site.client.problems(run)
+    (event,) = airflow_site.asset_events(run)
     assert (event["name"], event["partition_key"]) == ("daily active users", "2015-05-17")
-    with Hdfs(airflow_site.site.webhdfs_url) as hdfs:
+    with HdfsClient(airflow_site.site.webhdfs_url) as hdfs:
         written = [path for path, _ in hdfs.walk("/derived/daily-active-users/day=2015-05-17")]
         (path,) = [path for path in written if path.endswith(".parquet")]
         table = pyarrow.parquet.read_table(io.BytesIO(hdfs.read(path)))
@@ -102,7 +103,7 @@ def check_daily_active_users(airflow_site: AirflowSite) -> None:
 
 
 def driver_of(airflow_site: AirflowSite, topic: str) -> int | None:
-    """The process id of the Spark driver (the JVM) that loads this topic."""
+    """Returns the process id of the Spark driver (the JVM) that loads this topic."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -117,11 +118,11 @@ def driver_of(airflow_site: AirflowSite, topic: str) -> int | None:
 
 
 def staging_driver(airflow_site: AirflowSite, topic: str, *, other_than: int = 0) -> int:
-    """Waits until a load of the topic is staging files; the process id of its driver."""
+    """Waits until a load of the topic has staged files; returns the process id of its driver."""
     staging = TopicPaths("/data", topic).staging
 
     def problem() -> str | None:
-        with Hdfs(airflow_site.site.webhdfs_url) as hdfs:
+        with HdfsClient(airflow_site.site.webhdfs_url) as hdfs:
             if not hdfs.entries(staging):
                 return "nothing is staged yet"
         return "no driver is there" if driver_of(airflow_site, topic) in (None, other_than) else None
@@ -132,7 +133,7 @@ def staging_driver(airflow_site: AirflowSite, topic: str, *, other_than: int = 0
     return pid
 
 
-def test_a_killed_driver_and_a_killed_scheduler_cost_tries_and_nothing_else(
+def test_a_killed_driver_and_a_killed_scheduler_only_cost_retries(
     airflow_site: AirflowSite,
 ) -> None:
     names = publish(airflow_site, KILLS)
@@ -143,7 +144,7 @@ def test_a_killed_driver_and_a_killed_scheduler_cost_tries_and_nothing_else(
     assert airflow_site.tries(load, "load") == 2
     scheduler = f"{airflow_site.site.warehouse}-airflow-scheduler"
     os.kill(airflow_site.running.supervisor.states()[scheduler].pid, signal.SIGKILL)
-    # Its successor ends what it left behind before it starts: no two drivers load the topic.
+    # The next scheduler ends the orphans of the last one before it starts: no two drivers load the topic.
     wait_for(lambda: None if not is_alive(second) else "it runs", 60, "the orphaned driver ends")
     load = airflow_site.client.wait(load, timeout_s=LOAD_WAIT_S)
     check_every_event_once(airflow_site, KILLS, names)

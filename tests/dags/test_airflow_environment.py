@@ -1,4 +1,4 @@
-"""The tests that need Airflow itself (`tests/airflow`), run in its own environment: one result for all."""
+"""Runs the tests that need Airflow (`tests/airflow`) in its own environment, as one test."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def test_the_tests_in_airflows_own_environment_pass(java_jars: dict[str, Path]) 
         timeout=TIMEOUT_S,
         check=False,
     )
-    # What failed there is read here; what passed is in its last lines.
+    # Their output is shown as this test's output.
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, f"tests in {FOLDER} failed:\n{_failures(done.stdout)}"
 

@@ -1,4 +1,4 @@
-"""What the demo publishes: lines of an access log, and page views out of a seed."""
+"""The demo's input: lines of an access log, page views from a seed; and latencies."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_line_becomes_a_page_view() -> None:
         (b'(X)"', b"(X)", "user_agent", "Mozilla/5.0 (X)"),
     ],
 )
-def test_odd_lines_are_lines(old: bytes, new: bytes, field: str, value: object) -> None:
+def test_unusual_lines_are_parsed(old: bytes, new: bytes, field: str, value: object) -> None:
     line = GOOD.replace(old, new)
     assert line != GOOD
     view = parse_line(line)
@@ -83,17 +83,17 @@ def test_odd_lines_are_lines(old: bytes, new: bytes, field: str, value: object) 
         GOOD + b"x" * (64 << 10),
     ],
 )
-def test_lines_that_are_none_are_refused(line: bytes) -> None:
+def test_other_lines_are_not_parsed(line: bytes) -> None:
     assert parse_line(line) is None
 
 
 @given(st.binary(max_size=300))
-def test_no_line_breaks_the_parser(line: bytes) -> None:
+def test_no_line_makes_the_parser_fail(line: bytes) -> None:
     parse_line(line)
 
 
 @given(st.integers(0, len(GOOD)), st.binary(max_size=4))
-def test_no_damage_breaks_the_parser(at: int, inserted: bytes) -> None:
+def test_no_damaged_line_makes_the_parser_fail(at: int, inserted: bytes) -> None:
     parse_line(GOOD[:at] + inserted + GOOD[at:])
 
 
@@ -123,7 +123,7 @@ def test_page_views_come_from_the_seed() -> None:
     assert all(span["from_ms"] <= view.time_ms < span["until_ms"] for view in views)
     assert views == sorted(views, key=lambda view: view.time_ms)
     pages = Counter(view.fields["path"] for view in views).most_common()
-    assert pages[0][1] > 20 * pages[len(pages) // 2][1] / 4, "a few pages are seen all the time"
+    assert pages[0][1] > 20 * pages[len(pages) // 2][1] / 4, "a few pages are much more frequent"
     assert {view.fields["member_id"] is None for view in views} == {True, False}
 
 

@@ -1,18 +1,18 @@
-"""When the demo triggers a load, and when all is loaded: on a told Airflow and commit log."""
+"""When the demo triggers a load, and when all is loaded: with a fake Airflow and commit log."""
 
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from headrace.demo.loads import Loads
+from headrace.demo.loads import DemoLoads
 from headrace.fleet.airflow_client import AirflowClient, Run, RunFailedError
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.manifest import DataFile, Kind, LoadedRange, Manifest
 
 
-class ToldAirflow:
-    """Remembers what was triggered; the last run's state is what the test says."""
+class FakeAirflow:
+    """Records what was triggered; the test sets the state of the last run."""
 
     def __init__(self) -> None:
         self.unpaused: list[str] = []
@@ -28,30 +28,30 @@ class ToldAirflow:
         return self.run(dag_id, f"run-{len(self.triggered)}")
 
     def run(self, dag_id: str, run_id: str) -> Run:
-        return Run(dag_id, run_id, self.state, "manual", None, {})
+        return Run(dag_id, run_id, self.state, "manual")
 
-    def reasons(self, run: Run) -> dict[str, str]:
-        return {"load": "the registry is away"}
+    def problems(self, run: Run) -> dict[str, str]:
+        return {"load": "the registry is unreachable"}
 
 
 class Scene:
-    """Loads of the topic `views` after change 3, on a clock that goes on by two seconds a look."""
+    """Loads of the topic `views` whose first change is 3; each `poll` is two seconds after the last."""
 
     def __init__(self) -> None:
-        self.airflow = ToldAirflow()
+        self.airflow = FakeAirflow()
         self.manifests: list[Manifest] = []
         self.now_s = 0.0
         log = SimpleNamespace(
             paths=SimpleNamespace(topic="views"),
-            manifests=lambda first: [each for each in self.manifests if each.sequence >= first],
+            manifests=lambda first: [entry for entry in self.manifests if entry.sequence >= first],
         )
-        self.loads = Loads(
+        self.loads = DemoLoads(
             cast(AirflowClient, self.airflow), cast(CommitLog, log), 3, clock=lambda: self.now_s
         )
 
-    def look(self, arrived: int, *, is_all: bool = False) -> None:
+    def poll(self, arrived: int, *, is_all: bool = False) -> None:
         self.now_s += 2
-        self.loads.look(arrived, is_all=is_all)
+        self.loads.poll(arrived, is_all=is_all)
 
     def commit(self, rows: int, kind: Kind = "load") -> None:
         file = DataFile("/f", "/s", 0, rows, 1, 1)
@@ -71,62 +71,62 @@ class Scene:
 
 def test_nothing_is_triggered_before_something_has_arrived() -> None:
     scene = Scene()
-    scene.look(0)
+    scene.poll(0)
     assert scene.airflow.triggered == []
-    scene.look(1)
+    scene.poll(1)
     assert scene.airflow.triggered == ["load-views"]
     assert scene.airflow.unpaused == ["seal-views"]
 
 
 def test_one_run_at_a_time_until_all_is_loaded() -> None:
     scene = Scene()
-    scene.look(100)
-    scene.look(200)
+    scene.poll(100)
+    scene.poll(200)
     assert len(scene.airflow.triggered) == 1
     scene.commit(100)
     scene.airflow.state = "success"
-    scene.look(300, is_all=True)
-    scene.look(300, is_all=True)
+    scene.poll(300, is_all=True)
+    scene.poll(300, is_all=True)
     assert len(scene.airflow.triggered) == 2
     assert scene.loads.rows == 100
     scene.commit(200)
     scene.airflow.state = "success"
-    scene.look(300, is_all=True)
-    scene.look(300, is_all=True)
+    scene.poll(300, is_all=True)
+    scene.poll(300, is_all=True)
     assert scene.loads.is_done
     assert len(scene.airflow.triggered) == 2
-    assert [each.ranges for each in scene.loads.committed()] == [{0: (0, 100)}, {0: (0, 200)}]
+    assert [load.ranges for load in scene.loads.committed()] == [{0: (0, 100)}, {0: (0, 200)}]
 
 
-def test_a_run_that_happened_to_bring_everything_needs_no_other() -> None:
+def test_no_run_follows_one_that_has_loaded_everything() -> None:
     scene = Scene()
-    scene.look(100)
+    scene.poll(100)
     scene.commit(100)
-    # What compaction rewrites has not come anew.
+    # Compaction rewrites rows that were loaded before.
     scene.commit(100, "compact")
     scene.airflow.state = "success"
-    scene.look(100, is_all=True)
-    scene.look(100, is_all=True)
+    scene.poll(100, is_all=True)
+    scene.poll(100, is_all=True)
     assert scene.loads.is_done
     assert scene.loads.rows == 100
     assert len(scene.airflow.triggered) == 1
     assert len(scene.loads.committed()) == 1
 
 
-def test_a_run_after_the_last_arrival_ends_it_whatever_it_brought() -> None:
+def test_a_run_after_the_last_arrival_is_the_last_whatever_it_loaded() -> None:
     scene = Scene()
-    scene.look(10, is_all=True)
+    scene.poll(10, is_all=True)
     scene.commit(4)
     scene.airflow.state = "success"
-    scene.look(10, is_all=True)
-    scene.look(10, is_all=True)
+    scene.poll(10, is_all=True)
+    scene.poll(10, is_all=True)
     assert scene.loads.is_done
     assert len(scene.airflow.triggered) == 1
 
 
-def test_a_failed_run_is_told_with_its_reason() -> None:
+def test_a_failed_run_is_raised_with_its_problem() -> None:
     scene = Scene()
-    scene.look(10)
+    scene.poll(10)
     scene.airflow.state = "failed"
-    with pytest.raises(RunFailedError, match="load: the registry is away"):
-        scene.look(10)
+    with pytest.raises(RunFailedError, match="load: the registry is unreachable"):
+        scene.poll(10)

@@ -1,4 +1,4 @@
-"""The demo on a real site: every line of an access log ends in HDFS, and seven planted losses are named."""
+"""The demo on a real site: every line of an access log is in HDFS, and seven lost events are named."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.audit.report import report
 from headrace.audit.store import AuditStore
 from headrace.demo.main import run_demo
 from headrace.demo.plan import TOPIC
-from headrace.demo.recount import Start, count_rows
+from headrace.demo.recount import RunStart, count_rows
 from headrace.fleet import terraform
 
 pytestmark = [pytest.mark.slow, pytest.mark.hdfs, pytest.mark.spark, pytest.mark.timeout(900)]
 
 SMALL_LOG = Path(__file__).parent / "access_log_small.txt"
 REAL_LOG = Path(__file__).parents[3] / "shared" / "data" / "access_log"
-# Hours as `2015-05-17 10`, of the lines that have a time at all.
+# Prints the hour, as `2015-05-17 10`, of each line that has a time.
 AWK = r"""
 match($0, /\[[0-9][0-9]\/[A-Z][a-z][a-z]\/[0-9]+:[0-9][0-9]:[0-9:]+ \+0000\]/) {
     split(substr($0, RSTART + 1), part, /[\/:]/)
@@ -38,7 +38,7 @@ def awk_counts(path: Path) -> Counter[str]:
 
 
 def hdfs_counts(site: AirflowSite, hours_ms: list[int]) -> dict[str, int]:
-    rows = count_rows(site.site.webhdfs_url, TOPIC, hours_ms, Start({}, 0))
+    rows = count_rows(site.site.webhdfs_url, TOPIC, hours_ms, RunStart({}, 0))
     assert all(count == distinct for count, distinct in rows.values()), "a row is there twice"
     return {_hour(hour_ms): count for hour_ms, (count, _) in rows.items()}
 
@@ -59,7 +59,7 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
     monkeypatch.setattr("headrace.site.site.Site.load", lambda: airflow_site.site)
     log = REAL_LOG if REAL_LOG.exists() else SMALL_LOG
     assert run_demo(access_log=log, publishing_s=4.0) == 0, capsys.readouterr().out
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     counted = awk_counts(log)
     store = AuditStore(airflow_site.site.audit_store_url)
     try:
@@ -69,16 +69,16 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
     assert {verdict.status for verdict in verdicts} == {Status.COMPLETE}
     hours_ms = sorted({verdict.hour_ms for verdict in verdicts})
     assert hdfs_counts(airflow_site, hours_ms) == dict(counted)
-    # The site ran already, exactly so: Terraform finds nothing to start.
-    assert terraform.missing(airflow_site.site) is not None or re.search(r"Terraform: \d+ added\n", said)
-    assert "half way: reader 2 leaves" in said
-    assert "the same in every hour, and no row twice" in said
-    assert f"{len(hours_ms)} of {len(hours_ms)} hours sealed" in said
+    # Terraform's state is new, so it adds every unit, though all of them run already.
+    assert terraform.missing(airflow_site.site) is not None or re.search(r"Terraform: \d+ added\n", output)
+    assert "half way: reader 2 leaves" in output
+    assert "the same in every hour, and no row twice" in output
+    assert f"{len(hours_ms)} of {len(hours_ms)} hours sealed" in output
     assert set(airflow_site.sealed(TOPIC)) == set(hours_ms)
 
     assert run_demo(drop=7, event_count=600, publishing_s=4.0) == 1
-    said = capsys.readouterr().out
-    assert terraform.missing(airflow_site.site) is not None or "Terraform: no changes" in said
+    output = capsys.readouterr().out
+    assert terraform.missing(airflow_site.site) is not None or "Terraform: no changes" in output
     store = AuditStore(airflow_site.site.audit_store_url)
     try:
         lost = [each for each in report(store, TOPIC).verdicts if each.status is Status.LOST]
@@ -89,14 +89,14 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
     assert {(finding.hop, finding.service) for finding in findings} == {(PRODUCER_HOP, "frontend-3")}
     missing = sum(last - first + 1 for first, last in (finding.sequences or (0, -1) for finding in findings))
     assert missing == 7
-    planted = re.findall(r"planted: (\d+) events .* sequences (\d+) to (\d+)", said)
+    planted = re.findall(r"planted: (\d+) events .* sequences (\d+) to (\d+)", output)
     assert sum(int(count) for count, _, _ in planted) == 7
     for _, first, last in planted:
-        assert re.search(rf"lost .*sequences? {first}( to {last})? of partition 0", said)
-    # The hour stays unsealed, and Airflow's run fails with what the audit says; its neighbours are sealed.
-    spoilt_ms = {verdict.hour_ms for verdict in lost}
-    assert f"{3 - len(spoilt_ms)} of 3 hours sealed" in said
-    (reason,) = re.findall(rf"the run failed, in the audit's words: {TOPIC}: (\d hours? .*)", said)
-    for hour_ms in spoilt_ms:
-        assert f"{TOPIC}, west, {_hour(hour_ms)}:00, handed over by producer" in reason
-    assert not spoilt_ms & airflow_site.sealed(TOPIC).keys()
+        assert re.search(rf"lost .*sequences? {first}( to {last})? of partition 0", output)
+    # The hour stays unsealed, and Airflow's run fails with the audit's finding; the other hours are sealed.
+    lost_hours_ms = {verdict.hour_ms for verdict in lost}
+    assert f"{3 - len(lost_hours_ms)} of 3 hours sealed" in output
+    (problem,) = re.findall(rf"the run failed, in the audit's words: {TOPIC}: (\d hours? .*)", output)
+    for hour_ms in lost_hours_ms:
+        assert f"{TOPIC}, west, {_hour(hour_ms)}:00, handed over by producer" in problem
+    assert not lost_hours_ms & airflow_site.sealed(TOPIC).keys()

@@ -1,4 +1,4 @@
-"""The books of a publisher against a model that keeps every event by itself: any mix of batches, losses,
+"""The counts of a publisher against a model that keeps every event by itself: any mix of batches, losses,
 renumbering, lost reports.
 """
 
@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.client import BatchIdentity
 from headrace.events import handovers
-from headrace.events.handovers import HandoverBook, SequenceRange, Tally, ranges_of, subtract
+from headrace.events.handovers import HandoverCounts, PartTally, SequenceRange, ranges_of, subtract
 from headrace.wire.batch import SEQUENCE_SPAN
 
 BUCKET_MS = 600_000
@@ -30,14 +30,14 @@ class Books(RuleBasedStateMachine):
     def begin(self, ranges_per_part_max: int) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(handovers, "RANGES_PER_PART_MAX", ranges_per_part_max)
-        self.book = HandoverBook(BUCKET_MS)
+        self.handovers = HandoverCounts(BUCKET_MS)
         self.now_s = 0.0
         self.waiting: dict[tuple[str, int], int] = {}
         self.counts: dict[tuple[str, int], int] = {}
         self.sequences: dict[tuple[str, int], set[tuple[int, int, int]]] = {}
         self.next_sequence: dict[tuple[str, int], tuple[int, int]] = {}
         self.in_flight: list[BatchIdentity] = []
-        self.folded: dict[int, Tally] = {}
+        self.folded: dict[int, PartTally] = {}
 
     def teardown(self) -> None:
         self.patch.undo()
@@ -46,14 +46,14 @@ class Books(RuleBasedStateMachine):
     def hand_over(self, topic: str, time_ms: int, count: int) -> None:
         key = (topic, time_ms - time_ms % BUCKET_MS)
         for _ in range(count):
-            self.book.hand_over(topic, time_ms, self.now_s)
+            self.handovers.hand_over(topic, time_ms, self.now_s)
         self.counts[key] = self.counts.get(key, 0) + count
         self.waiting[key] = self.waiting.get(key, 0) + count
 
     @rule(topic=TOPICS, time_ms=TIMES)
     def refused_at_once(self, topic: str, time_ms: int) -> None:
-        self.book.hand_over(topic, time_ms, self.now_s)
-        self.book.take_back(topic, time_ms, self.now_s)
+        self.handovers.hand_over(topic, time_ms, self.now_s)
+        self.handovers.take_back(topic, time_ms, self.now_s)
 
     @rule(data=st.data(), partition=st.integers(0, 1))
     def close_a_batch(self, data: st.DataObject, partition: int) -> None:
@@ -66,7 +66,7 @@ class Books(RuleBasedStateMachine):
         closed = identity(topic, bucket, first, count, partition=partition, epoch=epoch)
         self.next_sequence[topic, partition] = (epoch, (first + count) % SEQUENCE_SPAN)
         self.waiting[topic, bucket] -= count
-        self.book.batch_closed(closed, self.now_s)
+        self.handovers.batch_closed(closed, self.now_s)
         self._sequences(topic, bucket).update(self._each(closed))
         self.in_flight.append(closed)
 
@@ -78,7 +78,7 @@ class Books(RuleBasedStateMachine):
         epoch = self.next_sequence[old.topic, old.partition][0] + 1
         new = old._replace(producer_epoch=epoch, base_sequence=0)
         self.next_sequence[old.topic, old.partition] = (epoch, old.record_count)
-        self.book.batch_renumbered(old, new, self.now_s)
+        self.handovers.batch_renumbered(old, new, self.now_s)
         sequences = self._sequences(old.topic, old.base_timestamp_ms)
         sequences -= set(self._each(old))
         sequences.update(self._each(new))
@@ -93,19 +93,19 @@ class Books(RuleBasedStateMachine):
     def report(self, arrives: bool) -> None:
         # Only when no batch can still be on its way may a part be called final.
         if not self.in_flight and not any(self.waiting.values()):
-            self.book.finish_idle(self.now_s - 50)
-        tallies = self.book.changed()
+            self.handovers.finish_idle(self.now_s - 50)
+        tallies = self.handovers.changed()
         if arrives:
             for tally in tallies:
                 self.folded[tally.part] = tally
-            self.book.acknowledge(tallies)
+            self.handovers.acknowledge(tallies)
 
     @invariant()
     def what_was_folded_and_what_changed_since_is_everything(self) -> None:
-        told = {**self.folded, **{tally.part: tally for tally in self.book.changed()}}
+        reported = {**self.folded, **{tally.part: tally for tally in self.handovers.changed()}}
         counts: dict[tuple[str, int], int] = {}
         sequences: dict[tuple[str, int], set[tuple[int, int, int]]] = {}
-        for tally in told.values():
+        for tally in reported.values():
             key = (tally.topic, tally.bucket_start_ms)
             counts[key] = counts.get(key, 0) + tally.handed_over_count
             held = [(r.partition, r.producer_epoch, s) for r in tally.ranges for s in range(r[3], r[4] + 1)]
@@ -139,33 +139,33 @@ TestBooks = Books.TestCase
 
 
 def test_adjacent_batches_of_a_bucket_are_one_range() -> None:
-    book = HandoverBook(BUCKET_MS)
+    counts = HandoverCounts(BUCKET_MS)
     for i in range(4):
         for _ in range(10):
-            book.hand_over("t", 5, 0.0)
-        book.batch_closed(identity("t", 5, 10 * i, 10), 0.0)
-    (tally,) = book.changed()
+            counts.hand_over("t", 5, 0.0)
+        counts.batch_closed(identity("t", 5, 10 * i, 10), 0.0)
+    (tally,) = counts.changed()
     assert tally.ranges == (SequenceRange(0, 7, 0, 0, 39),)
     assert (tally.handed_over_count, tally.bucket_start_ms, tally.final) == (40, 0, False)
 
 
 def test_a_dropped_batch_stays_claimed_and_the_rest_goes_on_under_the_next_epoch() -> None:
-    book = HandoverBook(BUCKET_MS)
+    counts = HandoverCounts(BUCKET_MS)
     for _ in range(17):
-        book.hand_over("t", 5, 0.0)
+        counts.hand_over("t", 5, 0.0)
     dropped, after = identity("t", 5, 0, 7), identity("t", 5, 7, 10)
-    book.batch_closed(dropped, 0.0)
-    book.batch_closed(after, 0.0)
-    book.batch_renumbered(after, after._replace(producer_epoch=1, base_sequence=0), 0.0)
-    (tally,) = book.changed()
+    counts.batch_closed(dropped, 0.0)
+    counts.batch_closed(after, 0.0)
+    counts.batch_renumbered(after, after._replace(producer_epoch=1, base_sequence=0), 0.0)
+    (tally,) = counts.changed()
     assert tally.ranges == (SequenceRange(0, 7, 0, 0, 6), SequenceRange(0, 7, 1, 0, 9))
     assert tally.handed_over_count == 17
 
 
 def test_what_has_no_number_yet_is_counted_all_the_same() -> None:
-    book = HandoverBook(BUCKET_MS)
-    book.hand_over("t", BUCKET_MS + 1, 0.0)
-    (tally,) = book.changed(closing=True)
+    counts = HandoverCounts(BUCKET_MS)
+    counts.hand_over("t", BUCKET_MS + 1, 0.0)
+    (tally,) = counts.changed(closing=True)
     assert (tally.handed_over_count, tally.ranges, tally.bucket_start_ms, tally.final) == (
         1,
         (),
@@ -175,35 +175,35 @@ def test_what_has_no_number_yet_is_counted_all_the_same() -> None:
 
 
 def test_idle_parts_are_told_as_final_once_and_forgotten() -> None:
-    book = HandoverBook(BUCKET_MS)
-    book.hand_over("t", 5, now_s=10.0)
-    book.acknowledge(book.changed())
-    assert book.changed() == []
-    book.finish_idle(idle_since_s=10.0)
-    assert book.changed() == [], "not idle: it changed at that moment"
-    book.finish_idle(idle_since_s=10.1)
-    (tally,) = book.changed()
+    counts = HandoverCounts(BUCKET_MS)
+    counts.hand_over("t", 5, now_s=10.0)
+    counts.acknowledge(counts.changed())
+    assert counts.changed() == []
+    counts.finish_idle(idle_since_s=10.0)
+    assert counts.changed() == [], "not idle: it changed at that moment"
+    counts.finish_idle(idle_since_s=10.1)
+    (tally,) = counts.changed()
     assert tally.final
-    book.acknowledge([tally])
-    assert len(book) == 0
-    book.hand_over("t", 5, now_s=20.0)
-    (late,) = book.changed()
+    counts.acknowledge([tally])
+    assert len(counts) == 0
+    counts.hand_over("t", 5, now_s=20.0)
+    (late,) = counts.changed()
     assert (late.part, late.handed_over_count) == (tally.part + 1, 1), "a latecomer opens a part of its own"
 
 
 def test_a_change_while_the_report_was_on_its_way_is_told_again() -> None:
-    book = HandoverBook(BUCKET_MS)
-    book.hand_over("t", 5, 0.0)
-    sent = book.changed()
-    book.hand_over("t", 5, 0.0)
-    book.acknowledge(sent)
-    assert [tally.handed_over_count for tally in book.changed()] == [2]
+    counts = HandoverCounts(BUCKET_MS)
+    counts.hand_over("t", 5, 0.0)
+    sent = counts.changed()
+    counts.hand_over("t", 5, 0.0)
+    counts.acknowledge(sent)
+    assert [tally.handed_over_count for tally in counts.changed()] == [2]
 
 
 @pytest.mark.parametrize("bucket_ms", [0, -5, 7, 3_600_001])
 def test_buckets_divide_an_hour(bucket_ms: int) -> None:
     with pytest.raises(ValueError, match="does not divide an hour"):
-        HandoverBook(bucket_ms)
+        HandoverCounts(bucket_ms)
 
 
 @given(st.integers(0, SEQUENCE_SPAN - 1), st.integers(1, 50))
@@ -216,7 +216,10 @@ def test_ranges_wrap(first: int, count: int) -> None:
 
 @given(*[st.integers(0, 12)] * 4)
 def test_subtraction_of_ranges(a: int, b: int, c: int, d: int) -> None:
-    whole, gone = SequenceRange(0, 1, 0, min(a, b), max(a, b)), SequenceRange(0, 1, 0, min(c, d), max(c, d))
-    left = [s for each in subtract(whole, gone) for s in range(each[3], each[4] + 1)]
-    assert left == [s for s in range(whole[3], whole[4] + 1) if not gone[3] <= s <= gone[4]]
-    assert subtract(whole, gone._replace(producer_epoch=1)) == [whole]
+    whole, removed = (
+        SequenceRange(0, 1, 0, min(a, b), max(a, b)),
+        SequenceRange(0, 1, 0, min(c, d), max(c, d)),
+    )
+    left = [s for each in subtract(whole, removed) for s in range(each[3], each[4] + 1)]
+    assert left == [s for s in range(whole[3], whole[4] + 1) if not removed[3] <= s <= removed[4]]
+    assert subtract(whole, removed._replace(producer_epoch=1)) == [whole]

@@ -1,4 +1,4 @@
-"""`EventPublisher` on a real broker and a real registry, read back by clients nobody here wrote."""
+"""`EventPublisher` on a real broker and a real registry, read back by third-party clients."""
 
 import signal
 import subprocess
@@ -73,14 +73,16 @@ class World:
         )
         partitions = consumer.list_topics(topic, 20).topics[topic].partitions
         consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
-        found, ended = [], set()
+        found: list[confluent_kafka.Message] = []
+        ended: set[int | None] = set()
         deadline = time.monotonic() + 60
         while len(ended) < len(partitions):
             assert time.monotonic() < deadline, f"could not read {topic} to its end"
             for message in consumer.consume(1000, 0.5):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     found.append(message)
-                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
         consumer.close()
         return found
@@ -88,11 +90,17 @@ class World:
     def reports(self) -> list[dict[str, Any]]:
         with SchemaRegistryClient(self.registry_url) as client:
             deserializer = AvroDeserializer(client)
-            return [deserializer.deserialize(message.value()) for message in self.read(self.audit_topic)]
+            return [deserializer.deserialize(value_of(message)) for message in self.read(self.audit_topic)]
+
+
+def value_of(message: confluent_kafka.Message) -> bytes:
+    value = message.value()
+    assert value is not None
+    return value
 
 
 def fold(reports: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """As an auditor does: the newest word on each part."""
+    """Returns the latest tally of each part, as an auditor does."""
     folded: dict[int, dict[str, Any]] = {}
     for report in sorted(reports, key=lambda report: report["report_number"]):
         folded.update({tally["part"]: tally for tally in report["tallies"]})
@@ -105,7 +113,7 @@ def world(one_broker: BrokerCluster, registry_url: str) -> World:
 
 
 def ms(value: Any) -> int:
-    return round(value.timestamp() * 1000)
+    return round(float(value.timestamp()) * 1000)
 
 
 def sequenced(tally: dict[str, Any]) -> int:
@@ -119,7 +127,7 @@ def test_events_carry_header_timestamp_and_clock(world: World) -> None:
         publisher.publish(world.topic, VIEW).result(30)
     messages = world.read(world.topic)
     with SchemaRegistryClient(world.registry_url) as client:
-        records = {m.key(): AvroDeserializer(client).deserialize(m.value()) for m in messages}
+        records = {m.key(): AvroDeserializer(client).deserialize(value_of(m)) for m in messages}
         assert client.subjects() == [f"{world.topic}-value", "headrace.audit.ProducerReport"][::-1]
     assert len(messages) == 2
     for message in messages:
@@ -127,8 +135,10 @@ def test_events_carry_header_timestamp_and_clock(world: World) -> None:
         header = records[message.key()]["header"]
         assert kind == confluent_kafka.TIMESTAMP_CREATE_TIME
         assert timestamp_ms == ms(header["time"])
-        said_ms = published_ms(message.headers())
-        assert said_ms is not None and before_ms <= said_ms <= time.time_ns() // 1_000_000
+        headers = message.headers()
+        assert isinstance(headers, list)
+        clock_ms = published_ms([(name, value) for name, value in headers if not isinstance(value, str)])
+        assert clock_ms is not None and before_ms <= clock_ms <= time.time_ns() // 1_000_000
         assert (header["datacenter"], header["server"], header["service"]) == ("east", "host-1", "web")
         assert uuid.UUID(header["guid"])
     assert records[b"member-1"]["header"]["time"].timestamp() * 1000 == NOON_MS
@@ -145,14 +155,14 @@ def test_the_report_agrees_with_the_log(world: World) -> None:
     tallies = fold(reports).values()
     in_log = Counter(m.timestamp()[1] // 600_000 * 600_000 for m in world.read(world.topic))
     assert sum(in_log.values()) == 3000 and len(in_log) == 6
-    told: Counter[int] = Counter()
+    reported: Counter[int] = Counter()
     for tally in tallies:
         assert tally["topic"] == world.topic and tally["handed_over_count"] == sequenced(tally)
-        told[ms(tally["bucket_start"])] += tally["handed_over_count"]
-    assert told == in_log
+        reported[ms(tally["bucket_start"])] += tally["handed_over_count"]
+    assert reported == in_log
     assert {report["publisher"] for report in reports} == {publisher.publisher_id}
     assert [report["state"] for report in reports].count("CLOSED") == 1 and reports[-1]["state"] == "CLOSED"
-    assert reports[0]["tallies"] == [], "it announces itself before it has anything to tell"
+    assert reports[0]["tallies"] == [], "the first report precedes the first event"
     heads = {(r["header"]["datacenter"], r["header"]["server"], r["header"]["service"]) for r in reports}
     assert heads == {("east", "host-1", "web")}
 
@@ -182,13 +192,13 @@ def test_events_dropped_in_the_client_are_claimed(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "time_ms", "says"),
+    ("record", "time_ms", "problem"),
     [
         ({**VIEW, "status": "200"}, None, r"field headrace\.PageView\.status is '200' \(expected int\)"),
         ({**VIEW, "status": 2**31}, None, r"headrace\.PageView\.status is 2147483648"),
         ({**VIEW, "colour": "red"}, None, "colour"),
         ({"method": "GET"}, None, r"field headrace\.PageView\.remote_host is missing"),
-        ({**VIEW, "header": {"time": 1}}, None, "the publisher fills the header"),
+        ({**VIEW, "header": {"time": 1}}, None, "the publisher sets the header"),
         (VIEW, -1, "time_ms is -1, expected milliseconds since 1970"),
         (VIEW, 10**18, "expected milliseconds"),
         (VIEW, 1.5, "expected milliseconds"),
@@ -196,12 +206,12 @@ def test_events_dropped_in_the_client_are_claimed(world: World) -> None:
     ],
 )
 def test_an_event_that_does_not_fit_is_named_and_not_counted(
-    world: World, record: Any, time_ms: Any, says: str
+    world: World, record: Any, time_ms: Any, problem: str
 ) -> None:
     with world.publisher() as publisher:
-        with pytest.raises(InvalidEventError, match=f"^{world.topic}: .*({says})"):
+        with pytest.raises(InvalidEventError, match=f"^{world.topic}: .*({problem})"):
             publisher.publish(world.topic, record, time_ms=time_ms)
-        assert publisher._reporter._book.changed() == []
+        assert publisher._reporter._counts.changed() == []
 
 
 def test_an_event_that_the_client_refuses_is_not_counted(world: World) -> None:
@@ -235,7 +245,7 @@ def test_misuse_is_told(world: World, tmp_path: Path) -> None:
     with pytest.raises(PublisherClosedError, match="publisher of web is closed"):
         publisher.publish(world.topic, VIEW)
     publisher.close()
-    with pytest.raises(ValueError, match="observer is the publisher's own business"):
+    with pytest.raises(ValueError, match="observer is set by the publisher itself"):
         world.publisher(producer_options={"observer": None})
     with pytest.raises(ValueError, match="does not divide an hour"):
         world.publisher(bucket_ms=7)
@@ -267,9 +277,9 @@ def test_a_killed_publisher_leaves_its_last_report_open(world: World) -> None:
     process.stdout.close()
     reports = world.reports()
     assert reports and {report["state"] for report in reports} == {"OPEN"}
-    told = sum(tally["handed_over_count"] for tally in fold(reports).values())
+    reported = sum(tally["handed_over_count"] for tally in fold(reports).values())
     in_log = len(world.read(world.topic))
-    assert 50 <= told <= in_log + 1, "what it told is true; the rest is not known, and nobody claims it is"
+    assert 50 <= reported <= in_log + 1, "it reports no event that it did not publish"
 
 
 def test_a_broker_that_was_away_gets_the_reports_later(

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.client import BatchIdentity
 from headrace.events import reporter as reporter_module
-from headrace.events.handovers import SequenceRange, Tally
+from headrace.events.handovers import PartTally, SequenceRange
 from headrace.events.reporter import Origin, Reporter, ReportError, split
 from headrace.events.schemas import read_schema
 from headrace.registry.serializers import AvroSerializer
@@ -34,7 +34,7 @@ class FakeSent:
 
 
 class FakeProducer:
-    """Takes reports into `records`; `broken(n)` says whether the n-th send fails."""
+    """Collects reports in `records`; `broken(n)` returns whether the n-th send fails."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []
@@ -77,7 +77,7 @@ class Bench:
 
 
 def ms(value: Any) -> int:
-    return round(value.timestamp() * 1000)
+    return round(float(value.timestamp()) * 1000)
 
 
 def test_cumulative_numbered_and_keyed_by_publisher() -> None:
@@ -131,7 +131,7 @@ def test_reported_until_waits_for_all_pieces(monkeypatch: pytest.MonkeyPatch) ->
         bench.reporter.report()
     bench.reporter.report()
     records = bench.producer.records
-    assert [len(record["tallies"]) for record in records] == [2, 2, 1], "what had arrived is not told again"
+    assert [len(record["tallies"]) for record in records] == [2, 2, 1], "no arrived tally is reported again"
     assert [ms(record["reported_until"]) for record in records] == [1_000_000, 1_000_000, 2_000_000]
 
 
@@ -177,11 +177,11 @@ def test_the_thread_reports_at_once_and_survives_failures(caplog: pytest.LogCapt
     assert bench.producer.records[0]["report_number"] == 3
     assert bench.producer.records[-1]["state"] == "CLOSED"
     warnings = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert len(warnings) == 1 and "it will be told again" in warnings[0].message
+    assert len(warnings) == 1 and "the next report repeats it" in warnings[0].message
 
 
-def tally(part: int, ranges: int) -> Tally:
-    return Tally(part, "t", 0, 0, False, tuple(SequenceRange(0, 1, 0, i, i) for i in range(ranges)), 1)
+def tally(part: int, ranges: int) -> PartTally:
+    return PartTally(part, "t", 0, 0, False, tuple(SequenceRange(0, 1, 0, i, i) for i in range(ranges)), 1)
 
 
 def test_pieces_are_bounded_and_complete() -> None:

@@ -1,4 +1,4 @@
-"""Airflow as part of a site: its units, what they are told, and how they are left out."""
+"""Airflow as part of a site: its units, their configurations, and a site without them."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -52,7 +52,7 @@ def test_the_connection_names_every_registry_that_publishers_use() -> None:
     assert extra["webhdfs_url"] == "http://127.9.0.31:9870"
 
 
-def test_a_site_without_airflows_environment_says_how_to_get_it(
+def test_a_site_whose_airflow_is_not_installed_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HEADRACE_AIRFLOW_PYTHON", str(tmp_path / "python"))
@@ -62,7 +62,7 @@ def test_a_site_without_airflows_environment_says_how_to_get_it(
     check_installed(site.model_copy(update={"airflow": False}))
 
 
-def test_the_password_is_known_once_it_is_made(tmp_path: Path) -> None:
+def test_the_password_is_known_once_it_is_generated(tmp_path: Path) -> None:
     site = Site.one_machine(tmp_path)
     assert airflow_password(site) is None
     (tmp_path / "airflow").mkdir()
@@ -71,7 +71,7 @@ def test_the_password_is_known_once_it_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("scheduler", "problem"),
     [
         ({"status": "healthy", "age_s": 3}, None),
         ({"status": "healthy", "age_s": 60}, "was last heard of at"),
@@ -80,17 +80,17 @@ def test_the_password_is_known_once_it_is_made(tmp_path: Path) -> None:
         (None, "without Airflow's scheduler"),
     ],
 )
-def test_a_component_is_ready_while_its_heart_beats(
-    monkeypatch: pytest.MonkeyPatch, said: dict[str, object] | None, problem: str | None
+def test_a_component_is_ready_while_its_heartbeat_is_recent(
+    monkeypatch: pytest.MonkeyPatch, scheduler: dict[str, object] | None, problem: str | None
 ) -> None:
     body: dict[str, object] = {"metadatabase": {"status": "healthy"}}
-    if said is not None:
-        age_s = said["age_s"]
+    if scheduler is not None:
+        age_s = scheduler["age_s"]
         heartbeat = (
             (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat() if isinstance(age_s, int) else None
         )
-        body["scheduler"] = {"status": said["status"], "latest_scheduler_heartbeat": heartbeat}
-    answer = httpx.Response(200, json=body, request=httpx.Request("GET", "http://a"))
-    monkeypatch.setattr(httpx, "get", lambda *_args, **_options: answer)
+        body["scheduler"] = {"status": scheduler["status"], "latest_scheduler_heartbeat": heartbeat}
+    response = httpx.Response(200, json=body, request=httpx.Request("GET", "http://a"))
+    monkeypatch.setattr(httpx, "get", lambda *_args, **_options: response)
     found = AirflowProbe("http://127.9.0.7:8080", "scheduler").problem()
     assert found is None if problem is None else problem in str(found)

@@ -16,8 +16,10 @@ import pytest
 
 from fix_agent import eventually
 from headrace.agent import local
+from headrace.agent.client import AgentClient
 from headrace.agent.errors import AddressTakenError, AgentStateError, UnitFailedError
-from headrace.agent.places import Places, Whereabouts, is_locked
+from headrace.agent.home import AgentHome, AgentRecord, is_locked
+from headrace.agent.logs import log_tail
 from headrace.agent.processes import holder_of, is_alive, units_left_in
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
@@ -52,7 +54,7 @@ def test_up_starts_in_order_and_down_leaves_nothing(site: Site, pair: tuple[Unit
     assert all(row.is_ready for row in operate.status(site, units=pair))
     pids = units_left_in(site.home)
     assert len(pids) == 4
-    assert "stand-in %d%% here" in operate.log_tail(pair[0].log_path)
+    assert "stand-in %d%% here" in log_tail(pair[0].log_path)
 
     seen.clear()
     operate.up(site, lambda unit, what: seen.append((unit.name, what)), units=pair)
@@ -94,10 +96,10 @@ def test_a_taken_address_names_the_unit_and_the_holder(site: Site, pair: tuple[U
     assert not Supervisor(site.home).is_alive(), "nothing was started"
 
 
-def test_an_agents_last_words_may_come_between_two_looks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at the log that finds nothing yet, though it has grown by then, is followed by another one."""
-    looks = iter(["", "", "the agent cannot start: no room on this disk"])
-    monkeypatch.setattr(local, "log_tail", lambda *_: next(looks))
+def test_an_agents_error_may_come_between_two_reads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent may write its error after the log was read and before it ends: the log is read once more."""
+    reads = iter(["", "", "the agent cannot start: no room on this disk"])
+    monkeypatch.setattr(local, "log_tail", lambda *_: next(reads))
     monkeypatch.setattr(local, "PROGRAM", ("sh", "-c", 'echo words >>"$HEADRACE_HOME/logs/agent.log"'))
     with pytest.raises(AgentStateError, match="no room on this disk"):
         local.ensure_agent(site.home, site.agent_address)
@@ -110,7 +112,7 @@ def test_a_unit_of_another_site_is_named_as_such(site: Site, tmp_path: Path, pai
     assert (holder.unit, holder.home) == ("first", str(site.home))
 
 
-def test_a_unit_that_fails_shows_its_last_words(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_the_error_of_a_failed_unit_shows_its_last_log_lines(site: Site, pair: tuple[Unit, Unit]) -> None:
     (site.home / "first.broken").write_text("no room on this disk")
     broken = stand_in(site.home, "first", pair[0].listens[0], start_timeout_s=1.0)
     with pytest.raises(UnitFailedError, match="no room on this disk") as caught:
@@ -119,10 +121,10 @@ def test_a_unit_that_fails_shows_its_last_words(site: Site, pair: tuple[Unit, Un
     assert "second" not in Supervisor(site.home).states(), "it waits for the first"
 
 
-def test_what_an_agent_and_its_supervisord_left_is_ended(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_down_ends_the_orphans_of_a_killed_agent_and_supervisord(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     # The agent first: it would start another supervisord at once.
     os.kill(there.pid, signal.SIGKILL)
@@ -137,7 +139,7 @@ def test_what_an_agent_and_its_supervisord_left_is_ended(site: Site, pair: tuple
 def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
     os.kill(there.pid, signal.SIGKILL)
     eventually(lambda: not is_alive(there.pid))
@@ -146,20 +148,20 @@ def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Un
     assert not any(map(is_alive, pids))
 
 
-def test_an_agent_that_dies_while_it_is_asked_keeps_nobody_from_stopping(
+def test_down_works_when_the_agent_dies_in_a_request(
     site: Site, pair: tuple[Unit, Unit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operate.up(site, units=pair)
     pids = units_left_in(site.home)
-    there = Whereabouts.read(Places(site.home).whereabouts)
+    there = AgentRecord.read(AgentHome(site.home).record)
     assert there is not None
-    ask = operate.AgentClient.units
+    units = AgentClient.units
 
-    def ask_the_dead(agent: operate.AgentClient, **options: bool) -> object:
+    def kill_then_ask(agent: AgentClient, *, with_drift: bool) -> object:
         os.kill(there.pid, signal.SIGKILL)
-        return ask(agent, **options)
+        return units(agent, with_drift=with_drift)
 
-    monkeypatch.setattr(operate.AgentClient, "units", ask_the_dead)
+    monkeypatch.setattr(AgentClient, "units", kill_then_ask)
     assert operate.down(site, units=pair)
     assert not any(map(is_alive, pids))
     assert operate.down(site, units=pair) is False
@@ -190,7 +192,7 @@ def test_a_unit_that_is_no_longer_wanted_is_stopped(site: Site, pair: tuple[Unit
     assert after["first"].pid == before["first"].pid
 
 
-def test_units_that_change_places_do_so(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_units_may_swap_their_addresses(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     here, there = (unit.listens[0] for unit in pair)
     swapped = (
@@ -204,7 +206,7 @@ def test_units_that_change_places_do_so(site: Site, pair: tuple[Unit, Unit]) -> 
     }
 
 
-def test_up_and_its_units_hold_nothing_of_their_callers_output(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_up_and_its_units_do_not_keep_the_callers_pipes_open(site: Site, pair: tuple[Unit, Unit]) -> None:
     script = """if True:
         import pathlib, sys
         from headrace.fleet import operate
@@ -219,17 +221,17 @@ def test_up_and_its_units_hold_nothing_of_their_callers_output(site: Site, pair:
     """
     command = [sys.executable, "-c", script, str(site.home)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    # It returns once nobody has the other ends of its pipes any more.
+    # Returns once no process has the other ends of its pipes open.
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("up\n", "", 0)
     assert units_left_in(site.home)
-    assert is_locked(Places(site.home))
+    assert is_locked(AgentHome(site.home))
 
 
-def test_two_at_once_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_two_at_the_same_time_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:
     with (site.home / "fleet.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(SiteError, match="another `headrace up` or `down` is at work"):
+        with pytest.raises(SiteError, match="another `headrace up` or `down` is running"):
             operate.up(site, units=pair)
 
 

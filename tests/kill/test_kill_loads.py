@@ -1,8 +1,8 @@
-"""SIGKILL of the Spark job at each step of its commit, then of HDFS under a load: whoever loads next finishes
-what was left, and every acknowledged event is in HDFS exactly once.
+"""SIGKILL of the Spark job at each step of its commit, then of HDFS during a load: the next load finishes the
+interrupted one, and every acknowledged event is in HDFS exactly once.
 
-One topic goes through all of it: before each crash more events are published, labelled with the step, so that
-the next job meets both what the last one left and something new. The last load brings in what is missing.
+All crashes are of one topic. Before each, more events are published, labelled with the step, so that the next
+job finds both an interrupted load and new events. The last load adds the missing events.
 """
 
 import signal
@@ -14,7 +14,7 @@ import pytest
 from fix_site import LOAD_WAIT_MAX_S, RunningSite, Service, output_of, wait_for
 from headrace.audit.evidence import Status
 from headrace.warehouse.crash import STEPS
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -29,7 +29,7 @@ HDFS = "hdfs-killed"
 
 @dataclass
 class Crash:
-    """What was published before a crash, and how the job that should crash ended."""
+    """What was published before a crash, and how the job ended."""
 
     published: set[str]
     exit_code: int = 0
@@ -43,7 +43,7 @@ class Aftermath:
 
 
 def publish(site: RunningSite, label: str) -> set[str]:
-    """Publishes in both datacenters and waits until it is mirrored; the names of the events."""
+    """Publishes in both datacenters and waits until all is mirrored; returns the names of the events."""
     services = [
         Service(datacenter, TOPIC, label=label, count_max=EVENTS, step_ms=STEP_MS)
         for datacenter in site.site.sources
@@ -62,10 +62,10 @@ def publish(site: RunningSite, label: str) -> set[str]:
 def load_while_hdfs_dies(site: RunningSite) -> Crash:
     crash = Crash(publish(site, HDFS))
     staging = TopicPaths("/data", TOPIC).staging
-    with Hdfs(site.site.webhdfs_url) as hdfs, site.start_load([TOPIC]) as job:
-        left = {entry.name for entry in hdfs.entries(staging)}
+    with HdfsClient(site.site.webhdfs_url) as hdfs, site.start_load([TOPIC]) as job:
+        before = {entry.name for entry in hdfs.entries(staging)}
         wait_for(
-            lambda: None if {each.name for each in hdfs.entries(staging)} - left else "nothing is staged",
+            lambda: None if {entry.name for entry in hdfs.entries(staging)} - before else "nothing is staged",
             LOAD_WAIT_MAX_S,
             "the job writes",
         )
@@ -101,7 +101,7 @@ def test_spark_killed_at(step: str, aftermath: Aftermath) -> None:
 
 
 def test_hdfs_killed_under_a_load(aftermath: Aftermath) -> None:
-    # Whether the job lived through it or gave up is its own affair: it must not have lied.
+    # The job may have survived or failed; either way no event may be lost or duplicated.
     expect_once(aftermath.crashes[HDFS].published, aftermath.rows)
 
 
@@ -110,7 +110,7 @@ def expect_once(names: set[str], rows: Counter[str]) -> None:
     assert counts == {1: len(names)}, f"times that events are there, and how many: {dict(counts)}"
 
 
-def test_the_audit_agrees(aftermath: Aftermath, running_site: RunningSite) -> None:
+def test_the_audit_reports_complete(aftermath: Aftermath, running_site: RunningSite) -> None:
     published = set().union(*(crash.published for crash in aftermath.crashes.values()))
     assert set(aftermath.rows) == published
     report = running_site.settled_report(TOPIC)

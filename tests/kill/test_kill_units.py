@@ -1,8 +1,8 @@
-"""SIGKILL of any one unit in the middle of publishing: its supervisor starts it again, and in the end every
-acknowledged event is in HDFS exactly once and the audit says complete.
+"""SIGKILL of one unit while services publish: supervisord starts it again, and in the end every acknowledged
+event is in HDFS exactly once and the audit reports complete.
 
-All units are killed first, one after another; then one load takes everything. The events of a story carry the
-unit's name and lie on a day of their own, so that every test judges its own, in HDFS and in the audit.
+All units are killed first, one after another; then one load reads all events. The events published around a
+kill have the unit's name and a day of their own, so that each test checks its own, in HDFS and in the audit.
 """
 
 import time
@@ -36,7 +36,7 @@ UNITS = (
 
 
 @dataclass
-class Story:
+class Kill:
     """What happened while one unit was killed."""
 
     unit: str
@@ -48,58 +48,57 @@ class Story:
 
 @dataclass
 class Aftermath:
-    stories: dict[str, Story]
+    kills: dict[str, Kill]
     rows: Counter[str]
 
 
-def kill_while_publishing(site: RunningSite, story: Story) -> None:
+def kill_while_publishing(site: RunningSite, kill: Kill) -> None:
     services = [
-        Service(datacenter, TOPIC, label=story.unit, from_ms=story.from_ms)
-        for datacenter in site.site.sources
+        Service(datacenter, TOPIC, label=kill.unit, from_ms=kill.from_ms) for datacenter in site.site.sources
     ]
     for service in services:
         service.start()
     try:
         time.sleep(BEFORE_KILL_S)
-        killed = site.kill(story.unit)
-        site.wait_restarted(story.unit, killed)
+        killed = site.kill(kill.unit)
+        site.wait_restarted(kill.unit, killed)
         time.sleep(AFTER_RESTART_S)
     finally:
         for service in services:
             service.finish()
-            story.acknowledged |= service.acknowledged
-            story.failed |= service.failed
+            kill.acknowledged |= service.acknowledged
+            kill.failed |= service.failed
 
 
 @pytest.fixture(scope="module")
 def aftermath(running_site: RunningSite) -> Aftermath:
     running_site.without_airflow()
-    stories = [Story(unit, FIRST_EVENT_MS + number * DAY_MS) for number, unit in enumerate(UNITS)]
-    for story in stories:
+    kills = [Kill(unit, FIRST_EVENT_MS + number * DAY_MS) for number, unit in enumerate(UNITS)]
+    for kill in kills:
         try:
-            kill_while_publishing(running_site, story)
+            kill_while_publishing(running_site, kill)
         except Exception as error:
-            story.error = error
+            kill.error = error
     running_site.wait_mirrored([TOPIC])
     code, output = running_site.load([TOPIC])
     assert code == 0, output[-4000:]
-    return Aftermath({story.unit: story for story in stories}, running_site.rows(TOPIC))
+    return Aftermath({kill.unit: kill for kill in kills}, running_site.rows(TOPIC))
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_nothing_is_lost_or_doubled(unit: str, aftermath: Aftermath, running_site: RunningSite) -> None:
-    story = aftermath.stories[unit]
-    if story.error is not None:
-        raise story.error
-    assert story.acknowledged
-    assert not story.failed, f"{len(story.failed)} events failed: {next(iter(story.failed.values()))}"
+    kill = aftermath.kills[unit]
+    if kill.error is not None:
+        raise kill.error
+    assert kill.acknowledged
+    assert not kill.failed, f"{len(kill.failed)} events failed: {next(iter(kill.failed.values()))}"
     rows = Counter({name: n for name, n in aftermath.rows.items() if name.startswith(f"/{unit}/")})
-    assert set(rows) == story.acknowledged
-    assert rows.total() == len(story.acknowledged), "some event lies there more than once"
+    assert set(rows) == kill.acknowledged
+    assert rows.total() == len(kill.acknowledged), "some event is there more than once"
 
-    report = running_site.settled_report(TOPIC, story.from_ms, story.from_ms + DAY_MS)
+    report = running_site.settled_report(TOPIC, kill.from_ms, kill.from_ms + DAY_MS)
     assert report.status is Status.COMPLETE, report.to_json()
-    assert {each.datacenter for each in report.verdicts} == {"east", "west"}
+    assert {verdict.datacenter for verdict in report.verdicts} == {"east", "west"}
     for counts in (verdict.counts for verdict in report.verdicts):
         assert counts.producer == counts.datacenter == counts.analysis == counts.warehouse
-    assert sum(each.counts.producer for each in report.verdicts) == len(story.acknowledged)
+    assert sum(verdict.counts.producer for verdict in report.verdicts) == len(kill.acknowledged)

@@ -1,6 +1,4 @@
-"""Confluent's own client, serializer and deserializer against our registry: a real server process, a client
-nobody here wrote.
-"""
+"""Confluent's own client, serializer and deserializer against a real registry process."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +39,8 @@ def test_the_clients_every_call(confluent: SchemaRegistryClient) -> None:
     first = confluent.register_schema("s", Schema(V1, "AVRO"))
     second = confluent.register_schema("s", Schema(V2, "AVRO"), normalize_schemas=True)
     assert confluent.register_schema_full_response("s", Schema(V1, "AVRO")).schema_id == first
-    assert json.loads(confluent.get_schema(second).schema_str)["fields"][1]["name"] == "y"
+    text = confluent.get_schema(second).schema_str
+    assert text is not None and json.loads(text)["fields"][1]["name"] == "y"
     found = confluent.lookup_schema("s", Schema(V2, "AVRO"))
     assert (found.subject, found.version, found.schema_id) == ("s", 2, second)
     assert confluent.get_subjects() == ["s"]
@@ -70,7 +69,8 @@ def test_configuration_and_mode(confluent: SchemaRegistryClient) -> None:
     confluent.set_compatibility("s", "NONE")
     assert (confluent.get_compatibility(), confluent.get_compatibility("s")) == ("FULL", "NONE")
     confluent.set_config("s", ServerConfig(compatibility=ConfigCompatibilityLevel.FORWARD))
-    assert confluent.get_config("s").compatibility_level.value == "FORWARD"
+    level = confluent.get_config("s").compatibility_level
+    assert level is not None and level.value == "FORWARD"
     confluent.delete_config("s")
     with pytest.raises(SchemaRegistryError, match="SR code 40408"):
         confluent.get_config("s")

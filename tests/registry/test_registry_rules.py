@@ -64,7 +64,7 @@ def test_an_id_is_a_positive_int32_and_the_normal_form_is_stable(doc: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "problem"),
     [
         ("", "Expecting value"),
         ("{", "Expecting property name"),
@@ -85,8 +85,8 @@ def test_an_id_is_a_positive_int32_and_the_normal_form_is_stable(doc: str) -> No
         ('"' + "x" * 1_000_000 + '"', "longer than 900000 bytes"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_a_reason(text: str, says: str) -> None:
-    with pytest.raises(InvalidSchemaError, match=says):
+def test_what_is_no_schema_is_refused_with_a_reason(text: str, problem: str) -> None:
+    with pytest.raises(InvalidSchemaError, match=problem):
         parse(text)
 
 
@@ -153,7 +153,7 @@ def test_only_transitive_levels_look_behind_the_last_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "problem"),
     [
         (OLD, ADDED_WITHOUT_DEFAULT, "READER_FIELD_MISSING_DEFAULT_VALUE: .*: y at /fields/1"),
         (OLD, json.dumps({**V1, "name": "a.Q"}), r"NAME_MISMATCH: .*: expected: a\.R at /name"),
@@ -175,10 +175,10 @@ def test_only_transitive_levels_look_behind_the_last_version() -> None:
         ),
     ],
 )
-def test_reasons_name_the_kind_the_thing_and_the_place(old: str, new: str, says: str) -> None:
+def test_reasons_name_the_kind_the_thing_and_the_place(old: str, new: str, problem: str) -> None:
     (reason, level) = incompatibilities(Level.BACKWARD, new, [(3, old)])
     assert reason.startswith("the new schema (reader) and version 3 (writer): ")
-    assert re.search(says, reason), reason
+    assert re.search(problem, reason), reason
     assert level == "compatibility: BACKWARD"
 
 

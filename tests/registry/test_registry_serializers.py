@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
-from headrace.registry.framing import FramingError, join, split
+from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.schemas import parse
 from headrace.registry.serializers import (
     AvroDeserializer,
@@ -27,7 +27,7 @@ V2 = {
     "type": "record",
     "name": "a.R",
     "fields": [*V1["fields"], {"name": "y", "type": "string", "default": "?"}],
-}  # type: ignore[misc]
+}
 
 
 class FakeRegistry:
@@ -70,11 +70,11 @@ def failing(request: httpx.Request) -> httpx.Response:
 
 @given(st.integers(0, 2**31 - 1), st.binary(max_size=30))
 def test_framing_round_trip(schema_id: int, payload: bytes) -> None:
-    assert split(join(schema_id, payload)) == (schema_id, payload)
+    assert split(prefix(schema_id) + payload) == (schema_id, payload)
 
 
 def test_framing_golden_and_garbage() -> None:
-    assert join(258, b"\x02a") == bytes.fromhex("00000001020261")
+    assert prefix(258) + b"\x02a" == bytes.fromhex("00000001020261")
     with pytest.raises(FramingError, match="at least 5 bytes, this one 3"):
         split(b"\0ab")
     with pytest.raises(FramingError, match="begins with byte 0, this one with 123"):
@@ -109,7 +109,7 @@ def test_subject_by_record_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "says"),
+    ("record", "problem"),
     [
         ({"x": "one"}, r"field a\.R\.x is 'one' \(expected int\)"),
         ({"x": 2**40}, r"field a\.R\.x is 1099511627776 \(expected int of 32 bits\)"),
@@ -120,9 +120,9 @@ def test_subject_by_record_name() -> None:
         ("no record", r"the record is 'no record' \(expected a\.R\)"),
     ],
 )
-def test_a_record_that_does_not_fit_is_explained(record: Any, says: str) -> None:
+def test_a_record_that_does_not_fit_is_explained(record: Any, problem: str) -> None:
     serializer = AvroSerializer(client_of(down), V2)
-    with pytest.raises(SerializationError, match=says):
+    with pytest.raises(SerializationError, match=problem):
         serializer.encode(record)
 
 
@@ -139,7 +139,7 @@ def test_a_record_that_does_not_fit_is_explained(record: Any, says: str) -> None
     ],
 )
 def test_an_int_has_32_bits_wherever_it_stands(kind: Any, wrap: Callable[[int], Any], value: int) -> None:
-    schema = {"type": "record", "name": "a.R", "fields": [*V1["fields"], {"name": "w", "type": kind}]}  # type: ignore[misc]
+    schema = {"type": "record", "name": "a.R", "fields": [*V1["fields"], {"name": "w", "type": kind}]}
     serializer = AvroSerializer(client_of(down), schema)
     with pytest.raises(SerializationError, match=rf"is {value} \(expected .*int"):
         serializer.encode({"x": 1, "w": wrap(value)})
@@ -163,9 +163,9 @@ def test_a_payload_that_does_not_fit_its_schema() -> None:
     schema_id = client.register("t-value", V2)
     for payload in (b"", b"\x02\xff\xff\xff\xff", b"\x02\x02?left over"):
         with pytest.raises(DeserializationError, match=str(schema_id)):
-            AvroDeserializer(client).deserialize(join(schema_id, payload))
+            AvroDeserializer(client).deserialize(prefix(schema_id) + payload)
     with pytest.raises(RegistryError, match="40403"):
-        AvroDeserializer(client).deserialize(join(5, b""))
+        AvroDeserializer(client).deserialize(prefix(5))
 
 
 def test_the_next_registry_is_asked_and_then_stays_first() -> None:
@@ -214,7 +214,7 @@ def test_an_id_is_asked_of_all_registries() -> None:
 
 def test_answers_that_are_no_registrys() -> None:
     client = client_of(lambda _: httpx.Response(200, text="<html>"))
-    with pytest.raises(RegistryError, match="unexpected answer from http://r0:8081/subjects: '<html>'"):
+    with pytest.raises(RegistryError, match="unexpected response from http://r0:8081/subjects: '<html>'"):
         client.subjects()
     with pytest.raises(ValueError, match="at least one URL"):
         SchemaRegistryClient(" , ")

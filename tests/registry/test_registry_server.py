@@ -1,6 +1,4 @@
-"""The registry as a process, over a real ZooKeeper, spoken to by plain HTTP: every path, every refusal;
-several at once.
-"""
+"""Registry processes over a real ZooKeeper, by plain HTTP: every path, every refusal, concurrent writers."""
 
 import json
 import threading
@@ -22,8 +20,8 @@ BACK_TRIES_MAX = 6
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 V1 = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
 Y = {"name": "y", "type": "string", "default": ""}
-V2 = {**V1, "fields": [*V1["fields"], Y]}  # type: ignore[misc]
-V3 = {**V1, "fields": [*V1["fields"], Y, {"name": "z", "type": ["null", "int"], "default": None}]}  # type: ignore[misc]
+V2 = {**V1, "fields": [*V1["fields"], Y]}
+V3 = {**V1, "fields": [*V1["fields"], Y, {"name": "z", "type": ["null", "int"], "default": None}]}
 WRONG = {**V1, "fields": [{"name": "x", "type": "string"}]}
 
 
@@ -118,8 +116,8 @@ def test_compatibility_is_demanded_and_explained(http: Http) -> None:
     assert "incompatible with an earlier schema for subject 's'" in message and "TYPE_MISMATCH" in message
     body = {"schema": json.dumps(WRONG)}
     assert http("POST", "/compatibility/subjects/s/versions/latest", body) == {"is_compatible": False}
-    told = http("POST", "/compatibility/subjects/s/versions/1?verbose=true", body)
-    assert told["is_compatible"] is False and "TYPE_MISMATCH" in told["messages"][0]
+    response = http("POST", "/compatibility/subjects/s/versions/1?verbose=true", body)
+    assert response["is_compatible"] is False and "TYPE_MISMATCH" in response["messages"][0]
     fits = {"schema": json.dumps(V2)}
     assert http("POST", "/compatibility/subjects/s/versions/latest?verbose=true", fits) == {
         "is_compatible": True,
@@ -155,7 +153,7 @@ def test_levels_global_and_of_a_subject(http: Http) -> None:
 
 def test_transitive_levels_look_at_all_versions(http: Http) -> None:
     http("PUT", "/config/s", {"compatibility": "NONE"})
-    without_default = {**V1, "fields": [*V1["fields"], {"name": "y", "type": "string"}]}  # type: ignore[misc]
+    without_default = {**V1, "fields": [*V1["fields"], {"name": "y", "type": "string"}]}
     http.register("s", V1)
     http.register("s", V2)
     http("PUT", "/config/s", {"compatibility": "BACKWARD_TRANSITIVE"})
@@ -354,7 +352,7 @@ def test_without_zookeeper_it_ends_in_one_line(
     monkeypatch.setattr(registry_main, "CONNECT_TIMEOUT_S", 0.3)
     nowhere = f"127.0.0.1:{free_port()}"
     assert registry_main.main(["--listen", "127.0.0.1:0", "--zookeeper", nowhere]) == 1
-    said = capfd.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith(
+    line = capfd.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith(
         f"the schema registry cannot start: no ZooKeeper answered at {nowhere} within 0.3 s"
     )

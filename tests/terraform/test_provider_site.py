@@ -8,7 +8,7 @@ import pytest
 from fix_site import RunningSite
 from fix_terraform import Workspace
 from headrace.client import Admin
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ TOPIC = "kept-by-terraform"
 @contextmanager
 def data_in(site: RunningSite) -> Iterator[None]:
     """A file of 4,321 bytes in HDFS, and a topic in east."""
-    with Hdfs(site.site.webhdfs_url) as hdfs, Admin(site.site.datacenter("east").bootstrap) as admin:
+    with HdfsClient(site.site.webhdfs_url) as hdfs, Admin(site.site.datacenter("east").bootstrap) as admin:
         hdfs.write(FILE, b"x" * 4_321)
         admin.create_topic(TOPIC, 1)
         try:

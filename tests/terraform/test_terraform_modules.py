@@ -13,7 +13,8 @@ import pytest
 from fix_agent import RunningAgent
 from fix_terraform import ROOT, Workspace
 from headrace.agent.configuration import Configuration
-from headrace.agent.kinds import Host, parse_configuration, unit_of
+from headrace.agent.host import Host
+from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.client import Admin, Producer
 from headrace.fleet.terraform.folder import make_folder, missing
 from headrace.fleet.units import configurations_of, units_of

@@ -1,6 +1,4 @@
-"""The commit log on an HDFS in memory that can fail at any call, lose answers, and be used by two at
-a time.
-"""
+"""The commit log on an HDFS in memory that fails at any call or loses responses, with two runs at once."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,17 +10,17 @@ from hypothesis import strategies as st
 
 from headrace.warehouse import commitlog, crash
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog
-from headrace.warehouse.hdfs.client import Entry, Hdfs
+from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsExistsError, HdfsMissingError, HdfsUnreachableError
 from headrace.warehouse.layout import TopicPaths
-from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, ManifestError, State
+from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, ManifestError, TableState
 
 PATHS = TopicPaths("/data", "t")
 
 
 @dataclass
-class MemoryHdfs(Hdfs):
-    """HDFS's rules for names, without HDFS. `before` is called with each operation that changes something."""
+class MemoryHdfs(HdfsClient):
+    """HDFS's rules for names, without HDFS. Each change calls `before` and `after` with its name."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     before: Callable[[str], None] = lambda _: None
@@ -31,14 +29,14 @@ class MemoryHdfs(Hdfs):
     def __post_init__(self) -> None:
         self.dirs: set[str] = set()
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[FileStatus]:
         prefix = path.rstrip("/") + "/"
         below = {name[len(prefix) :] for name in (*self.files, *self.dirs) if name.startswith(prefix)}
         names = sorted({name.split("/")[0] for name in below})
-        return [Entry(name, f"{prefix}{name}" not in self.files, 1, 0) for name in names]
+        return [FileStatus(name, f"{prefix}{name}" not in self.files, 1, 0) for name in names]
 
-    def status(self, path: str) -> Entry | None:
-        return Entry(path, False, 1, 0) if path in self.files else None
+    def status(self, path: str) -> FileStatus | None:
+        return FileStatus(path, False, 1, 0) if path in self.files else None
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         if path not in self.files:
@@ -67,21 +65,21 @@ class MemoryHdfs(Hdfs):
 
     def delete(self, path: str) -> bool:
         self.before("delete")
-        gone = [name for name in self.files if name == path or name.startswith(f"{path}/")]
-        for name in gone:
+        deleted = [name for name in self.files if name == path or name.startswith(f"{path}/")]
+        for name in deleted:
             del self.files[name]
         self.dirs = {name for name in self.dirs if name != path and not name.startswith(f"{path}/")}
-        return bool(gone)
+        return bool(deleted)
 
 
 class Died(BaseException):
     """Stands for SIGKILL."""
 
 
-def run_load(hdfs: Hdfs, change_id: str, told: list[int], *, addresses: int = 10) -> Manifest:
+def run_load(hdfs: HdfsClient, change_id: str, published: list[int], *, addresses: int = 10) -> Manifest:
     """A load as `loading` does it, without Spark: two files of one hour."""
-    log = CommitLog(hdfs, PATHS, clock_ms=lambda: 0)
-    log.finish_all(lambda manifest: told.append(manifest.sequence))
+    log = CommitLog(hdfs, PATHS)
+    log.finish_all(lambda manifest: published.append(manifest.sequence))
     state = log.state()
     start = state.ends.get(0, 0)
     crash.reached("planned")
@@ -90,7 +88,7 @@ def run_load(hdfs: Hdfs, change_id: str, told: list[int], *, addresses: int = 10
         hdfs.write(path, f"{change_id}/{number}".encode())
     crash.reached("staged")
 
-    def rebase(now: State) -> Manifest:
+    def rebase(now: TableState) -> Manifest:
         if now.ends != state.ends:
             raise CommitConflictError("another load came first")
         files = tuple(
@@ -101,19 +99,19 @@ def run_load(hdfs: Hdfs, change_id: str, told: list[int], *, addresses: int = 10
         return Manifest(now.next_sequence, "load", "t", change_id, 0, "w", (loaded,), files=files)
 
     manifest = log.commit(change_id, rebase)
-    log.finish(manifest, lambda manifest: told.append(manifest.sequence))
+    log.finish(manifest, lambda manifest: published.append(manifest.sequence))
     return manifest
 
 
-def check(hdfs: MemoryHdfs, told: list[int]) -> State:
-    """Everything committed is in its place once, nothing else is visible, and all of it was told."""
+def check(hdfs: MemoryHdfs, published: list[int]) -> TableState:
+    """Everything committed is in its place once, nothing else is visible, and all of it was published."""
     log = CommitLog(hdfs, PATHS)
     state = log.state()
     visible = {name: data for name, data in hdfs.files.items() if name.startswith(f"{PATHS.hourly}/")}
     assert set(visible) == set(state.files)
     assert len(set(visible.values())) == len(visible)
     assert sum(each.rows for each in state.files.values()) == state.ends.get(0, 0)
-    assert set(told) == set(range(state.next_sequence))
+    assert set(published) == set(range(state.next_sequence))
     assert all(each.manifest is None for each in log.unfinished())
     return state
 
@@ -121,7 +119,7 @@ def check(hdfs: MemoryHdfs, told: list[int]) -> State:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from([*crash.STEPS, None]), min_size=1, max_size=8))
 def test_runs_that_die_at_any_step_leave_nothing_lost_and_nothing_doubled(steps: list[str | None]) -> None:
-    hdfs, told = MemoryHdfs(), list[int]()
+    hdfs, published = MemoryHdfs(), list[int]()
     for number, step in enumerate(steps):
         with pytest.MonkeyPatch.context() as patch:
 
@@ -131,99 +129,102 @@ def test_runs_that_die_at_any_step_leave_nothing_lost_and_nothing_doubled(steps:
 
             patch.setattr(crash, "reached", reached)
             try:
-                run_load(hdfs, f"c{number}", told)
+                run_load(hdfs, f"c{number}", published)
             except Died:
                 assert step is not None
-    run_load(hdfs, "last", told)
-    check(hdfs, told)
+    run_load(hdfs, "last", published)
+    check(hdfs, published)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 60), st.booleans())
 def test_hdfs_that_fails_at_any_call_leaves_nothing_lost_and_nothing_doubled(
-    at: int, is_lost_answer: bool
+    at: int, is_lost_response: bool
 ) -> None:
-    """A call fails before it did anything, or after it did (its answer is lost)."""
-    hdfs, told = MemoryHdfs(), list[int]()
-    run_load(hdfs, "first", told)
+    """A call fails before it does anything, or afterwards: its response is lost."""
+    hdfs, published = MemoryHdfs(), list[int]()
+    run_load(hdfs, "first", published)
     calls = 0
 
     def fail(_: str) -> None:
         nonlocal calls
         calls += 1
         if calls == at:
-            raise HdfsUnreachableError("gone")
+            raise HdfsUnreachableError("unreachable")
 
-    setattr(hdfs, "after" if is_lost_answer else "before", fail)
+    setattr(hdfs, "after" if is_lost_response else "before", fail)
     with contextlib.suppress(HdfsUnreachableError):
-        run_load(hdfs, "second", told)
+        run_load(hdfs, "second", published)
     hdfs.before = hdfs.after = lambda _: None
-    run_load(hdfs, "third", told)
-    check(hdfs, told)
+    run_load(hdfs, "third", published)
+    check(hdfs, published)
 
 
-def test_two_at_a_time_of_which_one_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    hdfs, told = MemoryHdfs(), list[int]()
+def test_only_one_of_two_loads_at_the_same_time_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
     overtaken = iter([True])
 
     def reached(step: str) -> None:
         if step == "prepared" and next(overtaken, False):
-            run_load(hdfs, "fast", told)
+            run_load(hdfs, "fast", published)
 
     monkeypatch.setattr(crash, "reached", reached)
     with pytest.raises(CommitConflictError):
-        run_load(hdfs, "slow", told)
-    state = check(hdfs, told)
+        run_load(hdfs, "slow", published)
+    state = check(hdfs, published)
     assert state.next_sequence == 1
 
 
-def test_two_that_finish_the_same_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    hdfs, told = MemoryHdfs(), list[int]()
+def test_two_runs_may_finish_the_same_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
     others = iter([True])
 
     def reached(step: str) -> None:
         if step == "moved-one" and next(others, False):
-            run_load(hdfs, "other", told)
+            run_load(hdfs, "other", published)
 
     monkeypatch.setattr(crash, "reached", reached)
-    run_load(hdfs, "one", told)
-    assert check(hdfs, told).next_sequence == 2
+    run_load(hdfs, "one", published)
+    assert check(hdfs, published).next_sequence == 2
 
 
-def test_the_answer_to_a_commit_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    hdfs, told = MemoryHdfs(), list[int]()
+def test_the_response_to_a_commit_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
     rename = MemoryHdfs.rename
     lost = iter([True])
 
-    def answer_lost(self: MemoryHdfs, source: str, target: str) -> bool:
+    def response_lost(self: MemoryHdfs, source: str, target: str) -> bool:
         done = rename(self, source, target)
-        # The client repeats the call, and is told that the name is taken: by itself.
+        # The client repeats the call, and finds the name taken by its own first try.
         return rename(self, source, target) if target.endswith(".json") and next(lost, False) else done
 
-    monkeypatch.setattr(MemoryHdfs, "rename", answer_lost)
-    assert run_load(hdfs, "c", told).sequence == 0
-    check(hdfs, told)
+    monkeypatch.setattr(MemoryHdfs, "rename", response_lost)
+    assert run_load(hdfs, "c", published).sequence == 0
+    check(hdfs, published)
 
 
 def test_a_written_state_stands_for_the_manifests_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commitlog, "STATE_EVERY", 4)
-    hdfs, told = MemoryHdfs(), list[int]()
+    hdfs, published = MemoryHdfs(), list[int]()
     for number in range(10):
-        run_load(hdfs, f"c{number}", told)
+        run_load(hdfs, f"c{number}", published)
     assert {name for name in hdfs.files if name.endswith("state.json")} == {PATHS.state(3), PATHS.state(7)}
-    state = check(hdfs, told)
+    state = check(hdfs, published)
     read: list[str] = []
-    monkeypatch.setattr(
-        hdfs, "read", lambda path: read.append(path) or MemoryHdfs.read(hdfs, path), raising=False
-    )
+
+    def noted_read(path: str) -> bytes:
+        read.append(path)
+        return MemoryHdfs.read(hdfs, path)
+
+    monkeypatch.setattr(hdfs, "read", noted_read)
     assert CommitLog(hdfs, PATHS).state() == state
     assert read == [PATHS.state(7), PATHS.manifest(8), PATHS.manifest(9)]
 
 
-def test_a_missing_manifest_is_said_and_nothing_is_guessed() -> None:
-    hdfs, told = MemoryHdfs(), list[int]()
+def test_a_missing_manifest_is_an_error() -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
     for number in range(3):
-        run_load(hdfs, f"c{number}", told)
+        run_load(hdfs, f"c{number}", published)
     del hdfs.files[PATHS.manifest(1)]
     with pytest.raises(ManifestError, match="manifest 2 can't follow manifest 0"):
         CommitLog(hdfs, PATHS).state()

@@ -1,5 +1,6 @@
-"""What the warehouse decides, by itself: plans, manifests, paths, schemas. No Spark, no HDFS."""
+"""The pure decisions of the warehouse: plans, manifests, paths, schemas. No Spark, no HDFS."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -19,18 +20,17 @@ from headrace.warehouse.layout import TopicNameError, TopicPaths, hour_name, hou
 from headrace.warehouse.manifest import (
     DataFile,
     DeadFile,
-    Gap,
     HourCount,
     LoadedRange,
+    LoadGap,
     Manifest,
     ManifestError,
-    State,
-    fold,
+    TableState,
 )
-from headrace.warehouse.plan import GapError, LogWentBackError, plan_load, split_count
+from headrace.warehouse.plan import LoadGapError, LogWentBackError, plan_load, split_count
 from headrace.warehouse.schemas import Registries, SchemasError, in_field_names, topic_schemas
-from headrace.warehouse.seal import Seal, due
-from headrace.warehouse.tables import hours_between, renames
+from headrace.warehouse.seal import Seal, hours_to_seal
+from headrace.warehouse.tables import renames
 
 HOUR = 3_600_000
 PATHS = TopicPaths("/data", "t")
@@ -43,6 +43,10 @@ def load(sequence: int, ranges: dict[int, tuple[int, int]], hour_ms: int = 0, **
         for partition, (start, end) in ranges.items()
     )
     return Manifest(sequence, "load", "t", f"c{sequence}", 1, "hdfs://h/data", loaded, files=files, **more)  # type: ignore[arg-type]
+
+
+def fold(manifests: list[Manifest]) -> TableState:
+    return functools.reduce(TableState.after, manifests, TableState())
 
 
 addresses = st.dictionaries(
@@ -73,7 +77,7 @@ def test_a_plan_covers_exactly_what_is_not_loaded(
 
 
 def test_a_gap_stops_the_plan_and_names_the_addresses() -> None:
-    with pytest.raises(GapError, match=r"partition 1: addresses 100 to 150"):
+    with pytest.raises(LoadGapError, match=r"partition 1: addresses 100 to 150"):
         plan_load("t", {0: 10, 1: 100}, {0: 0, 1: 150}, {0: 20, 1: 200})
 
 
@@ -93,15 +97,15 @@ def test_parts_are_neither_too_large_nor_too_small(size_bytes: int, cores: int) 
 def test_a_manifest_survives_its_json() -> None:
     manifest = replace(
         load(3, {0: (0, 10)}),
-        gaps=(Gap(1, 2, 3, "r"),),
+        gaps=(LoadGap(1, 2, 3, "r"),),
         dead_files=(DeadFile("/d", "/s", 1, 2),),
         removed=("/gone",),
         schema_id=7,
         writer_ids=(5, 7),
     )
     assert Manifest.from_json(manifest.to_json(), "x") == manifest
-    state = State().after(load(0, {0: (0, 10)})).after(load(1, {0: (10, 30), 2: (5, 6)}, HOUR))
-    assert State.from_json(state.to_json(), "x") == state
+    state = TableState().after(load(0, {0: (0, 10)})).after(load(1, {0: (10, 30), 2: (5, 6)}, HOUR))
+    assert TableState.from_json(state.to_json(), "x") == state
     for broken in (b"{}", b"nonsense", b'{"format": 99}', manifest.to_json().replace(b'"rows"', b'"cows"')):
         with pytest.raises(ManifestError):
             Manifest.from_json(broken, "x")
@@ -129,22 +133,22 @@ def test_the_log_adds_up() -> None:
     assert compacted.changed == state.changed
 
 
-def test_a_log_with_a_hole_or_an_overlap_is_refused() -> None:
+def test_a_log_with_a_gap_or_an_overlap_is_refused() -> None:
     with pytest.raises(ManifestError, match="can't follow"):
         fold([load(0, {0: (0, 10)}), load(2, {0: (10, 20)})])
     with pytest.raises(ManifestError, match="from 5, but the log's end is 10"):
         fold([load(0, {0: (0, 10)}), load(1, {0: (5, 20)})])
 
 
-def test_hours_due_are_closed_and_changed_since_their_seal() -> None:
+def test_hours_to_seal_are_closed_and_changed_since_their_seal() -> None:
     state = fold([load(0, {0: (0, 10)}), load(1, {0: (10, 20)}, HOUR)])
     seal = Seal("t", 0, 1, 0, 0, 5, (), {})
     assert Seal.from_json(seal.to_json(), "x") == seal
-    assert due(state, {}, 2 * HOUR, 0) == [0, HOUR]
-    assert due(state, {}, 2 * HOUR, 1) == [0]
-    assert due(state, {0: seal}, 2 * HOUR, 0) == [HOUR]
+    assert hours_to_seal(state, {}, 2 * HOUR, 0) == [0, HOUR]
+    assert hours_to_seal(state, {}, 2 * HOUR, 1) == [0]
+    assert hours_to_seal(state, {0: seal}, 2 * HOUR, 0) == [HOUR]
     late = state.after(load(2, {0: (20, 30)}))
-    assert due(late, {0: seal}, 2 * HOUR, 0) == [0, HOUR]
+    assert hours_to_seal(late, {0: seal}, 2 * HOUR, 0) == [0, HOUR]
 
 
 @given(st.integers(0, 200_000_000_000_000))
@@ -153,16 +157,15 @@ def test_hours_have_one_name_and_one_directory(time_ms: int) -> None:
     assert hour_ms <= time_ms < hour_ms + HOUR
     assert parse_hour(hour_name(hour_ms)) == hour_ms
     assert parse_hour(PATHS.hour_dir(hour_ms).removeprefix(f"{PATHS.hourly}/")) == hour_ms
-    assert hours_between(time_ms, time_ms + HOUR)[0] == hour_ms
 
 
 @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "..", "with space", "x" * 250])
-def test_names_that_cant_be_tables(name: str) -> None:
+def test_invalid_names_of_tables(name: str) -> None:
     with pytest.raises(TopicNameError, match="can't be a table"):
         TopicPaths("/data", name)
 
 
-def test_what_is_no_hour() -> None:
+def test_texts_that_are_not_an_hour() -> None:
     for text in ("2026-11-20", "yesterday", "2026-13-01T00", ""):
         with pytest.raises(ValueError):
             parse_hour(text)
@@ -197,7 +200,7 @@ KNOWN = {
 
 
 class FakeRegistry:
-    """A registry that has `KNOWN[url]`, or doesn't answer."""
+    """A registry that has `KNOWN[url]`, or does not answer."""
 
     def __init__(self, url: str, **_: object) -> None:
         self.url = url
@@ -224,7 +227,9 @@ class FakeRegistry:
         pass
 
 
-def test_the_newest_schema_is_that_of_the_registry_that_is_furthest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reader_is_from_the_registry_with_the_most_versions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
     for urls in ("http://one,http://none,http://two", "http://two,http://one"):
         with Registries(urls) as registries:
@@ -237,7 +242,9 @@ def test_the_newest_schema_is_that_of_the_registry_that_is_furthest(monkeypatch:
                 topic_schemas("other", registries)
 
 
-def test_a_silent_registry_is_passed_over_while_another_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_registry_is_skipped_if_another_has_the_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
     with Registries("http://down,http://two") as registries:
         assert topic_schemas("s", registries).reader.schema_id == 12

@@ -1,4 +1,4 @@
-"""The local HDFS and its client: data outlives SIGKILL, and every trouble has a name."""
+"""The local HDFS and its client: data survives SIGKILL, and errors name every problem."""
 
 import http.server
 import json
@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from fix_hdfs import HdfsProcess
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import (
     HdfsError,
     HdfsExistsError,
@@ -51,7 +51,7 @@ def test_a_rename_onto_a_taken_name_fails_and_changes_nothing(hdfs: HdfsProcess)
             client.read("/r/absent")
 
 
-def test_a_stranger_is_refused_by_name(hdfs: HdfsProcess) -> None:
+def test_a_user_without_permission_is_refused_by_name(hdfs: HdfsProcess) -> None:
     with hdfs.client() as client:
         client.write("/mine/file", b"x")
     with (
@@ -69,19 +69,19 @@ def test_data_outlives_sigkill_and_calls_wait_for_the_restart(own_hdfs: HdfsProc
         with pytest.raises(HdfsUnreachableError, match="start HDFS"):
             hasty.status("/kept")
         own_hdfs.start("namenode")
-        # The NameNode is in safe mode until its DataNode has reported: writes wait for that, reads of
-        # metadata don't.
+        # The NameNode is in safe mode until its DataNode has reported. Writes wait for that, reads of
+        # metadata do not.
         assert client.status("/kept") is not None
         with pytest.raises(HdfsSafeModeError, match="safe mode"):
             hasty.delete("/kept")
-        assert "safe mode" in str(client.trouble())
+        assert "safe mode" in str(client.problem())
         own_hdfs.start("datanode")
         client.write("/after", b"a")
         assert client.read("/kept") == b"k" * 1000
 
 
 class JustConnected(http.server.BaseHTTPRequestHandler):
-    """A NameNode that has no DataNode for the first `refusals` blocks."""
+    """A NameNode that finds no DataNode for the first `refusals` blocks."""
 
     capacity_bytes = 0
     free_bytes = 0
@@ -100,8 +100,8 @@ class JustConnected(http.server.BaseHTTPRequestHandler):
         elif "datanode" in self.path:
             self._answer(201, {})
         else:
-            host, port = self.server.server_address[:2]
-            self._answer(307, {}, Location=f"http://{host}:{port}/datanode")
+            assert isinstance(self.server, http.server.HTTPServer)
+            self._answer(307, {}, Location=f"http://127.0.0.1:{self.server.server_port}/datanode")
 
     def _answer(self, status: int, body: dict[str, object], **headers: str) -> None:
         data = json.dumps(body).encode()
@@ -117,7 +117,7 @@ class JustConnected(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("capacity_bytes", "free_bytes", "says", "kind"),
+    ("capacity_bytes", "free_bytes", "words", "kind"),
     [
         (0, 0, "offers no room at all", HdfsUnreachableError),
         (1 << 40, 1 << 39, "although 549755813888 bytes are free", HdfsNoTargetError),
@@ -125,7 +125,7 @@ class JustConnected(http.server.BaseHTTPRequestHandler):
     ],
 )
 def test_a_block_without_a_datanode(
-    capacity_bytes: int, free_bytes: int, says: str, kind: type[HdfsError]
+    capacity_bytes: int, free_bytes: int, words: str, kind: type[HdfsError]
 ) -> None:
     state = {"capacity_bytes": capacity_bytes, "free_bytes": free_bytes}
     handler = type("Handler", (JustConnected,), {**state, "refusals": 3})
@@ -134,9 +134,9 @@ def test_a_block_without_a_datanode(
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            with Hdfs(url, patience_s=0) as hasty, pytest.raises(kind, match=says):
+            with HdfsClient(url, patience_s=0) as hasty, pytest.raises(kind, match=words):
                 hasty.write("/x", b"x")
-            with Hdfs(url, sleep=lambda _: None) as patient:
+            with HdfsClient(url, sleep=lambda _: None) as patient:
                 if kind.retriable:
                     patient.write("/x", b"x")
                 else:
@@ -147,20 +147,11 @@ def test_a_block_without_a_datanode(
             thread.join()
 
 
-def test_nobody_at_the_address() -> None:
-    with Hdfs("http://127.0.0.1:9", patience_s=0) as client:
-        assert "doesn't answer" in str(client.trouble())
+def test_an_address_without_hdfs() -> None:
+    with HdfsClient("http://127.0.0.1:9", patience_s=0) as client:
+        assert "doesn't answer" in str(client.problem())
         with pytest.raises(HdfsUnreachableError):
             client.entries("/")
-
-
-def test_waiting_for_hdfs_ends_with_the_reason() -> None:
-    now = iter(range(100))
-    with (
-        Hdfs("http://127.0.0.1:9", clock=lambda: float(next(now)), sleep=lambda _: None) as client,
-        pytest.raises(HdfsUnreachableError, match="waited 5 s"),
-    ):
-        client.wait_ready(5)
 
 
 @pytest.mark.parametrize(
@@ -183,11 +174,12 @@ def test_waiting_for_hdfs_ends_with_the_reason() -> None:
 )
 def test_hadoops_messages_are_recognised(message: str, kind: type, retriable: bool) -> None:
     error = explain(f"An error occurred\n\tat {message}\n\tat x.y(Z.java)", "load t")
+    assert error is not None
     assert type(error) is kind
     assert error.retriable is retriable
     assert str(error).startswith("load t: ")
     assert "Z.java" not in str(error)
 
 
-def test_other_messages_are_not_hdfs_trouble() -> None:
+def test_other_messages_are_not_hdfs_problems() -> None:
     assert explain("java.lang.NullPointerException", "load t") is None

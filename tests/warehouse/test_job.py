@@ -76,16 +76,16 @@ def test_ten_kills_at_random_moments_lose_nothing_and_double_nothing(world: Worl
     whole_s = time.monotonic() - began
     chance = random.Random(2011)
     produced = EVENTS_A_RUN
-    for turn in range(KILLS):
+    for kill in range(KILLS):
         topic.publish(clicks(produced, EVENTS_A_RUN))
         produced += EVENTS_A_RUN
         process = job(topic, "--master", "local[2]")
-        # Most of the time a job only starts: the later half is where it works.
+        # A job spends the first half of its time on starting.
         moment_s = whole_s * chance.uniform(0.4, 1.1)
         try:
             process.communicate(timeout=moment_s)
         except subprocess.TimeoutExpired:
-            if turn % 2:
+            if kill % 2:
                 os.kill(process.pid, signal.SIGKILL)
             kill_group(process)
         assert process.stdout is not None and process.stderr is not None
@@ -109,7 +109,7 @@ def test_a_refusal_is_one_line_and_a_result_file_is_whole(world: World, tmp_path
     topic = world.topic("refused")
     result = tmp_path / "result.json"
     topic.send([(b"x", BASE_TIME_MS)])
-    # It comes before any Spark: without Java none would start.
+    # The refusal comes before Spark starts: without Java it could not.
     code, _, error = finish(job(topic, "--result", str(result), JAVA_HOME="/nowhere"))
     assert code == 1
     assert f"headrace warehouse: no registry has the subject {topic.name}-value" in error
@@ -186,7 +186,7 @@ def standalone(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_load_on_a_standalone_cluster_of_two_workers_outlives_a_killed_executor(
+def test_a_load_on_a_standalone_cluster_survives_a_killed_executor(
     world: World, standalone: str, tmp_path: Path
 ) -> None:
     topic = world.topic("cluster", partitions=4)
@@ -199,7 +199,7 @@ def test_a_load_on_a_standalone_cluster_of_two_workers_outlives_a_killed_executo
         "spark.scheduler.minRegisteredResourcesRatio "
         "1.0\nspark.scheduler.maxRegisteredResourcesWaitingTime 60s\n"
     )
-    # An executor that is killed under the load costs its tasks another try, and nothing else.
+    # A killed executor costs its tasks another attempt, and nothing else.
     process = job(topic, "--master", standalone, SPARK_CONF_DIR=str(conf), PYSPARK_PYTHON=sys.executable)
     killed = kill_a_working_executor(topic, tmp_path / "work-1")
     code, out, error = finish(process)
@@ -208,7 +208,7 @@ def test_a_load_on_a_standalone_cluster_of_two_workers_outlives_a_killed_executo
     executors = [path for number in (1, 2) for path in (tmp_path / f"work-{number}").glob("app-*/*")]
     assert {path.parts[-3] for path in executors} == {"work-1", "work-2"}
     assert len(executors) > 2, f"none took the place of executor {killed}"
-    # They were sent the Python files.
+    # Both got the Python files.
     sent = [path / "headrace.zip" for path in executors if (path / "headrace.zip").exists()]
     assert len(sent) >= 2
     assert all(path.read_bytes() == python_files() for path in sent)
@@ -222,7 +222,7 @@ def large_clicks(first: int) -> list[dict[str, Any]]:
 
 
 def kill_a_working_executor(topic: TestTopic, work: Path) -> str:
-    """SIGKILL to the executor of a worker once the load stages files; its number."""
+    """Kills the executor of a worker once the load stages files; returns its number."""
     deadline = time.monotonic() + JOB_WAIT_MAX_S
     while not any(path.endswith(".parquet") for path, _ in topic.world.hdfs.walk(topic.log.paths.staging)):
         assert time.monotonic() < deadline, "nothing is staged"

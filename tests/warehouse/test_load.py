@@ -9,12 +9,24 @@ from typing import Any
 
 import fastavro
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from fix_broker import StartCluster
-from fix_warehouse import BASE_TIME_MS, CLICK, HOUR_MS, NUMBER, WORD, TestTopic, World, click, event_schema
+from fix_warehouse import (
+    BASE_TIME_MS,
+    CLICK,
+    HOUR_MS,
+    NUMBER,
+    WORD,
+    TestTopic,
+    World,
+    click,
+    create_topic,
+    event_schema,
+)
 from headrace.client import Admin
 from headrace.registry.client import SchemaRegistryClient
-from headrace.warehouse import crash, loading, read
+from headrace.warehouse import crash, loading, read, stage
 from headrace.warehouse.api import (
     compact_topics,
     list_hours,
@@ -25,11 +37,11 @@ from headrace.warehouse.api import (
     verify_topics,
 )
 from headrace.warehouse.commitlog import CommitConflictError
-from headrace.warehouse.options import Warehouse
-from headrace.warehouse.plan import GapError, LogWentBackError
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.plan import LoadGapError, LogWentBackError
 from headrace.warehouse.schemas import IncompatibleSchemaError, SchemasError
 from headrace.warehouse.seal import NotSealedError, due_hours, seal_hour
-from headrace.warehouse.source.cluster import Cluster
+from headrace.warehouse.source.metadata import MetadataClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
@@ -38,8 +50,8 @@ def clicks(first: int, count: int, *, step_ms: int = 1000) -> list[dict[str, Any
     return [click(number, BASE_TIME_MS + number * step_ms) for number in range(first, first + count)]
 
 
-def warehouse_of(world: World, **changes: Any) -> Warehouse:
-    return Warehouse(**{**world.addresses, "audit": False, **changes})
+def warehouse_of(world: World, **changes: Any) -> WarehouseOptions:
+    return WarehouseOptions(**{**world.addresses, "audit": False, **changes})
 
 
 def numbers(topic: TestTopic) -> list[int]:
@@ -74,7 +86,7 @@ class Died(BaseException):
 
 @pytest.fixture
 def die_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The steps at which the process dies, each once."""
+    """The steps at which the process dies once."""
     steps: list[str] = []
 
     def reached(step: str) -> None:
@@ -84,7 +96,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(crash, "reached", reached)
     yield steps
-    assert not steps, "the load never came to this step"
+    assert not steps, "the load never reached this step"
 
 
 def test_a_load_that_dies_at_any_step_is_finished_by_the_next(world: World, die_at: list[str]) -> None:
@@ -101,10 +113,10 @@ def test_a_load_that_dies_at_any_step_is_finished_by_the_next(world: World, die_
         assert numbers(topic) == list(range(produced)), step
         manifests = topic.log.manifests()
         assert sum(each.rows for each in manifests) == produced
-        # What was visible before is visible still: finishing adds, and moves nothing twice.
+        # Visible files stay visible: finishing adds files, and moves none twice.
         assert {path for path, _ in after_death} <= set(topic.files())
     orphans = [each.manifest for each in topic.log.unfinished()]
-    # Only runs that died before their commit leave something behind, and nobody reads it.
+    # Only runs that died before their commit leave something, which nobody reads.
     assert orphans == [None] * 2
     assert len(retain_topics(warehouse_of(world), [topic.name])[0].orphans) == 0
 
@@ -112,7 +124,7 @@ def test_a_load_that_dies_at_any_step_is_finished_by_the_next(world: World, die_
 def test_of_two_loads_at_the_same_time_one_commits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = world.topic("twice")
     topic.publish(clicks(0, 300))
-    stage_load = loading.stage_load
+    stage_load = stage.stage_load
     inner: list[loading.LoadResult] = []
 
     def overtaken(*arguments: Any) -> None:
@@ -165,7 +177,7 @@ def test_an_incompatible_schema_stops_the_load_before_anything_is_written(world:
     ):
         topic.load()
     assert not world.hdfs.entries(topic.paths.base)
-    # The broken version taken back, everything loads.
+    # Without the broken version everything loads.
     with SchemaRegistryClient(world.registry_url) as registry:
         registry.delete_version(f"{topic.name}-value", 2)
     assert topic.load().rows == 50
@@ -178,14 +190,14 @@ def test_a_topic_without_schema_is_refused(world: World) -> None:
         topic.load()
 
 
-def test_what_cannot_be_decoded_lies_aside_and_is_replayed_once_the_cause_is_mended(world: World) -> None:
+def test_dead_letters_are_replayed_once_their_cause_is_fixed(world: World) -> None:
     topic = world.topic("letters", partitions=1)
     topic.publish(clicks(0, 100))
     foreign = event_schema(NUMBER, WORD, {"name": "unknown", "type": "int", "default": 0})
     good, events = [], clicks(100, 10)
     topic.publish(events)
     with SchemaRegistryClient(world.registry_url) as registry:
-        # A schema that was registered, used, and lost.
+        # A schema that was registered, used, and deleted.
         lost_id = registry.register(f"{topic.name}-lost-value", foreign)
     parsed = fastavro.parse_schema(foreign)
     for event in clicks(200, 3):
@@ -235,7 +247,7 @@ def test_what_cannot_be_decoded_lies_aside_and_is_replayed_once_the_cause_is_men
     assert sum(hour.dead_lettered for each in last.ranges for hour in each.hours) == -3
     assert sum(each.rows for each in topic.log.state().dead_files.values()) == 6
     assert verify_topics(warehouse, [topic.name])[0].problems == ()
-    # The table goes on from where it was.
+    # The table continues where it was.
     topic.publish(clicks(300, 5))
     assert topic.load().rows == 5
 
@@ -277,7 +289,7 @@ def test_an_hour_is_not_sealed_over_an_unfinished_change(world: World, die_at: l
     die_at.append("committed")
     with pytest.raises(Died):
         topic.load()
-    # What is committed is readable, though it hasn't moved yet.
+    # A committed change is readable, although its files have not moved yet.
     assert read(world.spark, topic.name, warehouse=warehouse_of(world), by_schema=False).count() == 20
     with pytest.raises(NotSealedError, match="run a load"):
         seal_hour(world.process.webhdfs_url, topic.name, BASE_TIME_MS, {})
@@ -285,10 +297,10 @@ def test_an_hour_is_not_sealed_over_an_unfinished_change(world: World, die_at: l
     assert seal_hour(world.process.webhdfs_url, topic.name, BASE_TIME_MS, {}).rows == 20
 
 
-def test_compaction_keeps_the_rows_and_retention_lets_them_go(world: World, die_at: list[str]) -> None:
+def test_compaction_keeps_the_rows_and_retention_deletes_them(world: World, die_at: list[str]) -> None:
     topic = world.topic("small")
-    for turn in range(3):
-        topic.publish(clicks(turn * 4000, 4000))
+    for number in range(3):
+        topic.publish(clicks(number * 4000, 4000))
         topic.load()
     before = topic.files()
     warehouse = warehouse_of(world)
@@ -344,7 +356,7 @@ def test_a_gap_is_refused_unless_accepted_and_then_recorded(
         cut = _wait_for_earliest(forgetful.bootstrap, topic.name, end)
         admin.alter_configs(topic.name, {"retention.ms": "-1"})
     topic.publish(clicks(200, 50))
-    with pytest.raises(GapError, match=rf"addresses {end} to {cut}.*--accept-gap"):
+    with pytest.raises(LoadGapError, match=rf"addresses {end} to {cut}.*--accept-gap"):
         topic.load()
     result = topic.load(accept_gap=True)
     [gap] = topic.log.manifests()[-1].gaps
@@ -355,7 +367,7 @@ def test_a_gap_is_refused_unless_accepted_and_then_recorded(
 
 def _wait_for_earliest(bootstrap: str, topic: str, beyond: int) -> int:
     deadline = time.monotonic() + 60
-    with Cluster([bootstrap], 10) as cluster:
+    with MetadataClient([bootstrap], 10) as cluster:
         seen = -1
         while time.monotonic() < deadline:
             last, seen = seen, cluster.offsets({(topic, 0): -2})[topic, 0]
@@ -365,19 +377,16 @@ def _wait_for_earliest(bootstrap: str, topic: str, beyond: int) -> int:
     raise AssertionError(f"the broker still keeps address {seen}")
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(world: World) -> None:
-    import confluent_kafka.admin
-
+def test_a_recreated_topic_is_refused(world: World) -> None:
     topic = world.topic("anew", partitions=1)
     topic.publish(clicks(0, 500))
     topic.load()
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": world.bootstrap})
+    admin = AdminClient({"bootstrap.servers": world.bootstrap})
     for deleted in admin.delete_topics([topic.name]).values():
         deleted.result(timeout=60)
-    for created in admin.create_topics([confluent_kafka.admin.NewTopic(topic.name, 1, 1)]).values():
-        created.result(timeout=60)
+    create_topic(world.bootstrap, topic.name, 1)
     topic.publish(clicks(0, 10))
-    with pytest.raises(LogWentBackError, match="made anew"):
+    with pytest.raises(LogWentBackError, match="was recreated"):
         topic.load()
 
 

@@ -1,17 +1,15 @@
-"""Reading ranges from real brokers, without Spark: any cut, a broker that goes away, offsets that are
-gone.
-"""
+"""Reads of ranges from real brokers, without Spark: any cut, a broker that restarts, deleted records."""
 
 import time
 
 import confluent_kafka
-import confluent_kafka.admin
 import pytest
 
 from fix_broker import BrokerCluster, StartCluster
 from fix_kafka import ApacheKafka
-from headrace.warehouse.source.cluster import Cluster
-from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, UnknownTopicError
+from fix_warehouse import create_topic
+from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, NoSuchTopicError
+from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import SourceOptions
 from headrace.warehouse.source.ranges import Range, split
 from headrace.warehouse.source.reading import read_batches
@@ -19,10 +17,8 @@ from headrace.wire.records import decode_records
 
 
 def produce(bootstrap: str, topic: str, count: int, *, batch: int = 500) -> int:
-    """Make the topic with one partition and this many records; return its end."""
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
-    for created in admin.create_topics([confluent_kafka.admin.NewTopic(topic, 1, 1)]).values():
-        created.result(timeout=60)
+    """Creates the topic with one partition and this many records; returns its end."""
+    create_topic(bootstrap, topic, 1)
     settings = {"bootstrap.servers": bootstrap, "batch.num.messages": batch, "linger.ms": 50}
     producer = confluent_kafka.Producer({**settings, "compression.type": "lz4"})
     for number in range(count):
@@ -32,7 +28,7 @@ def produce(bootstrap: str, topic: str, count: int, *, batch: int = 500) -> int:
 
 
 def latest(bootstrap: str, topic: str) -> int:
-    with Cluster([bootstrap], 10) as cluster:
+    with MetadataClient([bootstrap], 10) as cluster:
         return cluster.offsets({(topic, 0): -1})[topic, 0]
 
 
@@ -77,28 +73,28 @@ def test_a_read_goes_on_where_it_was_when_the_broker_comes_back(broker_cluster: 
     assert len(offsets) == len(set(offsets)) == 5000
 
 
-def test_a_broker_that_stays_away_is_named(one_broker: BrokerCluster) -> None:
+def test_an_unreachable_broker_is_named(one_broker: BrokerCluster) -> None:
     options = SourceOptions(bootstrap=("127.0.0.1:9",), request_timeout_ms=300)
     began = time.monotonic()
     with pytest.raises(BrokersUnreachableError, match=r"127.0.0.1:9 answered.*then repeat"):
         list(read_batches(Range("t", 0, 0, 10), options))
     assert time.monotonic() - began < 40
     options = SourceOptions(bootstrap=(one_broker.bootstrap,))
-    with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
+    with pytest.raises(NoSuchTopicError, match="no topic 'nowhere'"):
         list(read_batches(Range("nowhere", 0, 0, 10), options))
 
 
-def test_records_that_are_gone_are_a_loss_unless_that_is_allowed(broker_cluster: StartCluster) -> None:
+def test_deleted_records_are_a_loss_unless_that_is_allowed(broker_cluster: StartCluster) -> None:
     config = {"log.segment.bytes": "1024", "log.retention.check.interval.ms": "100", "log.retention.ms": "1"}
     bootstrap = broker_cluster(1, config).bootstrap
-    end = produce(bootstrap, "gone", 1000, batch=10)
+    end = produce(bootstrap, "deleted", 1000, batch=10)
     deadline = time.monotonic() + 60
     earliest = 0
-    with Cluster([bootstrap], 10) as cluster:
+    with MetadataClient([bootstrap], 10) as cluster:
         while earliest == 0 and time.monotonic() < deadline:
-            earliest = cluster.offsets({("gone", 0): -2})["gone", 0]
+            earliest = cluster.offsets({("deleted", 0): -2})["deleted", 0]
             time.sleep(0.1)
-    part = Range("gone", 0, 0, end)
+    part = Range("deleted", 0, 0, end)
     with pytest.raises(DataLossError, match=r"KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE.*failOnDataLoss"):
         values(part, SourceOptions(bootstrap=(bootstrap,)))
     left = values(part, SourceOptions(bootstrap=(bootstrap,), fail_on_data_loss=False))

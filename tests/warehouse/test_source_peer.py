@@ -1,13 +1,13 @@
-"""The source beside Spark's own Kafka connector, reading the same topics of a real Apache Kafka."""
+"""The source and Spark's own Kafka connector read the same topics of a real Apache Kafka."""
 
 import json
 from typing import TYPE_CHECKING
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from fix_kafka import ApacheKafka
+from fix_warehouse import create_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,9 +23,7 @@ BASE_TIME_MS = 1_700_000_000_000
 @pytest.fixture(scope="module")
 def topic(apache_kafka: ApacheKafka) -> str:
     """A topic with every codec, nulls, empty values, headers, many batches."""
-    admin = AdminClient({"bootstrap.servers": apache_kafka.bootstrap})
-    for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
-        future.result()
+    create_topic(apache_kafka.bootstrap, TOPIC, PARTITIONS)
     for turn, codec in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
         producer = confluent_kafka.Producer(
             {

@@ -100,7 +100,7 @@ class MirrorSide:
         deadline_s = time.monotonic() + CALL_TIMEOUT_MS / 1000
         part = FetchPartition(partition, address, max_bytes)
         request = FetchRequest(0, 0, max_bytes, [FetchTopic(topic, NO_UUID, [part])])
-        response = self._network.ask(
+        response = self._network.send_and_wait(
             fetch_call(request), node_id=self._leader(topic, partition, deadline_s), deadline_s=deadline_s
         )
         result = response.topics[0].partitions[0]

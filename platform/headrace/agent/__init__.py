@@ -1,6 +1,6 @@
-"""The host agent: keeps the units of one host as they were last put, and tells how they are, over HTTP.
+"""The host agent: runs the units of one host as they were last put, and reports their health, over HTTP.
 
-`configuration` types what a unit is told, `kinds` makes the process of it, `desired` keeps it on disk,
-`keeper` brings the host to it, `app` serves it, `process` is the agent's own life, `client` and `local` talk
-to it.
+`configuration` types the configuration of a unit, `kinds` makes a process of it, `desired` stores it,
+`keeper` brings the host to it, `watch` keeps it there, `app` serves all of it. `process` runs the agent,
+`client` and `local` talk to it, `foreground` runs one unit without it.
 """

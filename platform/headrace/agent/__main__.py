@@ -1,7 +1,7 @@
 """`python -m headrace.agent --home DIR --listen HOST:PORT`: the agent of a host, in the foreground.
 
-With `--daemon` it goes into the background at once, and has no terminal, no working directory and no output
-of its caller's any more; whoever wants to know whether it serves asks it.
+With `--daemon` it goes into the background at once, without its caller's terminal, working directory and
+outputs; `agent.local` finds out whether it serves.
 """
 
 import argparse
@@ -12,10 +12,10 @@ from typing import Any
 
 
 def main(arguments: list[str] | None = None, **more: Any) -> int:
-    """`more` goes to `run_agent`: tests have kinds of units of their own."""
+    """Runs the agent; `more` goes to `run_agent`: tests add kinds of units."""
     parser = argparse.ArgumentParser(prog="python -m headrace.agent", description="The agent of a host.")
     add = parser.add_argument
-    add("--home", required=True, type=Path, metavar="DIR", help="where state, data and logs lie")
+    add("--home", required=True, type=Path, metavar="DIR", help="the folder of state, data and logs")
     add("--listen", required=True, metavar="HOST:PORT", help="where to serve HTTP (port 0: any free one)")
     add("--tls-certificate", type=Path, metavar="FILE", help="PEM, with its chain")
     add("--tls-key", type=Path, metavar="FILE", help="PEM, without a passphrase")
@@ -31,14 +31,14 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
     if options.daemon:
         log.parent.mkdir(parents=True, exist_ok=True)
         _go_into_the_background(log)
-    # After the fork: these bring a web server and more.
-    from headrace.agent.process import Options, run_agent
+    # Imported after the fork, since these take a while.
+    from headrace.agent.process import AgentOptions, run_agent
     from headrace.site.addresses import Address
     from headrace.site.errors import SiteError
 
     try:
         run_agent(
-            Options(
+            AgentOptions(
                 home=home,
                 listen=Address(host.strip("[]"), int(port)),
                 tls_certificate=options.tls_certificate and options.tls_certificate.absolute(),
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
 
 
 def _go_into_the_background(log: Path) -> None:
-    """Twice a fork: no terminal can become this process's own, and its caller has nobody to wait for."""
+    """Forks twice, so that the caller need not wait for the agent and no terminal can ever control it."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -1,7 +1,7 @@
 """Airflow's own environment on a host: its interpreter, its version, the DAGs, and a probe of its components.
 
-Imports nothing of Airflow, which is installed elsewhere; everything before Airflow's own start is
-`python -m headrace.airflow.run`'s.
+Imports nothing of Airflow, which is installed elsewhere. `python -m headrace.airflow.run` prepares its home
+and starts it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headrace.agent.probes import get
 
 PYTHON_VARIABLE: Final = "HEADRACE_AIRFLOW_PYTHON"
 DAGS_VARIABLE: Final = "HEADRACE_DAGS"
-# Every component says that it lives at least every 5 s.
+# Every component sends a heartbeat at least every 5 s.
 HEARTBEAT_AGE_MAX: Final = timedelta(seconds=20)
 
-# Component → the name under which Airflow tells of its heartbeat.
+# Component → its name in Airflow's report of heartbeats.
 HEARTBEATS: Final = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 
 
 @dataclass(frozen=True)
 class AirflowProbe:
-    """Asks the api-server for a component's last heartbeat; `component` is the name that Airflow gives it."""
+    """Asks the api-server for a component's last heartbeat; `component` is its name there."""
 
     url: str
     component: str
@@ -36,17 +36,17 @@ class AirflowProbe:
     def problem(self) -> str | None:
         url = f"{self.url}/api/v2/monitor/health"
         try:
-            answer = get(url)
-            said = answer.json()[self.component]
+            response = get(url)
+            health = response.json()[self.component]
         except httpx.HTTPError as error:
             return f"{url}: {error}"
         except (ValueError, KeyError):
-            return f"{url} answers {answer.status_code}, without Airflow's {self.component}"
-        heartbeat = said.get(f"latest_{self.component}_heartbeat")
-        if said.get("status") != "healthy" or heartbeat is None:
-            return f"Airflow's {self.component} is not healthy: it says {said}"
+            return f"{url} answered {response.status_code}, without Airflow's {self.component}"
+        heartbeat = health.get(f"latest_{self.component}_heartbeat")
+        if health.get("status") != "healthy" or heartbeat is None:
+            return f"Airflow's {self.component} is not healthy: it reports {health}"
         if datetime.now(UTC) - datetime.fromisoformat(heartbeat) > HEARTBEAT_AGE_MAX:
-            return f"Airflow's {self.component} was last heard of at {heartbeat}"
+            return f"Airflow's {self.component} had its last heartbeat at {heartbeat}"
         return None
 
 
@@ -63,7 +63,7 @@ def dags_folder() -> Path:
 
 
 def airflow_version() -> str | None:
-    """The version of Airflow in its environment, None when there is none."""
+    """The version of Airflow in its environment; None if it is not installed."""
     for path in airflow_python().parents[1].glob("lib/python*/site-packages/apache_airflow-*.dist-info"):
         return path.name.removeprefix("apache_airflow-").removesuffix(".dist-info")
     return None

@@ -1,7 +1,7 @@
-"""The agent over HTTP: paths, parameters, status codes, error bodies. What they mean is `keeper`'s.
+"""The agent over HTTP: paths, parameters, status codes, error bodies. `keeper` does what is requested.
 
-Every answer is JSON but for logs; an error is `{"error": code, "message": …}`, with more fields where they
-help. Handlers are plain functions, so the web framework runs them in its threads; they may wait.
+Every response but a log is JSON; an error is `{"error": code, "message": …}`, with more fields where they
+help. Handlers are plain functions, which the web framework runs in its threads; they may wait.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from headrace.agent.errors import (
 from headrace.agent.folders import folder_size_bytes
 from headrace.agent.keeper import UNITS_MAX, Keeper
 from headrace.agent.kinds import Kinds, parse_configuration
-from headrace.agent.loads import Loads
+from headrace.agent.loads import LoadStore
 from headrace.agent.logs import LOG_LINES_MAX, log_tail
-from headrace.agent.report import Outcome, UnitReport
+from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.agent.tokens import is_authorized
 from headrace.site.errors import SiteError
 
@@ -43,20 +43,20 @@ BODY_MAX_BYTES: Final = 256 << 10
 WAIT_MAX_S: Final = 600.0
 LOG_LINES_DEFAULT: Final = 100
 ERROR_LOG_LINES: Final = 15
-# These name files and programs of the agent's own.
+# The agent's own files and programs have these names.
 RESERVED_NAMES: Final = ("agent", "supervisord")
 OPEN_PATHS: Final = ("/v1/health",)
 
 _NAME: Final = re.compile(NAME_PATTERN)
 
 
-def no(status: int, code: str, message: str, details: Mapping[str, Any] | None = None) -> JSONResponse:
+def refuse(status: int, code: str, message: str, details: Mapping[str, Any] | None = None) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": code, "message": message, **(details or {})}, status, headers)
 
 
-class OnlyWithToken:
-    """Lets nobody further who does not carry the token: not even to learn which paths there are."""
+class RequiresToken:
+    """Refuses requests without the token before any routing, so that they cannot probe for paths."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -66,14 +66,14 @@ class OnlyWithToken:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             header = dict(scope["headers"]).get(b"authorization")
             if not is_authorized(header, self._token):
-                message = "send `Authorization: Bearer TOKEN`; it lies in agent/token of the agent's home"
-                await no(401, "unauthorized", message)(scope, receive, send)
+                message = "send `Authorization: Bearer TOKEN`; it is in agent/token of the agent's home"
+                await refuse(401, "unauthorized", message)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
 async def read_body(request: Request) -> Any:
-    """The JSON of a request, None for an empty one."""
+    """Reads the JSON body of a request; None for an empty one. Raises `BadRequestError`."""
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
@@ -88,14 +88,14 @@ async def read_body(request: Request) -> Any:
 
 
 def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is no value of JSON")
+    raise ValueError(f"{word} is not a JSON value")
 
 
 def _unit_name(name: Annotated[str, Path()]) -> str:
     if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise BadRequestError(
-            f"{shortened(name)!r} is no name of a unit; one has at most {NAME_LENGTH_MAX} small letters, "
-            f"digits and hyphens, begins with a letter, and is not {' or '.join(RESERVED_NAMES)}"
+            f"{shortened(name)!r} is not a unit name: expected at most {NAME_LENGTH_MAX} small letters, "
+            f"digits and hyphens, a letter first, and not {' or '.join(RESERVED_NAMES)}"
         )
     return name
 
@@ -107,14 +107,15 @@ WaitS = Annotated[float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False)]
 
 def create_app(
     keeper: Keeper,
-    loads: Loads,
+    loads: LoadStore,
     token: str,
     kinds: Kinds,
     about: Mapping[str, Any],
     end: Callable[[], None],
 ) -> ASGIApp:
-    """The web application of one keeper, and of its home's loads. `about` is what `/v1/version` says; `end`
-    ends the process.
+    """The web application of one keeper and its home's loads.
+
+    `about` are the fields of `/v1/version`; `end` ends the process.
     """
     app = FastAPI(title="headrace agent", openapi_url=None, docs_url=None, redoc_url=None)
     _add_error_handlers(app)
@@ -122,43 +123,42 @@ def create_app(
     _add_units(app, keeper, kinds)
     _add_rolling(app, keeper)
     _add_loads(app, loads)
-    return OnlyWithToken(app, token)
+    return RequiresToken(app, token)
 
 
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(AgentError)
     async def refused(_: Request, error: AgentError) -> Response:
-        return no(error.status, error.code, str(error), error.details)
+        return refuse(error.status, error.code, str(error), error.details)
 
     @app.exception_handler(SiteError)
     async def failed(_: Request, error: SiteError) -> Response:
         logger.warning("a request failed: %s", error)
-        is_supervisor = isinstance(error, SupervisorError)
-        return no(
-            503 if is_supervisor else 500, "supervisor_failed" if is_supervisor else "host_failed", str(error)
-        )
+        if isinstance(error, SupervisorError):
+            return refuse(503, "supervisor_failed", str(error))
+        return refuse(500, "host_failed", str(error))
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"][1:]))
-        return no(422, "request_invalid", f"{where}: {shortened(repr(first['input']))}: {first['msg']}")
+        field = ".".join(map(str, first["loc"][1:]))
+        return refuse(422, "request_invalid", f"{field}: {shortened(repr(first['input']))}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
     async def not_served(request: Request, error: HTTPException) -> Response:
         code = {404: "path_unknown", 405: "method_not_allowed"}.get(error.status_code, "request_invalid")
-        asked = f"{request.method} {shortened(request.url.path)}"
-        said = f"{asked}: {error.detail}; docs/agent.md lists what is served"
-        return no(error.status_code, code, said)
+        requested = f"{request.method} {shortened(request.url.path)}"
+        message = f"{requested}: {error.detail}; docs/agent.md lists what is served"
+        return refuse(error.status_code, code, message)
 
     @app.exception_handler(OSError)
     async def disk_failed(_: Request, error: OSError) -> Response:
         logger.error("a request failed: %s", error)
-        return no(500, "host_failed", f"the host fails: {error}")
+        return refuse(500, "host_failed", f"a file or process of the host failed: {error}")
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> Response:
-        return no(500, "agent_broken", f"{type(error).__name__} in the agent; its log has more")
+        return refuse(500, "agent_broken", f"{type(error).__name__} in the agent; see its log")
 
 
 def _add_agent(
@@ -190,7 +190,7 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
     def list_units(
         name: Annotated[list[str] | None, Query(max_length=UNITS_MAX)] = None, drift: bool = True
     ) -> dict[str, Any]:
-        return {"units": [each.to_json() for each in keeper.reports(name, with_drift=drift)]}
+        return {"units": [report.to_json() for report in keeper.reports(name, with_drift=drift)]}
 
     @app.get("/v1/units/{name}")
     def get_unit(name: UnitName, wait_s: WaitS = 0.0) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})
         report = _waited(keeper, name, wait_s, {"outcome": outcome})
-        status = 201 if outcome is Outcome.CREATED else 200
+        status = 201 if outcome is ChangeOutcome.CREATED else 200
         return JSONResponse({"outcome": outcome, "unit": report.to_json()}, status)
 
     @app.delete("/v1/units/{name}")
@@ -235,16 +235,16 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
 
 
 def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | None = None) -> UnitReport:
-    """How the unit is after a wait. Raises `NotReadyError` when one was asked for and it was in vain."""
+    """Reports the unit after a wait of at most `wait_s`. Raises `NotReadyError` if it is not ready then."""
     if not wait_s:
-        # Drift was just taken away.
+        # The change has just removed any drift.
         return keeper.reports([name], with_drift=False)[0]
     report = keeper.wait_ready(name, wait_s)
     if report.is_ready:
         return report
-    ended = f"supervisord has given up ({report.note})" if report.has_failed else f"not within {wait_s:g} s"
+    cause = f"supervisord has given up ({report.note})" if report.has_failed else f"not within {wait_s:g} s"
     raise NotReadyError(
-        f"unit {name} is not ready, {ended}: {report.problem}; see its log, {report.log}",
+        f"unit {name} is not ready, {cause}: {report.problem}; see its log, {report.log}",
         {
             **(more or {}),
             "unit": report.to_json(),
@@ -270,7 +270,7 @@ def _add_rolling(app: FastAPI, keeper: Keeper) -> None:
         return {"outcome": "restarted", "units": done}
 
 
-def _add_loads(app: FastAPI, loads: Loads) -> None:
+def _add_loads(app: FastAPI, loads: LoadStore) -> None:
     @app.get("/v1/loads")
     def list_loads() -> dict[str, Any]:
         return {"loads": {topic: loads.load(topic) for topic in loads.topics()}}
@@ -284,7 +284,7 @@ def _add_loads(app: FastAPI, loads: Loads) -> None:
         outcome = loads.put(topic, body, dry_run=dry_run)
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})
-        status = 201 if outcome is Outcome.CREATED else 200
+        status = 201 if outcome is ChangeOutcome.CREATED else 200
         return JSONResponse({"outcome": outcome, "topic": topic, "load": loads.load(topic)}, status)
 
     @app.delete("/v1/loads/{topic}")

@@ -1,7 +1,7 @@
-"""Talks to the agent of a host.
+"""The client of a host's agent.
 
-Owns the requests and the reading of answers, for `headrace up` and its like, and for whoever provisions
-hosts. One client may be used by several threads.
+Owns the requests and the reading of responses, for the commands of `headrace` and for programs that provision
+hosts. Several threads may share a client.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from urllib.parse import quote
 import httpx
 
 from headrace.agent.errors import AgentRefusedError, AgentUnreachableError, Conflict
-from headrace.agent.report import Outcome, UnitReport
+from headrace.agent.report import ChangeOutcome, UnitReport
 
 CONNECT_TIMEOUT_S: Final = 10.0
-# Longer than the slowest answer without a wait: somebody else changes the unit, which then ends slowly.
+# Longer than the slowest response without a wait: after another change of a unit that stops slowly.
 REQUEST_TIMEOUT_S: Final = 100.0
 
 
 class Put(NamedTuple):
-    """What a PUT has done; `unit` is None for a dry run."""
+    """The response to a PUT; `unit` is None for a dry run."""
 
-    outcome: Outcome
+    outcome: ChangeOutcome
     unit: UnitReport | None
 
 
 class DataFolder(NamedTuple):
-    """Where a unit keeps its data, None for one that keeps none; and how much there is."""
+    """The folder of a unit's data, None if it keeps none, and the size of the data."""
 
     directory: str | None
     size_bytes: int
 
 
 class AgentClient:
-    """One agent. Raises `AgentUnreachableError`, and `AgentRefusedError` for what it says no to.
+    """One agent. Raises `AgentUnreachableError`, and `AgentRefusedError` if it refuses a request.
 
-    `tls` is an SSL context for an https URL: `pinned(certificate)` trusts that one alone, None the machine's
-    authorities.
+    `tls` is an SSL context for an https URL: `pinned(certificate)` trusts that certificate alone, None the
+    machine's authorities.
     """
 
     def __init__(self, url: str, token: str, *, tls: ssl.SSLContext | None = None) -> None:
@@ -51,7 +51,7 @@ class AgentClient:
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            # Making a context costs as much as a hundred requests.
+            # Creating a context takes as long as a hundred requests.
             verify=tls or not is_plain,
             trust_env=False,
         )
@@ -68,115 +68,110 @@ class AgentClient:
         self.close()
 
     def health(self) -> dict[str, Any]:
-        return self._ask("GET", "/v1/health")
+        return self._json("GET", "/v1/health")
 
     def version(self) -> dict[str, Any]:
-        return self._ask("GET", "/v1/version")
+        return self._json("GET", "/v1/version")
 
     def units(self, names: Sequence[str] | None = None, *, with_drift: bool = True) -> list[UnitReport]:
-        """How the named units (default: all) are."""
+        """Reports the named units (default: all)."""
         params: dict[str, Any] = {"drift": with_drift}
         if names is not None:
             if not names:
                 return []
             params["name"] = list(names)
-        return [_report(each) for each in self._ask("GET", "/v1/units", params=params)["units"]]
+        return [_report(row) for row in self._json("GET", "/v1/units", params=params)["units"]]
 
     def unit(self, name: str, *, wait_s: float = 0.0) -> UnitReport:
-        """How a unit is; with `wait_s`, once it is ready. Refused with `not_ready` when it never is."""
-        return _report(self._ask("GET", _unit(name), params={"wait_s": wait_s}, wait_s=wait_s))
+        """Reports a unit; with `wait_s`, once it is ready. Refused with `not_ready` after that time."""
+        return _report(self._json("GET", _unit(name), params={"wait_s": wait_s}, wait_s=wait_s))
 
     def put(
         self, name: str, configuration: Mapping[str, Any], *, wait_s: float = 0.0, dry_run: bool = False
     ) -> Put:
-        """Makes the host have the unit, told this."""
+        """Makes the host run the unit with this configuration."""
         params = {"wait_s": wait_s, "dry_run": dry_run}
-        said = self._ask("PUT", _unit(name), params=params, wait_s=wait_s, json=dict(configuration))
-        return Put(Outcome(said["outcome"]), None if dry_run else _report(said["unit"]))
+        response = self._json("PUT", _unit(name), params=params, wait_s=wait_s, json=dict(configuration))
+        return Put(ChangeOutcome(response["outcome"]), None if dry_run else _report(response["unit"]))
 
     def delete(self, name: str) -> bool:
-        """Stops and forgets a unit; False when there is none of this name."""
-        try:
-            self._ask("DELETE", _unit(name))
-        except AgentRefusedError as error:
-            if error.code == "unit_unknown":
-                return False
-            raise
-        return True
+        """Stops and forgets a unit; False if there is none of this name."""
+        return self._delete(_unit(name), unknown="unit_unknown")
 
     def restart(self, name: str, *, wait_s: float = 0.0) -> UnitReport:
-        """Restarts one unit as it is defined now."""
-        said = self._ask("POST", f"{_unit(name)}/restart", params={"wait_s": wait_s}, wait_s=wait_s)
-        return _report(said["unit"])
+        """Restarts one unit by its present definition."""
+        response = self._json("POST", f"{_unit(name)}/restart", params={"wait_s": wait_s}, wait_s=wait_s)
+        return _report(response["unit"])
 
     def roll(self, names: Sequence[str], *, wait_s: float = 60.0) -> list[UnitReport]:
-        """Restarts units one after another, each once the one before is ready again, `wait_s` at most."""
-        said = self._ask(
+        """Restarts units one after another, each once the one before is ready again, within `wait_s`."""
+        response = self._json(
             "POST",
             "/v1/restart",
             params={"wait_s": wait_s},
             json={"units": list(names)},
             wait_s=(wait_s + REQUEST_TIMEOUT_S) * len(names),
         )
-        return [_report(each) for each in said["units"]]
+        return [_report(row) for row in response["units"]]
 
     def log(self, name: str, *, lines: int = 100) -> str:
         """The last lines of a unit's log."""
         return self._request("GET", f"{_unit(name)}/log", params={"lines": lines}).text
 
     def data(self, name: str) -> DataFolder:
-        """The unit's folder of data, and what it holds on disk."""
-        said = self._ask("GET", f"{_unit(name)}/data")
-        return DataFolder(said["directory"], int(said["size_bytes"]))
+        """The folder of a unit's data, and its size on disk."""
+        response = self._json("GET", f"{_unit(name)}/data")
+        return DataFolder(response["directory"], int(response["size_bytes"]))
 
     def load(self, topic: str) -> dict[str, Any]:
-        """How this host's Airflow loads the topic. Refused with `load_unknown` when it does not."""
-        return dict(self._ask("GET", _load(topic))["load"])
+        """How this host's Airflow loads the topic. Refused with `load_unknown` if it does not."""
+        return dict(self._json("GET", _load(topic))["load"])
 
-    def put_load(self, topic: str, said: Mapping[str, Any], *, dry_run: bool = False) -> Outcome:
-        """Lets this host's Airflow load the topic so."""
-        answer = self._ask("PUT", _load(topic), params={"dry_run": dry_run}, json=dict(said))
-        return Outcome(answer["outcome"])
+    def put_load(self, topic: str, load: Mapping[str, Any], *, dry_run: bool = False) -> ChangeOutcome:
+        """Makes this host's Airflow load the topic."""
+        response = self._json("PUT", _load(topic), params={"dry_run": dry_run}, json=dict(load))
+        return ChangeOutcome(response["outcome"])
 
     def delete_load(self, topic: str) -> bool:
-        """The topic is not loaded any more; False when it was not."""
+        """Makes this host's Airflow stop loading the topic; False if it was not loaded."""
+        return self._delete(_load(topic), unknown="load_unknown")
+
+    def shut_down(self) -> None:
+        """Ends supervisord and the agent. Refused with `units_left` while there are units."""
+        self._json("POST", "/v1/shutdown")
+
+    def _delete(self, path: str, *, unknown: str) -> bool:
         try:
-            self._ask("DELETE", _load(topic))
+            self._json("DELETE", path)
         except AgentRefusedError as error:
-            if error.code == "load_unknown":
+            if error.code == unknown:
                 return False
             raise
         return True
 
-    def shut_down(self) -> None:
-        """Ends supervisord and the agent. Refused with `units_left` while there are units."""
-        self._ask("POST", "/v1/shutdown")
-
-    def _ask(self, method: str, path: str, *, wait_s: float = 0.0, **options: Any) -> dict[str, Any]:
-        answer = self._request(method, path, wait_s=wait_s, **options)
+    def _json(self, method: str, path: str, *, wait_s: float = 0.0, **options: Any) -> dict[str, Any]:
+        response = self._request(method, path, wait_s=wait_s, **options)
         try:
-            said = answer.json()
+            data = response.json()
         except ValueError:
-            said = None
-        if not isinstance(said, dict):
-            raise AgentUnreachableError(
-                f"what answers at {self.url} is no agent: it says {answer.text[:80]!r}"
-            )
-        return said
+            data = None
+        if not isinstance(data, dict):
+            raise AgentUnreachableError(f"not an agent at {self.url}: it answered {response.text[:80]!r}")
+        return data
 
     def _request(self, method: str, path: str, *, wait_s: float = 0.0, **options: Any) -> httpx.Response:
         timeout = httpx.Timeout(REQUEST_TIMEOUT_S + wait_s, connect=CONNECT_TIMEOUT_S)
         try:
-            answer = self._http.request(method, path, timeout=timeout, **options)
+            response = self._http.request(method, path, timeout=timeout, **options)
         except httpx.HTTPError as error:
             raise AgentUnreachableError(f"the agent at {self.url} does not answer: {error}") from error
-        if answer.is_error:
-            raise _refusal(answer, self.url)
-        return answer
+        if response.is_error:
+            raise _refusal(response, self.url)
+        return response
 
 
 def pinned(certificate: Path) -> ssl.SSLContext:
-    """Trusts this one certificate, whatever name it has: for who can read it where the agent reads it."""
+    """Trusts this one certificate, whatever its name: for clients that read the agent's own file."""
     context = ssl.create_default_context(cafile=str(certificate))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = False
@@ -184,8 +179,8 @@ def pinned(certificate: Path) -> ssl.SSLContext:
 
 
 def conflicts_in(error: AgentRefusedError) -> list[Conflict]:
-    """What a refused PUT could not have; empty when it was refused for another reason."""
-    return [Conflict(**each) for each in error.details.get("conflicts", [])]
+    """The conflicts for which a PUT was refused; empty for another error."""
+    return [Conflict(**row) for row in error.details.get("conflicts", [])]
 
 
 def _unit(name: str) -> str:
@@ -196,20 +191,20 @@ def _load(topic: str) -> str:
     return f"/v1/loads/{quote(topic, safe='')}"
 
 
-def _report(said: Mapping[str, Any]) -> UnitReport:
+def _report(data: Mapping[str, Any]) -> UnitReport:
     try:
-        return UnitReport.from_json(said)
+        return UnitReport.from_json(data)
     except (KeyError, TypeError, ValueError) as error:
         raise AgentUnreachableError(
             f"the agent is of another version: its report of a unit lacks {error}"
         ) from error
 
 
-def _refusal(answer: httpx.Response, url: str) -> AgentRefusedError:
+def _refusal(response: httpx.Response, url: str) -> AgentRefusedError:
     try:
-        said = answer.json()
-        code, message = str(said["error"]), str(said["message"])
+        data = response.json()
+        code, message = str(data["error"]), str(data["message"])
     except (ValueError, KeyError, TypeError):
-        said, code = {}, "unknown"
-        message = f"what answers at {url} is no agent: {answer.status_code}, {answer.text[:80]!r}"
-    return AgentRefusedError(message, answer.status_code, code, said)
+        data, code = {}, "unknown"
+        message = f"not an agent at {url}: it answered {response.status_code}, {response.text[:80]!r}"
+    return AgentRefusedError(message, response.status_code, code, data)

@@ -1,11 +1,10 @@
-"""What a unit may be told: one typed configuration a kind.
+"""The configuration of a unit: one typed model for each kind.
 
-Owns the fields of every kind, their defaults and what they may hold. Touches nothing of the host: what a
-configuration becomes there is `kinds`'.
+Owns the fields of every kind, their defaults and their valid values. Knows nothing of the host: `kinds` makes
+a process of a configuration.
 
-Whatever is written here reaches command lines and configuration files of other programs. So no text holds a
-control character (a new line could begin a setting of its own), and none begins with `-` (it could pass for
-an option).
+These values reach command lines and configuration files of other programs. So no text holds a control
+character (a new line could start another setting), and none begins with `-` (it could pass for an option).
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _check_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"not a regular expression: {error}") from None
     return text
 
 
@@ -90,7 +89,7 @@ HostPort = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 HostName = Annotated[str, StringConstraints(pattern=f"^{_HOST}$")]
 Text = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_PLAIN)]
-# A URL that may hold a password: whoever shows a configuration to people leaves it out.
+# A URL that may hold a password: never shown to people.
 Secret = Annotated[Text, Field(json_schema_extra={"format": "password"})]
 Pattern = Annotated[Text, AfterValidator(_check_pattern)]
 Url = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")]
@@ -104,26 +103,31 @@ HostPorts = Annotated[tuple[HostPort, ...], Field(min_length=1, max_length=LIST_
 
 
 def _loopback(port: int) -> Any:
-    # A text, so that the JSON schema has it as it would be written.
+    # A string, so that the JSON schema shows the default as a user would write it.
     return Field(default=f"127.0.0.1:{port}", validate_default=True)
 
 
 class Configuration(BaseModel):
-    """What all kinds have.
+    """The fields that all kinds have.
 
-    `requires` names units that must be ready before this one is first started: `headrace up` and an agent
-    that starts its units again go by it. After a crash a unit comes back alone and waits for them by itself.
+    `requires` names units that must be ready before this one is first started, by `headrace up` or by an
+    agent that restarts its units. After a crash a unit comes back alone and waits for them by itself.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # The title in the served JSON schema is the kind's name alone.
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        model_title_generator=lambda model: model.__name__.removesuffix("Configuration"),
+    )
 
     kind: str
     datacenter: DatacenterName
     requires: Annotated[tuple[UnitName, ...], Field(max_length=LIST_LENGTH_MAX)] = ()
 
 
-class ZooKeeper(Configuration):
-    """One ZooKeeper server. `data_dir` None: below the agent's home, by the unit's name."""
+class ZooKeeperConfiguration(Configuration):
+    """One ZooKeeper server. `data_dir` is by default a folder below the agent's home, named like the unit."""
 
     kind: Literal["zookeeper"] = "zookeeper"
     listen: HostPort = _loopback(ZOOKEEPER_PORT)
@@ -131,9 +135,9 @@ class ZooKeeper(Configuration):
     heap_mib_max: Annotated[int, Field(ge=HEAP_MIB_MIN, le=HEAP_MIB_MAX)] = 128
 
 
-class Broker(Configuration):
-    """One broker. `front_listen` is where a TCP balancer connects to, `front_advertise` the balancer's own
-    address; `settings` go by Kafka's names.
+class BrokerConfiguration(Configuration):
+    """One broker. `front_listen` is the listener that a TCP balancer connects to, `front_advertise` the
+    balancer's own address; `settings` have Kafka's names.
     """
 
     kind: Literal["broker"] = "broker"
@@ -147,15 +151,15 @@ class Broker(Configuration):
     settings: Annotated[Mapping[SettingName, SettingValue], Field(max_length=LIST_LENGTH_MAX)] = {}
 
     @model_validator(mode="after")
-    def _front_is_whole(self) -> Self:
+    def _check_front(self) -> Self:
         if (self.front_listen is None) != (self.front_advertise is None):
             raise ValueError("front_listen and front_advertise go together: give both, or neither")
         return self
 
 
-class Balancer(Configuration):
-    """One address for producers, before all brokers of a datacenter. `status` is its page, `statistics` is
-    HAProxy's own; `engine` auto: HAProxy where it is installed.
+class BalancerConfiguration(Configuration):
+    """One address for producers, before all brokers of a datacenter. `status` is the address of its status
+    page, `statistics` that of HAProxy's own; engine `auto` is HAProxy where it is installed.
     """
 
     kind: Literal["balancer"] = "balancer"
@@ -168,7 +172,7 @@ class Balancer(Configuration):
     data_dir: Directory | None = None
 
 
-class Registry(Configuration):
+class RegistryConfiguration(Configuration):
     """One schema registry; it keeps everything in ZooKeeper."""
 
     kind: Literal["registry"] = "registry"
@@ -176,8 +180,8 @@ class Registry(Configuration):
     listen: HostPort = _loopback(REGISTRY_PORT)
 
 
-class Mirror(Configuration):
-    """Copies one datacenter's topics into another's brokers. `status` is where it answers how far it is."""
+class MirrorConfiguration(Configuration):
+    """Copies one datacenter's topics into another's brokers. `status` is the address of its status page."""
 
     kind: Literal["mirror"] = "mirror"
     source: DatacenterName
@@ -190,9 +194,9 @@ class Mirror(Configuration):
     exclude: Pattern | None = None
 
 
-class Auditor(Configuration):
+class AuditorConfiguration(Configuration):
     """Counts a datacenter's logs. `registry_urls`: its own first, then those of mirrored datacenters;
-    `store`, an SQLAlchemy URL, folds all that is said into a store.
+    with `store`, an SQLAlchemy URL, it folds all reports of counts into that audit store.
     """
 
     kind: Literal["auditor"] = "auditor"
@@ -204,8 +208,8 @@ class Auditor(Configuration):
     keep_days: Annotated[float, Field(gt=0, le=36_500)] | None = None
 
 
-class Hdfs(Configuration):
-    """NameNode and DataNode in one JVM. Port by port what Hadoop calls them."""
+class HdfsConfiguration(Configuration):
+    """NameNode and DataNode in one JVM. The ports have Hadoop's names."""
 
     kind: Literal["hdfs"] = "hdfs"
     host: HostName = "127.0.0.1"
@@ -218,11 +222,11 @@ class Hdfs(Configuration):
     settings: Annotated[Mapping[SettingName, SettingValue], Field(max_length=LIST_LENGTH_MAX)] = {}
 
 
-class Airflow(Configuration):
+class AirflowConfiguration(Configuration):
     """One component of Airflow; those of one installation share `home`, and `listen` is its api-server's.
 
-    `connections` (the api-server's alone): id → Airflow's JSON form of a connection. `python`: the
-    interpreter of Airflow's environment, None for the host's own.
+    `connections` (for the api-server only): id → Airflow's JSON form of a connection. `python`: the
+    interpreter of Airflow's environment, by default the host's.
     """
 
     kind: Literal["airflow"] = "airflow"
@@ -235,7 +239,7 @@ class Airflow(Configuration):
     connections: Annotated[Mapping[str, Mapping[str, Any]], Field(max_length=LIST_LENGTH_MAX)] = {}
 
     @model_validator(mode="after")
-    def _connections_are_the_api_servers(self) -> Self:
+    def _check_connections(self) -> Self:
         if self.connections and self.component != "api-server":
-            raise ValueError("connections are set up by the api-server alone: give them to that unit")
+            raise ValueError("connections are set up by the api-server alone: configure them there")
         return self

@@ -1,7 +1,6 @@
-"""What a unit cannot have: an address or a folder that another holds, a place in the order that there is not.
+"""What a unit conflicts with: addresses and folders that others hold, requirements that form a circle.
 
-Owns these questions. Looks at the other units of the host and at the machine's listening sockets; changes
-nothing.
+Looks at the other units of the host and at the machine's listening sockets; changes nothing.
 """
 
 from __future__ import annotations
@@ -25,34 +24,33 @@ from headrace.site.errors import SiteError
 def conflicts_of(
     unit: Unit, others: Iterable[Unit], *, held: Collection[Address], home: Path | None
 ) -> list[Conflict]:
-    """What the unit cannot have. `held`: addresses that its own running process has already; `home`: its own,
-    None to have no patience with processes of an earlier life either.
+    """The addresses and folders of the unit that others hold.
 
-    Raises `AddressNotHereError` for an address that this machine does not have.
+    `held`: addresses that its own running process holds. `home`: its home, by which its own processes of an
+    earlier start are recognised; with None they are conflicts, too. Raises `AddressNotHereError` for an
+    address that this machine does not have.
     """
     others = list(others)
     return [*_between_units(unit, others), *_with_the_machine(unit, others, held, home)]
 
 
 def with_local_requirements(units: Sequence[Unit]) -> list[Unit]:
-    """The units with those requirements alone that are units of this host."""
-    there = {unit.name for unit in units}
-    return [replace(unit, requires=tuple(each for each in unit.requires if each in there)) for unit in units]
+    """The same units without requirements that are not among them."""
+    local = {unit.name for unit in units}
+    return [replace(unit, requires=tuple(name for name in unit.requires if name in local)) for unit in units]
 
 
 def check_order(unit: Unit, others: Sequence[Unit]) -> None:
-    """Raises `ConfigurationError` when the unit would close a circle of requirements."""
+    """Raises `ConfigurationError` if the unit would close a circle of requirements."""
     try:
         levels(with_local_requirements([*others, unit]))
     except SiteError as error:
         requires = ", ".join(unit.requires)
-        raise ConfigurationError(
-            unit.name, [FieldProblem("requires", requires, f"cannot be: {error}")]
-        ) from error
+        raise ConfigurationError(unit.name, [FieldProblem("requires", requires, str(error))]) from error
 
 
 def _between_units(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
-    """Pure: what another unit of this host was promised, whether it runs or not."""
+    """What other units of this host are configured with, whether they run or not. Pure."""
     for other in others:
         for address in unit.listens:
             if address in other.listens:
@@ -64,16 +62,16 @@ def _between_units(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
 def _with_the_machine(
     unit: Unit, others: Iterable[Unit], held: Collection[Address], home: Path | None
 ) -> Iterable[Conflict]:
-    promised = {address for other in others for address in other.listens}
+    of_others = {address for other in others for address in other.listens}
     for address in unit.listens:
-        if address in held or address in promised or not _is_taken(unit, address):
+        if address in held or address in of_others or not _is_taken(unit, address):
             continue
         holder = holder_of(address)
         if holder is not None and holder.home == str(home) and holder.unit == unit.name:
-            # Its own process, of an earlier life; it ends before the new one starts.
+            # The unit's own process of an earlier start: it ends before the new one starts.
             continue
-        ours = holder.unit if holder is not None and holder.home == str(home) else None
-        yield Conflict(str(address), unit.name, str(holder or "a process that cannot be seen"), ours)
+        held_by_unit = holder.unit if holder is not None and holder.home == str(home) else None
+        yield Conflict(str(address), unit.name, str(holder or "another user's process"), held_by_unit)
 
 
 def _is_taken(unit: Unit, address: Address) -> bool:

@@ -1,6 +1,6 @@
-"""What the host should run, on disk: one file a unit, written so that a crash leaves the old one or the new.
+"""What the host should run, on disk: one file for each unit, which a crash leaves either old or new.
 
-Owns `<home>/agent/units/<name>.json`. What it means to have a unit is `keeper`'s.
+Owns `<home>/agent/units/<name>.json`. How the host is brought there is `keeper`'s.
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ from headrace.agent.folders import NEW, remove_durably, write_durably
 FORMAT: Final = 1
 
 
-class Entry(NamedTuple):
-    """A unit as it was put. `is_applied` False: the host had not been brought to it when this was written."""
+class DesiredUnit(NamedTuple):
+    """A unit as it was last put. `is_applied` is False until the host runs it so."""
 
     configuration: Configuration
     is_applied: bool
 
 
 class DesiredState:
-    """The files of one home. `parse`: (unit, JSON data) → configuration, raising `BadRequestError`."""
+    """The files of one home. `parse`: (unit, JSON data) → configuration; it raises `BadRequestError`."""
 
     def __init__(self, directory: Path, parse: Callable[[str, object], Configuration]) -> None:
         self.directory = directory
         self._parse = parse
 
-    def load(self) -> dict[str, Entry]:
-        """Everything that was put. Raises `AgentStateError` for a file that cannot be read."""
+    def load(self) -> dict[str, DesiredUnit]:
+        """Reads all units. Raises `AgentStateError` for a file that cannot be read."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for unfinished in self.directory.glob(f"*{NEW}"):
             unfinished.unlink()
         return {name: self.read(name) for name in unit_names(self.directory)}
 
-    def read(self, name: str) -> Entry:
-        """One unit. Raises `AgentStateError`."""
+    def read(self, name: str) -> DesiredUnit:
+        """Reads one unit. Raises `AgentStateError`."""
         path = self.directory / f"{name}.json"
         try:
-            said: dict[str, Any] = json.loads(path.read_bytes())
-            if said["format"] != FORMAT:
-                raise ValueError(f"it has format {said['format']}, and this agent knows {FORMAT}")
-            return Entry(self._parse(name, said["configuration"]), bool(said["is_applied"]))
+            data: dict[str, Any] = json.loads(path.read_bytes())
+            if data["format"] != FORMAT:
+                raise ValueError(f"it has format {data['format']}, and this agent knows {FORMAT}")
+            return DesiredUnit(self._parse(name, data["configuration"]), bool(data["is_applied"]))
         except (OSError, ValueError, KeyError, TypeError, BadRequestError) as error:
             raise AgentStateError(
                 f"the agent cannot read {path}: {error}. Mend the file, or delete it and put the unit again"
             ) from error
 
-    def write(self, name: str, entry: Entry, *, is_durable: bool = True) -> None:
-        """Durable once it returns, if that is asked for; whole at any time."""
-        said = {
+    def write(self, name: str, desired: DesiredUnit, *, is_durable: bool = True) -> None:
+        """Writes one unit: a crash leaves the old file or the new one, after `is_durable` the new one."""
+        data = {
             "format": FORMAT,
-            "is_applied": entry.is_applied,
-            "configuration": entry.configuration.model_dump(mode="json"),
+            "is_applied": desired.is_applied,
+            "configuration": desired.configuration.model_dump(mode="json"),
         }
-        # A database's URL may hold a password.
-        write_durably(self.directory / f"{name}.json", json.dumps(said, indent=1), is_durable=is_durable)
+        # Readable by its owner only: a database's URL may hold a password.
+        write_durably(self.directory / f"{name}.json", json.dumps(data, indent=1), is_durable=is_durable)
 
     def remove(self, name: str) -> None:
-        """Durable once it returns."""
+        """Removes one unit, durably; it need not exist."""
         remove_durably(self.directory / f"{name}.json")
 
 
 def unit_names(directory: Path) -> list[str]:
-    """The units that were put to the agent whose files lie here."""
+    """The names of the units in a folder of desired units."""
     return sorted(path.stem for path in directory.glob("*.json"))
 
 
 def forget_all(directory: Path) -> None:
-    """Every unit is let go of, without any agent: for who has stopped them all."""
+    """Forgets all units. Call it once all are stopped and no agent runs."""
     for path in directory.glob("*.json"):
         path.unlink()

@@ -1,7 +1,7 @@
-"""What can go wrong when a host's agent is asked for something.
+"""The errors of a host's agent.
 
-Owns the agent's error tree. Each error has the code and the HTTP status that a client sees; `details` are
-fields of the answer beside `error` and `message`.
+An `AgentError` has the code and the HTTP status that a client sees; `details` are fields of the response
+beside `error` and `message`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VALUE_SHOWN_MAX: Final = 120
 
 
 class AgentError(SiteError):
-    """Base of what the agent refuses."""
+    """Base of the errors by which the agent refuses a request."""
 
     code: ClassVar[str] = "failed"
     status: ClassVar[int] = 500
@@ -26,7 +26,7 @@ class AgentError(SiteError):
 
 
 class BadRequestError(AgentError):
-    """The request itself is wrong: its body, a parameter."""
+    """The request itself is wrong: its body or a parameter."""
 
     code = "request_invalid"
     status = 422
@@ -38,14 +38,14 @@ class BodyTooLongError(BadRequestError):
 
 
 class FieldProblem(NamedTuple):
-    """One field that is wrong: where, what it says, why that cannot be."""
+    """One field that is wrong: its name, its value, and what is wrong with that."""
 
     field: str
     value: str
-    reason: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {shortened(self.value)}: {self.reason}"
+        return f"{self.field}: {shortened(self.value)}: {self.message}"
 
 
 def shortened(text: str) -> str:
@@ -53,7 +53,7 @@ def shortened(text: str) -> str:
 
 
 class ConfigurationError(BadRequestError):
-    """A configuration that cannot be."""
+    """A configuration with wrong fields."""
 
     code = "configuration_invalid"
 
@@ -65,8 +65,8 @@ class ConfigurationError(BadRequestError):
     def details(self) -> Mapping[str, Any]:
         return {
             "fields": [
-                {"field": each.field, "value": shortened(each.value), "message": each.reason}
-                for each in self.problems
+                {"field": problem.field, "value": shortened(problem.value), "message": problem.message}
+                for problem in self.problems
             ]
         }
 
@@ -76,12 +76,14 @@ class UnitUnknownError(AgentError):
     status = 404
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        there = f"it has {', '.join(sorted(known))}" if known else "it has none; PUT one"
-        super().__init__(f"unit {shortened(name)} is not one of this host; {there}")
+        units = f"it has {', '.join(sorted(known))}" if known else "it has none; PUT one"
+        super().__init__(f"unit {shortened(name)} is not one of this host; {units}")
 
 
 class Conflict(NamedTuple):
-    """Something that a unit needs and another holds. `unit`: that other, when it is one of this host."""
+    """An address or folder that a unit needs and another process holds. `unit`: the holder, if it is a unit
+    of this host.
+    """
 
     what: str
     wanted_by: str
@@ -100,16 +102,16 @@ class ConflictError(AgentError):
 
     def __init__(self, conflicts: Sequence[Conflict]) -> None:
         self.conflicts = tuple(conflicts)
-        said = "; ".join(map(str, conflicts))
-        super().__init__(f"{said}. End that process, delete that unit, or give this one another")
+        taken = "; ".join(map(str, conflicts))
+        super().__init__(f"{taken}. End that process, delete that unit, or give this one another")
 
     @property
     def details(self) -> Mapping[str, Any]:
-        return {"conflicts": [each._asdict() for each in self.conflicts]}
+        return {"conflicts": [conflict._asdict() for conflict in self.conflicts]}
 
 
 class AddressNotHereError(BadRequestError):
-    """A unit should listen on an address that this machine does not have."""
+    """A unit is to listen on an address that this machine does not have."""
 
     code = "address_not_here"
 
@@ -120,21 +122,21 @@ class TooManyUnitsError(AgentError):
 
 
 class BusyError(AgentError):
-    """Another change of the same thing has not ended in time; ask again."""
+    """Another change of the same unit did not end in time; the request can be repeated."""
 
     code = "busy"
     status = 503
 
 
 class UnitsLeftError(AgentError):
-    """The agent is asked to end its work while it has units."""
+    """A shutdown was requested while the agent has units."""
 
     code = "units_left"
     status = 409
 
 
 class NotReadyError(AgentError):
-    """A unit is not ready within the wait that was asked for. What was changed stays changed."""
+    """A unit is not ready within the requested wait. What was changed stays changed."""
 
     code = "not_ready"
     status = 504
@@ -149,21 +151,21 @@ class NotReadyError(AgentError):
 
 
 class NotReadyBeforeError(NotReadyError):
-    """A rolling restart is refused: it would take a unit away while another is missing already."""
+    """A rolling restart is refused because a unit is not ready even before it."""
 
     status = 409
 
 
 class AgentStateError(SiteError):
-    """What the agent keeps on disk cannot be used; the message says which file."""
+    """A file of the agent cannot be used; the message names it."""
 
 
 class AgentUnreachableError(SiteError):
-    """No agent answers."""
+    """No agent responds."""
 
 
 class AgentRefusedError(SiteError):
-    """The agent said no. `code` is its error, `details` the whole answer."""
+    """The agent refused a request. `code` is its error, `details` the whole response."""
 
     def __init__(self, message: str, status: int, code: str, details: Mapping[str, Any]) -> None:
         self.status = status
@@ -173,20 +175,20 @@ class AgentRefusedError(SiteError):
 
 
 class AddressTakenError(SiteError):
-    """Somebody else listens on an address that a unit needs."""
+    """Another process listens on an address that a unit needs."""
 
 
 class UnitFailedError(SiteError):
-    """A unit did not become ready; carries the last lines of its log."""
+    """A unit did not become ready; has the last lines of its log."""
 
-    def __init__(self, unit: str, reason: str, log_tail: str, log_path: str) -> None:
+    def __init__(self, unit: str, problem: str, log_tail: str, log_path: str) -> None:
         self.unit = unit
-        self.reason = reason
+        self.problem = problem
         self.log_tail = log_tail
         self.log_path = log_path
         tail = f"\nlast lines of {log_path}:\n{log_tail}" if log_tail else f" (its log {log_path} is empty)"
-        super().__init__(f"unit {unit} is not ready: {reason}{tail}")
+        super().__init__(f"unit {unit} is not ready: {problem}{tail}")
 
 
 class SupervisorError(SiteError):
-    """supervisord could not be started or does not answer."""
+    """supervisord did not start or does not respond."""

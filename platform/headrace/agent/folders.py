@@ -1,11 +1,12 @@
 """Files and folders of this host: how much a folder holds, and files that a crash leaves whole.
 
-Owns the walk and the order of flushes. Pure hands: what is written, and where, is the callers'.
+Owns the walk and the order of flushes. What is written, and where, is the caller's.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,24 +14,31 @@ NEW: Final = ".new"
 
 
 def folder_size_bytes(folder: Path) -> int:
-    """What the files below hold, in bytes as they would be read; 0 for a folder that is not there.
+    """The sizes of all files below a folder, summed up; 0 for a folder that does not exist.
 
-    Files come and go meanwhile: it is a moment's view.
+    A snapshot: files may come and go meanwhile.
     """
     total = 0
-    for where, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                total += (Path(where) / name).lstat().st_size
+                total += (Path(parent) / name).lstat().st_size
             except FileNotFoundError:
                 continue
     return total
 
 
-def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:
-    """The old text or the new one, whatever happens; durable once it returns, if that is asked for.
+def write_files(files: Mapping[Path, str]) -> None:
+    """Writes files (path → text), and the folders that they need."""
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
-    Only this user reads it: it may hold a password.
+
+def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:
+    """Replaces a file, so that a crash leaves the old text or the new one; with `is_durable` fsynced.
+
+    Only this user can read it: it may hold a password.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_name(path.name + NEW)
@@ -45,7 +53,7 @@ def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:
 
 
 def remove_durably(path: Path) -> None:
-    """Gone once it returns; it need not be there."""
+    """Removes a file, which need not exist, and fsyncs its folder."""
     path.unlink(missing_ok=True)
     _flush(path.parent)
 

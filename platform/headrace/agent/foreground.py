@@ -1,12 +1,11 @@
 """`python -m headrace.agent.foreground KIND --datacenter east …`: one unit, in place of this process.
 
-For containers, and for whoever has a supervisor already. Owns the way from a command line to a unit's typed
-configuration; what that becomes on this host is `agent.kinds`', as for the agent's own units: same command,
-same files, same folders below `$HEADRACE_HOME`. Output goes where this process's goes, and signals reach the
-unit itself. `--health` asks the unit that was last started so in this home, in its own protocol, or else the
-home's agent.
+For containers and for machines with another supervisor. Owns the way from a command line to a unit's typed
+configuration; `agent.kinds` makes the process of it, as for the agent's own units: same command, same files,
+same folders below `$HEADRACE_HOME`. The unit inherits this process's output, and signals reach it directly.
+`--health` probes the unit that was last started so in this home, or else the home's agent.
 
-The options of a kind are the fields of its configuration (`GET /v1/kinds` of an agent shows them, too).
+The options of a kind are the fields of its configuration, as in `GET /v1/kinds` of an agent.
 """
 
 from __future__ import annotations
@@ -23,42 +22,38 @@ from typing import Any, Final, NoReturn, get_origin
 from pydantic.fields import FieldInfo
 
 from headrace.agent.configuration import NAME_PATTERN, Configuration
-from headrace.agent.kinds import (
-    KINDS,
-    Host,
-    Kinds,
-    parse_configuration,
-    unit_of,
-)
+from headrace.agent.folders import write_files
+from headrace.agent.host import Host
+from headrace.agent.kinds import KINDS, Kinds, parse_configuration, unit_of
 from headrace.agent.local import find_agent
-from headrace.agent.supervisor import Supervisor
 from headrace.site.errors import SiteError
 from headrace.site.variables import HOME_VARIABLE
 
 DATACENTER_VARIABLE: Final = "HEADRACE_DATACENTER"
 RECORD: Final = "foreground.json"
-"""What of a home runs in the foreground, for `--health`."""
-# `requires` is an order among an agent's units; `connections` are JSON, no thing for a command line.
+"""The file that records what runs in the foreground of a home, for `--health`."""
+# `requires` is an order among an agent's units; `connections` are JSON, unfit for a command line.
 _NOT_AN_OPTION: Final = ("kind", "datacenter", "requires", "connections")
 
 
 def parse(arguments: list[str], *, kinds: Kinds = KINDS) -> tuple[str, Configuration]:
-    """A command line as a unit: its name and its configuration. Raises `SiteError`; ends the process with a
-    usage line, as argparse does, for words that are no options.
+    """Reads a command line: the unit's name and its configuration.
+
+    Raises `SiteError` for wrong values. Like argparse, ends the process with a usage line for wrong options.
     """
     parser = argparse.ArgumentParser(
         prog="python -m headrace.agent.foreground", description="One unit, in place of this process."
     )
-    parser.add_argument("--health", action="store_true", help="alone: say how the unit is that runs so")
-    chosen = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    parser.add_argument("--health", action="store_true", help="alone: report the health of what runs here")
+    subparsers = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     for kind, (configuration, _) in kinds.items():
-        of_kind = chosen.add_parser(kind, help=_first_sentence(configuration))
+        of_kind = subparsers.add_parser(kind, help=_first_sentence(configuration))
         add = of_kind.add_argument
         add(
             "--name",
             type=_unit_name,
             default=kind,
-            help="by which its data lie in the home (default: %(default)s)",
+            help="names its folder of data (default: %(default)s)",
         )
         add(
             "--datacenter",
@@ -69,28 +64,27 @@ def parse(arguments: list[str], *, kinds: Kinds = KINDS) -> tuple[str, Configura
         for name, field in configuration.model_fields.items():
             if name not in _NOT_AN_OPTION:
                 _add_option(of_kind, name, field)
-    said = vars(parser.parse_args(arguments))
-    name = said.pop("name")
-    del said["health"]
-    return name, parse_configuration(
-        name, {key: value for key, value in said.items() if value is not None}, kinds
-    )
+    fields = vars(parser.parse_args(arguments))
+    name = fields.pop("name")
+    del fields["health"]
+    given = {field: value for field, value in fields.items() if value is not None}
+    return name, parse_configuration(name, given, kinds)
 
 
 def _add_option(parser: argparse.ArgumentParser, name: str, field: FieldInfo) -> None:
     flag, default = "--" + name.replace("_", "-"), field.default
-    kind_of_value = get_origin(field.annotation)
-    if kind_of_value is Mapping:
+    container = get_origin(field.annotation)
+    if container is Mapping:
         parser.add_argument(
             "--set",
             action=_Setting,
             dest=name,
             metavar="NAME=VALUE",
-            help="a setting by its own name; as often as needed",
+            help="a setting; may be repeated",
         )
         return
     shown = "" if field.is_required() or default is None else f"(default: {default})"
-    if kind_of_value is tuple:
+    if container is tuple:
         parser.add_argument(
             flag,
             type=lambda text: text.split(","),
@@ -104,18 +98,18 @@ def _add_option(parser: argparse.ArgumentParser, name: str, field: FieldInfo) ->
 
 def _unit_name(text: str) -> str:
     if not re.fullmatch(NAME_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no unit's name: expected {NAME_PATTERN}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a unit name: expected {NAME_PATTERN}")
     return text
 
 
 class _Setting(argparse.Action):
     def __call__(
-        self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, *_: Any
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, *_: Any
     ) -> None:
         name, equals, text = str(value).partition("=")
         if not equals:
-            parser.error(f"--set wants NAME=VALUE, not {value!r}")
-        setattr(into, self.dest, {**(getattr(into, self.dest) or {}), name: text})
+            parser.error(f"--set takes NAME=VALUE, not {value!r}")
+        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), name: text})
 
 
 def _first_sentence(configuration: type[Configuration]) -> str:
@@ -123,19 +117,19 @@ def _first_sentence(configuration: type[Configuration]) -> str:
 
 
 def run(name: str, configuration: Configuration, home: Path) -> NoReturn:
-    """Becomes the unit. Raises `SiteError` for what this host does not have."""
+    """Replaces this process by the unit's. Raises `SiteError` for what this host does not have."""
     unit = unit_of(name, configuration, Host.here(home))
     try:
-        Supervisor(home).write_files(unit)
+        write_files(unit.files)
         record = home / RECORD
         new = record.with_suffix(".new")
-        # A database's URL may hold a password.
+        # Readable by its owner only: a database's URL may hold a password.
         new.touch(mode=0o600)
         new.write_text(json.dumps({"name": name, "configuration": configuration.model_dump(mode="json")}))
         new.replace(record)
     except OSError as error:
         raise SiteError(
-            f"{error.filename} cannot be written ({error.strerror}); ${HOME_VARIABLE} has to name a "
+            f"{error.filename} cannot be written ({error.strerror}); set ${HOME_VARIABLE} to a "
             f"folder that user {os.getuid()} may write"
         ) from error
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **unit.environment, HOME_VARIABLE: str(home)}
@@ -148,15 +142,15 @@ def run(name: str, configuration: Configuration, home: Path) -> NoReturn:
 
 
 def problem(home: Path) -> str | None:
-    """What is wrong with the unit that was last started here in the foreground, or, where none was, with the
-    agent; None when it is ready.
+    """The problem of the unit that was last started here in the foreground, or, without one, of the agent;
+    None if it is ready.
     """
     try:
-        said = json.loads((home / RECORD).read_bytes())
+        record = json.loads((home / RECORD).read_bytes())
     except FileNotFoundError:
         return _problem_of_agent(home)
-    configuration = parse_configuration(said["name"], said["configuration"])
-    return unit_of(said["name"], configuration, Host.here(home)).probe.problem()
+    configuration = parse_configuration(record["name"], record["configuration"])
+    return unit_of(record["name"], configuration, Host.here(home)).probe.problem()
 
 
 def _problem_of_agent(home: Path) -> str | None:
@@ -169,13 +163,13 @@ def _problem_of_agent(home: Path) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Becomes the unit, or answers `--health`; the exit code, when it could not become one."""
+    """Runs the unit in place of this process, or reports `--health`; returns the exit code otherwise."""
     home = Path(os.environ.get(HOME_VARIABLE) or ".headrace").absolute()
     try:
         if arguments == ["--health"]:
-            trouble = problem(home)
-            print(trouble or "ready")
-            return 1 if trouble else 0
+            found = problem(home)
+            print(found or "ready")
+            return 1 if found else 0
         run(*parse(arguments), home)
     except SiteError as error:
         print(f"headrace: {error}", file=sys.stderr)

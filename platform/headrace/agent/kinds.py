@@ -1,41 +1,32 @@
-"""From (name, configuration, host) to the process: every kind's command, files, addresses, probe.
+"""The kinds of unit: from a name, a configuration and a host to the process.
 
-Owns the table `KINDS`, the one way in which a unit is defined. Pure: what of the machine matters is in
-`Host`. A further kind is a configuration, a function here, and a line in the table.
+Owns the table `KINDS`, the one way in which a unit is defined. Pure: what it needs to know of the machine is
+in `Host`. A further kind is a model in `configuration`, a function here, and a line in the table.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from headrace.agent.airflow_environment import (
-    HEARTBEATS,
-    AirflowProbe,
-    airflow_python,
-    airflow_version,
-    dags_folder,
-)
+from headrace.agent.airflow_environment import HEARTBEATS, AirflowProbe
 from headrace.agent.configuration import (
-    Airflow,
-    Auditor,
-    Balancer,
-    Broker,
+    AirflowConfiguration,
+    AuditorConfiguration,
+    BalancerConfiguration,
+    BrokerConfiguration,
     Configuration,
-    Hdfs,
-    Mirror,
-    Registry,
-    ZooKeeper,
+    HdfsConfiguration,
+    MirrorConfiguration,
+    RegistryConfiguration,
+    ZooKeeperConfiguration,
 )
 from headrace.agent.errors import ConfigurationError, FieldProblem
+from headrace.agent.host import Host
 from headrace.agent.probes import (
     BalancerProbe,
     BrokerProbe,
@@ -43,7 +34,7 @@ from headrace.agent.probes import (
     HttpProbe,
     ZooKeeperProbe,
 )
-from headrace.agent.unit import Unit, java, zookeeper_jars
+from headrace.agent.unit import Unit, UnitProcess
 from headrace.site.addresses import Address
 from headrace.site.errors import SiteError
 
@@ -62,66 +53,42 @@ appender.out.layout.pattern = %d %p %c{1}: %m%n
 """
 
 
-@dataclass(frozen=True)
-class Host:
-    """What a unit's process needs to know of its machine. `versions`: kind → version of its software."""
+def _module(python: str | Path, module: str, *arguments: str, **options: object) -> tuple[str, ...]:
+    """A command that runs a Python module with `--option VALUE` for each option, in the order given.
 
-    home: Path
-    python: str
-    java: str
-    zookeeper_jars: Path | None
-    airflow_python: Path
-    dags: Path
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def here(home: Path) -> Host:
-        """This machine, with `home` as the place for state, data and logs."""
-        home = home.absolute()
-        jars = zookeeper_jars(home)
-        try:
-            ours = version_of("headrace")
-        except PackageNotFoundError:
-            ours = "unknown"
-        versions = dict.fromkeys(("broker", "balancer", "registry", "mirror", "auditor"), ours)
-        versions["zookeeper"] = _version_of_jar(jars, "zookeeper")
-        versions["hdfs"] = _version_of_jar(home / "jars" / "hdfs", "hadoop-hdfs")
-        versions["airflow"] = airflow_version() or "unknown"
-        return Host(home, sys.executable, java(), jars, airflow_python(), dags_folder(), versions)
-
-    def log(self, name: str) -> Path:
-        return self.home / "logs" / f"{name}.log"
-
-    def module(self, name: str, *words: object) -> tuple[str, ...]:
-        """A command that runs a module of ours."""
-        return (self.python, "-m", name, *(str(word) for word in words))
+    None leaves an option out, a tuple is joined by commas, and a mapping repeats the option for each
+    `NAME=VALUE`: sorted, so that reordering settings does not restart the unit.
+    """
+    words = [str(python), "-m", module, *arguments]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            for setting in sorted(value.items()):
+                words += [flag, "=".join(setting)]
+        elif isinstance(value, tuple) and not isinstance(value, Address):
+            words += [flag, ",".join(map(str, value))]
+        elif value is not None:
+            words += [flag, str(value)]
+    return tuple(words)
 
 
-def _version_of_jar(folder: Path | None, name: str) -> str:
-    if folder is not None:
-        for path in folder.glob(f"{name}-[0-9]*.jar"):
-            return path.stem.removeprefix(f"{name}-")
-    return "unknown"
+def _given(*addresses: Address | None) -> tuple[Address, ...]:
+    return tuple(address for address in addresses if address is not None)
 
 
-def _in_order(settings: Mapping[str, str]) -> list[tuple[str, str]]:
-    """A mapping has no order: who says the same in another one must not restart the unit."""
-    return sorted(settings.items())
-
-
-def _zookeeper(name: str, said: ZooKeeper, host: Host) -> Unit:
+def _zookeeper(name: str, configuration: ZooKeeperConfiguration, host: Host) -> UnitProcess:
     if host.zookeeper_jars is None:
         raise SiteError(
-            f"unit {name} needs ZooKeeper's jars, and they are not here: PySpark brings them (run `make` or "
-            "pip install 'headrace[warehouse,fleet]'), or `python -m headrace.warehouse.jars zookeeper` "
-            f"fetches them alone into {host.home}"
+            f"unit {name} needs ZooKeeper's jars, which are not installed: run `make` or "
+            "`pip install 'headrace[warehouse,fleet]'` (PySpark has them), or fetch them alone into "
+            f"{host.home} by `python -m headrace.warehouse.jars zookeeper`"
         )
-    directory = said.data_dir or host.home / "data" / name
+    directory = configuration.data_dir or host.data(name)
     settings = {
         "tickTime": 2000,
         "dataDir": directory / "data",
-        "clientPortAddress": said.listen.host,
-        "clientPort": said.listen.port,
+        "clientPortAddress": configuration.listen.host,
+        "clientPort": configuration.listen.port,
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "srvr",
         # kB; the default of 64 MB is for ensembles with a disk of their own.
@@ -131,13 +98,10 @@ def _zookeeper(name: str, said: ZooKeeper, host: Host) -> Unit:
         "autopurge.purgeInterval": 12,
     }
     zoo_cfg, log4j = directory / "zoo.cfg", directory / "log4j2.properties"
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
+    return UnitProcess(
         command=(
             host.java,
-            *(ZOOKEEPER_HEAP_START, f"-Xmx{said.heap_mib_max}m"),
+            *(ZOOKEEPER_HEAP_START, f"-Xmx{configuration.heap_mib_max}m"),
             *SMALL_JVM,
             f"-Dlog4j2.configurationFile={log4j}",
             "-cp",
@@ -145,10 +109,8 @@ def _zookeeper(name: str, said: ZooKeeper, host: Host) -> Unit:
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(zoo_cfg),
         ),
-        listens=(said.listen,),
-        probe=ZooKeeperProbe(said.listen),
-        log_path=host.log(name),
-        requires=said.requires,
+        listens=(configuration.listen,),
+        probe=ZooKeeperProbe(configuration.listen),
         files={
             zoo_cfg: "".join(f"{key}={value}\n" for key, value in settings.items()),
             log4j: _LOG4J_TO_CONSOLE,
@@ -157,206 +119,183 @@ def _zookeeper(name: str, said: ZooKeeper, host: Host) -> Unit:
     )
 
 
-def _broker(name: str, said: Broker, host: Host) -> Unit:
-    directory = said.data_dir or host.home / "data" / name
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
-        command=host.module(
+def _broker(name: str, configuration: BrokerConfiguration, host: Host) -> UnitProcess:
+    directory = configuration.data_dir or host.data(name)
+    return UnitProcess(
+        command=_module(
+            host.python,
             "headrace.broker",
-            *("--broker-id", said.broker_id),
-            *("--datacenter", said.datacenter),
-            *("--listen", said.listen),
-            *_option("--advertise", said.advertise),
-            *_option("--front-listen", said.front_listen),
-            *_option("--front-advertise", said.front_advertise),
-            *("--zookeeper", said.zookeeper),
-            *("--data-dir", directory),
-            *(word for key, value in _in_order(said.settings) for word in ("--set", f"{key}={value}")),
+            broker_id=configuration.broker_id,
+            datacenter=configuration.datacenter,
+            listen=configuration.listen,
+            advertise=configuration.advertise,
+            front_listen=configuration.front_listen,
+            front_advertise=configuration.front_advertise,
+            zookeeper=configuration.zookeeper,
+            data_dir=directory,
+            set=configuration.settings,
         ),
-        listens=(said.listen, *([said.front_listen] if said.front_listen else [])),
-        probe=BrokerProbe(said.listen, said.broker_id),
-        log_path=host.log(name),
-        requires=said.requires,
+        listens=_given(configuration.listen, configuration.front_listen),
+        probe=BrokerProbe(configuration.listen, configuration.broker_id),
         data_dir=directory,
     )
 
 
-def _balancer(name: str, said: Balancer, host: Host) -> Unit:
-    directory = said.data_dir or host.home / "data" / name
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
-        command=host.module(
+def _balancer(name: str, configuration: BalancerConfiguration, host: Host) -> UnitProcess:
+    directory = configuration.data_dir or host.data(name)
+    return UnitProcess(
+        command=_module(
+            host.python,
             "headrace.balancer",
-            *("--listen", said.listen),
-            *("--zookeeper", said.zookeeper),
-            *("--directory", directory),
-            *("--status", said.status),
-            *_option("--statistics", said.statistics),
-            *("--engine", said.engine),
-            *("--connections-max", said.connections_max),
+            listen=configuration.listen,
+            zookeeper=configuration.zookeeper,
+            directory=directory,
+            status=configuration.status,
+            statistics=configuration.statistics,
+            engine=configuration.engine,
+            connections_max=configuration.connections_max,
         ),
-        listens=(said.listen, said.status, *([said.statistics] if said.statistics else [])),
-        probe=BalancerProbe(f"http://{said.status}/status"),
-        log_path=host.log(name),
-        requires=said.requires,
+        listens=_given(configuration.listen, configuration.status, configuration.statistics),
+        probe=BalancerProbe(f"http://{configuration.status}/status"),
         data_dir=directory,
     )
 
 
-def _registry(name: str, said: Registry, host: Host) -> Unit:
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
-        command=host.module("headrace.registry", "--listen", said.listen, "--zookeeper", said.zookeeper),
-        listens=(said.listen,),
-        probe=HttpProbe(f"http://{said.listen}/subjects"),
-        log_path=host.log(name),
-        requires=said.requires,
+def _registry(name: str, configuration: RegistryConfiguration, host: Host) -> UnitProcess:
+    return UnitProcess(
+        command=_module(
+            host.python, "headrace.registry", listen=configuration.listen, zookeeper=configuration.zookeeper
+        ),
+        listens=(configuration.listen,),
+        probe=HttpProbe(f"http://{configuration.listen}/subjects"),
     )
 
 
-def _mirror(name: str, said: Mirror, host: Host) -> Unit:
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
-        command=host.module(
+def _mirror(name: str, configuration: MirrorConfiguration, host: Host) -> UnitProcess:
+    return UnitProcess(
+        command=_module(
+            host.python,
             "headrace.mirror",
-            *("--source-datacenter", said.source),
-            *("--source-bootstrap", _together(said.source_bootstrap)),
-            *("--target-datacenter", said.datacenter),
-            *("--target-bootstrap", _together(said.target_bootstrap)),
-            *("--target-zookeeper", said.target_zookeeper),
-            *_option("--registry", said.registry_url),
-            *_option("--topics", said.topics),
-            *_option("--exclude", said.exclude),
-            *("--status", said.status),
+            source_datacenter=configuration.source,
+            source_bootstrap=configuration.source_bootstrap,
+            target_datacenter=configuration.datacenter,
+            target_bootstrap=configuration.target_bootstrap,
+            target_zookeeper=configuration.target_zookeeper,
+            registry=configuration.registry_url,
+            topics=configuration.topics,
+            exclude=configuration.exclude,
+            status=configuration.status,
         ),
-        listens=(said.status,),
-        probe=HttpProbe(f"http://{said.status}/status"),
-        log_path=host.log(name),
-        requires=said.requires,
+        listens=(configuration.status,),
+        probe=HttpProbe(f"http://{configuration.status}/status"),
     )
 
 
-def _auditor(name: str, said: Auditor, host: Host) -> Unit:
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
-        command=host.module(
+def _auditor(name: str, configuration: AuditorConfiguration, host: Host) -> UnitProcess:
+    return UnitProcess(
+        command=_module(
+            host.python,
             "headrace.audit",
-            *("--datacenter", said.datacenter),
-            *("--bootstrap", _together(said.bootstrap)),
-            *("--registry", ",".join(said.registry_urls)),
-            *("--status", said.status),
-            *_option("--mirrors-zookeeper", said.mirrors_zookeeper),
-            *_option("--store", said.store),
-            *_option("--keep-days", said.keep_days),
+            datacenter=configuration.datacenter,
+            bootstrap=configuration.bootstrap,
+            registry=configuration.registry_urls,
+            status=configuration.status,
+            mirrors_zookeeper=configuration.mirrors_zookeeper,
+            store=configuration.store,
+            keep_days=configuration.keep_days,
         ),
-        listens=(said.status,),
-        probe=HttpProbe(f"http://{said.status}/status"),
-        log_path=host.log(name),
-        requires=said.requires,
+        listens=(configuration.status,),
+        probe=HttpProbe(f"http://{configuration.status}/status"),
     )
 
 
-def _hdfs(name: str, said: Hdfs, host: Host) -> Unit:
-    directory = said.data_dir or host.home / "data" / name
-    ports = (said.rpc_port, said.http_port, said.data_port, said.data_ipc_port, said.data_http_port)
-    options = ("--rpc-port", "--http-port", "--data-port", "--data-ipc-port", "--data-http-port")
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
-        command=host.module(
+def _hdfs(name: str, configuration: HdfsConfiguration, host: Host) -> UnitProcess:
+    directory = configuration.data_dir or host.data(name)
+    ports = {
+        port: getattr(configuration, port)
+        for port in ("rpc_port", "http_port", "data_port", "data_ipc_port", "data_http_port")
+    }
+    return UnitProcess(
+        command=_module(
+            host.python,
             "headrace.warehouse.hdfs",
-            *("--host", said.host),
-            *("--data-dir", directory),
-            *(word for pair in zip(options, ports, strict=True) for word in pair),
-            *(word for key, value in _in_order(said.settings) for word in ("--set", f"{key}={value}")),
+            host=configuration.host,
+            data_dir=directory,
+            **ports,
+            set=configuration.settings,
         ),
-        listens=tuple(Address(said.host, port) for port in ports),
-        probe=HdfsProbe(f"http://{said.host}:{said.http_port}"),
-        log_path=host.log(name),
-        requires=said.requires,
-        # Read by the java launcher; a start costs 5 s of CPU so, and 8 s with the optimising compiler.
+        listens=tuple(Address(configuration.host, port) for port in ports.values()),
+        probe=HdfsProbe(f"http://{configuration.host}:{configuration.http_port}"),
+        # Read by the java launcher: a start takes 5 s of CPU, 8 s with the optimising compiler.
         environment={"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
         start_timeout_s=120.0,
         data_dir=directory,
     )
 
 
-def _airflow(name: str, said: Airflow, host: Host) -> Unit:
-    home, url = said.home or host.home / "airflow", f"http://{said.listen}"
+def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> UnitProcess:
+    home, url = configuration.home or host.home / "airflow", f"http://{configuration.listen}"
     connections = home / "connections.json"
-    is_api = said.component == "api-server"
-    return Unit(
-        name=name,
-        datacenter=said.datacenter,
-        kind=said.kind,
-        command=(
-            str(said.python or host.airflow_python),
-            *("-m", "headrace.airflow.run", said.component),
-            *("--home", str(home)),
-            *("--listen", str(said.listen)),
-            *("--dags", str(said.dags or host.dags)),
-            *(("--connections", str(connections)) if is_api else ()),
-            *(("--database-url", said.database_url) if said.database_url else ()),
+    is_api = configuration.component == "api-server"
+    return UnitProcess(
+        command=_module(
+            configuration.python or host.airflow_python,
+            "headrace.airflow.run",
+            configuration.component,
+            home=home,
+            listen=configuration.listen,
+            dags=configuration.dags or host.dags,
+            connections=connections if is_api else None,
+            database_url=configuration.database_url,
         ),
-        listens=(said.listen,) if is_api else (),
+        listens=(configuration.listen,) if is_api else (),
         probe=(
             HttpProbe(f"{url}/api/v2/monitor/health")
             if is_api
-            else AirflowProbe(url, HEARTBEATS[said.component])
+            else AirflowProbe(url, HEARTBEATS[configuration.component])
         ),
-        log_path=host.log(name),
-        requires=said.requires,
-        files={connections: json.dumps(said.connections, indent=1, sort_keys=True)} if is_api else {},
-        # The first start makes the database.
+        files=(
+            {connections: json.dumps(configuration.connections, indent=1, sort_keys=True)} if is_api else {}
+        ),
+        # The first start creates the database.
         start_timeout_s=120.0,
-        # A running task is told to stop, and to stop its Spark application.
+        # Running tasks are stopped first, each with its Spark application.
         stop_timeout_s=20,
     )
 
 
-def _together(addresses: tuple[Address, ...]) -> str:
-    return ",".join(map(str, addresses))
-
-
-def _option(name: str, value: object) -> tuple[object, ...]:
-    return () if value is None else (name, value)
-
-
-class Kind(NamedTuple):
-    """A kind of unit: its configuration, and what it becomes on a host."""
+class UnitKind(NamedTuple):
+    """A kind of unit: the model of its configuration, and the process that one means on a host."""
 
     configuration: type[Configuration]
-    make: Callable[[str, Any, Host], Unit]
+    process: Callable[[str, Any, Host], UnitProcess]
 
 
-Kinds = Mapping[str, Kind]
+Kinds = Mapping[str, UnitKind]
 KINDS: Final[Kinds] = {
-    "zookeeper": Kind(ZooKeeper, _zookeeper),
-    "broker": Kind(Broker, _broker),
-    "balancer": Kind(Balancer, _balancer),
-    "registry": Kind(Registry, _registry),
-    "mirror": Kind(Mirror, _mirror),
-    "auditor": Kind(Auditor, _auditor),
-    "hdfs": Kind(Hdfs, _hdfs),
-    "airflow": Kind(Airflow, _airflow),
+    "zookeeper": UnitKind(ZooKeeperConfiguration, _zookeeper),
+    "broker": UnitKind(BrokerConfiguration, _broker),
+    "balancer": UnitKind(BalancerConfiguration, _balancer),
+    "registry": UnitKind(RegistryConfiguration, _registry),
+    "mirror": UnitKind(MirrorConfiguration, _mirror),
+    "auditor": UnitKind(AuditorConfiguration, _auditor),
+    "hdfs": UnitKind(HdfsConfiguration, _hdfs),
+    "airflow": UnitKind(AirflowConfiguration, _airflow),
 }
 
 
 def unit_of(name: str, configuration: Configuration, host: Host, kinds: Kinds = KINDS) -> Unit:
     """The unit that a configuration means on a host. Raises `SiteError` for what the host does not have."""
-    made = kinds[configuration.kind].make(name, configuration, host)
-    return made.put_as(configuration, host.versions.get(configuration.kind, ""))
+    return Unit(
+        **vars(kinds[configuration.kind].process(name, configuration, host)),
+        name=name,
+        datacenter=configuration.datacenter,
+        kind=configuration.kind,
+        log_path=host.log(name),
+        requires=configuration.requires,
+        configuration=configuration,
+        version=host.version(configuration.kind),
+    )
 
 
 def parse_configuration(name: str, data: object, kinds: Kinds = KINDS) -> Configuration:
@@ -366,20 +305,20 @@ def parse_configuration(name: str, data: object, kinds: Kinds = KINDS) -> Config
     """
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
-        reason = f"no kind of unit; there are {', '.join(sorted(kinds))}"
-        raise ConfigurationError(name, [FieldProblem("kind", repr(kind), reason)])
+        message = f"not a kind of unit; the kinds are {', '.join(sorted(kinds))}"
+        raise ConfigurationError(name, [FieldProblem("kind", repr(kind), message)])
     try:
         return kinds[kind].configuration.model_validate(data)
     except ValidationError as error:
         known = ", ".join(kinds[kind].configuration.model_fields)
-        raise ConfigurationError(name, [_problem(dict(each), known) for each in error.errors()]) from error
+        raise ConfigurationError(name, [_problem(dict(row), known) for row in error.errors()]) from error
 
 
 def _problem(error: Mapping[str, Any], known: str) -> FieldProblem:
-    field_name = ".".join(str(part) for part in error["loc"]) or "configuration"
+    field = ".".join(str(part) for part in error["loc"]) or "configuration"
     if error["type"] == "missing":
-        return FieldProblem(field_name, "not said", "this kind needs it")
+        return FieldProblem(field, "missing", "this kind requires it")
     if error["type"] == "extra_forbidden":
-        return FieldProblem(field_name, repr(error["input"]), f"no field of this kind, which has {known}")
+        return FieldProblem(field, repr(error["input"]), f"not a field of this kind, which has {known}")
     value = repr(error["input"]) if error["loc"] else "as a whole"
-    return FieldProblem(field_name, value, error["msg"].removeprefix("Value error, "))
+    return FieldProblem(field, value, error["msg"].removeprefix("Value error, "))

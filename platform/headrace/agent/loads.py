@@ -1,6 +1,6 @@
-"""The loads of this host's Airflow, as they were put: one file a topic, which the DAGs read.
+"""The loads of this host's Airflow, on disk: one file for each topic, which the DAGs read.
 
-Owns `<home>/loads/<topic>.json`. What a load may say is `warehouse.load_plan`'s, which the DAGs ask as well.
+Owns `<home>/loads/<topic>.json`. `warehouse.schedule` checks a load, here and in the DAGs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from headrace.agent.errors import (
     shortened,
 )
 from headrace.agent.folders import remove_durably, write_durably
-from headrace.agent.report import Outcome
-from headrace.warehouse.load_plan import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadPlanError, plan_of
+from headrace.agent.report import ChangeOutcome
+from headrace.warehouse.schedule import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadScheduleError, parse_schedule
 
 LOADS_MAX: Final = 1000
 
@@ -34,7 +34,7 @@ class TooManyLoadsError(AgentError):
     status: ClassVar[int] = 409
 
 
-class Loads:
+class LoadStore:
     """The loads of one home. Any thread may call."""
 
     def __init__(self, directory: Path) -> None:
@@ -45,57 +45,55 @@ class Loads:
         return sorted(path.stem for path in self.directory.glob("*.json"))
 
     def load(self, topic: str) -> dict[str, Any]:
-        """What was put, with every field. Raises `LoadUnknownError`."""
+        """The load of a topic, with every field. Raises `LoadUnknownError`."""
         try:
             return _complete(json.loads(self._path(topic).read_bytes()))
         except FileNotFoundError:
             raise LoadUnknownError(f"topic {shortened(topic)} is not loaded by this host; PUT it") from None
 
-    def put(self, topic: str, said: object, *, dry_run: bool = False) -> Outcome:
-        """Raises `ConfigurationError`, `TooManyLoadsError`."""
-        wanted = _checked(topic, said)
+    def put(self, topic: str, load: object, *, dry_run: bool = False) -> ChangeOutcome:
+        """Stores a load. Raises `ConfigurationError`, `TooManyLoadsError`."""
+        wanted = _checked(topic, load)
         with self._lock:
-            there = self.topics()
-            if topic in there:
+            topics = self.topics()
+            if topic in topics:
                 if self.load(topic) == wanted:
-                    return Outcome.UNCHANGED
-                outcome = Outcome.CHANGED
-            elif len(there) >= LOADS_MAX:
-                raise TooManyLoadsError(
-                    f"{topic} would be one more than {LOADS_MAX}, a host's most; delete another"
-                )
+                    return ChangeOutcome.UNCHANGED
+                outcome = ChangeOutcome.CHANGED
+            elif len(topics) >= LOADS_MAX:
+                raise TooManyLoadsError(f"a host has at most {LOADS_MAX} loads; delete one before {topic}")
             else:
-                outcome = Outcome.CREATED
+                outcome = ChangeOutcome.CREATED
             if not dry_run:
                 write_durably(self._path(topic), json.dumps(wanted, indent=1))
             return outcome
 
     def delete(self, topic: str) -> None:
-        """Its data in HDFS stays. Raises `LoadUnknownError`."""
+        """Deletes a load; its data in HDFS stay. Raises `LoadUnknownError`."""
         with self._lock:
             self.load(topic)
             remove_durably(self._path(topic))
 
     def _path(self, topic: str) -> Path:
         if not TOPIC_PATTERN.fullmatch(topic):
-            raise LoadUnknownError(f"{shortened(repr(topic))} is no name of a topic")
+            raise LoadUnknownError(f"{shortened(repr(topic))} is not a topic name")
         return self.directory / f"{topic}.json"
 
 
-def _complete(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: said.get(name, DEFAULTS.get(name)) for name in FIELDS}
+def _complete(load: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: load.get(name, DEFAULTS.get(name)) for name in FIELDS}
 
 
-def _checked(topic: str, said: object) -> dict[str, Any]:
-    """The load with every field, as it is written. Raises `ConfigurationError`."""
-    if not isinstance(said, dict):
-        problem = FieldProblem("load", shortened(repr(said)), "expected an object")
+def _checked(topic: str, load: object) -> dict[str, Any]:
+    """The load with every field. Raises `ConfigurationError`."""
+    if not isinstance(load, dict):
+        problem = FieldProblem("load", shortened(repr(load)), "expected an object")
         raise ConfigurationError(topic, [problem], what="load")
     try:
-        plan_of(topic, said)
-    except LoadPlanError as error:
+        parse_schedule(topic, load)
+    except LoadScheduleError as error:
         name = error.field or "topic"
-        value = topic if error.field is None else said.get(name)
+        value = topic if error.field is None else load.get(name)
         problem = FieldProblem(name, repr(value), str(error))
         raise ConfigurationError(topic, [problem], what="load") from error
-    return _complete(said)
+    return _complete(load)

@@ -1,7 +1,7 @@
-"""The agent of a home on this machine: find it, or start it.
+"""The agent of a home on this machine: finds it, starts it, ends it.
 
-Owns how the commands of this machine come to a client: by what the agent has left in its home, with the token
-that lies there. A daemon of another build is replaced, since units outlive it.
+Owns how commands of this machine get a client: by the record that the agent has left in its home, with the
+token that lies there. A daemon of another build is replaced; units outlive it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ from typing import Final
 
 from headrace.agent.client import AgentClient, pinned
 from headrace.agent.errors import AgentStateError, AgentUnreachableError
+from headrace.agent.home import AgentHome, AgentRecord, build, is_locked
 from headrace.agent.logs import log_tail
-from headrace.agent.places import (
-    Places,
-    Whereabouts,
-    build,
-    is_locked,
-)
 from headrace.agent.processes import is_alive
 from headrace.agent.tokens import read_token
 from headrace.site.addresses import Address
@@ -35,67 +30,67 @@ POLL_INTERVAL_S: Final = 0.05
 
 
 def find_agent(home: Path) -> AgentClient | None:
-    """A client of the agent that keeps this home; None when there is none."""
-    places = Places(home.absolute())
-    if not is_locked(places):
+    """A client of the agent that keeps this home; None if there is none."""
+    paths = AgentHome(home.absolute())
+    if not is_locked(paths):
         return None
     deadline = time.monotonic() + START_TIMEOUT_S
     # It may have just been started.
-    while (there := Whereabouts.read(places.whereabouts)) is None or not is_alive(there.pid):
-        if not is_locked(places):
+    while (record := AgentRecord.read(paths.record)) is None or not is_alive(record.pid):
+        if not is_locked(paths):
             return None
         if time.monotonic() > deadline:
             raise AgentUnreachableError(
-                f"an agent keeps {places.home} and does not say where it listens; see {places.log}"
+                f"an agent keeps {paths.home} and has not recorded where it listens; see {paths.log}"
             )
         time.sleep(POLL_INTERVAL_S)
-    return _client(places, there)
+    return _client(paths, record)
 
 
 def ensure_agent(home: Path, listen: Address) -> AgentClient:
-    """A client of the agent that keeps this home; one is started, at `listen`, when there is none.
+    """A client of the agent that keeps this home; starts one at `listen` if there is none.
 
-    Raises `AgentStateError`, with the agent's last words, when it does not start.
+    Raises `AgentStateError`, with the last line of its log, if it does not start.
     """
-    places = Places(home.absolute())
-    there = Whereabouts.read(places.whereabouts)
-    if is_locked(places) and there is not None and there.is_daemon and there.build != build():
+    paths = AgentHome(home.absolute())
+    record = AgentRecord.read(paths.record)
+    if is_locked(paths) and record is not None and record.is_daemon and record.build != build():
         end_agent(home)
-        listen = _address_of(there.url) or listen
+        listen = _address_of(record.url) or listen
     if (client := find_agent(home)) is not None:
         return client
-    places.make()
-    log_size = places.log.stat().st_size if places.log.exists() else 0
-    options = ["--home", str(places.home), "--listen", str(listen), "--daemon"]
+    paths.make()
+    log_size = paths.log.stat().st_size if paths.log.exists() else 0
+    options = ["--home", str(paths.home), "--listen", str(listen), "--daemon"]
     subprocess.run(
         [*PROGRAM, *options],
-        env={**os.environ, HOME_VARIABLE: str(places.home)},
+        env={**os.environ, HOME_VARIABLE: str(paths.home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    return _wait_for(places, log_size)
+    return _wait_started(paths, log_size)
 
 
-def _wait_for(places: Places, log_size: int) -> AgentClient:
+def _wait_started(paths: AgentHome, log_size: int) -> AgentClient:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        there = Whereabouts.read(places.whereabouts)
-        if there is not None and is_alive(there.pid) and is_locked(places):
-            return _client(places, there)
-        # First whether it grew: what is read after that holds at least those words.
-        if places.log.exists() and places.log.stat().st_size > log_size:
-            last_words = log_tail(places.log, 1)
-            if "cannot start: " in last_words:
-                raise AgentStateError(last_words)
+        record = AgentRecord.read(paths.record)
+        if record is not None and is_alive(record.pid) and is_locked(paths):
+            return _client(paths, record)
+        # The size first: what is then read includes what made the log grow.
+        if paths.log.exists() and paths.log.stat().st_size > log_size:
+            last_line = log_tail(paths.log, 1)
+            if "cannot start: " in last_line:
+                raise AgentStateError(last_line)
         time.sleep(POLL_INTERVAL_S)
-    raise AgentUnreachableError(f"the agent did not start in {START_TIMEOUT_S:g} s; see {places.log}")
+    raise AgentUnreachableError(f"the agent did not start in {START_TIMEOUT_S:g} s; see {paths.log}")
 
 
-def _client(places: Places, there: Whereabouts) -> AgentClient:
-    tls = pinned(Path(there.certificate)) if there.certificate else None
-    return AgentClient(there.url, read_token(places.token), tls=tls)
+def _client(paths: AgentHome, record: AgentRecord) -> AgentClient:
+    tls = pinned(Path(record.certificate)) if record.certificate else None
+    return AgentClient(record.url, read_token(paths.token), tls=tls)
 
 
 def _address_of(url: str) -> Address | None:
@@ -104,19 +99,19 @@ def _address_of(url: str) -> Address | None:
 
 
 def end_agent(home: Path) -> None:
-    """Ends the agent of this home by a signal, and waits for its end; units go on."""
-    places = Places(home.absolute())
-    there = Whereabouts.read(places.whereabouts)
-    if there is None or not is_locked(places):
+    """Ends the agent of this home by a signal, and waits until it has ended; units go on."""
+    paths = AgentHome(home.absolute())
+    record = AgentRecord.read(paths.record)
+    if record is None or not is_locked(paths):
         return
-    os.kill(there.pid, signal.SIGTERM)
+    os.kill(record.pid, signal.SIGTERM)
     wait_ended(home)
 
 
 def end_idle_daemon(home: Path, agent: AgentClient) -> None:
-    """Ends an agent that a command has started, when it has nothing to keep."""
-    there = Whereabouts.read(Places(home.absolute()).whereabouts)
-    if there is not None and there.is_daemon and not agent.units(with_drift=False):
+    """Ends an agent that a command started, if it has no units."""
+    record = AgentRecord.read(AgentHome(home.absolute()).record)
+    if record is not None and record.is_daemon and not agent.units(with_drift=False):
         agent.shut_down()
         wait_ended(home)
 
@@ -128,10 +123,10 @@ def wait_ended(home: Path) -> None:
 
 
 def has_ended(home: Path, timeout_s: float) -> bool:
-    """Whether no agent keeps this home; waits `timeout_s` at most for that."""
-    places = Places(home.absolute())
+    """Whether no agent keeps this home; waits for that at most `timeout_s`."""
+    paths = AgentHome(home.absolute())
     deadline = time.monotonic() + timeout_s
-    while is_locked(places):
+    while is_locked(paths):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_INTERVAL_S)

@@ -1,7 +1,4 @@
-"""The last lines of a unit's log.
-
-Owns reading them within a bound, whatever the file holds.
-"""
+"""The last lines of a unit's log. Owns reading them within a bound, whatever the file holds."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _LINE_BYTES: Final = 200
 
 
 def log_tail(path: Path, line_count: int = LOG_TAIL_LINES) -> str:
-    """The last lines of a log, or an empty text when there is none; at most `LOG_MAX_BYTES` of it is read."""
+    """The last lines of a log, empty if there is none; reads at most `LOG_MAX_BYTES` of it."""
     length = min(max(LOG_TAIL_BYTES, line_count * _LINE_BYTES), LOG_MAX_BYTES)
     try:
         with path.open("rb") as file:

@@ -1,8 +1,7 @@
-"""Readiness: is a unit truly ready, asked in its own protocol?
+"""Readiness: whether a unit serves, asked in its own protocol.
 
-Owns one probe a kind of unit. A probe is a value with `problem()`, which answers None when the unit is ready
-and otherwise says in a few words what is missing. Probes never raise, and each wait is bounded by
-`PROBE_TIMEOUT_S`.
+Owns the probes of all kinds but Airflow. `Probe.problem()` is None if the unit is ready, else what is
+missing, in a few words. Probes never raise, and each wait is bounded by `PROBE_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import httpx
 from headrace.site.addresses import Address
 
 PROBE_TIMEOUT_S: Final = 3.0
-ANSWER_MAX_BYTES: Final = 64 << 10
+RESPONSE_MAX_BYTES: Final = 64 << 10
 
 
 class Probe(Protocol):
@@ -25,7 +24,7 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class ZooKeeperProbe:
-    """Asks `srvr`, a four-letter word that a server answers once it serves."""
+    """Sends `srvr`, a four-letter command that a server answers once it serves."""
 
     address: Address
 
@@ -33,31 +32,31 @@ class ZooKeeperProbe:
         try:
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S) as connection:
                 connection.sendall(b"srvr")
-                answer = b""
-                while len(answer) < ANSWER_MAX_BYTES and (data := connection.recv(4096)):
-                    answer += data
+                response = b""
+                while len(response) < RESPONSE_MAX_BYTES and (data := connection.recv(4096)):
+                    response += data
         except OSError as error:
-            return f"{self.address} {_reason(error)}"
-        if b"Mode:" in answer:
+            return f"{self.address} {_problem_of(error)}"
+        if b"Mode:" in response:
             return None
-        return f"ZooKeeper at {self.address} says {answer[:80].decode(errors='replace').strip()!r}"
+        return f"ZooKeeper at {self.address} answered {response[:80].decode(errors='replace').strip()!r}"
 
 
 @dataclass(frozen=True)
 class BrokerProbe:
-    """Asks the broker itself for the cluster: it must answer, and see itself registered."""
+    """Asks the broker for the cluster: it must respond, and be registered itself."""
 
     address: Address
     broker_id: int
 
     def problem(self) -> str | None:
         try:
-            # A refused connection is the usual case while a broker starts; a client would try again.
+            # While a broker starts, connections are refused; a client would retry.
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S):
                 pass
         except OSError as error:
-            return f"{self.address} {_reason(error)}"
-        # Half a second of importing, which only those need who probe a broker.
+            return f"{self.address} {_problem_of(error)}"
+        # Imported late: this takes half a second, and only probes of brokers need it.
         from headrace.client.admin import Admin
         from headrace.client.errors import ClientError
         from headrace.wire.errors import WireError
@@ -66,31 +65,31 @@ class BrokerProbe:
             with Admin(str(self.address), timeout_ms=PROBE_TIMEOUT_S * 1000) as admin:
                 cluster = admin.describe_cluster()
         except OSError as error:
-            return f"{self.address} {_reason(error)}"
+            return f"{self.address} {_problem_of(error)}"
         except (ClientError, WireError) as error:
             return f"broker {self.broker_id} at {self.address}: {error}"
         if self.broker_id in cluster.brokers:
             return None
-        return f"broker {self.broker_id} answers at {self.address} but is not registered in ZooKeeper yet"
+        return f"broker {self.broker_id} responds at {self.address} but is not registered in ZooKeeper yet"
 
 
 @dataclass(frozen=True)
 class HttpProbe:
-    """Asks for a page; 200 means ready."""
+    """Requests a page; status 200 means ready."""
 
     url: str
 
     def problem(self) -> str | None:
         try:
-            answer = get(self.url)
+            response = get(self.url)
         except httpx.HTTPError as error:
             return f"{self.url}: {error}"
-        return None if answer.status_code == 200 else f"{self.url} answers {answer.status_code}"
+        return None if response.status_code == 200 else f"{self.url} answered {response.status_code}"
 
 
 @dataclass(frozen=True)
 class BalancerProbe:
-    """Asks the balancer's status: some broker must take connections."""
+    """Requests the balancer's status: a broker must take connections."""
 
     url: str
 
@@ -99,7 +98,7 @@ class BalancerProbe:
         return problem
 
     def note(self) -> str:
-        """What serves, when it is not HAProxy, and why; else an empty text."""
+        """Why another engine than HAProxy serves; empty if HAProxy does."""
         _, note = self._ask()
         return note
 
@@ -111,24 +110,24 @@ class BalancerProbe:
         except httpx.HTTPError as error:
             return f"{self.url}: {error}", ""
         except (ValueError, KeyError, TypeError):
-            return f"{self.url} answers, but not as a balancer does", ""
+            return f"{self.url} is not a balancer's status", ""
 
 
 @dataclass(frozen=True)
 class HdfsProbe:
-    """Asks the NameNode over its JMX page: a live DataNode, and out of safe mode."""
+    """Requests the NameNode's JMX page: it must have a live DataNode and be out of safe mode."""
 
     webhdfs_url: str
 
     def problem(self) -> str | None:
         url = f"{self.webhdfs_url}/jmx"
         try:
-            answer = get(f"{url}?qry=Hadoop:service=NameNode,name=FSNamesystemState")
-            beans = answer.json()["beans"]
+            response = get(f"{url}?qry=Hadoop:service=NameNode,name=FSNamesystemState")
+            beans = response.json()["beans"]
         except httpx.HTTPError as error:
             return f"{url}: {error}"
         except (ValueError, KeyError):
-            return f"{url} answers {answer.status_code}, without the NameNode's state"
+            return f"{url} answered {response.status_code}, without the NameNode's state"
         if not beans:
             return f"the NameNode at {self.webhdfs_url} has no state yet"
         if not beans[0].get("NumLiveDataNodes"):
@@ -139,10 +138,10 @@ class HdfsProbe:
 
 
 def get(url: str) -> httpx.Response:
-    """Asks for a page of a unit. Raises `httpx.HTTPError`."""
-    # Reading the authorities that a plain page does not need costs as much as fifty such questions.
+    """Requests a page of a unit. Raises `httpx.HTTPError`."""
+    # Loading certificate authorities, which plain HTTP does not need, takes as long as fifty requests.
     return httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False, verify=not url.startswith("http:"))
 
 
-def _reason(error: OSError) -> str:
-    return "does not answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+def _problem_of(error: OSError) -> str:
+    return "does not respond" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()

@@ -1,7 +1,7 @@
-"""The agent's own life: one process, from its start to a signal.
+"""The agent as a process, from its start to its end.
 
 Owns its options, the listening socket, TLS, the log. Units and supervisord are not its children: they outlive
-it, unless it is told otherwise. What it serves is `serving`'s.
+it, except with `ends_units`. `serving` does the agent's work.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.agent.errors import AddressTakenError, AgentStateError
+from headrace.agent.home import AgentHome, lock
 from headrace.agent.kinds import KINDS, Kinds
-from headrace.agent.places import Places, lock
 from headrace.agent.processes import holder_of
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.tokens import make_token
@@ -35,11 +35,11 @@ LOG_BACKUPS: Final = 2
 logger = logging.getLogger("headrace.agent")
 
 
-class Options(NamedTuple):
+class AgentOptions(NamedTuple):
     """How an agent is started.
 
-    `log`: a file for the log of a daemon, None for stderr. `ends_units`: its units end when it ends, as they
-    must where nothing outlives it, in a container.
+    `log`: the log file of a daemon, None for stderr. `ends_units`: its units end with it, for containers,
+    where nothing can outlive it.
     """
 
     home: Path
@@ -51,13 +51,13 @@ class Options(NamedTuple):
     ends_units: bool = False
 
     def check(self) -> None:
-        """Raises `SiteError` for options that do not go together."""
+        """Raises `SiteError` for options that contradict each other."""
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise SiteError("--tls-certificate and --tls-key go together: give both, or neither")
+            raise SiteError("--tls-certificate and --tls-key go together: give both or neither")
         if self.tls_certificate is None and not self.allow_plain and not _is_loopback(self.listen.host):
             raise SiteError(
-                f"on {self.listen} others could read the token on its way: give --tls-certificate and "
-                "--tls-key, listen on loopback, or say --allow-plain"
+                f"on {self.listen} others could read the token in transit: give --tls-certificate and "
+                "--tls-key, listen on loopback, or allow it by --allow-plain"
             )
 
 
@@ -69,37 +69,37 @@ def _is_loopback(host: str) -> bool:
 
 
 def run_agent(
-    options: Options, *, kinds: Kinds = KINDS, reached: Callable[[str], None] = lambda step: None
+    options: AgentOptions, *, kinds: Kinds = KINDS, reached: Callable[[str], None] = lambda step: None
 ) -> None:
-    """Serves until SIGTERM or SIGINT, or until it is asked to end. Raises `SiteError` when it cannot start.
+    """Serves until SIGTERM, SIGINT or a shutdown request. Raises `SiteError` if it cannot start.
 
-    `kinds` are the kinds of units it keeps; `reached` is told each step of a change (see `Keeper`).
+    `kinds` are the kinds of units it keeps; `reached` is called at each step of a change (see `Keeper`).
     """
     options.check()
     if options.tls_certificate is not None and options.tls_key is not None:
-        # It leaves this working directory.
+        # The agent changes its working directory.
         absolute = (options.tls_certificate.absolute(), options.tls_key.absolute())
         options = options._replace(tls_certificate=absolute[0], tls_key=absolute[1])
     home = options.home.absolute()
-    places = Places(home)
-    places.make()
+    paths = AgentHome(home)
+    paths.make()
     _log_to(options.log)
-    with lock(places):
-        # What it starts, and asks, looks for its things there.
+    with lock(paths):
+        # For the processes that it starts, and for reading loads.
         os.environ[HOME_VARIABLE] = str(home)
         context = _tls(options)
-        token = make_token(places.token)
+        token = make_token(paths.token)
         with _listen(options.listen) as listening:
             os.chdir(home)
             supervisor = Supervisor(home)
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(supervisor.ensure_daemon, ())
-                # Half a second, in which supervisord starts.
+                # Imported late: this takes half a second, while supervisord starts.
                 from headrace.agent.serving import serve
             is_new = starting.result()
             try:
                 serve(
-                    places,
+                    paths,
                     listening,
                     context=context,
                     certificate=options.tls_certificate,
@@ -114,7 +114,7 @@ def run_agent(
                     supervisor.shut_down()
                 raise
             finally:
-                places.whereabouts.unlink(missing_ok=True)
+                paths.record.unlink(missing_ok=True)
 
 
 def _log_to(path: Path | None) -> None:
@@ -128,7 +128,7 @@ def _log_to(path: Path | None) -> None:
     logging.getLogger("headrace.agent").setLevel(logging.INFO)
 
 
-def _tls(options: Options) -> ssl.SSLContext | None:
+def _tls(options: AgentOptions) -> ssl.SSLContext | None:
     if options.tls_certificate is None or options.tls_key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -137,17 +137,17 @@ def _tls(options: Options) -> ssl.SSLContext | None:
         # A key with a passphrase would make OpenSSL ask at the terminal.
         context.load_cert_chain(options.tls_certificate, options.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", error)
+        problem = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", error)
         raise AgentStateError(
-            f"certificate {options.tls_certificate} and key {options.tls_key} cannot be used: {reason}; "
+            f"certificate {options.tls_certificate} and key {options.tls_key} cannot be used: {problem}; "
             "give a PEM certificate (with its chain) and its key without a passphrase"
         ) from error
     return context
 
 
 def _listen(address: Address) -> socket.socket:
-    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, small answers wait 40 ms
-    # for an ACK.
+    # asyncio sets TCP_NODELAY on accepted connections only if the socket names its protocol. Without
+    # it, small responses wait 40 ms for an ACK.
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

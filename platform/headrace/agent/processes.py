@@ -1,4 +1,4 @@
-"""Other processes of this machine: which carry a unit's mark, which holds an address, and ending them.
+"""Other processes of this machine: finds those of a unit and those that listen on an address, and ends them.
 
 Owns all use of psutil. Starts nothing.
 """
@@ -23,7 +23,7 @@ POLL_INTERVAL_S: Final = 0.05
 
 
 class Holder(NamedTuple):
-    """The process that listens on an address."""
+    """The process that listens on an address; `unit` and `home` are None unless it is a unit of a site."""
 
     pid: int
     command: str
@@ -31,14 +31,22 @@ class Holder(NamedTuple):
     home: str | None
 
     def __str__(self) -> str:
-        who = f"process {self.pid} ({self.command})"
-        return f"{who}, unit {self.unit} of the site in {self.home}" if self.unit else who
+        process = f"process {self.pid} ({self.command})"
+        return f"{process}, unit {self.unit} of the site in {self.home}" if self.unit else process
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs. A zombie, which has ended but was not waited for, does not."""
+    """Whether the process runs. A zombie, which has ended and was not waited for, does not."""
     try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return _runs(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        # is_running: another process may have got the same pid since.
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.Error:
         return False
 
@@ -48,12 +56,12 @@ def command_of(pid: int, *, length_max: int = 60) -> str:
     try:
         command = " ".join(filter(None, psutil.Process(pid).cmdline()))
     except psutil.Error:
-        return "gone"
+        return "command unknown"
     return command if len(command) <= length_max else command[: length_max - 1] + "…"
 
 
 def holder_of(address: Address) -> Holder | None:
-    """The process that listens on the address; None when it cannot be found (it is another user's)."""
+    """The process that listens on the address; None if there is none, or if it is another user's."""
     # An IPv6 socket may hold the address as ::ffff:a.b.c.d, or all of them as ::.
     hosts = {address.host, f"::ffff:{address.host}", "0.0.0.0", "::"}
     for connection in psutil.net_connections("tcp"):
@@ -75,7 +83,7 @@ def holder_of(address: Address) -> Holder | None:
 
 
 def units_left_in(home: Path, unit: str | None = None) -> list[int]:
-    """Processes started as units of this home (or as the one named), whatever process is their parent now."""
+    """The processes that were started as units of this home (or as the named one), whatever their parent."""
     return [process.pid for process in _units(home, unit)]
 
 
@@ -89,9 +97,9 @@ def end_units_left_in(home: Path, unit: str | None = None) -> list[int]:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
-        # Not psutil.wait_procs: it waits for a zombie, too, whose parent may never do so.
+        # psutil.wait_procs would also wait for a zombie, whose parent may never reap it.
         deadline = time.monotonic() + timeout_s
-        while any(is_alive(process.pid) for process in found) and time.monotonic() < deadline:
+        while any(map(_runs, found)) and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL_S)
     return [process.pid for process in found]
 
@@ -107,12 +115,12 @@ def _is_unit(process: psutil.Process, home: Path, unit: str | None) -> bool:
         and environment.get(HOME_VARIABLE) == str(home.absolute())
         and (unit is None or environment[UNIT_VARIABLE] == unit)
         and process.pid != os.getpid()
-        and is_alive(process.pid)
+        and _runs(process)
     )
 
 
 def _environment_of(pid: int) -> dict[str, str]:
-    """What the process was started with; empty when it may not be read."""
+    """The environment that the process was started with; empty if it may not be read."""
     try:
         return psutil.Process(pid).environ()
     except psutil.Error:

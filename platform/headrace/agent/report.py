@@ -1,6 +1,7 @@
-"""How a unit is: the answer of the agent, and its form in JSON.
+"""How a unit is: the agent's report of it, and its form in JSON.
 
-Owns `UnitReport`, which the agent writes and its clients read, and what counts as drift. Pure.
+Owns `UnitReport`, which the agent writes and its clients read, and what counts as drift. Pure, but for
+`probed_report`, which asks the unit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headrace.agent.supervisor import UnitState
 from headrace.agent.unit import Unit
 
 
-class Outcome(StrEnum):
+class ChangeOutcome(StrEnum):
     """What a PUT has done, or would do."""
 
     CREATED = "created"
@@ -24,7 +25,7 @@ class Outcome(StrEnum):
 
 
 class DriftKind(StrEnum):
-    """In what the host differs from what was put."""
+    """In what the host differs from the desired unit."""
 
     PROCESS = "process"
     DEFINITION = "definition"
@@ -32,7 +33,7 @@ class DriftKind(StrEnum):
 
 
 class Drift(NamedTuple):
-    """One difference. A PUT of the same configuration, or a restart, takes it away."""
+    """One difference. A PUT of the same configuration, or a restart, removes it."""
 
     what: DriftKind
     message: str
@@ -41,9 +42,9 @@ class Drift(NamedTuple):
 class UnitReport(NamedTuple):
     """One unit as it is now.
 
-    `state` and `note` are supervisord's words, `state` None when it does not know the unit; `problem` is None
-    for a unit that is ready, of which `remark` may say what is worth knowing; `definition` changes whenever
-    the process would be started otherwise.
+    `state` and `note` are supervisord's, `state` None for a unit that it does not have. `problem` is None for
+    a unit that is ready; `notice` then says what else is worth knowing. `definition` changes whenever the
+    process would be started otherwise.
     """
 
     name: str
@@ -53,7 +54,7 @@ class UnitReport(NamedTuple):
     state: str | None
     note: str
     problem: str | None
-    remark: str
+    notice: str
     drift: tuple[Drift, ...]
     pid: int | None
     uptime_s: int
@@ -69,27 +70,31 @@ class UnitReport(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """supervisord has given up: waiting is of no use."""
+        """Whether supervisord has given up, so that waiting is of no use."""
         return self.state == "FATAL"
 
     def to_json(self) -> dict[str, Any]:
-        said = self._asdict()
-        said["drift"] = [each._asdict() for each in self.drift]
-        return {"name": said.pop("name"), "ready": self.is_ready, **said}
+        fields = {_JSON_KEYS.get(name, name): value for name, value in self._asdict().items()}
+        fields["drift"] = [drift._asdict() for drift in self.drift]
+        return {"name": fields.pop("name"), "ready": self.is_ready, **fields}
 
     @staticmethod
-    def from_json(said: Mapping[str, Any]) -> UnitReport:
-        """Raises KeyError, TypeError or ValueError for what no agent says."""
-        values = {name: said[name] for name in UnitReport._fields}
-        values["drift"] = tuple(Drift(DriftKind(each["what"]), each["message"]) for each in said["drift"])
-        values["requires"], values["listens"] = tuple(said["requires"]), tuple(said["listens"])
+    def from_json(data: Mapping[str, Any]) -> UnitReport:
+        """Reads a report. Raises KeyError, TypeError or ValueError for what is none."""
+        values = {name: data[_JSON_KEYS.get(name, name)] for name in UnitReport._fields}
+        values["drift"] = tuple(Drift(DriftKind(row["what"]), row["message"]) for row in data["drift"])
+        values["requires"], values["listens"] = tuple(data["requires"]), tuple(data["listens"])
         return UnitReport(**values)
 
 
+# Fields that JSON has by another name.
+_JSON_KEYS = {"notice": "remark"}
+
+
 def report_of(
-    unit: Unit, state: UnitState | None, problem: str | None, drift: tuple[Drift, ...], remark: str = ""
+    unit: Unit, state: UnitState | None, problem: str | None, drift: tuple[Drift, ...], notice: str = ""
 ) -> UnitReport:
-    """`problem` is the probe's; a unit whose process does not run has that one first."""
+    """The report of a unit. `problem` is its probe's; that its process does not run comes first."""
     if state is None:
         problem = "not started"
     elif not state.is_running:
@@ -98,11 +103,11 @@ def report_of(
         name=unit.name,
         kind=unit.kind,
         datacenter=unit.datacenter,
-        configuration=unit.configuration.model_dump(mode="json") if unit.configuration else {},
+        configuration=unit.configuration.model_dump(mode="json"),
         state=state.state if state else None,
         note=state.note if state else "",
         problem=problem,
-        remark=remark if problem is None else "",
+        notice=notice if problem is None else "",
         drift=drift,
         pid=state.pid if state and state.pid else None,
         uptime_s=state.uptime_s if state else 0,
@@ -114,8 +119,18 @@ def report_of(
     )
 
 
-# supervisord does nothing more for a unit in one of these.
-_AT_REST = ("STOPPED", "EXITED", "FATAL", "UNKNOWN")
+def probed_report(unit: Unit, state: UnitState | None, drift: tuple[Drift, ...] = ()) -> UnitReport:
+    """The report of a unit, which is probed if its process runs."""
+    problem, notice = None, ""
+    if state is not None and state.is_running:
+        problem = unit.probe.problem()
+        if problem is None and isinstance(unit.probe, BalancerProbe):
+            notice = unit.probe.note()
+    return report_of(unit, state, problem, drift, notice)
+
+
+# supervisord takes no further action for a unit in one of these states.
+_FINAL_STATES = ("STOPPED", "EXITED", "FATAL", "UNKNOWN")
 
 
 def drift_of(
@@ -123,15 +138,16 @@ def drift_of(
 ) -> tuple[Drift, ...]:
     """In what the host differs from the unit.
 
-    `is_changed`: supervisord runs it by an earlier definition. `on_disk`: what the unit's files hold, None
-    for one that is not there.
+    `is_changed`: supervisord runs it by an earlier definition. `on_disk`: the texts of the unit's files, None
+    for a missing one.
     """
     found = []
     if state is None:
-        found.append(Drift(DriftKind.PROCESS, "supervisord does not know it"))
-    elif state.state in _AT_REST:
+        found.append(Drift(DriftKind.PROCESS, "supervisord does not have it"))
+    elif state.state in _FINAL_STATES:
         note = f" ({state.note})" if state.note else ""
-        found.append(Drift(DriftKind.PROCESS, f"it is {state.state}{note}, and supervisord leaves it so"))
+        message = f"it is {state.state}{note}, and supervisord will not start it"
+        found.append(Drift(DriftKind.PROCESS, message))
     if is_changed:
         found.append(Drift(DriftKind.DEFINITION, "its process was started by an earlier definition"))
     for path, text in unit.files.items():
@@ -141,17 +157,8 @@ def drift_of(
     return tuple(found)
 
 
-def outcome_of(is_known: bool, is_same: bool, drift: tuple[Drift, ...]) -> Outcome:
-    """What a PUT does: `is_same` is whether the configuration is the one that was put before."""
+def outcome_of(is_known: bool, is_same: bool, drift: tuple[Drift, ...]) -> ChangeOutcome:
+    """What a PUT does. `is_same`: the unit is defined and configured as before."""
     if not is_known:
-        return Outcome.CREATED
-    return Outcome.UNCHANGED if is_same and not drift else Outcome.CHANGED
-
-
-def ask(unit: Unit, state: UnitState | None) -> tuple[str | None, str]:
-    """What the probe says of a process that runs: its problem; without one, what is worth knowing."""
-    if state is None or not state.is_running:
-        return None, ""
-    probe = unit.probe
-    problem = probe.problem()
-    return problem, probe.note() if problem is None and isinstance(probe, BalancerProbe) else ""
+        return ChangeOutcome.CREATED
+    return ChangeOutcome.UNCHANGED if is_same and not drift else ChangeOutcome.CHANGED

@@ -1,6 +1,6 @@
-"""The agent at its work: the keeper, the web server, and the word in the home where it listens.
+"""The agent at work: the keeper, its watch, the web server, and the record by which the agent is found.
 
-Owns what brings a web framework with it, which costs half a second of importing: `process` comes here late.
+Owns what imports a web framework, which takes half a second: `process` imports this module late.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ import platform
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from headrace.agent.app import create_app
 from headrace.agent.desired import DesiredState
+from headrace.agent.home import AgentHome, AgentRecord, build
+from headrace.agent.host import Host
 from headrace.agent.keeper import Keeper
-from headrace.agent.kinds import (
-    Host,
-    Kinds,
-    parse_configuration,
-    unit_of,
-)
-from headrace.agent.loads import Loads
-from headrace.agent.places import Places, Whereabouts, build
+from headrace.agent.kinds import Kinds, parse_configuration, unit_of
+from headrace.agent.loads import LoadStore
+from headrace.agent.watch import Watch
 
 SHUTDOWN_WAIT_MAX_S: Final = 5
 REQUESTS_AT_ONCE_MAX: Final = 200
@@ -39,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve(
-    places: Places,
+    paths: AgentHome,
     listening: socket.socket,
     *,
     context: ssl.SSLContext | None,
@@ -50,28 +48,50 @@ def serve(
     ends_units: bool,
     reached: Callable[[str], None],
 ) -> None:
-    """Serves until a signal, or until it is asked to end. Raises `AgentStateError` before it begins."""
-    host = Host.here(places.home)
+    """Serves until a signal or a shutdown request. Raises `AgentStateError` before it starts to serve."""
+    host = Host.here(paths.home)
+    ending = threading.Event()
     keeper = Keeper(
-        places.home,
-        DesiredState(places.units, partial(parse_configuration, kinds=kinds)),
+        paths.home,
+        DesiredState(paths.units, partial(parse_configuration, kinds=kinds)),
         partial(unit_of, host=host, kinds=kinds),
+        ending=ending,
         reached=reached,
     )
-    made = build()
+    watch = Watch(keeper, ending)
+    build_name = build()
     about = {
-        "version": _version(),
-        "build": made,
+        "version": host.own_version,
+        "build": build_name,
         "python": platform.python_version(),
-        "home": str(places.home),
+        "home": str(paths.home),
         "host": socket.gethostname(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "kinds": sorted(kinds),
     }
+    app = create_app(
+        keeper, LoadStore(paths.loads), token, kinds, about, lambda: setattr(server, "should_exit", True)
+    )
+    server = _server(app, context)
+    keeper.open()
+    watch.start()
+    try:
+        name, port = listening.getsockname()[:2]
+        url = f"{'https' if context else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
+        trusted = str(certificate) if certificate else None
+        AgentRecord(url, trusted, os.getpid(), build_name, is_daemon).write(paths.record)
+        logger.info("the agent of %s listens on %s, with %d units", paths.home, url, len(keeper.names()))
+        server.run(sockets=[listening])
+    finally:
+        ending.set()
+        watch.join()
+        keeper.close(ends_units=ends_units)
+    logger.info("the agent ends; units %s", "have ended with it" if ends_units else "go on without it")
+
+
+def _server(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Server:
     config = uvicorn.Config(
-        create_app(
-            keeper, Loads(places.loads), token, kinds, about, lambda: setattr(server, "should_exit", True)
-        ),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -79,28 +99,9 @@ def serve(
         limit_concurrency=REQUESTS_AT_ONCE_MAX,
         timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
     )
-    server = uvicorn.Server(config)
     config.load()
     config.ssl = context
-    # uvicorn raises the signal once more after its own orderly end; without a handler that would be a death
-    # by signal.
+    # uvicorn raises the signal again after its own orderly end; without a handler the agent would die of it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    keeper.open()
-    try:
-        name, port = listening.getsockname()[:2]
-        url = f"{'https' if context else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
-        trusted = str(certificate) if certificate else None
-        Whereabouts(url, trusted, os.getpid(), made, is_daemon).write(places.whereabouts)
-        logger.info("the agent of %s listens on %s, with %d units", places.home, url, len(keeper.names()))
-        server.run(sockets=[listening])
-    finally:
-        keeper.close(ends_units=ends_units)
-    logger.info("the agent ends; units %s", "have ended with it" if ends_units else "go on without it")
-
-
-def _version() -> str:
-    try:
-        return version("headrace")
-    except PackageNotFoundError:
-        return "unknown"
+    return uvicorn.Server(config)

@@ -1,8 +1,7 @@
 """supervisord: its configuration and its control.
 
 Owns the file `supervisord.conf`, the daemon's socket and its RPC (supervisord.org/api.html). Decides nothing
-about order or readiness; that is `agent.keeper`'s. Imports nothing of supervisord, which runs as a
-process of its own.
+about order or readiness, as `keeper` does. supervisord runs as a process of its own.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ import sys
 import tempfile
 import time
 import xmlrpc.client
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.parsers.expat import ExpatError
+
+from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from headrace.agent.errors import SupervisorError
 from headrace.agent.processes import command_of, end_units_left_in, is_alive
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 LOG_MAX_BYTES: Final = 10 << 20
 LOG_BACKUPS: Final = 2
-# A unit that ends within this many seconds counts as a failed start: supervisord then waits 1 s, 2 s, 3 s, …
+# A unit that ends within this many seconds failed to start: supervisord retries after 1 s, 2 s, 3 s, …
 START_S: Final = 5
 START_RETRIES: Final = 20
 RPC_TIMEOUT_S: Final = 30.0
@@ -45,16 +46,12 @@ SOCKET_PATH_MAX: Final = 90
 STOP_TIMEOUT_MAX_S: Final = 60.0
 COMMAND_LENGTH_MAX: Final = 10_000
 
-_NOT_RUNNING_FAULT: Final = 70
-_ALREADY_STARTED_FAULT: Final = 60
-_ALREADY_ADDED_FAULT: Final = 90
-_STILL_RUNNING_FAULT: Final = 91
-# Within a value supervisord takes these for a comment's begin; behind two quotes they are the same word.
+# supervisord reads these in a value as the start of a comment; after two quotes they are part of the word.
 _COMMENT_SIGN: Final = re.compile(r"(?<=\s)(?=[;#])")
 
 
 class UnitState(NamedTuple):
-    """What supervisord knows of a unit; `state` is its word for it (RUNNING, BACKOFF, STOPPED, …)."""
+    """What supervisord reports of a unit; `state` is supervisord's: RUNNING, BACKOFF, STOPPED, …"""
 
     name: str
     state: str
@@ -68,7 +65,7 @@ class UnitState(NamedTuple):
 
 
 class Differences(NamedTuple):
-    """Units that the daemon does not know yet, runs by an earlier definition, or should not have."""
+    """Units that the daemon does not have yet, runs by an earlier definition, or should not have."""
 
     added: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
@@ -78,7 +75,7 @@ class Differences(NamedTuple):
 class Supervisor:
     """The supervisord of one home directory.
 
-    All calls raise `SupervisorError` when the daemon should answer and does not.
+    All calls raise `SupervisorError` if the daemon does not respond.
     """
 
     def __init__(self, home: Path) -> None:
@@ -88,15 +85,8 @@ class Supervisor:
         self.pid_path = self.home / "supervisord.pid"
         self.socket_path = _socket_path(self.home)
 
-    def write_files(self, unit: Unit) -> None:
-        """Writes what the unit wants to find beside it."""
-        unit.log_path.parent.mkdir(parents=True, exist_ok=True)
-        for path, text in unit.files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
     def write_configuration(self, units: Iterable[Unit]) -> None:
-        """Writes the daemon's configuration, by a rename: a reader sees the old one or the new."""
+        """Writes the daemon's configuration, by a rename, so that a reader sees the old one or the new."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self.configuration_path.with_suffix(".new")
@@ -128,13 +118,13 @@ class Supervisor:
             **unit.environment,
             HOME_VARIABLE: str(self.home),
             UNIT_VARIABLE: unit.name,
-            # supervisord compares environments, but knows nothing of a unit's files.
+            # supervisord compares environments, but not the files of a unit.
             DEFINITION_VARIABLE: unit.definition,
         }
         return {
             "command": _COMMENT_SIGN.sub("''", shlex.join(unit.command)),
             "environment": ",".join(f'{name}="{value}"' for name, value in environment.items()),
-            # The agent starts units in their order; the daemon alone only keeps them alive.
+            # The agent starts units in their order; the daemon only keeps them alive.
             "autostart": "false",
             "autorestart": "true",
             "startsecs": START_S,
@@ -149,7 +139,7 @@ class Supervisor:
         }
 
     def is_alive(self) -> bool:
-        """Whether the daemon answers."""
+        """Whether the daemon responds."""
         try:
             self._call("getState")
         except SupervisorError:
@@ -157,13 +147,13 @@ class Supervisor:
         return True
 
     def ensure_daemon(self, units: Iterable[Unit]) -> bool:
-        """Starts the daemon where there is none, knowing these units; none of them is started.
+        """Starts the daemon with these units unless it runs; returns whether it did. Starts no unit.
 
-        What a dead one has left behind is ended before. True when it was started.
+        Processes that a dead daemon left behind are ended first.
         """
         if self.is_alive():
             return False
-        self._end_silent_daemon()
+        self._kill_unresponsive_daemon()
         if orphans := end_units_left_in(self.home):
             logger.warning("ended %d processes that a dead supervisord had left behind", len(orphans))
         self._start_daemon(units)
@@ -183,47 +173,47 @@ class Supervisor:
             if self.is_alive():
                 return
             time.sleep(0.05)
-        said = (done.stderr or done.stdout).strip().splitlines()
+        output = (done.stderr or done.stdout).strip().splitlines()
         raise SupervisorError(
             f"supervisord did not start with {self.configuration_path}: "
-            f"{said[-1] if said else 'it does not answer'}; see {self.log_path}"
+            f"{output[-1] if output else 'it does not respond'}; see {self.log_path}"
         )
 
-    def _end_silent_daemon(self) -> None:
-        """Kills a daemon of this home that lives and does not answer: there must never be two."""
+    def _kill_unresponsive_daemon(self) -> None:
+        """Kills a daemon of this home that runs and does not respond: there must never be two."""
         try:
             pid = int(self.pid_path.read_text())
         except (OSError, ValueError):
             return
         if is_alive(pid) and str(self.configuration_path) in command_of(pid, length_max=COMMAND_LENGTH_MAX):
             os.kill(pid, signal.SIGKILL)
-            _wait_gone(pid)
+            _wait_ended(pid)
 
     def differences(self, units: Iterable[Unit]) -> Differences:
-        """Compares what the daemon runs with these units. Changes nothing but what the daemon has read."""
+        """Compares what the daemon runs with these units: it reads them anew, and changes no process."""
         self.write_configuration(units)
         ((added, changed, removed),) = self._call("reloadConfig")
         return Differences(frozenset(added), frozenset(changed), frozenset(removed))
 
     def add(self, name: str) -> None:
-        """Takes a unit up as it was last read by `differences`; does not start it."""
-        self._call("addProcessGroup", name, ignore=_ALREADY_ADDED_FAULT)
+        """Adds a unit to the daemon as `differences` last read it; does not start it."""
+        self._call("addProcessGroup", name, ignore=Faults.ALREADY_ADDED)
 
     def remove(self, name: str) -> None:
-        """Stops a unit, and forgets it. Returns when its process is gone."""
+        """Stops a unit and removes it from the daemon; returns once its process has ended."""
         deadline = time.monotonic() + STOP_TIMEOUT_MAX_S
-        # Asking again and again is quicker than waiting: between requests supervisord looks up once a second.
+        # Polling is quicker than a request that waits: without requests supervisord looks once a second.
         while (state := self.states().get(name)) is not None:
             if state.state in ("STARTING", "RUNNING", "BACKOFF"):
                 self.stop(name)
-            elif self._call("removeProcessGroup", name, ignore=_STILL_RUNNING_FAULT):
+            elif self._call("removeProcessGroup", name, ignore=Faults.STILL_RUNNING):
                 return
             if time.monotonic() > deadline:
                 raise SupervisorError(f"unit {name}, process {state.pid}, does not end; see {self.log_path}")
             time.sleep(0.05)
 
     def states(self) -> dict[str, UnitState]:
-        """Every unit the daemon knows, by name; empty when there is no daemon."""
+        """The state of every unit that the daemon has, by name; empty without a daemon."""
         if not self.is_alive():
             return {}
         now = int(time.time())
@@ -239,18 +229,18 @@ class Supervisor:
         }
 
     def start(self, name: str) -> None:
-        """Asks for a start and returns at once. A unit that runs already is left alone."""
-        self._call("startProcess", name, False, ignore=_ALREADY_STARTED_FAULT)
+        """Starts a unit that does not run; returns without waiting for the start."""
+        self._call("startProcess", name, False, ignore=Faults.ALREADY_STARTED)
 
     def stop(self, name: str, *, wait: bool = False) -> None:
-        self._call("stopProcess", name, wait, ignore=_NOT_RUNNING_FAULT)
+        self._call("stopProcess", name, wait, ignore=Faults.NOT_RUNNING)
 
     def signal(self, name: str, signal_name: str) -> None:
         """Sends a signal (`KILL`, `STOP`, …) to a running unit."""
         self._call("signalProcess", name, signal_name)
 
     def shut_down(self) -> None:
-        """Ends the daemon, and with it any unit still running. Returns when its process is gone."""
+        """Ends the daemon, and any unit that still runs; returns once the daemon's process has ended."""
         pid = self._call("getPID")
         self._call("shutdown")
         deadline = time.monotonic() + DAEMON_TIMEOUT_S
@@ -258,50 +248,39 @@ class Supervisor:
             time.sleep(0.05)
         if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
-            _wait_gone(pid)
+            _wait_ended(pid)
         self.socket_path.unlink(missing_ok=True)
 
     def _call(self, method: str, *arguments: Any, ignore: int | None = None) -> Any:
-        request = xmlrpc.client.dumps(arguments, f"supervisor.{method}")
-        connection = _UnixConnection(self.socket_path)
+        """The result of an RPC; None for a fault that is to be ignored."""
         try:
-            connection.request("POST", "/RPC2", request.encode(), {"Content-Type": "text/xml"})
-            ((value,), _) = xmlrpc.client.loads(connection.getresponse().read())
+            return self._request(method, arguments)
         except xmlrpc.client.Fault as fault:
             if fault.faultCode == ignore:
                 return None
-            what = " ".join(str(argument) for argument in arguments)
-            raise SupervisorError(f"supervisord refuses {method} {what}: {fault.faultString}") from fault
-        except (OSError, http.client.HTTPException, ExpatError) as error:
-            raise SupervisorError(f"supervisord of {self.home} does not answer ({error})") from error
-        finally:
-            connection.close()
-        return value
+            call = " ".join(map(str, (method, *arguments)))
+            raise SupervisorError(f"supervisord refused {call}: {fault.faultString}") from fault
+        except (OSError, http.client.HTTPException, xmlrpc.client.Error, ExpatError) as error:
+            raise SupervisorError(f"supervisord of {self.home} does not respond ({error})") from error
+
+    def _request(self, method: str, arguments: Sequence[Any]) -> Any:
+        transport = SupervisorTransport(serverurl=f"unix://{self.socket_path}")
+        connection = transport._get_connection()
+        # supervisor's transport has no timeout: it gets a socket that has one, and is connected already.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bounded:
+            bounded.settimeout(RPC_TIMEOUT_S)
+            bounded.connect(str(self.socket_path))
+            connection.sock = bounded
+            transport._get_connection = lambda: connection
+            proxy = xmlrpc.client.ServerProxy("http://localhost/RPC2", transport)
+            return getattr(proxy.supervisor, method)(*arguments)
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=RPC_TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(self.timeout)
-            connection.connect(str(self._path))
-        except OSError:
-            connection.close()
-            raise
-        self.sock = connection
-
-
-def _wait_gone(pid: int) -> None:
+def _wait_ended(pid: int) -> None:
     deadline = time.monotonic() + DAEMON_TIMEOUT_S
     while is_alive(pid):
         if time.monotonic() > deadline:
-            raise SupervisorError(
-                f"supervisord, process {pid}, outlives SIGKILL; look at the machine's disks"
-            )
+            raise SupervisorError(f"supervisord, process {pid}, survives SIGKILL; check the machine's disks")
         time.sleep(0.05)
 
 

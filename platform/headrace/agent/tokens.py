@@ -1,6 +1,6 @@
-"""The agent's token: a file that only its owner may read, made at the first start.
+"""The agent's token: a file that only its owner may read, created at the first start.
 
-Owns that file, and the comparison. The token is never logged.
+Owns that file and the check of a request's header. The token is never logged.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ TOKEN_LENGTH_MAX: Final = 512
 
 
 def read_token(path: Path) -> str:
-    """The token in the file. Raises `AgentStateError`, also when others than its owner may read it."""
+    """Reads the token. Raises `AgentStateError`, also if others than its owner may read the file."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             raise AgentStateError(f"others may read the token in {path} (mode {mode:04o}); chmod 600 {path}")
         token = path.read_text().strip()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise AgentStateError(f"the token in {path} cannot be read: {reason}") from error
+        problem = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise AgentStateError(f"the token in {path} cannot be read: {problem}") from error
     if not TOKEN_BYTES <= len(token) <= TOKEN_LENGTH_MAX or not token.isascii() or not token.isprintable():
         raise AgentStateError(
-            f"{path} holds no token: one has {TOKEN_BYTES} to {TOKEN_LENGTH_MAX} printable characters; "
-            "delete the file, and the next start makes a new one"
+            f"{path} holds no token: a token has {TOKEN_BYTES} to {TOKEN_LENGTH_MAX} printable characters; "
+            "delete the file, and the next start creates a new one"
         )
     return token
 
 
 def make_token(path: Path) -> str:
-    """The token in the file, which is made when there is none. Raises `AgentStateError`."""
+    """Reads the token, after creating the file if there is none. Raises `AgentStateError`."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # By a rename, so that a crash leaves no half of one; with this mode from the first moment on.
+        # By a rename, so that a crash leaves no half-written token; created with this mode, never wider.
         new = path.with_name(path.name + ".new")
         new.unlink(missing_ok=True)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -52,6 +52,6 @@ def make_token(path: Path) -> str:
 
 
 def is_authorized(header: bytes | None, token: str) -> bool:
-    """Whether an `Authorization` header carries the token; takes equally long wherever they differ."""
+    """Whether an `Authorization` header carries the token; compares in constant time."""
     scheme, _, given = (header or b"").partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.encode())

@@ -17,7 +17,7 @@ from headrace.airflow.database import SPARK_POOL as SPARK_POOL
 from headrace.airflow.operators import LoadTopicOperator
 from headrace.airflow.sealing import DUE_TASK, SEAL_TASK, SealHourOperator, check_sealed, days_due
 from headrace.airflow.sensors import AuditCompleteSensor
-from headrace.warehouse.load_plan import TopicPlan
+from headrace.warehouse.schedule import LoadSchedule
 
 # Seals also run without a load: an hour becomes due by time alone when a topic has no new events.
 SEAL_SCHEDULE: Final = "5 * * * *"
@@ -38,13 +38,13 @@ def seal_id(topic: str) -> str:
     return f"seal-{topic}"
 
 
-def dags_of(plans: Iterable[TopicPlan], *, starts_paused: bool = True) -> dict[str, DAG]:
+def dags_of(plans: Iterable[LoadSchedule], *, starts_paused: bool = True) -> dict[str, DAG]:
     """Returns both DAGs of every topic, by id. With `starts_paused` a user must unpause them."""
     made = [make(plan, starts_paused=starts_paused) for plan in plans for make in (load_dag, seal_dag)]
     return {dag.dag_id: dag for dag in made}
 
 
-def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
+def load_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
     """Returns `load-<topic>`: a load that continues where the last one ended."""
     with DAG(
         load_id(plan.topic),
@@ -82,7 +82,7 @@ def load_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
     return dag
 
 
-def seal_dag(plan: TopicPlan, *, starts_paused: bool = True) -> DAG:
+def seal_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
     """Returns `seal-<topic>`: seals closed hours that the audit proves complete, and fails for others."""
     with DAG(
         seal_id(plan.topic),
@@ -145,7 +145,7 @@ def _every(cron: str) -> CronTriggerTimetable:
     return CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta())
 
 
-def _defaults(plan: TopicPlan) -> dict[str, Any]:
+def _defaults(plan: LoadSchedule) -> dict[str, Any]:
     return {"owner": plan.owner, "retries": plan.retries, "retry_delay": plan.retry_delay}
 
 

@@ -1,6 +1,6 @@
 """The topics to load: those in `topics.yaml`, and the loads that were put to this host's agent.
 
-Owns how both are read, and their errors; what a plan may hold is `warehouse.load_plan`'s. Imports nothing of
+Owns how both are read, and their errors; what a plan may hold is `warehouse.schedule`'s. Imports nothing of
 Airflow.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from headrace.warehouse.load_plan import FIELDS, LoadPlanError, TopicPlan, plan_of
+from headrace.warehouse.schedule import FIELDS, LoadSchedule, LoadScheduleError, parse_schedule
 
 TOPICS_MAX: Final = 1_000
 # The agent stores one file a topic, <home>/loads/<topic>.json.
@@ -26,7 +26,7 @@ class TopicsFileError(ValueError):
     """A `topics.yaml` or a stored load is invalid. The message names file, topic, field and value."""
 
 
-def read_topics(path: Path) -> tuple[TopicPlan, ...]:
+def read_topics(path: Path) -> tuple[LoadSchedule, ...]:
     """Returns the plans in a `topics.yaml`. Raises `TopicsFileError`."""
     try:
         text = path.read_text()
@@ -35,7 +35,7 @@ def read_topics(path: Path) -> tuple[TopicPlan, ...]:
     return parse_topics(text, where=str(path))
 
 
-def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[TopicPlan, ...]:
+def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedule, ...]:
     """Returns the plans stored by the agent that runs this Airflow; none if no agent does.
 
     Raises `TopicsFileError`.
@@ -44,13 +44,13 @@ def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[TopicPlan, 
     return tuple(map(_read_load, sorted((Path(home) / LOADS_FOLDER).glob("*.json")))) if home else ()
 
 
-def read_all(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[TopicPlan, ...]:
+def read_all(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedule, ...]:
     """Returns the plans of both; a load at the agent overrides the file's plan of the same topic."""
     plans = {plan.topic: plan for plan in (*read_topics(path), *read_loads(environment))}
     return tuple(plans.values())
 
 
-def _read_load(path: Path) -> TopicPlan:
+def _read_load(path: Path) -> LoadSchedule:
     try:
         fields = _mapping(json.loads(path.read_bytes()), str(path), known=None)
     except (OSError, ValueError) as error:
@@ -58,7 +58,7 @@ def _read_load(path: Path) -> TopicPlan:
     return _plan(path.stem, fields, f"{path}: topic {path.stem}")
 
 
-def parse_topics(text: str, *, where: str) -> tuple[TopicPlan, ...]:
+def parse_topics(text: str, *, where: str) -> tuple[LoadSchedule, ...]:
     """Returns the plans in a text of `defaults: {…}` and `topics: {NAME: {…}, …}`.
 
     Raises `TopicsFileError`, one line that begins with `where`.
@@ -92,8 +92,8 @@ def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Map
     return value
 
 
-def _plan(topic: str, fields: Mapping[str, Any], where: str) -> TopicPlan:
+def _plan(topic: str, fields: Mapping[str, Any], where: str) -> LoadSchedule:
     try:
-        return plan_of(topic, fields)
-    except LoadPlanError as error:
+        return parse_schedule(topic, fields)
+    except LoadScheduleError as error:
         raise TopicsFileError(f"{where}: {error}") from error

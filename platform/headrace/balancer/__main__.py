@@ -17,17 +17,22 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from headrace.balancer.backends import Address
 from headrace.balancer.control import Control, Engine
 from headrace.balancer.embedded import EmbeddedEngine
 from headrace.balancer.errors import BalancerError
 from headrace.balancer.haproxy import HaproxyEngine, socket_path
-from headrace.balancer.haproxy_config import Settings
+from headrace.balancer.haproxy_config import HaproxySettings
 from headrace.balancer.page import page
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import FrontRegistry
 from headrace.coordination.session import ZooKeeperSession
-from headrace.process.command_line import STOP_SIGNALS, host_port, raise_descriptor_limit, set_up_logging
+from headrace.process.command_line import (
+    STOP_SIGNALS,
+    HostPort,
+    host_port,
+    raise_descriptor_limit,
+    set_up_logging,
+)
 from headrace.process.status import StatusServer
 
 logger = logging.getLogger(__name__)
@@ -35,11 +40,11 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 10_000
 DESCRIPTORS_A_CONNECTION: Final = 2
 DESCRIPTORS_BESIDE: Final = 200
-# Debian's is in a folder that ordinary users' paths leave out.
+# Debian installs HAProxy in a folder that is not in the PATH of ordinary users.
 PROGRAM_PATHS: Final = ("/usr/sbin", "/usr/local/sbin")
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> HostPort:
     """The type of an option HOST:PORT whose port must not be 0."""
     address = host_port(text)
     if address[1] == 0:
@@ -72,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 after a clean stop, 1 when it cannot serve, 2 for a wrong command line."""
+    """Returns the exit code: 0 after a clean stop, 1 if it cannot serve, 2 for a wrong command line."""
     options = parser().parse_args(arguments)
     set_up_logging(level_width=7, kazoo_level=logging.WARNING)
     try:
@@ -88,7 +93,7 @@ async def _serve(options: argparse.Namespace) -> None:
     logger.info("%s", why)
     session = ZooKeeperSession(options.zookeeper, name="balancer")
     await asyncio.to_thread(session.start)
-    listen: Address = options.listen
+    listen: HostPort = options.listen
     name = f"{listen[0]}:{listen[1]}-{uuid.uuid4().hex[:8]}"
     control = Control(engine, FrontRegistry(session), name=name, listen=listen, why=why)
     server = None
@@ -109,16 +114,18 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 def _engine(options: argparse.Namespace) -> tuple[Engine, str]:
-    """What moves the bytes, and why it does. Raises `BalancerError`."""
-    most = min(options.connections_max, _connections_possible())
+    """The engine that moves the bytes, and why this one. Raises `BalancerError`."""
+    connections_max = min(options.connections_max, _connections_possible())
     path = os.pathsep.join((os.environ.get("PATH", ""), *PROGRAM_PATHS))
     program = shutil.which("haproxy", path=path)
     if options.engine == EmbeddedEngine.kind or (options.engine == "auto" and program is None):
-        why = "as it was told to" if program is not None else "haproxy is not installed here"
-        return EmbeddedEngine(options.listen, most), f"the embedded balancer serves: {why}"
+        cause = "--engine embedded" if program is not None else "haproxy is not installed here"
+        return EmbeddedEngine(options.listen, connections_max), f"the embedded balancer serves: {cause}"
     if program is None:
         raise BalancerError("haproxy is not installed; on Debian, as root: apt-get install haproxy")
-    settings = Settings(options.listen, socket_path(options.directory), most, options.statistics)
+    settings = HaproxySettings(
+        options.listen, socket_path(options.directory), connections_max, options.statistics
+    )
     return HaproxyEngine(Path(program), settings, options.directory), f"HAProxy serves ({program})"
 
 

@@ -1,8 +1,8 @@
-"""The brokers behind the balancer: which there are, which get new connections, which one is next. Pure.
+"""The brokers behind the balancer: which get new connections, and which one gets the next. Pure.
 
 A backend is *ready* while its broker announces its front: it gets new connections as long as it is healthy.
-It is *draining* once the broker has taken its front back (it stops) or has gone: connections that are open
-stay, new ones go elsewhere. It is dropped when the last of them is closed.
+It is *draining* once the front is withdrawn, because the broker stops or has ended: open connections stay,
+new ones go elsewhere. It is dropped when the last of them is closed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from headrace.coordination.fronts import Front
+from headrace.process.command_line import HostPort
 
 CHECK_INTERVAL_S: Final = 0.5
 CHECK_TIMEOUT_S: Final = 2.0
 CHECKS_TO_FALL: Final = 3
 CONNECT_TIMEOUT_S: Final = 2.0
 
-Address = tuple[str, int]
+
+def text_of(address: HostPort) -> str:
+    return f"{address[0]}:{address[1]}"
 
 
 class Phase(StrEnum):
@@ -32,7 +35,7 @@ class Backend:
     """One broker's front."""
 
     broker_id: int
-    address: Address
+    address: HostPort
     phase: Phase
 
     @property
@@ -40,9 +43,9 @@ class Backend:
         return f"broker-{self.broker_id}"
 
 
-class Figures(NamedTuple):
-    """What an engine says of one backend: connections open now and ever, failed attempts, bytes from and to
-    clients, the last health check in words.
+class BackendFigures(NamedTuple):
+    """What an engine reports of one backend: connections open now and in total, failed attempts, bytes from
+    and to clients, the last health check in words.
     """
 
     is_up: bool
@@ -55,7 +58,7 @@ class Figures(NamedTuple):
 
 
 def after_fronts(known: Mapping[int, Backend], fronts: Iterable[Front]) -> dict[int, Backend]:
-    """What stands behind the balancer once these fronts are announced, and no others."""
+    """The backends once exactly these fronts are announced."""
     ready = {
         front.broker_id: Backend(front.broker_id, (front.host, front.port), Phase.READY) for front in fronts
     }
@@ -68,7 +71,7 @@ def after_fronts(known: Mapping[int, Backend], fronts: Iterable[Front]) -> dict[
 
 
 def without_drained(known: Mapping[int, Backend], connections: Mapping[int, int]) -> dict[int, Backend]:
-    """The same without those that drain and have no connection left."""
+    """The backends without those that drain and have no connection left."""
     return {
         broker_id: backend
         for broker_id, backend in known.items()
@@ -77,8 +80,8 @@ def without_drained(known: Mapping[int, Backend], connections: Mapping[int, int]
 
 
 class Health(NamedTuple):
-    """Of one backend. It begins down, rises with one good check, and falls with `CHECKS_TO_FALL` bad ones in
-    a row: a broker that is merely busy keeps its connections.
+    """The health of one backend. It starts down, is up after one good check, and down after `CHECKS_TO_FALL`
+    bad ones in a row, so that a broker that is merely busy keeps its connections.
     """
 
     is_up: bool = False
@@ -92,5 +95,7 @@ class Health(NamedTuple):
 
 
 def choose(up: Collection[int], connections: Mapping[int, int], total: Mapping[int, int]) -> int | None:
-    """The backend for a new connection: the one with the fewest, and of those the one that had the fewest."""
-    return min(up, key=lambda each: (connections.get(each, 0), total.get(each, 0), each), default=None)
+    """The backend for a new connection: the one with the fewest open, then with the fewest in total."""
+    return min(
+        up, key=lambda backend: (connections.get(backend, 0), total.get(backend, 0), backend), default=None
+    )

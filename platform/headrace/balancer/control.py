@@ -1,8 +1,8 @@
-"""Drives an engine: fronts that ZooKeeper tells of become its backends, and its figures a status.
+"""Drives an engine: makes the fronts in ZooKeeper its backends, and its figures the status.
 
-Owns the order of things around a change: a broker is marked before it gets connections, and its mark is taken
-back after the engine has stopped giving it any (`coordination.fronts` says why). Runs on one asyncio loop;
-ZooKeeper is asked on threads.
+Owns the steps of a change: a broker is marked before it gets connections, and its mark is released after the
+engine has stopped giving it any (`coordination.fronts` explains why). Runs on one asyncio loop; requests to
+ZooKeeper run on threads.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from headrace.balancer.backends import (
-    Address,
     Backend,
-    Figures,
+    BackendFigures,
     Phase,
     after_fronts,
+    text_of,
     without_drained,
 )
 from headrace.balancer.errors import BalancerError
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import Front, FrontRegistry
 from headrace.coordination.standing import HeldNode
+from headrace.process.command_line import HostPort
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+ROUND_INTERVAL_S: Final = 1.0
 
 
 class Engine(Protocol):
-    """What moves the bytes. Calls raise `BalancerError` or `OSError`."""
+    """Moves the bytes. Calls raise `BalancerError` or `OSError`."""
 
     @property
     def kind(self) -> str: ...
     async def start(self) -> None: ...
     async def apply(self, backends: Sequence[Backend]) -> None: ...
-    async def figures(self) -> dict[int, Figures]: ...
+    async def figures(self) -> dict[int, BackendFigures]: ...
     async def reload(self) -> None: ...
     async def failed(self) -> str: ...
     async def stop(self) -> None: ...
 
 
 class Control:
-    """`name` is this process's own among all balancers. `why` says why this engine and no other."""
+    """Drives one engine. `name` is unique among all balancers; `why` says why this engine was chosen."""
 
     def __init__(
-        self, engine: Engine, fronts: FrontRegistry, *, name: str, listen: Address, why: str
+        self, engine: Engine, fronts: FrontRegistry, *, name: str, listen: HostPort, why: str
     ) -> None:
         self._engine = engine
         self._fronts = fronts
@@ -56,29 +57,29 @@ class Control:
         self._listen = listen
         self._why = why
         self._backends: dict[int, Backend] = {}
-        self._figures: dict[int, Figures] = {}
+        self._figures: dict[int, BackendFigures] = {}
         self._marks: dict[int, HeldNode] = {}
         self._announced: list[Front] | None = None
-        self._trouble: str | None = None
+        self._problem: str | None = None
         self._changed = asyncio.Event()
         self._reload_wanted = False
 
     async def run(self) -> None:
-        """Serves until cancelled. Raises `BalancerError` when the engine ends by itself."""
+        """Serves until cancelled. Raises `BalancerError` if the engine ends by itself."""
         loop = asyncio.get_running_loop()
 
-        def see(fronts: list[Front]) -> None:
-            loop.call_soon_threadsafe(self._see, fronts)
+        def on_fronts(fronts: list[Front]) -> None:
+            loop.call_soon_threadsafe(self._set_announced, fronts)
 
         await self._engine.start()
         failed = asyncio.create_task(self._engine.failed())
         try:
-            await asyncio.to_thread(self._fronts.forget, f"{self._listen[0]}:{self._listen[1]}")
-            await asyncio.to_thread(self._fronts.watch, see)
+            await asyncio.to_thread(self._fronts.forget, text_of(self._listen))
+            await asyncio.to_thread(self._fronts.watch, on_fronts)
             while not failed.done():
-                await self._look()
+                await self._round()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_INTERVAL_S):
+                    async with asyncio.timeout(ROUND_INTERVAL_S):
                         await self._changed.wait()
                 self._changed.clear()
             raise BalancerError(failed.result())
@@ -87,29 +88,30 @@ class Control:
             await self._engine.stop()
 
     def want_reload(self) -> None:
+        """Makes the next round reload the engine."""
         self._reload_wanted = True
         self._changed.set()
 
-    def _see(self, fronts: list[Front]) -> None:
+    def _set_announced(self, fronts: list[Front]) -> None:
         self._announced = fronts
         self._changed.set()
 
-    async def _look(self) -> None:
-        """Bring the engine to what is wanted; a trouble is told and met again in the next round."""
+    async def _round(self) -> None:
+        """Updates the engine; a problem is logged once and retried in the next round."""
         try:
-            await self._bring_about()
-            self._trouble = None
+            await self._update()
+            self._problem = None
         except (BalancerError, CoordinationError, OSError) as error:
-            said = str(error) or type(error).__name__
-            if said != self._trouble:
-                logger.error("%s", said)
-            self._trouble = said
+            problem = str(error) or type(error).__name__
+            if problem != self._problem:
+                logger.error("%s", problem)
+            self._problem = problem
 
-    async def _bring_about(self) -> None:
+    async def _update(self) -> None:
         if self._reload_wanted:
             self._reload_wanted = False
             await self._engine.reload()
-            logger.info("reloaded; connections that were open go on")
+            logger.info("reloaded; open connections go on")
         before = self._backends
         if self._announced is not None:
             self._backends = after_fronts(before, self._announced)
@@ -117,28 +119,28 @@ class Control:
             if before.get(backend.broker_id) != backend:
                 logger.info("%s at %s:%d is %s", backend.name, *backend.address, backend.phase)
             if backend.phase is Phase.READY and backend.broker_id not in self._marks:
-                held = await asyncio.to_thread(self._fronts.mark, backend.broker_id, self._name)
-                self._marks[backend.broker_id] = held
+                mark = await asyncio.to_thread(self._fronts.mark, backend.broker_id, self._name)
+                self._marks[backend.broker_id] = mark
         await self._engine.apply(tuple(self._backends.values()))
         for broker_id in list(self._marks):
             if self._backends[broker_id].phase is Phase.DRAINING:
                 await asyncio.to_thread(self._marks[broker_id].release)
                 del self._marks[broker_id]
         self._figures = await self._engine.figures()
-        connections = {each: figures.connections for each, figures in self._figures.items()}
+        connections = {broker_id: figures.connections for broker_id, figures in self._figures.items()}
         kept = without_drained(self._backends, connections)
-        for gone in self._backends.keys() - kept.keys():
-            logger.info("%s is drained", self._backends[gone].name)
+        for drained in self._backends.keys() - kept.keys():
+            logger.info("%s is drained", self._backends[drained].name)
         self._backends = kept
 
     def status(self) -> dict[str, Any]:
-        """What the page and `headrace status` show. Any thread."""
+        """The status that the page and `headrace status` show. Any thread may call."""
         rows = []
         for backend in tuple(self._backends.values()):
             figures = self._figures.get(backend.broker_id)
             row: dict[str, Any] = {
                 "broker_id": backend.broker_id,
-                "address": f"{backend.address[0]}:{backend.address[1]}",
+                "address": text_of(backend.address),
                 "phase": str(backend.phase),
             }
             rows.append(row | (figures._asdict() if figures is not None else {"is_up": False}))
@@ -146,7 +148,7 @@ class Control:
         return {
             "engine": self._engine.kind,
             "why": self._why,
-            "listen": f"{self._listen[0]}:{self._listen[1]}",
-            "problem": self._trouble or (None if serving else "no broker takes connections"),
+            "listen": text_of(self._listen),
+            "problem": self._problem or (None if serving else "no broker takes connections"),
             "backends": rows,
         }

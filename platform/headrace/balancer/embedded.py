@@ -1,8 +1,7 @@
-"""A TCP balancer in this process, for where HAProxy is not: connects each client to a healthy broker and
-moves bytes both ways.
+"""A TCP balancer in this process, where HAProxy cannot be installed: no root, one machine.
 
-Owns sockets and health checks. Which backends there are it is told (`apply`); which is next is
-`backends.choose`. It knows nothing of Kafka but the question that a health check asks.
+Owns its sockets and health checks. `apply` sets the backends, `backends.choose` picks the next one. It knows
+nothing of Kafka but the request of a health check.
 """
 
 from __future__ import annotations
@@ -18,18 +17,19 @@ from headrace.balancer.backends import (
     CHECK_INTERVAL_S,
     CHECK_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
-    Address,
     Backend,
-    Figures,
+    BackendFigures,
     Health,
     Phase,
     choose,
+    text_of,
 )
-from headrace.balancer.haproxy_config import CHECK_ANSWER, CHECK_REQUEST, HALF_CLOSED_TIMEOUT_S
+from headrace.balancer.haproxy_config import CHECK_REQUEST, CHECK_RESPONSE, HALF_CLOSED_TIMEOUT_S
+from headrace.process.command_line import HostPort
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES: Final = 256 << 10  # of each direction of each connection: no more is read before it is sent on
+CHUNK_BYTES: Final = 256 << 10  # read ahead at most, in each direction of each connection
 BACKLOG: Final = 1024
 FRAME_LENGTH_BYTES: Final = 4
 
@@ -37,7 +37,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Member:
-    """A backend with what is known of it here."""
+    """A backend with its health, its connections and their figures. It is checked until `close`."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -49,21 +49,50 @@ class _Member:
         self.bytes_in = 0
         self.bytes_out = 0
         self.open: set[asyncio.Task[None]] = set()
-        self.checking: asyncio.Task[None] | None = None
+        self.checking = asyncio.create_task(self._check_always())
 
     @property
     def takes_more(self) -> bool:
         return self.backend.phase is Phase.READY and self.health.is_up
 
+    def figures(self) -> BackendFigures:
+        return BackendFigures(
+            self.health.is_up,
+            len(self.open),
+            self.total,
+            self.connect_errors,
+            self.bytes_in,
+            self.bytes_out,
+            self.check,
+        )
+
     def cut(self) -> None:
+        """Closes all connections."""
         for task in self.open:
             task.cancel()
+
+    def close(self) -> None:
+        self.checking.cancel()
+        self.cut()
+
+    async def _check_always(self) -> None:
+        while True:
+            problem = await _check(self.backend.address)
+            before, self.health = self.health, self.health.after(not problem)
+            self.check = problem or "ok"
+            if before.is_up != self.health.is_up:
+                state = "up" if self.health.is_up else f"down: {self.check}"
+                logger.warning("%s at %s is %s", self.backend.name, text_of(self.backend.address), state)
+                # A stopping broker does not answer health checks while it finishes its requests.
+                if not self.health.is_up and self.backend.phase is Phase.READY:
+                    self.cut()
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
 
 class EmbeddedEngine:
     kind: Final = "embedded"
 
-    def __init__(self, listen: Address, connections_max: int) -> None:
+    def __init__(self, listen: HostPort, connections_max: int) -> None:
         self._listen = listen
         self._connections_max = connections_max
         self._members: dict[int, _Member] = {}
@@ -71,18 +100,18 @@ class EmbeddedEngine:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Raises `OSError` when the address cannot be had."""
+        """Starts to listen. Raises `OSError` if the address cannot be bound."""
         self._server = await asyncio.start_server(
-            self._begin, *self._listen, limit=CHUNK_BYTES, backlog=BACKLOG
+            self._accept, *self._listen, limit=CHUNK_BYTES, backlog=BACKLOG
         )
 
     async def failed(self) -> str:
-        """This engine ends with its process only."""
+        """Never returns: this engine ends only with its process."""
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
 
     async def apply(self, backends: Sequence[Backend]) -> None:
-        """When it returns, no new connection goes to a backend that drains."""
+        """Makes these the backends; once it returns, none that drains gets a new connection."""
         for backend in backends:
             member = self._members.get(backend.broker_id)
             if member is None:
@@ -90,50 +119,30 @@ class EmbeddedEngine:
             if member.backend.address != backend.address:
                 member.health = Health()
             member.backend = backend
-            if member.checking is None:
-                member.checking = asyncio.create_task(self._check_always(member))
-        for gone in self._members.keys() - {backend.broker_id for backend in backends}:
-            member = self._members.pop(gone)
-            if member.checking is not None:
-                member.checking.cancel()
-            member.cut()
+        for broker_id in self._members.keys() - {backend.broker_id for backend in backends}:
+            self._members.pop(broker_id).close()
         draining = [member for member in self._members.values() if member.backend.phase is Phase.DRAINING]
-        # Every attempt ends within CONNECT_TIMEOUT_S.
+        # Every attempt to connect ends within CONNECT_TIMEOUT_S.
         while any(member.connecting for member in draining):
             await asyncio.sleep(0.01)
 
-    async def figures(self) -> dict[int, Figures]:
-        return {
-            broker_id: Figures(
-                member.health.is_up,
-                len(member.open),
-                member.total,
-                member.connect_errors,
-                member.bytes_in,
-                member.bytes_out,
-                member.check,
-            )
-            for broker_id, member in self._members.items()
-        }
+    async def figures(self) -> dict[int, BackendFigures]:
+        return {broker_id: member.figures() for broker_id, member in self._members.items()}
 
     async def reload(self) -> None:
-        """Checks every backend at once; there is no configuration to read anew."""
-        for member in self._members.values():
-            if member.checking is not None:
-                member.checking.cancel()
-            member.checking = asyncio.create_task(self._check_always(member))
+        """Does nothing: this engine has no configuration file."""
 
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        tasks = [*self._clients, *(m.checking for m in self._members.values() if m.checking is not None)]
+        tasks = [*self._clients, *(member.checking for member in self._members.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # clients
+    # --- clients ---
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._clients) >= self._connections_max:
             logger.warning("refused a connection: %d are open", self._connections_max)
             writer.transport.abort()
@@ -143,7 +152,7 @@ class EmbeddedEngine:
         task.add_done_callback(self._clients.discard)
 
     async def _serve(self, client: Streams) -> None:
-        """One client, from its arrival to its end."""
+        """Serves one client until it or its broker ends the connection."""
         try:
             tried: set[int] = set()
             while (member := self._next(tried)) is not None:
@@ -159,11 +168,11 @@ class EmbeddedEngine:
             client[1].transport.abort()
 
     def _next(self, tried: set[int]) -> _Member | None:
-        up = {each for each, member in self._members.items() if member.takes_more and each not in tried}
+        members = self._members.items()
         chosen = choose(
-            up,
-            {each: len(member.open) + member.connecting for each, member in self._members.items()},
-            {each: member.total for each, member in self._members.items()},
+            {broker_id for broker_id, member in members if member.takes_more and broker_id not in tried},
+            {broker_id: len(member.open) + member.connecting for broker_id, member in members},
+            {broker_id: member.total for broker_id, member in members},
         )
         return None if chosen is None else self._members[chosen]
 
@@ -187,15 +196,15 @@ class EmbeddedEngine:
 
     async def _join(self, member: _Member, client: Streams, broker: Streams) -> None:
         for _, writer in (client, broker):
-            its_socket = writer.get_extra_info("socket")
-            its_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        inward = asyncio.create_task(self._move(client[0], broker[1], member, is_inward=True))
-        outward = asyncio.create_task(self._move(broker[0], client[1], member, is_inward=False))
+            connected = writer.get_extra_info("socket")
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        inward = asyncio.create_task(self._copy(client[0], broker[1], member, is_inward=True))
+        outward = asyncio.create_task(self._copy(broker[0], client[1], member, is_inward=False))
         try:
             done, left = await asyncio.wait((inward, outward), return_when=asyncio.FIRST_COMPLETED)
             if left and not any(task.exception() for task in done):
-                # One side has said that it ends: the other may finish what it has to say.
+                # One side has closed its half of the connection; the other may finish what it sends.
                 await asyncio.wait(left, timeout=HALF_CLOSED_TIMEOUT_S)
         finally:
             for task in (inward, outward):
@@ -204,7 +213,7 @@ class EmbeddedEngine:
             broker[1].transport.abort()
 
     @staticmethod
-    async def _move(
+    async def _copy(
         source: asyncio.StreamReader, sink: asyncio.StreamWriter, member: _Member, *, is_inward: bool
     ) -> None:
         while data := await source.read(CHUNK_BYTES):
@@ -216,37 +225,22 @@ class EmbeddedEngine:
             await sink.drain()
         sink.write_eof()
 
-    # health
 
-    async def _check_always(self, member: _Member) -> None:
-        while True:
-            member.check = await _check(member.backend.address)
-            before, member.health = member.health, member.health.after(not member.check)
-            member.check = member.check or "ok"
-            if before.is_up != member.health.is_up:
-                up = "up" if member.health.is_up else f"down: {member.check}"
-                logger.warning("%s at %s:%d is %s", member.backend.name, *member.backend.address, up)
-                # A broker that stops no longer answers checks while it finishes what it has.
-                if not member.health.is_up and member.backend.phase is Phase.READY:
-                    member.cut()
-            await asyncio.sleep(CHECK_INTERVAL_S)
-
-
-async def _check(address: Address) -> str:
-    """What is wrong with the broker at this address; empty if it answers as one."""
+async def _check(address: HostPort) -> str:
+    """What is wrong with the broker at this address; empty if it responds as a broker."""
     writer = None
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(*address)
             writer.write(CHECK_REQUEST)
-            answer = await reader.readexactly(FRAME_LENGTH_BYTES + len(CHECK_ANSWER))
+            response = await reader.readexactly(FRAME_LENGTH_BYTES + len(CHECK_RESPONSE))
     except TimeoutError:
-        return f"no answer within {CHECK_TIMEOUT_S:g} s"
+        return f"no response within {CHECK_TIMEOUT_S:g} s"
     except (OSError, asyncio.IncompleteReadError) as error:
         return str(error)
     finally:
         if writer is not None:
-            # The rest of the answer is of no interest; a client's connection would not be cut like this.
+            # The rest of the response is not read, so the connection cannot be closed in order.
             with contextlib.suppress(OSError):
                 writer.transport.abort()
-    return "" if answer[FRAME_LENGTH_BYTES:] == CHECK_ANSWER else "it does not answer as a broker does"
+    return "" if response[FRAME_LENGTH_BYTES:] == CHECK_RESPONSE else "it does not respond as a broker"

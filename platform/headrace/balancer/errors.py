@@ -1,7 +1,7 @@
-"""What the balancer raises."""
+"""The balancer's error."""
 
 from __future__ import annotations
 
 
 class BalancerError(Exception):
-    """The balancer's engine does not do what it is told; the message is one line for its log."""
+    """The balancer's engine failed; the message is one line for the log."""

@@ -1,7 +1,7 @@
-"""HAProxy as a child process, in master-worker mode: starts it, tells it what changes, reads its figures.
+"""HAProxy as a child process, in master-worker mode: starts it, sends it changes, reads its figures.
 
-Owns the process, its configuration file and its runtime socket. What stands in the file and what is said over
-the socket is `haproxy_config`'s.
+Owns the process, its configuration file and its runtime socket; `haproxy_config` has the text of the file and
+of the commands.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.balancer.backends import Backend, Figures
+from headrace.balancer.backends import Backend, BackendFigures
 from headrace.balancer.errors import BalancerError
 from headrace.balancer.haproxy_config import (
     POOL,
-    Settings,
+    HaproxySettings,
     commands,
     config_text,
     parse_figures,
@@ -34,22 +34,22 @@ logger = logging.getLogger(__name__)
 START_WAIT_MAX_S: Final = 10.0
 RELOAD_WAIT_MAX_S: Final = 10.0
 STOP_WAIT_MAX_S: Final = 5.0
-ANSWER_WAIT_MAX_S: Final = 5.0
-ANSWER_MAX_BYTES: Final = 4 << 20
+RESPONSE_WAIT_MAX_S: Final = 5.0
+RESPONSE_MAX_BYTES: Final = 4 << 20
 POLL_S: Final = 0.02
 # sockaddr_un holds 108 bytes, and HAProxy binds a longer temporary name first.
 SOCKET_PATH_MAX: Final = 80
 
 _PR_SET_PDEATHSIG: Final = 1
-# The runtime API answers most commands with an empty line; these say something when all is well.
-_GOOD_ANSWERS: Final = ("", "New server registered.", "Server deleted.")
+# The runtime API answers most commands with an empty line, and these with a message of success.
+_SUCCESS: Final = ("", "New server registered.", "HaproxyServer deleted.")
 _CHANGED_ADDRESS: Final = ("IP changed from", "port changed from", "no need to change")
 
 
 class HaproxyEngine:
     kind: Final = "haproxy"
 
-    def __init__(self, program: Path, settings: Settings, directory: Path) -> None:
+    def __init__(self, program: Path, settings: HaproxySettings, directory: Path) -> None:
         self._program = program
         self._settings = settings
         self._configuration = directory / "haproxy.cfg"
@@ -57,7 +57,7 @@ class HaproxyEngine:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Returns once HAProxy listens. Raises `BalancerError` when it does not."""
+        """Returns once HAProxy listens. Raises `BalancerError` if it does not."""
         self._configuration.parent.mkdir(parents=True, exist_ok=True)
         self._settings.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._settings.socket.unlink(missing_ok=True)
@@ -66,46 +66,52 @@ class HaproxyEngine:
             self._program,
             *("-W", "-db", "-f", self._configuration),
             stdin=asyncio.subprocess.DEVNULL,
-            # Whoever ends our process group lets us end HAProxy in our turn.
+            # A signal to our process group must not reach HAProxy: `stop` ends it.
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
         deadline = asyncio.get_running_loop().time() + START_WAIT_MAX_S
         while True:
             if self._process.returncode is not None:
-                raise BalancerError(f"HAProxy does not start with {self._configuration}: its reason is above")
+                raise BalancerError(
+                    f"HAProxy does not start with {self._configuration}; its own message is above"
+                )
             with contextlib.suppress(OSError):
-                await self._say("show info")
+                await self._send("show info")
                 return
             if asyncio.get_running_loop().time() > deadline:
                 raise BalancerError(f"HAProxy was not ready within {START_WAIT_MAX_S:g} s")
             await asyncio.sleep(POLL_S)
 
     async def failed(self) -> str:
-        """Returns when HAProxy has ended by itself, with the reason."""
+        """Returns the cause once HAProxy has ended by itself."""
         assert self._process is not None
         return f"HAProxy ended with {await self._process.wait()}"
 
     async def apply(self, backends: Sequence[Backend]) -> None:
-        """When it returns, no new connection goes to a backend that drains. Raises `BalancerError`,
-        `OSError`."""
-        present = parse_servers(await self._say(f"show servers state {POOL}"))
+        """Makes these the backends; once it returns, none that drains gets a new connection.
+
+        Raises `BalancerError`, `OSError`.
+        """
+        present = parse_servers(await self._send(f"show servers state {POOL}"))
         for command in commands(present, backends):
-            answer = (await self._say(command)).strip()
-            if answer not in _GOOD_ANSWERS and not answer.startswith(_CHANGED_ADDRESS):
-                raise BalancerError(f"HAProxy answers {command!r} with {answer!r}")
+            response = (await self._send(command)).strip()
+            if response not in _SUCCESS and not response.startswith(_CHANGED_ADDRESS):
+                raise BalancerError(f"HAProxy answered {command!r} with {response!r}")
         if tuple(backends) != self._backends:
             self._backends = tuple(backends)
             self._write()
 
-    async def figures(self) -> dict[int, Figures]:
-        found = parse_figures(await self._say("show stat"))
+    async def figures(self) -> dict[int, BackendFigures]:
+        found = parse_figures(await self._send("show stat"))
         by_name = {backend.name: backend.broker_id for backend in self._backends}
         return {by_name[name]: figures for name, figures in found.items() if name in by_name}
 
     async def reload(self) -> None:
-        """A new worker process takes the listening sockets over; the old one serves its connections to their
-        end. Raises `BalancerError` when the old one stays in charge."""
+        """Lets a new worker process take over the listening sockets; the old one serves its open connections.
+
+        Raises `BalancerError` if no new one does.
+        """
         assert self._process is not None
         before = await self._worker()
         self._process.send_signal(signal.SIGUSR2)
@@ -130,18 +136,20 @@ class HaproxyEngine:
 
     def _write(self) -> None:
         text = config_text(self._settings, self._backends)
-        fresh = self._configuration.with_suffix(".new")
-        fresh.write_text(text)
-        fresh.replace(self._configuration)
+        new = self._configuration.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self._configuration)
 
     async def _worker(self) -> str:
-        lines = (await self._say("show info")).splitlines()
+        lines = (await self._send("show info")).splitlines()
         return next((line.partition(":")[2].strip() for line in lines if line.startswith("Pid:")), "")
 
-    async def _say(self, command: str) -> str:
-        """One command over the runtime socket. Raises `OSError`."""
-        async with asyncio.timeout(ANSWER_WAIT_MAX_S):
-            reader, writer = await asyncio.open_unix_connection(self._settings.socket, limit=ANSWER_MAX_BYTES)
+    async def _send(self, command: str) -> str:
+        """Sends one command over the runtime socket; returns the response. Raises `OSError`."""
+        async with asyncio.timeout(RESPONSE_WAIT_MAX_S):
+            reader, writer = await asyncio.open_unix_connection(
+                self._settings.socket, limit=RESPONSE_MAX_BYTES
+            )
             try:
                 writer.write(f"{command}\n".encode())
                 return (await reader.read(-1)).decode(errors="replace")
@@ -150,7 +158,7 @@ class HaproxyEngine:
 
 
 def socket_path(directory: Path) -> Path:
-    """Where the runtime socket of a balancer with this directory lies."""
+    """The path of the runtime socket of a balancer with this directory."""
     path = directory / "haproxy.sock"
     if len(os.fsencode(path.absolute())) <= SOCKET_PATH_MAX:
         return path.absolute()
@@ -159,5 +167,8 @@ def socket_path(directory: Path) -> Path:
 
 
 def _die_with_parent() -> None:
-    """Runs in the child: without us nobody would keep its backends, and the next one needs its address."""
+    """Makes HAProxy end with this process; runs in the child.
+
+    Nothing else would update its backends, and the next balancer needs its address.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""HAProxy's configuration, and what to tell a running one, as text. Pure.
+"""HAProxy's configuration and the commands for a running HAProxy, as text. Pure.
 
-Source: HAProxy 2.6 Configuration Manual and Management Guide ("Unix Socket commands"). Servers come and go by
-the runtime API alone; the file names those there are as well, so that a reload begins with them.
+Source: HAProxy 2.6 Configuration Manual and Management Guide ("Unix Socket commands"). Servers are added and
+deleted by the runtime API alone; the file names them as well, so that a reload starts with them.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from headrace.balancer.backends import (
     CHECK_TIMEOUT_S,
     CHECKS_TO_FALL,
     CONNECT_TIMEOUT_S,
-    Address,
     Backend,
-    Figures,
+    BackendFigures,
     Phase,
+    text_of,
 )
+from headrace.process.command_line import HostPort
 from headrace.wire.apis import ApiKey, frame_request
 
 POOL: Final = "brokers"
-# Clients and brokers both close idle connections themselves, after 10 minutes or so.
+# Longer than the 10 minutes or so after which clients and brokers close idle connections themselves.
 IDLE_TIMEOUT_S: Final = 3600
-# After one side has said that it ends, the other has so long to do so.
+# After one side has closed its half of a connection, the other may still send for this long.
 HALF_CLOSED_TIMEOUT_S: Final = 30
-# After a reload the old process serves its connections; clients that are alive reconnect sooner than that.
+# After a reload the old process serves its open connections at most this long.
 OLD_PROCESS_MAX_S: Final = 24 * 3600
 
 CHECK_CORRELATION_ID: Final = 1
-# ApiVersions, version 0: a head, and nothing in it.
+# ApiVersions, version 0: a header without a body.
 CHECK_REQUEST: Final = frame_request(ApiKey.API_VERSIONS, 0, CHECK_CORRELATION_ID, None, False, [])
-# After its length, a good answer begins with the correlation id and error code 0.
-CHECK_ANSWER: Final = CHECK_CORRELATION_ID.to_bytes(4, "big") + bytes(2)
+# A good response starts, after its length, with the correlation id and error code 0.
+CHECK_RESPONSE: Final = CHECK_CORRELATION_ID.to_bytes(4, "big") + bytes(2)
 
 _CHECK_OPTIONS: Final = (
     f"check inter {round(CHECK_INTERVAL_S * 1000)}ms fall {CHECKS_TO_FALL} rise 1 "
@@ -46,32 +47,32 @@ _CHECK_OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """`statistics` is where HAProxy's own page is served; None: nowhere."""
+class HaproxySettings:
+    """What HAProxy is started with. `statistics` is the address of HAProxy's own page, None for no page."""
 
-    listen: Address
+    listen: HostPort
     socket: Path
     connections_max: int
-    statistics: Address | None = None
+    statistics: HostPort | None = None
 
 
-class Admin(StrEnum):
-    """A server's administrative state, in the words of `set server … state`."""
+class AdminState(StrEnum):
+    """A server's administrative state, as in `set server … state`."""
 
     READY = "ready"
     DRAIN = "drain"
     MAINT = "maint"
 
 
-class Server(NamedTuple):
+class HaproxyServer(NamedTuple):
     """A server as the running HAProxy has it."""
 
-    address: Address
-    admin: Admin
+    address: HostPort
+    admin: AdminState
 
 
-def config_text(settings: Settings, backends: Iterable[Backend]) -> str:
-    """The whole file. Backends that drain are left out: a new process has no connection of theirs."""
+def config_text(settings: HaproxySettings, backends: Iterable[Backend]) -> str:
+    """The configuration file, without backends that drain: a new process has no connections of theirs."""
     text = f"""\
 global
     maxconn {settings.connections_max}
@@ -90,7 +91,7 @@ defaults
     option redispatch 1
 
 frontend producers
-    bind {_at(settings.listen)}
+    bind {text_of(settings.listen)}
     option clitcpka
     option contstats
     default_backend {POOL}
@@ -101,16 +102,16 @@ backend {POOL}
     option tcp-check
     tcp-check connect
     tcp-check send-binary {CHECK_REQUEST.hex()}
-    tcp-check expect binary {CHECK_ANSWER.hex()}
+    tcp-check expect binary {CHECK_RESPONSE.hex()}
 """
     for backend in backends:
         if backend.phase is Phase.READY:
-            text += f"    server {backend.name} {_at(backend.address)} {_CHECK_OPTIONS}\n"
+            text += f"    server {backend.name} {text_of(backend.address)} {_CHECK_OPTIONS}\n"
     if settings.statistics is not None:
         text += f"""
 listen statistics
     mode http
-    bind {_at(settings.statistics)}
+    bind {text_of(settings.statistics)}
     timeout http-request 10s
     stats enable
     stats uri /
@@ -119,13 +120,13 @@ listen statistics
     return text
 
 
-def commands(present: Mapping[str, Server], wanted: Iterable[Backend]) -> list[str]:
-    """What makes the running HAProxy's servers those that are wanted.
+def commands(present: Mapping[str, HaproxyServer], wanted: Iterable[Backend]) -> list[str]:
+    """The commands that make the wanted backends the servers of the running HAProxy.
 
-    A server that is not wanted any more is deleted: whoever asks knows that it has no connection left, which
-    HAProxy 2.6 would cut.
+    Other servers are deleted. HAProxy 2.6 would cut their connections, so the caller makes sure that they
+    have none left.
     """
-    said = []
+    lines = []
     names = set()
     for backend in wanted:
         name = f"{POOL}/{backend.name}"
@@ -133,52 +134,52 @@ def commands(present: Mapping[str, Server], wanted: Iterable[Backend]) -> list[s
         server = present.get(backend.name)
         if server is None:
             if backend.phase is Phase.READY:
-                said.append(f"add server {name} {_at(backend.address)} {_CHECK_OPTIONS}")
-                said.append(f"enable health {name}")
-                said.append(f"set server {name} state ready")
+                lines.append(f"add server {name} {text_of(backend.address)} {_CHECK_OPTIONS}")
+                lines.append(f"enable health {name}")
+                lines.append(f"set server {name} state ready")
             continue
         if server.address != backend.address:
-            said.append(f"set server {name} addr {backend.address[0]} port {backend.address[1]}")
-        admin = Admin.READY if backend.phase is Phase.READY else Admin.DRAIN
+            lines.append(f"set server {name} addr {backend.address[0]} port {backend.address[1]}")
+        admin = AdminState.READY if backend.phase is Phase.READY else AdminState.DRAIN
         if server.admin is not admin:
-            # A broker that stops no longer answers checks while it finishes what it has: that is no reason
-            # to cut its connections.
-            said.append(f"{'enable' if admin is Admin.READY else 'disable'} health {name}")
-            said.append(f"set server {name} state {admin}")
-    for gone in sorted(present.keys() - names):
-        if present[gone].admin is not Admin.MAINT:
-            said.append(f"set server {POOL}/{gone} state {Admin.MAINT}")
-        said.append(f"del server {POOL}/{gone}")
-    return said
+            # A stopping broker does not answer health checks while it finishes its requests; failed checks
+            # would cut its connections.
+            lines.append(f"{'enable' if admin is AdminState.READY else 'disable'} health {name}")
+            lines.append(f"set server {name} state {admin}")
+    for name in sorted(present.keys() - names):
+        if present[name].admin is not AdminState.MAINT:
+            lines.append(f"set server {POOL}/{name} state {AdminState.MAINT}")
+        lines.append(f"del server {POOL}/{name}")
+    return lines
 
 
 _FORCED_MAINTENANCE: Final = 0x01
 _FORCED_DRAIN: Final = 0x08
 
 
-def parse_servers(text: str) -> dict[str, Server]:
-    """The answer to `show servers state brokers`: server name → server."""
+def parse_servers(text: str) -> dict[str, HaproxyServer]:
+    """Parses the response to `show servers state brokers`: server name → server."""
     lines = [line for line in text.splitlines() if line.strip()]
-    # The first line is the format's version, the second the names of the fields, after a number sign.
+    # The first line is the version of the format, the second the field names, after a `#`.
     names = lines[1].lstrip("# ").split() if len(lines) > 1 else []
     servers = {}
     for line in lines[2:]:
         row = dict(zip(names, line.split(), strict=False))
         state = int(row["srv_admin_state"])
-        admin = Admin.READY
+        admin = AdminState.READY
         if state & _FORCED_MAINTENANCE:
-            admin = Admin.MAINT
+            admin = AdminState.MAINT
         elif state & _FORCED_DRAIN:
-            admin = Admin.DRAIN
-        servers[row["srv_name"]] = Server((row["srv_addr"], int(row["srv_port"])), admin)
+            admin = AdminState.DRAIN
+        servers[row["srv_name"]] = HaproxyServer((row["srv_addr"], int(row["srv_port"])), admin)
     return servers
 
 
-def parse_figures(text: str) -> dict[str, Figures]:
-    """The answer to `show stat`: server name → figures."""
+def parse_figures(text: str) -> dict[str, BackendFigures]:
+    """Parses the response to `show stat`: server name → figures."""
     rows = csv.DictReader(text.lstrip("# \n").splitlines())
     return {
-        row["svname"]: Figures(
+        row["svname"]: BackendFigures(
             is_up=row["status"].startswith(("UP", "DRAIN")),
             connections=_number(row["scur"]),
             connections_total=_number(row["stot"]),
@@ -194,7 +195,3 @@ def parse_figures(text: str) -> dict[str, Figures]:
 
 def _number(text: str) -> int:
     return int(text) if text else 0
-
-
-def _at(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"

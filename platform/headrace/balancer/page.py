@@ -1,4 +1,4 @@
-"""The balancer's page for people. Pure: a status in, HTML out."""
+"""The balancer's status page. Pure: a status in, HTML out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STYLE: Final = (
 
 
 def page(status: dict[str, Any]) -> str:
-    """`status` as `Control.status` gives it."""
+    """The page for what `Control.status` returns."""
     head = "".join(f"<th>{escape(title)}</th>" for title, _ in _COLUMNS)
     rows = ""
     for backend in status["backends"]:

@@ -1,5 +1,5 @@
-"""The command `headrace`: one file a command group, over the wire only. Imports neither broker nor mirror.
+"""The command `headrace`: one file for each command group.
 
-The rooms that a command works with are imported inside it: `headrace --help` must not wait for SQLAlchemy,
-the Kafka protocol and Spark.
+Commands use the network only; broker and mirror are never imported. A command imports the rooms that it uses
+inside its function, so that `headrace --help` does not wait for SQLAlchemy, the Kafka protocol and Spark.
 """

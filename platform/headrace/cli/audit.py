@@ -1,4 +1,4 @@
-"""`headrace audit`: was anything lost, where, and between which tiers?"""
+"""`headrace audit`: the report of what each tier counted, and what was lost between which tiers."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ from headrace.cli.context import parse_time_ms, site
 from headrace.cli.errors import ExitCode
 from headrace.cli.output import JsonOption, out, print_json
 
-app = typer.Typer(
-    help="The account of every event, from its producer to the warehouse.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def audit() -> None:
-    """The account of every event, from its producer to the warehouse."""
+    """Account for every event, from its producer to the warehouse."""
 
 
 @app.command()
 def report(
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="One topic; by default all.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="A topic; by default all.")] = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", help="Hours of event time from here on, such as 2015-05-17T10 (UTC)."),
+        typer.Option("--from", help="Only hours from this one on, such as 2015-05-17T10 (UTC)."),
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Hours before this one.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Only hours before this one.")] = None,
     store: Annotated[
         str | None,
-        typer.Option("--store", help="The audit store's URL, instead of the site's.", metavar="URL"),
+        typer.Option("--store", help="The audit store; by default the site's.", metavar="URL"),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare the four tiers, hour by hour. The exit code is 0 only when everything is complete."""
+    """Compare the counts of the four tiers, hour by hour. The exit code is 0 only if all are complete."""
     from headrace.audit.evidence import Status
     from headrace.audit.report import report as judge_all
     from headrace.audit.report_view import print_report
@@ -53,6 +51,6 @@ def report(
     if json:
         print_json(judged.to_json())
     else:
-        print_report(judged, out, empty="no tier has reported anything in that span")
+        print_report(judged, out, empty="no tier has reported anything for these hours")
     if judged.status is not Status.COMPLETE:
         raise typer.Exit(ExitCode.NO)

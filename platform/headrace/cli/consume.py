@@ -1,4 +1,4 @@
-"""`headrace consume`: records of a topic, as they are or as they come, Avro events decoded."""
+"""`headrace consume`: prints the records of a topic, and decodes Avro events."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.context import (
-    BootstrapOption,
-    DatacenterOption,
-    bootstrap,
-    datacenter,
-    parse_time_ms,
-)
+from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, datacenter, parse_time_ms
 from headrace.cli.errors import CommandError
 from headrace.cli.output import in_time, out
 
 if TYPE_CHECKING:
-    from headrace.client.consumer import Consumer, ConsumerRecord
+    from headrace.client import Consumer, ConsumerRecord
     from headrace.registry.serializers import AvroDeserializer
 
 POLL_S = 0.5
@@ -31,24 +25,25 @@ def consume(
     topic: Annotated[str, typer.Argument(help="The topic to read.")],
     from_: Annotated[
         str,
-        typer.Option("--from", help="beginning, end, a time such as 2015-05-17T10, or an address with -p."),
+        typer.Option("--from", help="beginning, end, a time such as 2015-05-17T10, or, with -p, an offset."),
     ] = "end",
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Read this one only.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="End after so many records.")
+        int | None, typer.Option("--limit", "-n", min=1, help="End after this many records.")
     ] = None,
     to_end: Annotated[bool, typer.Option("--to-end", "-e", help="End where the log ends now.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Do not decode Avro events.")] = False,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
     registry: Annotated[
-        str | None, typer.Option("--registry", "-r", help="Instead of a datacenter's.")
+        str | None,
+        typer.Option("--registry", "-r", help="A schema registry's URL, instead of the datacenter's."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a record and line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = False,
 ) -> None:
-    """Print records until --limit, --to-end or Ctrl-C."""
+    """Print records until --limit or --to-end is reached, or Ctrl-C."""
     from headrace.client.admin import LATEST, Admin
     from headrace.client.consumer import Consumer
 
@@ -58,14 +53,14 @@ def consume(
         partitions = consumer.partitions_for(topic)
         if partition is not None:
             if partition not in partitions:
-                raise CommandError(f"{topic} has partitions 0 to {len(partitions) - 1}, but no {partition}")
+                raise CommandError(f"{topic} has no partition {partition}, only 0 to {len(partitions) - 1}")
             partitions = [partition]
-        consumer.assign([(topic, each) for each in partitions])
+        consumer.assign([(topic, number) for number in partitions])
         _seek(consumer, topic, partitions, from_, is_one=partition is not None)
         ends = {}
         if to_end:
             with Admin(servers) as admin:
-                ends = {each: end.offset for each, end in admin.list_offsets(topic, LATEST).items()}
+                ends = {number: end.offset for number, end in admin.list_offsets(topic, LATEST).items()}
         decode = None if raw or url is None else _deserializer(url)
         for count, record in enumerate(
             _records(consumer, topic, partitions, ends if to_end else None), start=1
@@ -76,22 +71,24 @@ def consume(
 
 
 def _seek(consumer: Consumer, topic: str, partitions: list[int], from_: str, *, is_one: bool) -> None:
-    for each in partitions:
+    for number in partitions:
         if from_ == "beginning":
-            consumer.seek_to_beginning(topic, each)
+            consumer.seek_to_beginning(topic, number)
         elif from_ == "end":
-            consumer.seek_to_end(topic, each)
+            consumer.seek_to_end(topic, number)
         elif from_.isdigit() and is_one:
-            consumer.seek(topic, each, int(from_))
+            consumer.seek(topic, number, int(from_))
         else:
-            consumer.seek_to_timestamp(topic, each, parse_time_ms(from_))
+            consumer.seek_to_timestamp(topic, number, parse_time_ms(from_))
 
 
 def _records(
     consumer: Consumer, topic: str, partitions: list[int], ends: dict[int, int] | None
 ) -> Iterator[ConsumerRecord]:
     while True:
-        if ends is not None and all(consumer.position(topic, each) >= ends[each] for each in partitions):
+        if ends is not None and all(
+            consumer.position(topic, number) >= ends[number] for number in partitions
+        ):
             return
         try:
             records = consumer.poll(POLL_S)
@@ -110,7 +107,7 @@ def _deserializer(url: str) -> AvroDeserializer:
 
 
 def _value(value: bytes | None, deserializer: AvroDeserializer | None) -> Any:
-    """The decoded event, else the value's text."""
+    """Returns the decoded event, or the value as text if it is not one."""
     from headrace.registry.errors import RegistryError, RegistryUnavailableError
 
     if value is None:
@@ -119,8 +116,8 @@ def _value(value: bytes | None, deserializer: AvroDeserializer | None) -> Any:
         try:
             return deserializer.deserialize(value)
         except (RegistryError, RegistryUnavailableError, ValueError):
-            # Bytes that only look like an event, or one whose schema is not known here.
-            return value.decode(errors="backslashreplace")
+            # Not an event, although it begins like one; or this registry does not have its schema.
+            pass
     return value.decode(errors="backslashreplace")
 
 

@@ -1,6 +1,6 @@
-"""Where a command goes: the site, a datacenter's addresses, or an address given by hand.
+"""The site and the addresses that a command connects to, from its options or the site's description.
 
-Owns the options that say so, and the topics, times and key=value words that several commands read.
+Owns the options of several commands, and the parsing of times and NAME=VALUE pairs.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ DatacenterOption = Annotated[
 BootstrapOption = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap", "-b", help="Brokers as host:port,…, instead of a datacenter's.", metavar="ADDRESSES"
+        "--bootstrap", "-b", help="Brokers as host:port,…, instead of the datacenter's.", metavar="ADDRESSES"
     ),
 ]
 
 
 def site() -> Site:
-    """The site of `$HEADRACE_HOME`, else of `.headrace` in the working directory."""
+    """Loads the site of `$HEADRACE_HOME`, by default `.headrace` in the working directory."""
     from headrace.site.site import Site
 
     return Site.load()
 
 
 def datacenter(name: str | None) -> Datacenter:
-    """The named datacenter; without a name the first one that services publish in."""
+    """Returns the named datacenter; without a name the first one that has services."""
     here = site()
     return here.datacenter(name) if name else here.sources[0]
 
 
 def bootstrap(datacenter_name: str | None, given: str | None) -> str:
-    """The brokers to ask first."""
+    """Returns the bootstrap brokers: the given ones, or those of the datacenter."""
     if given and datacenter_name:
-        raise CommandError("give --datacenter or --bootstrap, not both", ExitCode.USAGE)
+        raise CommandError("give either --datacenter or --bootstrap, not both", ExitCode.USAGE)
     return given or datacenter(datacenter_name).bootstrap
 
 
 def parse_pairs(words: Iterable[str]) -> dict[str, str]:
-    """`["retention.ms=1000"]` → `{"retention.ms": "1000"}`."""
+    """Parses `["retention.ms=1000"]` into `{"retention.ms": "1000"}`."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -62,7 +62,7 @@ def parse_pairs(words: Iterable[str]) -> dict[str, str]:
 
 
 def parse_time_ms(text: str) -> int:
-    """Unix ms of `2015-05-17`, `2015-05-17T10`, `2015-05-17T10:05:00Z` or Unix ms; UTC if no zone is said."""
+    """Returns Unix ms of `2015-05-17`, `2015-05-17T10`, `2015-05-17T10:05:00Z` or Unix ms; by default UTC."""
     if text.isdigit() and len(text) >= 11:
         return int(text)
     candidate = f"{text}:00" if len(text) == len("2015-05-17T10") else text

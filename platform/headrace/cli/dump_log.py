@@ -1,7 +1,7 @@
-"""`headrace dump-log`: what a partition's files on disk hold, batch by batch, without any broker.
+"""`headrace dump-log`: prints the batches in a partition's files, without a broker.
 
-Reads files only. A segment is named by the address of its first byte, so every batch's place can be checked
-against the address that it carries.
+A segment is named by the address of its first byte, so the address that a batch carries is checked against
+its position.
 """
 
 from __future__ import annotations
@@ -17,23 +17,18 @@ if TYPE_CHECKING:
     from headrace.wire.batch import BatchHeader
 
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import (
-    JsonOption,
-    in_time,
-    out,
-    print_json,
-)
+from headrace.cli.output import JsonOption, in_time, out, print_json
 
 BatchOnDisk = tuple[Path, int, "BatchHeader", "str | None", "list[dict[str, Any]] | None"]
 
 
 def dump_log(
-    path: Annotated[Path, typer.Argument(help="A segment file, or the directory of a partition.")],
-    records: Annotated[bool, typer.Option("--records", help="Decode the records too.")] = False,
+    path: Annotated[Path, typer.Argument(help="A segment file, or a partition's directory.")],
+    records: Annotated[bool, typer.Option("--records", help="Decode the records, too.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many batches.")] = 10_000_000,
     json: JsonOption = False,
 ) -> None:
-    """Print the batches of a partition's log. The exit code is 1 when one is damaged or out of place."""
+    """Print the batches of a partition's log. The exit code is 1 if one is damaged or misplaced."""
     damaged = False
     rows: list[dict[str, Any]] = []
     for count, (file, at, header, problem, decoded) in enumerate(
@@ -58,7 +53,7 @@ def _segments(path: Path) -> list[Path]:
         files = sorted(path.glob("*.log"))
         if not files:
             raise CommandError(
-                f"{path} holds no segment (*.log); is it a partition's directory?", ExitCode.USAGE
+                f"{path} has no segment (*.log); is it a partition's directory?", ExitCode.USAGE
             )
         return files
     if not path.is_file():
@@ -88,14 +83,14 @@ def _batches(files: list[Path], *, with_records: bool) -> Iterator[BatchOnDisk]:
             try:
                 for at, header in hop(view):
                     end = at + header.size_bytes
-                    yield _look(file, view, at, header, first_address, with_records=with_records)
+                    yield _read(file, view, at, header, first_address, with_records=with_records)
             except WireError as error:
                 raise CommandError(f"{file} at {end}: {error}") from error
         if end != size:
-            raise CommandError(f"{file} ends with {size - end} bytes that are no whole batch, at {end}")
+            raise CommandError(f"{file} ends with {size - end} bytes that are not a whole batch, at {end}")
 
 
-def _look(
+def _read(
     file: Path, view: memoryview, at: int, header: BatchHeader, first_address: int, *, with_records: bool
 ) -> BatchOnDisk:
     from headrace.wire.batch import verify
@@ -121,7 +116,7 @@ def _look(
     except WireError as error:
         problem = str(error)
     if problem is None and header.base_offset != first_address + at:
-        problem = f"it carries address {header.base_offset} but lies at {first_address + at}"
+        problem = f"its address is {header.base_offset}, but its position is that of {first_address + at}"
     return file, at, header, problem, decoded
 
 

@@ -1,7 +1,7 @@
-"""From exceptions to one line and an exit code.
+"""Turns exceptions into one line for the user and an exit code.
 
-Owns the meaning of exit codes: 0 done, 1 the answer is no (or the service refused), 2 wrong usage, 3 what is
-needed does not answer. No traceback meets a user, unless `HEADRACE_DEBUG` is set.
+Owns the exit codes: 0 done, 1 the result is negative or a service has refused, 2 wrong usage, 3 a service
+does not answer. Users see no traceback unless `HEADRACE_DEBUG` is set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 DEBUG_VARIABLE: Final = "HEADRACE_DEBUG"
-# Rooms name their errors in the field's words; these words mean that somebody does not answer.
+# In the name of an exception, these words mean that a service cannot be reached.
 UNREACHABLE_WORDS: Final = ("Unreachable", "Unavailable", "Connection", "Network", "Timeout", "Session")
 
 
@@ -27,28 +27,28 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """What a command tells its user: the thing, its value, the way out."""
+    """An error with a message for the user: what is wrong, its value, and what to do."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.NO) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
 
-def say_error(message: str) -> None:
-    """One line on stderr, in red where there are colours; a log's tail may follow on lines of its own."""
+def print_error(message: str) -> None:
+    """Prints a message on stderr: one line, after which the last lines of a log may follow."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(message)}")
 
 
-def give_up(error: BaseException) -> NoReturn:
-    """Ends the process with the line and the code that belong to an exception."""
+def exit_with(error: BaseException) -> NoReturn:
+    """Ends the process with an exception's message and exit code."""
     if os.environ.get(DEBUG_VARIABLE):
         raise error
-    say_error(_message(error))
+    print_error(_message(error))
     sys.exit(exit_code_of(error))
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """What a command chose; else `UNREACHABLE` for trouble with the network or a service, else `NO`."""
+    """Returns a `CommandError`'s own code, `UNREACHABLE` if a service cannot be reached, otherwise `NO`."""
     if isinstance(error, CommandError):
         return error.exit_code
     names = (cls.__name__ for cls in type(error).__mro__)
@@ -62,5 +62,5 @@ def _message(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     if type(error).__module__.startswith("headrace."):
         return text
-    # Not one of ours: its words alone rarely say what they are about.
+    # A library's message is rarely clear without the name of its class.
     return f"{type(error).__name__}: {text} (set {DEBUG_VARIABLE}=1 for the traceback)"

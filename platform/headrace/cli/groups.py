@@ -1,6 +1,6 @@
-"""`headrace groups`: consumer groups that coordinate through ZooKeeper, and how far each has read.
+"""`headrace groups`: the consumer groups that coordinate through ZooKeeper, their offsets and lag.
 
-Lag is in bytes: an offset is an address.
+Lag is in bytes, because an offset is a byte address.
 """
 
 from __future__ import annotations
@@ -13,20 +13,14 @@ import typer
 
 from headrace.cli.context import DatacenterOption, datacenter, parse_time_ms
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import (
-    JsonOption,
-    in_bytes,
-    out,
-    print_json,
-    print_table,
-)
+from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
     from headrace.coordination.consumers import ConsumerRegistry
     from headrace.coordination.session import ZooKeeperSession
 
-app = typer.Typer(help="Consumer groups: who reads what, and how far.", no_args_is_help=True)
+app = typer.Typer(help="Consumer groups: their members, offsets and lag.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="A group's name.")]
 CONNECT_TIMEOUT_S = 5.0
@@ -47,7 +41,7 @@ def _session(where: str | None) -> Iterator[ZooKeeperSession]:
 
 @app.command("list")
 def list_(where: DatacenterOption = None, json: JsonOption = False) -> None:
-    """List the groups, each with its members and topics."""
+    """List the groups: number of members, and topics."""
     from headrace.coordination.consumers import ConsumerRegistry, groups
 
     rows = []
@@ -62,13 +56,13 @@ def list_(where: DatacenterOption = None, json: JsonOption = False) -> None:
     print_table(
         ["group", ">members", "topics"],
         [(name, members, ", ".join(topics)) for name, members, topics in rows],
-        empty="there are no groups here",
+        empty="there are no groups",
     )
 
 
 @app.command()
 def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOption = False) -> None:
-    """Say who owns each partition, where the group has stored that it is, and how far behind that is."""
+    """Show the owner, the stored offset and the lag in bytes of each partition that a group reads."""
     from headrace.client.admin import Admin
     from headrace.coordination.consumers import ConsumerRegistry
 
@@ -77,9 +71,7 @@ def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOpt
         stored, members = registry.all_offsets(), registry.members()
         topics = sorted({topic for topic, _ in stored} | _subscribed(registry))
         if not topics:
-            raise CommandError(
-                f"there is no group {group!r} here; `headrace groups list` shows those there are"
-            )
+            raise CommandError(f"there is no group {group!r}; `headrace groups list` lists the groups")
         rows: list[dict[str, Any]] = []
         for topic in topics:
             owners = registry.owners(topic)
@@ -109,7 +101,7 @@ def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOpt
                 "-" if row["offset"] is None else f"{row['offset']:,}",
                 f"{row['end']:,}",
                 "-" if row["lag_bytes"] is None else in_bytes(row["lag_bytes"]),
-                row["owner"] or "nobody",
+                row["owner"] or "none",
             )
             for row in rows
         ],
@@ -120,12 +112,12 @@ def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOpt
 @app.command()
 def reset(
     group: GroupArgument,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic to go to another place of.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic whose offsets are set.")],
     to: Annotated[str, typer.Option("--to", help="beginning, end, or a time such as 2015-05-17T10.")],
     where: DatacenterOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a group go on from another place. Its members must be stopped first."""
+    """Set the offsets from which a group goes on. Stop its members first."""
     from headrace.client.admin import EARLIEST, LATEST, Admin
     from headrace.coordination.consumers import ConsumerRegistry
 
@@ -136,20 +128,22 @@ def reset(
         registry = ConsumerRegistry(session, group)
         if members := registry.members():
             raise CommandError(
-                f"group {group} has {len(members)} members, who would overwrite it; stop them first",
+                f"group {group} has {len(members)} members; stop them first, or they overwrite the offsets",
                 ExitCode.NO,
             )
         ends = _ends(admin, topic)
-        found = {partition: place.offset for partition, place in admin.list_offsets(topic, moment).items()}
-        # Nothing is that young: such a partition goes on at its end.
-        places = {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
-        for partition, offset in places.items():
+        offsets = {
+            # A partition without a record at this time or later goes on at its end.
+            partition: first.offset if first.offset >= 0 else ends[partition]
+            for partition, first in admin.list_offsets(topic, moment).items()
+        }
+        for partition, offset in offsets.items():
             registry.commit(topic, partition, offset)
     if json:
-        print_json({"group": group, "topic": topic, "offsets": places})
+        print_json({"group": group, "topic": topic, "offsets": offsets})
     else:
-        where_to = ", ".join(f"{partition} at {offset:,}" for partition, offset in places.items())
-        out.print(f"{group} goes on with {topic}: partition {where_to}")
+        text = ", ".join(f"{partition} at {offset:,}" for partition, offset in offsets.items())
+        out.print(f"{group} goes on with {topic}: partition {text}")
 
 
 def _subscribed(registry: ConsumerRegistry) -> set[str]:

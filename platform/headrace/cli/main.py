@@ -1,4 +1,4 @@
-"""The command `headrace`: puts the groups together, and turns errors into one line and an exit code."""
+"""The command `headrace`: all command groups as one command line."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from headrace.cli import (
     audit,
     consume,
     dump_log,
-    fleet,
     groups,
     mirror,
     produce,
     schemas,
+    site,
     topics,
     warehouse,
-    warehouse_care,
+    warehouse_upkeep,
 )
-from headrace.cli.errors import give_up
+from headrace.cli.errors import exit_with
 
 app = typer.Typer(
     name="headrace",
@@ -28,15 +28,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (fleet.up, fleet.down, fleet.status, fleet.restart, fleet.logs, fleet.agent, fleet.demo):
+for command in (site.up, site.down, site.status, site.restart, site.logs, site.agent, site.demo):
     app.command(rich_help_panel="The site on this machine")(command)
 app.add_typer(topics.app, name="topics", rich_help_panel="Topics and events")
 app.command("produce", rich_help_panel="Topics and events")(produce.produce)
 app.command("consume", rich_help_panel="Topics and events")(consume.consume)
 app.add_typer(groups.app, name="groups", rich_help_panel="Topics and events")
 app.add_typer(mirror.app, name="mirror", rich_help_panel="Between datacenters")
-for upkeep in (warehouse_care.replay, warehouse_care.compact, warehouse_care.retain, warehouse_care.verify):
-    warehouse.app.command()(upkeep)
+warehouse.app.command()(warehouse_upkeep.replay)
+warehouse.app.command()(warehouse_upkeep.compact)
+warehouse.app.command()(warehouse_upkeep.retain)
+warehouse.app.command()(warehouse_upkeep.verify)
 app.add_typer(warehouse.app, name="warehouse", rich_help_panel="Warehouse")
 app.add_typer(audit.app, name="audit", rich_help_panel="Audit")
 app.add_typer(schemas.app, name="schemas", rich_help_panel="Schemas")
@@ -44,8 +46,8 @@ app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)
 
 
 def main() -> None:
-    """Runs the command line of this process, and ends it."""
+    """Runs the command line of this process; exits with a line and a code if it fails."""
     try:
         app()
     except Exception as error:
-        give_up(error)
+        exit_with(error)

@@ -1,4 +1,4 @@
-"""`headrace mirror`: how far the copies are, and the way on from a gap."""
+"""`headrace mirror`: how far the mirrors have copied, and how a halted copy goes on after a gap."""
 
 from __future__ import annotations
 
@@ -8,41 +8,30 @@ import typer
 
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import (
-    JsonOption,
-    in_bytes,
-    out,
-    print_json,
-    print_table,
-)
+from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.site.site import Mirror, Site
+    from headrace.site.site import MirrorRoute, Site
 
-app = typer.Typer(help="The copies of other datacenters' topics.", no_args_is_help=True)
+app = typer.Typer(help="Mirrored topics: the copies of other datacenters' topics.", no_args_is_help=True)
 TIMEOUT_S = 5.0
 ADMIN_TIMEOUT_MS = 8_000.0
 
 
-@app.callback()
-def mirror() -> None:
-    """The copies of other datacenters' topics."""
-
-
 @app.command()
 def status(json: JsonOption = False) -> None:
-    """Say how far every mirrored partition is. The exit code is 1 when one is halted."""
+    """Show how far every partition is copied. The exit code is 1 if one is halted."""
     here = site()
-    answers = [_ask(here, each) for each in here.mirrors]
-    rows = [(answer, row) for answer in answers for row in answer["partitions"]]
+    statuses = [_status_of(here, mirror) for mirror in here.mirrors]
+    rows = [(status["source"], row) for status in statuses for row in status["partitions"]]
     if json:
-        print_json(answers)
+        print_json(statuses)
     else:
         print_table(
-            ["from", "topic", ">partition", ">copied to", ">lag", ">skipped", "state"],
+            ["from", "topic", ">partition", ">copied to", ">lag", ">gaps", "state"],
             [
                 (
-                    answer["source"],
+                    source,
                     row["topic"],
                     row["partition"],
                     row["target_partition"],
@@ -50,14 +39,14 @@ def status(json: JsonOption = False) -> None:
                     in_bytes(row["skipped_bytes"]) if row["skipped_bytes"] else "-",
                     _state(row),
                 )
-                for answer, row in rows
+                for source, row in rows
             ],
             empty="nothing is mirrored yet: no source datacenter has a topic",
         )
     halted = [row for _, row in rows if row["state"] == "halted"]
     if halted:
         if not json:
-            out.print(f"[red]{len(halted)} partitions are halted[/]: nothing is copied there until you act")
+            out.print(f"[red]{len(halted)} partitions are halted[/]: they are not copied until you act")
         raise typer.Exit(ExitCode.NO)
 
 
@@ -66,34 +55,34 @@ def accept_gap(
     topic: Annotated[str, typer.Argument(help="A mirrored topic.")],
     partition: Annotated[int, typer.Argument(help="Its partition in the source datacenter.", min=0)],
     source: Annotated[str, typer.Option("--source", "-s", help="The source datacenter, such as east.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Let a copy that is halted over a gap go on where its source begins now.
+    """Continue a copy that is halted over a gap, from the present start of its source.
 
-    What the source's retention deleted will never be copied. The copy drops what it holds and begins anew, so
-    load it first.
+    The records in the gap, which the source's retention has deleted, will never be copied. The copy drops the
+    records that it has and starts again, so load them into the warehouse first.
     """
     from headrace.client.admin import EARLIEST, Admin
     from headrace.replication import gaps
 
     here = site()
-    mirror = next((each for each in here.mirrors if each.source == source), None)
+    mirror = next((mirror for mirror in here.mirrors if mirror.source == source), None)
     if mirror is None:
-        names = ", ".join(each.source for each in here.mirrors)
-        raise CommandError(f"{source!r} is not mirrored here; these are: {names}", ExitCode.USAGE)
-    row = _halted_over_a_gap(_ask(here, mirror), topic, partition)
+        names = ", ".join(mirror.source for mirror in here.mirrors)
+        raise CommandError(f"{source!r} is not a mirrored datacenter; these are: {names}", ExitCode.USAGE)
+    row = _row_halted_over_gap(_status_of(here, mirror), topic, partition)
     copy, start = row["target_partition"], row["gap"]["from"]
     with Admin(here.datacenter(source).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
-        # As of now: retention may have deleted more since the mirror looked.
+        # Read now: retention may have deleted more since the mirror reported the gap.
         end = admin.list_offsets(topic, EARLIEST, partitions=[partition])[partition].offset
     with Admin(here.datacenter(mirror.target).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
         begins = admin.list_offsets(topic, EARLIEST, partitions=[copy])[copy].offset
         if not yes:
             typer.confirm(
                 f"{topic}-{partition} of {source}: addresses {start} to {end} will never be copied, and the "
-                f"copy (partition {copy} in {mirror.target}) drops what it holds, {begins} to {start}. "
-                "Is that loaded, and shall it go on?",
+                f"copy (partition {copy} in {mirror.target}) drops its own addresses {begins} to {start}. "
+                "Are those loaded, and shall the copy go on?",
                 abort=True,
             )
         setting = admin.describe_configs(topic).get(gaps.SETTING)
@@ -107,39 +96,38 @@ def accept_gap(
         )
     else:
         out.print(
-            f"{topic}-{partition} of {source} goes on at {end:,} within seconds; "
-            f"{in_bytes(end - start)} are skipped. `headrace mirror status` says whether it does"
+            f"{topic}-{partition} of {source} goes on at {end:,} within seconds, after a gap of "
+            f"{in_bytes(end - start)}; `headrace mirror status` shows whether it does"
         )
 
 
-def _ask(here: Site, mirror: Mirror) -> dict[str, Any]:
-    """A mirror's own status."""
+def _status_of(here: Site, mirror: MirrorRoute) -> dict[str, Any]:
+    """Returns a mirror's status, as it serves it."""
     import httpx
 
     address = here.mirror_status(mirror)
     name = f"{mirror.target}-mirror-{mirror.source}"
     try:
-        answer = httpx.get(f"http://{address}/status", timeout=TIMEOUT_S, trust_env=False, verify=False)
-        found: dict[str, Any] = answer.json()
+        response = httpx.get(f"http://{address}/status", timeout=TIMEOUT_S, trust_env=False, verify=False)
+        status: dict[str, Any] = response.json()
     except (httpx.HTTPError, ValueError) as error:
         raise CommandError(
             f"the mirror {name} does not answer at {address} ({error}); see `headrace logs {name}`",
             ExitCode.UNREACHABLE,
         ) from error
-    return found
+    return status
 
 
-def _halted_over_a_gap(answer: dict[str, Any], topic: str, partition: int) -> dict[str, Any]:
-    where = f"{topic}-{partition} of {answer['source']}"
-    rows: list[dict[str, Any]] = answer["partitions"]
+def _row_halted_over_gap(status: dict[str, Any], topic: str, partition: int) -> dict[str, Any]:
+    where = f"{topic}-{partition} of {status['source']}"
+    rows: list[dict[str, Any]] = status["partitions"]
     row = next((row for row in rows if (row["topic"], row["partition"]) == (topic, partition)), None)
     if row is None:
-        raise CommandError(f"{where} is not mirrored; `headrace mirror status` shows what is", ExitCode.NO)
+        raise CommandError(f"{where} is not mirrored; `headrace mirror status` lists what is", ExitCode.NO)
     if row["gap"] is None:
-        why = f", and for another reason: {row['reason']}" if row["reason"] else ""
-        raise CommandError(
-            f"{where} is not halted over a gap: it is {row['state'].replace('_', ' ')}{why}", ExitCode.NO
-        )
+        problem = f": {row['reason']}" if row["reason"] else ""
+        state = row["state"].replace("_", " ")
+        raise CommandError(f"{where} is not halted over a gap: it is {state}{problem}", ExitCode.NO)
     return row
 
 

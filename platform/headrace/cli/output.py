@@ -1,6 +1,6 @@
-"""How commands print: tables for people, JSON for programs, numbers in units that can be read.
+"""How commands print: tables for people, JSON for programs, and numbers with their units.
 
-Owns the looks. Knows nothing of what is printed.
+Owns the layout; knows nothing of what is printed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rich.table import Table
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-# Wide where nobody looks: a pipe gets whole lines.
+# A pipe has no width of its own; its lines are not wrapped.
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout."""
+    """Prints one JSON document."""
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """A plain table, or the words of `empty`; a column whose name begins with `>` is aligned to the right."""
+    """Prints a table, or `empty` if it has no rows; `>` before a column's name aligns it to the right."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
@@ -41,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 def in_bytes(count: int) -> str:
-    """`1536` → `1.5 KiB`."""
+    """Formats `1536` as `1.5 KiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -51,7 +51,7 @@ def in_bytes(count: int) -> str:
 
 
 def in_time(milliseconds: int) -> str:
-    """Unix time in ms → `2026-11-20 18:00:00.123` (UTC); `-` for none."""
+    """Formats Unix ms as `2026-11-20 18:00:00.123` (UTC), a negative number as `-`."""
     if milliseconds < 0:
         return "-"
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -59,7 +59,7 @@ def in_time(milliseconds: int) -> str:
 
 
 def in_duration(seconds: float) -> str:
-    """`3725` → `1h 2m`."""
+    """Formats `3725` as `1h 2m`."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -1,4 +1,4 @@
-"""`headrace produce`: lines of a file or of stdin, as records."""
+"""`headrace produce`: publishes the lines of a file or of stdin as records."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.client import RecordMetadata
 
-from headrace.cli.context import (
-    BootstrapOption,
-    DatacenterOption,
-    bootstrap,
-    parse_pairs,
-)
+from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, print_json
 
@@ -24,27 +19,28 @@ LINE_MAX_BYTES = 1 << 20
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic to publish into.")],
-    file: Annotated[typer.FileBinaryRead | None, typer.Argument(help="Lines; by default stdin.")] = None,
+    topic: Annotated[str, typer.Argument(help="The topic to publish to.")],
+    file: Annotated[typer.FileBinaryRead | None, typer.Argument(help="The file; by default stdin.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What parts a line's key from its value.")
+        str | None, typer.Option("--key-separator", "-K", help="The text between a line's key and its value.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Publish into this one.")
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="The partition; by default chosen by the key."),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", help="On every record; may be repeated.", metavar="NAME=VALUE"),
+        typer.Option("--header", "-H", help="For every record; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
-    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    acks: Annotated[str, typer.Option("--acks", help="Acknowledgements to wait for: 0, 1 or all.")] = "all",
     compression: Annotated[
-        str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4, zstd.")
+        str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Publish each line as one record, as it is: raw bytes, not framed as an Avro event."""
+    """Publish each line as one record: its bytes as they are, not as an Avro event."""
     from headrace.client import Producer
 
     if acks not in ("0", "1", "all"):
@@ -74,9 +70,7 @@ def produce(
         print_json({"topic": topic, "records": sum(counts.values()), "partitions": counts})
     else:
         spread = ", ".join(f"{count} in partition {partition}" for partition, count in sorted(counts.items()))
-        out.print(
-            f"published {sum(counts.values())} records into {topic}" + (f": {spread}" if spread else "")
-        )
+        out.print(f"published {sum(counts.values())} records to {topic}" + (f": {spread}" if spread else ""))
 
 
 def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:

@@ -1,4 +1,4 @@
-"""`headrace schemas`: what the schema registry of a datacenter holds."""
+"""`headrace schemas`: the subjects and schemas in a datacenter's schema registry."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ if TYPE_CHECKING:
 
 from headrace.cli.context import DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import (
-    JsonOption,
-    out,
-    print_json,
-    print_table,
-)
+from headrace.cli.output import JsonOption, out, print_json, print_table
 
-app = typer.Typer(help="Avro schemas, and what may follow them.", no_args_is_help=True)
+app = typer.Typer(help="Avro schemas in the schema registry, and their compatibility.", no_args_is_help=True)
 
 RegistryOption = Annotated[
     str | None,
-    typer.Option("--registry", "-r", help="A registry's URL, instead of a datacenter's.", metavar="URL"),
+    typer.Option("--registry", "-r", help="A schema registry, instead of the datacenter's.", metavar="URL"),
 ]
-SubjectArgument = Annotated[str, typer.Argument(help="A subject: the topic's name and -value.")]
+SubjectArgument = Annotated[str, typer.Argument(help="A subject, such as page-view-value.")]
 
 
 @contextmanager
@@ -41,7 +36,7 @@ def _registry(datacenter_name: str | None, url: str | None) -> Iterator[SchemaRe
 
 @app.command("list")
 def list_(where: DatacenterOption = None, registry: RegistryOption = None, json: JsonOption = False) -> None:
-    """List the subjects, each with its newest version, that version's id, and what may follow it."""
+    """List the subjects: newest version, its id, and the compatibility level."""
     with _registry(where, registry) as client:
         rows = [
             {
@@ -58,19 +53,19 @@ def list_(where: DatacenterOption = None, registry: RegistryOption = None, json:
         print_table(
             ["subject", ">version", ">id", "compatibility"],
             [list(row.values()) for row in rows],
-            empty="no schema is registered here",
+            empty="no schema is registered",
         )
 
 
 @app.command()
 def show(
     subject: SubjectArgument,
-    version: Annotated[str, typer.Option("--version", help="A version's number, or latest.")] = "latest",
+    version: Annotated[str, typer.Option("--version", help="A version number, or latest.")] = "latest",
     where: DatacenterOption = None,
     registry: RegistryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print one version of a subject: its schema, as Avro's JSON."""
+    """Print the schema of one version of a subject, as JSON."""
     with _registry(where, registry) as client:
         found = client.version(subject, version)
     schema = jsonlib.loads(found.schema)
@@ -89,7 +84,7 @@ def register(
     registry: RegistryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Register a schema under a subject. A schema that is there already keeps its version."""
+    """Register a schema under a subject. A schema that is registered already keeps its version."""
     schema = _read(file)
     with _registry(where, registry) as client:
         client.register(subject, schema)
@@ -108,7 +103,7 @@ def check(
     registry: RegistryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say whether a schema may follow the newest version; the exit code is 1 when it may not."""
+    """Check whether a schema is compatible, so that it may follow the newest version; exit code 1 if not."""
     with _registry(where, registry) as client:
         problems = client.check_compatibility(subject, _read(file))
     if json:
@@ -131,5 +126,5 @@ def _read(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CommandError(f"{file} is not JSON: {error}", ExitCode.USAGE) from error
     if not isinstance(schema, dict):
-        raise CommandError(f"{file} is not the schema of a record", ExitCode.USAGE)
+        raise CommandError(f"{file} is not a JSON object, and so no schema of a record", ExitCode.USAGE)
     return schema

@@ -11,22 +11,11 @@ import typer
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
 
-from headrace.cli.context import (
-    BootstrapOption,
-    DatacenterOption,
-    bootstrap,
-    parse_pairs,
-)
+from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import (
-    JsonOption,
-    in_bytes,
-    out,
-    print_json,
-    print_table,
-)
+from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 
-app = typer.Typer(help="Topics: what there is, where it lies, how it is kept.", no_args_is_help=True)
+app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(help="A topic's name.", show_default=False)]
 TIMEOUT_MS = 8_000.0
@@ -41,7 +30,7 @@ def _admin(where: str | None, brokers: str | None) -> Iterator[Admin]:
 
 
 def _addresses(admin: Admin, topic: str) -> dict[int, tuple[int, int]]:
-    """Per partition its log's first address and its end."""
+    """Returns the first address and the end address of each partition's log."""
     from headrace.client.admin import EARLIEST, LATEST
 
     starts, ends = admin.list_offsets(topic, EARLIEST), admin.list_offsets(topic, LATEST)
@@ -52,10 +41,10 @@ def _addresses(admin: Admin, topic: str) -> dict[int, tuple[int, int]]:
 def list_(
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also those whose names begin with _.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Also topics whose names begin with _.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the topics, each with its partitions and the bytes that they hold."""
+    """List the topics: number of partitions, and bytes."""
     with _admin(where, brokers) as admin:
         rows = []
         for name, info in sorted(admin.topics().items()):
@@ -69,16 +58,18 @@ def list_(
     print_table(
         ["topic", ">partitions", ">size"],
         [(name, count, in_bytes(size)) for name, count, size in rows],
-        empty="there are no topics here (--all shows internal ones, too)",
+        empty="there are no topics (--all lists internal ones, too)",
     )
 
 
 @app.command()
 def create(
     topic: TopicArgument,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=10_000, help="How many.")] = 3,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions.")
+    ] = 3,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-f", min=1, max=100, help="Copies of each.")
+        int, typer.Option("--replication-factor", "-f", min=1, max=100, help="Replicas of each partition.")
     ] = 1,
     config: Annotated[
         list[str] | None,
@@ -87,7 +78,7 @@ def create(
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
-    """Create a topic; its partitions are spread over the brokers."""
+    """Create a topic; its partitions are distributed over the brokers."""
     settings = parse_pairs(config or [])
     with _admin(where, brokers) as admin:
         admin.create_topic(topic, partitions, replication_factor, settings)
@@ -102,7 +93,7 @@ def describe(
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say where each partition lies, which addresses it holds, and how the topic is set."""
+    """Show leader, replicas and addresses of each partition, and the topic's settings."""
     with _admin(where, brokers) as admin:
         info = admin.topic(topic)
         addresses = _addresses(admin, topic)
@@ -146,12 +137,12 @@ def describe(
             )
             for part in partitions
         ],
-        empty="it has no partitions",
+        empty="the topic has no partitions",
     )
     for name, value in sorted(own.items()):
         out.print(f"  {name} = {value}", markup=False)
     if not own:
-        out.print("all settings are the brokers' defaults (--json lists them)")
+        out.print("all settings have the brokers' defaults (--json lists them)")
 
 
 @app.command()
@@ -159,17 +150,16 @@ def alter(
     topic: TopicArgument,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config", "-c", help="A new value; NAME= puts the default back.", metavar="NAME=VALUE"
-        ),
+        typer.Option("--config", "-c", help="A new value; NAME= restores the default.", metavar="NAME=VALUE"),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="A larger number.")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="The new, larger number."),
     ] = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
-    """Change a topic's settings, or give it more partitions."""
+    """Change a topic's settings, or add partitions."""
     changes = {name: value or None for name, value in parse_pairs(config or []).items()}
     if not changes and partitions is None:
         raise CommandError("nothing to change: give --config NAME=VALUE or --partitions N", ExitCode.USAGE)
@@ -179,17 +169,17 @@ def alter(
             out.print(f"changed {', '.join(changes)} of {topic}")
         if partitions is not None:
             admin.create_partitions(topic, partitions)
-            out.print(f"{topic} has {partitions} partitions now; keys may land elsewhere than before")
+            out.print(f"{topic} has {partitions} partitions now; keys may move to other partitions")
 
 
 @app.command()
 def delete(
     topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
-    """Delete a topic and all its records. What is mirrored or loaded already stays there."""
+    """Delete a topic and all its records. Records that were mirrored or loaded stay there."""
     if not yes:
         typer.confirm(f"delete {topic} and all its records?", abort=True)
     with _admin(where, brokers) as admin:

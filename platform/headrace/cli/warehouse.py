@@ -1,4 +1,7 @@
-"""`headrace warehouse`: the tables in HDFS, and loads into them. Their upkeep is in `warehouse_care`."""
+"""`headrace warehouse ls | plan | load`: the tables in HDFS, and loads into them.
+
+`warehouse_upkeep` has the other commands of the group.
+"""
 
 from __future__ import annotations
 
@@ -11,40 +14,34 @@ import typer
 
 from headrace.cli.context import parse_time_ms, site
 from headrace.cli.errors import CommandError
-from headrace.cli.output import (
-    JsonOption,
-    in_bytes,
-    in_time,
-    out,
-    print_json,
-    print_table,
-)
+from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.warehouse.api import HourSummary
-    from headrace.warehouse.options import Warehouse
+    from headrace.warehouse.options import WarehouseOptions
 
 app = typer.Typer(help="The hourly tables in HDFS.", no_args_is_help=True)
 
 TopicsArgument = Annotated[list[str], typer.Argument(help="Topics.", show_default=False)]
-UntilOption = Annotated[str | None, typer.Option("--until", help="Only records before this time.")]
+UntilOption = Annotated[str | None, typer.Option("--until", help="Load only records before this time.")]
 AcceptGapOption = Annotated[
-    bool, typer.Option("--accept-gap", help="Go on over records that were deleted before any load.")
+    bool,
+    typer.Option("--accept-gap", help="Go on after a gap of records that no load has read."),
 ]
 
 PATIENCE_S = 5.0
 
 
-def warehouse() -> Warehouse:
-    """The site's."""
-    from headrace.warehouse.options import Warehouse
+def warehouse() -> WarehouseOptions:
+    """Returns the site's warehouse."""
+    from headrace.warehouse.options import WarehouseOptions
 
     here = site()
-    # The subjects are registered where services publish.
+    # Subjects are registered in the datacenters where services publish.
     registries = [*(source for source in here.sources if source != here.analysis), here.analysis]
-    return Warehouse(
+    return WarehouseOptions(
         hdfs_url=here.hdfs_url,
         webhdfs_url=here.webhdfs_url,
         bootstrap=here.analysis.bootstrap,
@@ -56,7 +53,7 @@ def warehouse() -> Warehouse:
 
 @contextmanager
 def spark(work: str, *, quiet: bool) -> Iterator[SparkSession]:
-    """A Spark session for `work`. What Spark or HDFS raise inside becomes one line."""
+    """A Spark session for `work`; errors of Spark and HDFS in it become a `CommandError` of one line."""
     from headrace.warehouse.errors import known_error
     from headrace.warehouse.session import spark_session
 
@@ -75,10 +72,12 @@ def spark(work: str, *, quiet: bool) -> Iterator[SparkSession]:
 
 @app.command()
 def ls(
-    topic: Annotated[str | None, typer.Argument(help="A topic: its hours. Without one: all topics.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(help="List this topic's hours; by default all topics.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the tables, or the hours of one: rows and files as the commit log knows them, and seals."""
+    """List the tables, or the hours of one: rows and files by the commit log, and seals."""
     from headrace.warehouse import api
 
     place = warehouse()
@@ -92,7 +91,7 @@ def ls(
         print_table(
             ["topic", ">hours", ">sealed", ">rows", ">files", ">size"],
             [
-                (name, len(hours), sum(each.sealed_version is not None for each in hours), *_shown(hours))
+                (name, len(hours), sum(hour.sealed_version is not None for hour in hours), *_shown(hours))
                 for name, hours in tables.items()
             ],
             empty="the warehouse is empty; `headrace warehouse load TOPIC` fills it",
@@ -104,11 +103,11 @@ def ls(
             f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one"
         )
     if json:
-        print_json([asdict(each) for each in hours])
+        print_json([asdict(hour) for hour in hours])
         return
     print_table(
         ["hour (UTC)", ">rows", ">files", ">size", "sealed"],
-        [(each.hour, *_shown([each]), _seal(each)) for each in hours],
+        [(hour.hour, *_shown([hour]), _seal(hour)) for hour in hours],
         empty="",
     )
     out.print(f"{_sums(hours)['rows']:,} rows in {place.url(f'{place.root}/{topic}/hourly')}")
@@ -121,33 +120,33 @@ def plan(
     accept_gap: AcceptGapOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Say which address ranges a load would read now. Reads no record and writes nothing."""
+    """Show the address ranges that a load would read now. Reads no record and writes nothing."""
     from headrace.warehouse import api
 
     until_ms = parse_time_ms(until) if until else None
     plans = api.plan_loads(warehouse(), topics, until_ms=until_ms, accept_gap=accept_gap)
     if json:
-        print_json([asdict(each) for each in plans])
+        print_json([asdict(plan) for plan in plans])
         return
     print_table(
         ["topic", ">partition", ">from address", ">to address", ">size"],
         [
             (
-                each.topic,
+                plan.topic,
                 part.partition,
                 f"{part.from_address:,}",
                 f"{part.to_address:,}",
                 in_bytes(part.size),
             )
-            for each in plans
-            for part in each.ranges
+            for plan in plans
+            for part in plan.ranges
         ],
         empty="nothing new",
     )
-    for each in plans:
-        for gap in each.gaps:
+    for plan in plans:
+        for gap in plan.gaps:
             out.print(
-                f"{each.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
+                f"{plan.topic}-{gap.partition}: {gap.from_address:,} to {gap.to_address:,}: {gap.reason}"
             )
 
 
@@ -158,7 +157,7 @@ def load(
     accept_gap: AcceptGapOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Load what is new into hourly Parquet, exactly once. Safe to repeat, and to run twice at a time."""
+    """Load new records into hourly Parquet files, exactly once. Safe to repeat, and to run concurrently."""
     from headrace.warehouse import api
 
     until_ms = parse_time_ms(until) if until else None
@@ -171,26 +170,19 @@ def load(
         if result.sequence is None:
             out.print(f"{result.topic}: nothing new")
             continue
-        dead = (
-            f", {result.dead_lettered:,} could not be decoded and lie aside" if result.dead_lettered else ""
-        )
+        dead = f", {result.dead_lettered:,} could not be decoded" if result.dead_lettered else ""
         out.print(
-            f"{result.topic}: load {result.sequence} brought {result.rows:,} rows into {len(result.hours)} "
+            f"{result.topic}: load {result.sequence} added {result.rows:,} rows to {len(result.hours)} "
             f"hours, {result.files} files, in {result.seconds:.1f} s{dead}"
         )
-
-
-def hours_text(hours_ms: Iterable[int]) -> str:
-    """`2026-11-20 18h, 2026-11-20 19h`."""
-    return ", ".join(f"{in_time(hour_ms)[:13]}h" for hour_ms in sorted(hours_ms))
 
 
 def _sums(hours: Iterable[HourSummary]) -> dict[str, int]:
     hours = list(hours)
     return {
-        "rows": sum(each.rows for each in hours),
-        "files": sum(each.files for each in hours),
-        "size_bytes": sum(each.size_bytes for each in hours),
+        "rows": sum(hour.rows for hour in hours),
+        "files": sum(hour.files for hour in hours),
+        "size_bytes": sum(hour.size_bytes for hour in hours),
     }
 
 

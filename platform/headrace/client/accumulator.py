@@ -1,8 +1,8 @@
-"""Where records wait to be sent: open batches, their closing, and the producer's memory. Thread-safe, no I/O.
+"""Where records wait to be sent: open batches and the producer's memory. Thread-safe, no I/O.
 
-Application threads `append`, the sender thread takes what is `due`. A batch closes when it is full, has
-lingered, would cross a boundary of time, or reaches the limit an interceptor set; and all do on `flush`,
-and when memory runs out.
+Application threads call `append`; the sender thread calls `take_closed`. A batch closes when it is full, has
+lingered, would cross a time boundary, or reaches the limit that an interceptor set. All open batches close on
+`flush`, and while a thread waits for memory.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from headrace.client.batches import ProducerBatch
 from headrace.client.delivery import DeliveryFuture
 from headrace.client.errors import BufferFullError, ClientError, ClosedError, RecordTooLargeError
 from headrace.client.faults import BatchInterceptor
+from headrace.client.settings import ProducerSettings
 from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header
 
 BATCH_OVERHEAD_BYTES: Final = 61
@@ -23,44 +24,35 @@ HEADER_OVERHEAD_BYTES: Final = 10
 
 
 class Accumulator:
-    """`wake` is called (in the appending thread) when the sender should look: something is due, or will be
-    soon.
-    """
+    """Calls `wake` in the appending thread when a batch has closed, or the first one was opened."""
 
     def __init__(
         self,
+        settings: ProducerSettings,
         *,
-        batch_size_bytes: int,
-        linger_s: float,
-        memory_limit_bytes: int,
-        boundary_ms: int | None,
         interceptor: BatchInterceptor | None,
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        self._batch_size_bytes = batch_size_bytes
-        self._linger_s = linger_s
-        self._memory_limit_bytes = memory_limit_bytes
-        self._boundary_ms = boundary_ms
+        self._batch_size_bytes = settings.batch_size_bytes
+        self._linger_s = settings.linger_s
+        self._memory_limit_bytes = settings.buffer_memory_bytes
+        self._boundary_ms = settings.boundary_ms
         self._interceptor = interceptor
         self._clock = clock
         self._wake = wake
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self._memory_freed = threading.Condition(self._lock)
         self._open: dict[tuple[str, int], ProducerBatch] = {}  # oldest first
         self._closed: list[ProducerBatch] = []
         self._unfinished: dict[ProducerBatch, None] = {}
         self._used_bytes = 0
-        self._starved = 0
-        self._handed_over: dict[str, int] = defaultdict(int)  # records a topic; counted for an interceptor
+        self._waiting_count = 0  # threads that wait for memory
+        self._appended: dict[str, int] = defaultdict(int)  # records per topic, for an interceptor
         self._sender_asleep = False
         self._refusal: ClientError | None = None
         self.sticky: dict[str, int] = {}
         """Topic → the partition that records without a key go to, until its batch closes (KIP-480)."""
-
-    @property
-    def used_bytes(self) -> int:
-        return self._used_bytes
 
     def append(
         self,
@@ -72,9 +64,9 @@ class Accumulator:
         headers: Sequence[Header],
         block_until_s: float,
     ) -> DeliveryFuture:
-        """Put a record into its partition's batch, waiting for memory until `block_until_s` on our clock.
+        """Puts a record into its partition's batch; waits for memory until `block_until_s`.
 
-        Raises `BufferFullError`, `RecordTooLargeError`, `ClosedError`, or what the producer died of.
+        Raises `BufferFullError`, `RecordTooLargeError`, or the error passed to `refuse`.
         """
         bucket = None if self._boundary_ms is None else timestamp_ms // self._boundary_ms
         wake = False
@@ -82,7 +74,7 @@ class Accumulator:
             if self._refusal is not None:
                 raise self._refusal
             if self._used_bytes + self._batch_size_bytes > self._memory_limit_bytes:
-                self._wait_for_room(_estimate_bytes(key, value, headers), block_until_s)
+                self._wait_for_memory(_estimate_bytes(key, value, headers), block_until_s)
             batch = self._open.get((topic, partition))
             if batch is not None:
                 builder = batch.builder
@@ -98,7 +90,7 @@ class Accumulator:
                 before_bytes = 0
                 builder.append(timestamp_ms, key, value, headers)
             if self._interceptor is not None:
-                self._handed_over[topic] += 1
+                self._appended[topic] += 1
             index = builder.record_count - 1
             added_bytes = builder.size_bytes - before_bytes
             batch.size_bytes += added_bytes
@@ -116,7 +108,7 @@ class Accumulator:
     def _new_batch(self, topic: str, partition: int, bucket: int | None) -> ProducerBatch:
         limit = None
         if self._interceptor is not None:
-            limit = self._interceptor.record_limit(topic, partition, self._handed_over[topic])
+            limit = self._interceptor.record_limit(topic, partition, self._appended[topic])
         batch = ProducerBatch(
             topic,
             partition,
@@ -143,42 +135,42 @@ class Accumulator:
         for batch in list(self._open.values()):
             self._close(batch)
 
-    def _wait_for_room(self, needed_bytes: int, until_s: float) -> None:
-        """With the lock held. Every open batch is sent at once while somebody waits."""
+    def _wait_for_memory(self, needed_bytes: int, until_s: float) -> None:
+        """Waits with the lock held. The sender closes every open batch while a thread waits here."""
         if needed_bytes > self._memory_limit_bytes:
             raise RecordTooLargeError(
-                f"a record of {needed_bytes} bytes, buffer_memory_bytes is {self._memory_limit_bytes}"
+                f"the record takes {needed_bytes} bytes, buffer_memory_bytes is {self._memory_limit_bytes}"
             )
         while self._used_bytes + needed_bytes > self._memory_limit_bytes:
             left_s = until_s - self._clock()
             if left_s <= 0:
                 raise BufferFullError(
-                    f"{self._used_bytes} bytes of {self._memory_limit_bytes} (buffer_memory_bytes) wait;"
-                    " send more slowly, flush, or see why brokers do not take them"
+                    f"{self._used_bytes} of {self._memory_limit_bytes} bytes (buffer_memory_bytes) are in"
+                    " use; send more slowly, flush, or check why brokers do not acknowledge them"
                 )
-            self._starved += 1
+            self._waiting_count += 1
             if self._sender_asleep:
                 self._sender_asleep = False
                 self._wake()
             try:
-                self._room.wait(left_s)
+                self._memory_freed.wait(left_s)
             finally:
-                self._starved -= 1
+                self._waiting_count -= 1
             if self._refusal is not None:
                 raise self._refusal
 
-    # the sender's side
+    # --- called by the sender ---
 
-    def due(self) -> tuple[list[ProducerBatch], float | None]:
-        """The batches that closed since the last call, in order, and when the next one will have lingered."""
+    def take_closed(self) -> tuple[list[ProducerBatch], float | None]:
+        """Returns the batches closed since the last call, in order, and when to call again at the latest."""
         with self._lock:
             self._sender_asleep = True
-            if self._starved:
+            if self._waiting_count:
                 self._close_all()
             next_s = None
-            ripe_s = self._clock() - self._linger_s
+            lingered_since_s = self._clock() - self._linger_s
             for batch in list(self._open.values()):
-                if batch.created_s > ripe_s:
+                if batch.created_s > lingered_since_s:
                     next_s = batch.created_s + self._linger_s
                     break
                 self._close(batch)
@@ -193,23 +185,21 @@ class Accumulator:
         log_append_time_ms: int = -1,
         error: ClientError | None = None,
     ) -> None:
-        """The batch's end, good or bad: its memory is free, its futures are done, callbacks run in this
-        thread.
-        """
+        """Frees the batch's memory, completes its futures, and runs their callbacks in this thread."""
         batch.base_offset = base_offset
         batch.log_append_time_ms = log_append_time_ms
         batch.error = error
         with self._lock:
             del self._unfinished[batch]
             self._used_bytes -= batch.size_bytes
-            if self._starved:
-                self._room.notify_all()
+            if self._waiting_count:
+                self._memory_freed.notify_all()
         batch.finish()
 
-    # ends
+    # --- flushing and closing ---
 
     def flush(self) -> list[ProducerBatch]:
-        """Close every open batch; returns all that are not finished."""
+        """Closes every open batch; returns all unfinished batches."""
         with self._lock:
             self._close_all()
             self._sender_asleep = False
@@ -218,19 +208,19 @@ class Accumulator:
         return unfinished
 
     def refuse(self, error: ClientError) -> None:
-        """Take no more records: `append` raises `error` from now on."""
+        """Makes `append` raise `error` from now on."""
         with self._lock:
             if self._refusal is None or isinstance(self._refusal, ClosedError):
                 self._refusal = error
-            self._room.notify_all()
+            self._memory_freed.notify_all()
 
     def check_open(self) -> None:
-        """Raises what `append` would, if the producer has ended."""
+        """Raises the error passed to `refuse`, if it was called."""
         if self._refusal is not None:
             raise self._refusal
 
-    def unfinished(self) -> list[ProducerBatch]:
-        """Every batch that is not finished, open ones too (which are closed by this)."""
+    def take_unfinished(self) -> list[ProducerBatch]:
+        """Closes every open batch; returns all unfinished ones, which `take_closed` then leaves out."""
         with self._lock:
             self._close_all()
             self._closed = []

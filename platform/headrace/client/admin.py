@@ -1,6 +1,6 @@
-"""Administration: topics, configurations, the cluster, offsets. Blocking calls, one connection at a time.
+"""Administration of topics, configurations, the cluster and offsets, by blocking calls.
 
-Owns what is asked, and what an answer means. Whom, and how often, is `asking`'s.
+Owns the requests and the meaning of the responses. `client.admin_requests` sends and retries them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,19 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
-from headrace.client.asking import Asker, Result, existing
+from headrace.client.admin_requests import AdminRequests, ResultCode, existing_topic
+from headrace.client.calls import EARLIEST as EARLIEST
+from headrace.client.calls import LATEST as LATEST
 from headrace.client.calls import Schema, control_call, list_offsets_call, milliseconds
-from headrace.client.cluster import Address, TopicInfo
+from headrace.client.cluster import BrokerAddress, TopicInfo
 from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
 from headrace.client.network import Network
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
-
-EARLIEST: Final = -2
-LATEST: Final = -1
 
 _TOPIC_RESOURCE: Final = 2
 _BROKER_RESOURCE: Final = 4
@@ -32,7 +31,7 @@ _DELETE: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting. `source`: Kafka's number of where the value comes from (1 its own, 5 a default)."""
+    """One setting. `source`: Kafka's number for where the value was set (1 on the resource, 5 a default)."""
 
     name: str
     value: str | None
@@ -42,30 +41,34 @@ class ConfigEntry:
 
     @property
     def is_own(self) -> bool:
-        """Whether it was set on the resource itself."""
+        """Whether the value was set on the resource itself."""
         return self.source == 1
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The brokers by id, which one is the controller (-1: unknown), and the cluster's id."""
+    """The brokers by id, the controller's id (-1: unknown), and the cluster's id."""
 
     cluster_id: str | None
     controller_id: int
-    brokers: Mapping[int, Address]
+    brokers: Mapping[int, BrokerAddress]
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """`offset` -1: no record is that young. `timestamp_ms` -1 for the start and the end."""
+    """A result of `list_offsets`. `offset` is -1 if no record has the timestamp or a later one.
+
+    `timestamp_ms` is -1 at EARLIEST and LATEST.
+    """
 
     offset: int
     timestamp_ms: int
 
 
 class Admin:
-    """Use it as a context manager. Safe to share: calls wait for each other, each at most `timeout_ms`.
+    """A context manager. Safe to share: calls wait for each other, each at most `timeout_ms`.
 
-    Raises `BrokerError` with the broker's reason, `NetworkError` when nobody answers, `UnsupportedApiError`.
+    Every call raises `BrokerError` if a broker refuses, `NetworkError` if none responds, and
+    `UnsupportedApiError`.
     """
 
     def __init__(
@@ -82,17 +85,17 @@ class Admin:
             bootstrap, client_id=client_id, request_timeout_ms=timeout_ms, clock=clock, draw=draw
         )
         self._timeout_ms = milliseconds(timeout_ms)
-        self._asker = Asker(network, timeout_ms=timeout_ms, clock=clock, draw=draw, sleep=sleep)
+        self._requests = AdminRequests(network, timeout_ms=timeout_ms, clock=clock, draw=draw, sleep=sleep)
 
-    # topics
+    # --- topics ---
 
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics, by name."""
-        return dict(self._asker.metadata(None).topics)
+        """Returns all topics by name."""
+        return dict(self._requests.metadata(None).topics)
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic. Raises `UnknownTopicError`."""
-        info = existing(name, self._asker.metadata([name]))
+        """Returns one topic. Raises `UnknownTopicError`."""
+        info = existing_topic(name, self._requests.metadata([name]))
         if info.error is not ErrorCode.NONE:
             raise BrokerError(info.error, f"topic {name!r}")
         return info
@@ -107,10 +110,9 @@ class Admin:
         wait_for_leaders: bool = True,
         validate_only: bool = False,
     ) -> UUID:
-        """Create a topic; returns its id.
+        """Creates a topic and returns its id, by default once every partition has a leader.
 
-        Every partition has a leader on return, unless told not to wait for that. `validate_only`: raise what
-        would be raised, and create nothing.
+        `validate_only`: raises what creating it would raise, and creates nothing.
         """
 
         def build(schema: Schema) -> Any:
@@ -130,16 +132,16 @@ class Admin:
                 validate_only=validate_only,
             )
 
-        def result(body: Any) -> list[Result]:
-            return [Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.topics]
+        def results_of(body: Any) -> list[ResultCode]:
+            return [ResultCode(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.topics]
 
-        body = self._asker.change(ApiKey.CREATE_TOPICS, build, result)
+        body = self._requests.change(ApiKey.CREATE_TOPICS, build, results_of)
         if wait_for_leaders and not validate_only:
-            self._asker.wait_for_leaders(name, partitions)
+            self._requests.wait_for_leaders(name, partitions)
         return getattr(body.topics[0], "topic_id", None) or NO_UUID
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records."""
+        """Deletes a topic and its records."""
 
         def build(schema: Schema) -> Any:
             if schema.version >= 6:
@@ -147,16 +149,16 @@ class Admin:
                 return schema.make("DeleteTopicsRequest", topics=states, timeout=self._timeout_ms)
             return schema.make("DeleteTopicsRequest", topic_names=(name,), timeout=self._timeout_ms)
 
-        def result(body: Any) -> list[Result]:
+        def results_of(body: Any) -> list[ResultCode]:
             return [
-                Result(t.error_code, f"topic {t.name!r}", getattr(t, "error_message", None))
+                ResultCode(t.error_code, f"topic {t.name!r}", getattr(t, "error_message", None))
                 for t in body.responses
             ]
 
-        self._asker.change(ApiKey.DELETE_TOPICS, build, result)
+        self._requests.change(ApiKey.DELETE_TOPICS, build, results_of)
 
     def create_partitions(self, name: str, total: int) -> None:
-        """Let the topic have `total` partitions. Keys may land elsewhere from then on."""
+        """Adds partitions until the topic has `total`. A key may map to another partition from then on."""
 
         def build(schema: Schema) -> Any:
             topic = schema.make("CreatePartitionsTopic", name=name, count=total, assignments=None)
@@ -167,20 +169,20 @@ class Admin:
                 validate_only=False,
             )
 
-        def result(body: Any) -> list[Result]:
-            return [Result(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.results]
+        def results_of(body: Any) -> list[ResultCode]:
+            return [ResultCode(t.error_code, f"topic {t.name!r}", t.error_message) for t in body.results]
 
-        self._asker.change(ApiKey.CREATE_PARTITIONS, build, result)
-        self._asker.wait_for_leaders(name, total)
+        self._requests.change(ApiKey.CREATE_PARTITIONS, build, results_of)
+        self._requests.wait_for_leaders(name, total)
 
-    # configuration
+    # --- configurations ---
 
     def describe_configs(self, topic: str) -> dict[str, ConfigEntry]:
-        """A topic's settings, defaults too, by name."""
+        """Returns a topic's settings by name, defaults included."""
         return self._describe(_TOPIC_RESOURCE, topic, None)
 
     def describe_broker_configs(self, broker_id: int) -> dict[str, ConfigEntry]:
-        """A broker's settings, as it tells them itself."""
+        """Returns a broker's settings by name, from the broker itself."""
         return self._describe(_BROKER_RESOURCE, str(broker_id), broker_id)
 
     def _describe(self, kind: int, name: str, node_id: int | None) -> dict[str, ConfigEntry]:
@@ -190,12 +192,11 @@ class Admin:
             )
             return schema.make("DescribeConfigsRequest", resources=(resource,))
 
-        def result(body: Any) -> list[Result]:
-            return [Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.results]
+        def results_of(body: Any) -> list[ResultCode]:
+            return [ResultCode(r.error_code, repr(r.resource_name), r.error_message) for r in body.results]
 
-        body = self._asker.call(
-            control_call(ApiKey.DESCRIBE_CONFIGS, build), result, lambda: node_id, repeatable=True
-        )
+        call = control_call(ApiKey.DESCRIBE_CONFIGS, build)
+        body = self._requests.call(call, results_of, target=lambda: node_id)
         return {
             entry.name: ConfigEntry(
                 entry.name, entry.value, entry.config_source, entry.read_only, entry.is_sensitive
@@ -206,9 +207,9 @@ class Admin:
     def alter_configs(
         self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
-        """Set some of a topic's settings, and leave the others; None puts one back to its default.
+        """Sets the given settings of a topic; None resets one to its default. Other settings stay.
 
-        `validate_only`: raise what would be raised, and change nothing.
+        `validate_only`: raises what changing them would raise, and changes nothing.
         """
 
         def build(schema: Schema) -> Any:
@@ -228,44 +229,43 @@ class Admin:
                 "IncrementalAlterConfigsRequest", resources=(resource,), validate_only=validate_only
             )
 
-        def result(body: Any) -> list[Result]:
-            return [Result(r.error_code, repr(r.resource_name), r.error_message) for r in body.responses]
+        def results_of(body: Any) -> list[ResultCode]:
+            return [ResultCode(r.error_code, repr(r.resource_name), r.error_message) for r in body.responses]
 
-        self._asker.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, result)
+        self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
 
-    # cluster and offsets
+    # --- cluster and offsets ---
 
     def describe_cluster(self) -> ClusterDescription:
         def build(schema: Schema) -> Any:
             return schema.make("DescribeClusterRequest", include_cluster_authorized_operations=False)
 
-        def result(body: Any) -> list[Result]:
-            return [Result(body.error_code, "the cluster", body.error_message)]
+        def results_of(body: Any) -> list[ResultCode]:
+            return [ResultCode(body.error_code, "the cluster", body.error_message)]
 
-        body = self._asker.call(
-            control_call(ApiKey.DESCRIBE_CLUSTER, build), result, lambda: None, repeatable=True
-        )
-        brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in body.brokers}
+        body = self._requests.call(control_call(ApiKey.DESCRIBE_CLUSTER, build), results_of)
+        brokers = {broker.broker_id: BrokerAddress(broker.host, broker.port) for broker in body.brokers}
         return ClusterDescription(body.cluster_id, body.controller_id, brokers)
 
     def list_offsets(
         self, topic: str, timestamp_ms: int = LATEST, *, partitions: Iterable[int] | None = None
     ) -> dict[int, OffsetAndTimestamp]:
-        """Per partition (by default all) the offset at EARLIEST, LATEST, or of the first record not older
-        than a time.
+        """Returns the offset at EARLIEST, LATEST, or of the first record with this timestamp or a later one.
+
+        By partition; `partitions` defaults to all.
         """
         wanted = set(partitions) if partitions is not None else None
         found: dict[int, OffsetAndTimestamp] = {}
 
         def attempt(deadline_s: float) -> ClientError | None:
-            cluster = self._asker.refresh([topic], deadline_s)
-            missing = (set(existing(topic, cluster).partitions) if wanted is None else wanted) - found.keys()
-            return self._offsets_round(topic, missing, timestamp_ms, found, deadline_s)
+            info = existing_topic(topic, self._requests.refresh([topic], deadline_s))
+            missing = (set(info.partitions) if wanted is None else wanted) - found.keys()
+            return self._find_offsets(topic, missing, timestamp_ms, found, deadline_s)
 
-        self._asker.until_done(attempt)
+        self._requests.retry(attempt)
         return dict(sorted(found.items()))
 
-    def _offsets_round(
+    def _find_offsets(
         self,
         topic: str,
         missing: set[int],
@@ -273,14 +273,14 @@ class Admin:
         found: dict[int, OffsetAndTimestamp],
         deadline_s: float,
     ) -> ClientError | None:
-        """Ask each leader once; what came goes into `found`. Returns an error worth trying again after."""
+        """Sends one request to each leader and adds what it returns to `found`. Returns a transient error."""
+        network = self._requests.network
         by_leader: dict[int, list[int]] = {}
         error: ClientError | None = None
-        cluster = self._asker.network.cluster
         for partition in sorted(missing):
-            if partition not in cluster.topics[topic].partitions:
+            if partition not in network.cluster.topics[topic].partitions:
                 raise UnknownTopicError(f"{topic} has no partition {partition}")
-            leader = cluster.leader(topic, partition)
+            leader = network.cluster.leader(topic, partition)
             if leader is None:
                 error = NetworkError(f"{topic}-{partition} has no leader")
             else:
@@ -288,7 +288,7 @@ class Admin:
         for leader, partitions in by_leader.items():
             call = list_offsets_call({topic: dict.fromkeys(partitions, timestamp_ms)})
             try:
-                body = self._asker.network.ask(call, node_id=leader, deadline_s=deadline_s)
+                body = network.send_and_wait(call, node_id=leader, deadline_s=deadline_s)
             except NetworkError as failure:
                 error = failure
                 continue
@@ -302,13 +302,13 @@ class Admin:
                 error = refusal
         return error
 
-    # end
+    # --- closing ---
 
     def close(self) -> None:
         """May be called again."""
-        self._asker.close()
+        self._requests.close()
 
-    def __enter__(self) -> Admin:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

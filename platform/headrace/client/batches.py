@@ -1,24 +1,22 @@
-"""A producer's batch on its way: open, closed, numbered, in flight, done. Data and its few transitions; no
-I/O.
-"""
+"""A producer's batch: open, closed, numbered, in flight, done. Data and its few transitions; no I/O."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from headrace.client.delivery import Outcome
 from headrace.client.errors import ClientError
 from headrace.client.observer import BatchIdentity
+from headrace.client.outcome import DeliveryOutcome
 from headrace.wire.batch import renumber
 from headrace.wire.compression import Codec
 from headrace.wire.records import BatchBuilder
 
 NO_SEQUENCE: Final = -1
-_EMPTY: Final = BatchBuilder(0)  # in place of a builder that has done its work
+_EMPTY: Final = BatchBuilder(0)  # replaces a builder whose batch is encoded, to free its memory
 
 
-class ProducerBatch(Outcome):
-    """Records of one partition that travel together. The accumulator's lock guards it until it is closed."""
+class ProducerBatch(DeliveryOutcome):
+    """Records of one partition, sent together. The accumulator's lock guards it until it is closed."""
 
     __slots__ = (
         "attempts",
@@ -57,27 +55,27 @@ class ProducerBatch(Outcome):
         self.builder = BatchBuilder(limit_bytes)
         self.created_s = created_s
         self.bucket = bucket
-        """The multiple of `batch_boundary_ms` its timestamps are in."""
+        """The multiple of `batch_boundary_ms` that its timestamps are in."""
         self.record_limit = record_limit
         self.size_bytes = 0
-        """What it takes of the producer's memory."""
+        """Its share of the producer's memory."""
         self.identity = BatchIdentity(topic, partition, -1, -1, NO_SEQUENCE, 0, -1, -1)
         self.is_numbered = False
         self.data: bytearray = bytearray()
-        """The encoded batch, once it has a number."""
+        """The encoded batch, once it has sequence numbers."""
         self.attempts = 0
         self.retry_at_s = 0.0
         self.in_flight = False
         self.maybe_appended = False
-        """Some attempt's fate is unknown: it must not get another number before that is known."""
+        """Whether an attempt's fate is unknown. If so, it must keep its sequence numbers."""
         self.surely_appended = False
-        """A younger batch of the same epoch was acknowledged."""
+        """Whether a later batch of the same epoch was acknowledged."""
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: ClientError | None = None
 
     def number(self, producer_id: int, producer_epoch: int, base_sequence: int, codec: Codec) -> None:
-        """Give it its identity, and encode it. Once; `renumber` after that."""
+        """Assigns sequence numbers and encodes the batch. Call it once; `renumber` after that."""
         assert not self.is_numbered
         self.is_numbered = True
         self.identity = BatchIdentity(
@@ -101,7 +99,7 @@ class ProducerBatch(Outcome):
         self.builder = _EMPTY
 
     def renumber(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Another identity for the same records. Not while it is in flight, or may have been appended."""
+        """Assigns other sequence numbers. Not allowed in flight, or if the batch may have been appended."""
         assert not self.in_flight and not self.maybe_appended
         self.identity = self.identity._replace(
             producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence

@@ -1,7 +1,7 @@
-"""One request as a value: how to encode it for whatever version the broker speaks, how to decode the answer.
+"""One request as a value: how to encode it in the version the broker speaks, how to decode the response.
 
-Owns which versions this client speaks, and the building of kio payloads across versions: fields that a
-version does not have are left out.
+Owns the versions this client speaks, and building kio payloads across versions: fields that a version lacks
+are omitted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from kio.static.constants import EntityType
 from headrace.wire import fetch, messages, produce
 from headrace.wire.apis import ApiKey
 
-SPOKEN: Final[dict[int, tuple[int, int]]] = {
-    # Topics are named by name, so Produce and Fetch stop before the versions that name them by id.
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What ListOffsets accepts in place of a timestamp."""
+
+SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
+    # Produce and Fetch stop before the versions that identify topics by id: this client uses names.
     ApiKey.PRODUCE: (3, 12),
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (4, 12),
-    # Up to the versions that ask for several groups at once.
+    # These stop before the versions that batch several groups in a request.
     ApiKey.OFFSET_FETCH: (2, 7),
     ApiKey.FIND_COORDINATOR: (1, 3),
     ApiKey.LIST_GROUPS: (0, 4),
@@ -42,14 +46,14 @@ SPOKEN: Final[dict[int, tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`encode(version, correlation_id, client_id)` gives the framed request, `decode(frame, version)` the
-    answer.
+    """`encode(version, correlation_id, client_id)` returns the framed request, `decode(frame, version)` the
+    response's body.
     """
 
     api_key: int
     encode: Callable[[int, int, str], bytes]
     decode: Callable[[memoryview, int], Any]
-    expects_answer: bool = True
+    expects_response: bool = True
 
 
 def produce_call(request: produce.ProduceRequest) -> Call:
@@ -61,7 +65,7 @@ def produce_call(request: produce.ProduceRequest) -> Call:
     def decode(frame: memoryview, version: int) -> produce.ProduceResponse:
         return produce.decode_response(frame, version=version)[1]
 
-    return Call(ApiKey.PRODUCE, encode, decode, expects_answer=request.acks != 0)
+    return Call(ApiKey.PRODUCE, encode, decode, expects_response=request.acks != 0)
 
 
 def fetch_call(request: fetch.FetchRequest) -> Call:
@@ -77,10 +81,7 @@ def fetch_call(request: fetch.FetchRequest) -> Call:
 
 
 def control_call(api_key: ApiKey, build: Callable[[Schema], Any]) -> Call:
-    """A call of any other API.
-
-    `build` is given the version's `Schema` and returns the payload made from it.
-    """
+    """Returns a call of any other API. `build` returns the payload in the version of the `Schema` it gets."""
 
     def encode(version: int, correlation_id: int, client_id: str) -> bytes:
         body = build(Schema(api_key, version))
@@ -100,7 +101,7 @@ class Schema:
     version: int
 
     def make(self, structure: str, **values: Any) -> Any:
-        """kio's `structure` with those of `values` that this version has."""
+        """Builds kio's `structure` from those of `values` that this version has."""
         kind, names = _structure(self.api_key, self.version, structure)
         return kind(**{name: value for name, value in values.items() if name in names})
 
@@ -112,7 +113,7 @@ def _structure(api_key: int, version: int, structure: str) -> tuple[Any, frozens
 
 
 def milliseconds(value: float) -> datetime.timedelta:
-    """A duration as kio wants it."""
+    """Returns a duration in ms as the type that kio expects."""
     return datetime.timedelta(milliseconds=value)
 
 
@@ -126,7 +127,7 @@ def api_versions_call(software_version: str) -> Call:
 
 
 def metadata_call(topics: list[str] | None, *, create: bool) -> Call:
-    """`topics` None asks for all; `create` lets the broker create missing ones if it is so configured."""
+    """Requests metadata of `topics` (None: all). `create`: brokers that allow it create missing ones."""
 
     def build(schema: Schema) -> Any:
         wanted = None
@@ -157,7 +158,7 @@ def init_producer_id_call() -> Call:
 
 
 def list_offsets_call(wanted: dict[str, dict[int, int]]) -> Call:
-    """`wanted`: topic → partition → timestamp in ms, or -1 for the end, -2 for the start."""
+    """Requests offsets. `wanted`: topic → partition → timestamp in ms since the epoch, EARLIEST or LATEST."""
 
     def build(schema: Schema) -> Any:
         topics = tuple(

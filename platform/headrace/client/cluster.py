@@ -1,4 +1,4 @@
-"""What the brokers told us of the cluster: brokers, topics, who leads what. Immutable snapshots, no I/O."""
+"""The cluster as Metadata responses describe it: brokers, topics, leaders. Immutable snapshots, no I/O."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from uuid import UUID
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
 
+TopicPartition = tuple[str, int]
+
 NO_LEADER: Final = -1
 DEFAULT_PORT: Final = 9092
 
 
-class Address(NamedTuple):
-    """A host (name or number) and a TCP port."""
+class BrokerAddress(NamedTuple):
+    """A broker's host (name or IP address) and TCP port."""
 
     host: str
     port: int
@@ -24,10 +26,10 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[Address]:
-    """Addresses from `"host:port,host:port"` or a list of such; the port may be left out (9092).
+def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[BrokerAddress]:
+    """Parses `"host:port,host:port"`, or a list of `"host:port"`; the port may be omitted (9092).
 
-    Raises `ValueError` naming the part that is no address.
+    Raises `ValueError` naming the invalid part.
     """
     parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses = [_parse_address(part.strip()) for part in parts if part.strip()]
@@ -36,7 +38,7 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[Address]:
     return addresses
 
 
-def _parse_address(text: str) -> Address:
+def _parse_address(text: str) -> BrokerAddress:
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         port = port.removeprefix(":")
@@ -45,13 +47,13 @@ def _parse_address(text: str) -> Address:
     else:
         host, port = text, ""
     if not host or (port and not port.isdecimal()) or (port and not 0 < int(port) < 65_536):
-        raise ValueError(f"{text!r} is no broker address; give host:port")
-    return Address(host, int(port) if port else DEFAULT_PORT)
+        raise ValueError(f"{text!r} is not a broker address; give host:port")
+    return BrokerAddress(host, int(port) if port else DEFAULT_PORT)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """`leader` is a broker id or NO_LEADER."""
+    """One partition's leader, a broker id or NO_LEADER, and its replicas."""
 
     partition: int
     leader: int
@@ -62,7 +64,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """`error` is the broker's reason why the topic cannot be used now, NONE if it can."""
+    """One topic. `error` says why it cannot be used now; NONE if it can."""
 
     name: str
     partitions: dict[int, PartitionInfo]
@@ -73,20 +75,20 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One snapshot. Brokers by id; topics by name, only those somebody asked for."""
+    """One snapshot. Brokers by id; topics by name, only the requested ones."""
 
-    brokers: Mapping[int, Address] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerAddress] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     controller_id: int = -1
     cluster_id: str | None = None
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has; 0 while that is unknown."""
+        """Returns how many partitions the topic has; 0 while that is unknown."""
         info = self.topics.get(topic)
         return len(info.partitions) if info is not None else 0
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """The id of the broker that leads, if it is known and its address too."""
+        """Returns the leader's broker id if the leader and its address are known."""
         info = self.topics.get(topic)
         found = info.partitions.get(partition) if info is not None else None
         if found is None or found.leader not in self.brokers:
@@ -94,19 +96,19 @@ class Cluster:
         return found.leader
 
     def led_partitions(self, topic: str) -> list[int]:
-        """The partitions that have a leader now."""
+        """Returns the partitions that have a leader now."""
         info = self.topics.get(topic)
         if info is None:
             return []
         return [part.partition for part in info.partitions.values() if part.leader in self.brokers]
 
     def updated(self, newer: Cluster) -> Cluster:
-        """This snapshot with all that `newer` knows; topics it was not asked about stay."""
+        """Returns `newer` plus those topics of this snapshot that `newer` lacks."""
         return replace(newer, topics={**self.topics, **newer.topics})
 
 
 def from_metadata(body: Any) -> Cluster:
-    """The snapshot in a Metadata response (kio's, any version from 4)."""
+    """Returns the snapshot in a Metadata response (kio's, any version from 4)."""
     topics = {}
     for topic in body.topics:
         if topic.name is None:
@@ -129,7 +131,7 @@ def from_metadata(body: Any) -> Cluster:
             is_internal=topic.is_internal,
         )
     return Cluster(
-        brokers={broker.node_id: Address(broker.host, broker.port) for broker in body.brokers},
+        brokers={broker.node_id: BrokerAddress(broker.host, broker.port) for broker in body.brokers},
         topics=topics,
         controller_id=body.controller_id,
         cluster_id=body.cluster_id,

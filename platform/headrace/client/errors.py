@@ -1,7 +1,4 @@
-"""What the client raises.
-
-One tree: whose fault it is, whether the same call may succeed later, what to do next.
-"""
+"""The clients' exceptions: each says whose fault it is, whether a retry may succeed, what to do next."""
 
 from __future__ import annotations
 
@@ -9,49 +6,44 @@ from headrace.wire.errors import ErrorCode
 
 
 class ClientError(Exception):
-    """Anything the client raises; `retriable` says whether the same call may succeed later without any
-    change.
-    """
+    """Base of all. `retriable`: whether the same call may succeed later without any change."""
 
     retriable = False
 
 
 class ClosedError(ClientError):
-    """The caller's fault: the client was closed and serves nobody any more."""
+    """The caller's fault: the client was closed."""
 
 
 class ForkedError(ClientError):
-    """The caller's fault: the client was made before `os.fork`, and its connections belong to the parent.
+    """The caller's fault: the client was created before `os.fork`, and its connections belong to the parent.
 
-    Make a new one in the child.
+    Create a new one in the child.
     """
 
 
 class NetworkError(ClientError):
-    """The environment's fault: no broker could be reached, or a connection broke before the answer came."""
+    """The environment's fault: no broker was reachable, or a connection broke before the response arrived."""
 
     retriable = True
 
 
 class RequestTimedOutError(NetworkError):
-    """A broker took longer than `request_timeout_ms` to answer.
-
-    The request may or may not have taken effect.
-    """
+    """A broker did not respond within `request_timeout_ms`. The request may or may not have taken effect."""
 
 
 class MetadataTimeoutError(ClientError):
-    """Within the bound no broker told us about the topic. The message says what stood in the way."""
+    """No broker sent the topic's metadata within the time allowed. The message names the cause."""
 
     retriable = True
 
 
 class UnsupportedApiError(ClientError):
-    """The broker does not speak an API, or none of the versions we do. Upgrade the broker, or do without."""
+    """The broker does not support an API in any version that this client speaks. Upgrade the broker."""
 
 
 class BrokerError(ClientError):
-    """A broker refused the request. `code` is the protocol's own reason."""
+    """A broker refused the request. `code` is the protocol's error code."""
 
     def __init__(self, code: int, what: str, message: str | None = None) -> None:
         self.code = ErrorCode(code)
@@ -60,17 +52,18 @@ class BrokerError(ClientError):
 
 
 class UnknownTopicError(ClientError):
-    """No such topic or partition. Create it, or correct the name."""
+    """The topic or partition does not exist. Create it, or correct the name."""
 
 
 class RecordTooLargeError(ClientError):
-    """The caller's fault: one record is larger than a request may be (`max_request_size_bytes`)."""
+    """The caller's fault: one record exceeds `max_request_size_bytes` or `buffer_memory_bytes`."""
 
 
 class BufferFullError(ClientError):
-    """The producer's memory is full, and did not empty in time.
+    """The producer's memory is full, and none was freed in time.
 
-    Send more slowly, flush, raise `buffer_memory_bytes` or `max_block_ms`, or see why brokers do not take it.
+    Send more slowly, flush, raise `buffer_memory_bytes` or `max_block_ms`, or check why brokers do not
+    acknowledge.
     """
 
     retriable = True
@@ -79,7 +72,7 @@ class BufferFullError(ClientError):
 class DeliveryTimeoutError(ClientError):
     """A batch was not acknowledged within `delivery_timeout_ms`.
 
-    `maybe_appended`: an attempt's fate is unknown.
+    `maybe_appended`: the fate of an attempt is unknown, so its records may be in the log.
     """
 
     retriable = True
@@ -90,32 +83,29 @@ class DeliveryTimeoutError(ClientError):
 
 
 class OffsetOutOfRangeError(ClientError):
-    """The position asked for is not in the log (any more), and `auto_offset_reset` is "error".
-
-    Seek, then go on.
-    """
+    """The log does not hold the position, and `auto_offset_reset` is "error". Seek, then continue."""
 
     def __init__(self, topic: str, partition: int, offset: int | None) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        where = "no position was given" if offset is None else f"offset {offset} is not in the log"
+        problem = "no position was given" if offset is None else f"offset {offset} is not in the log"
         super().__init__(
-            f'{topic}-{partition}: {where}, and auto_offset_reset is "error"; seek to one that is'
+            f'{topic}-{partition}: {problem}, and auto_offset_reset is "error"; seek to an offset in the log'
         )
 
 
 class CorruptRecordsError(ClientError):
-    """A fetched batch is damaged. Nothing of it was given out; seek past `offset` to go on without it."""
+    """A fetched batch is damaged; none of its records was returned. Seek past `offset` to skip it."""
 
-    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+    def __init__(self, topic: str, partition: int, offset: int, problem: str) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        super().__init__(f"{topic}-{partition} at offset {offset}: {reason}")
+        super().__init__(f"{topic}-{partition} at offset {offset}: {problem}")
 
 
 class FlushTimeoutError(ClientError, TimeoutError):
-    """`flush` waited as long as it was told to; the records are still on their way."""
+    """Some records were not delivered within the timeout of `flush`; they are still being sent."""
 
     retriable = True

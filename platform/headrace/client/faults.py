@@ -1,9 +1,6 @@
-"""Planted losses: a producer that throws batches away after they were numbered and observed.
+"""Planted losses, for drills and demos: a producer drops batches that were numbered and observed.
 
-For drills and demos.
-
-Owns the hook a producer offers for it, and the plan the demo uses. No producer has one unless it is asked
-for.
+Owns the hook that a producer offers for it, and the plan that the demo uses.
 """
 
 from __future__ import annotations
@@ -14,7 +11,9 @@ import threading
 from headrace.client.observer import BatchIdentity
 
 
-class Verdict(enum.Enum):
+class BatchFate(enum.Enum):
+    """What an interceptor decides about a batch."""
+
     SEND = "send"
     DROP = "drop"
 
@@ -22,32 +21,30 @@ class Verdict(enum.Enum):
 class BatchInterceptor:
     """The hook: `Producer(..., interceptor=...)`.
 
-    A dropped batch is thrown away silently: its futures succeed with offset -1, its observer hears no more
-    of it, and the records after it go on under a bumped epoch, as after any loss. Calls are never
-    concurrent.
+    A batch is dropped silently: its futures succeed with offset -1, its observer gets no further call about
+    it, and later records continue under a bumped epoch, as after any loss. Calls are never concurrent.
     """
 
     def record_limit(self, topic: str, partition: int, records_before: int) -> int | None:
-        """Asked when a batch is opened: it is closed once it has so many records; None for no such limit.
+        """Called when a batch is opened; returns after how many records it must close, or None for no limit.
 
-        `records_before`: how many records of the topic were handed over before it.
+        `records_before`: how many records of the topic were sent before it.
         """
         return None
 
     def limited_batch_closed(self, topic: str, record_limit: int, record_count: int) -> None:
-        """Told when a batch with a limit takes no more: it may have fewer records than it was allowed."""
+        """Called when a batch with a limit closes; it may have fewer records than the limit."""
 
-    def verdict(self, identity: BatchIdentity, record_limit: int | None) -> Verdict:
-        """Asked when a batch has its identity. `record_limit` is what was answered when it was opened."""
-        return Verdict.SEND
+    def decide(self, identity: BatchIdentity, record_limit: int | None) -> BatchFate:
+        """Called when a batch was numbered. `record_limit` is the limit set when it was opened."""
+        return BatchFate.SEND
 
 
 class DropPlan(BatchInterceptor):
-    """Drop exactly `count` records of `topic`, once `after` records of it have been handed over.
+    """Drops exactly `count` records of `topic`, after the first `after` records.
 
-    The batch they are in is closed at `count` records; if it is closed earlier (linger, a boundary,
-    `flush`), the rest are dropped from the next one. `dropped` names what is gone. May be looked at from
-    any thread.
+    The batch they are in is closed at `count` records; if it closes earlier (linger, a boundary, `flush`),
+    the rest is dropped from the next one. Thread-safe.
     """
 
     def __init__(self, topic: str, count: int, after: int = 0) -> None:
@@ -62,7 +59,7 @@ class DropPlan(BatchInterceptor):
 
     @property
     def dropped(self) -> list[BatchIdentity]:
-        """The batches thrown away so far."""
+        """The batches dropped so far."""
         with self._lock:
             return list(self._dropped)
 
@@ -83,9 +80,9 @@ class DropPlan(BatchInterceptor):
         with self._lock:
             self._claimed -= record_limit - record_count
 
-    def verdict(self, identity: BatchIdentity, record_limit: int | None) -> Verdict:
+    def decide(self, identity: BatchIdentity, record_limit: int | None) -> BatchFate:
         if record_limit is None:
-            return Verdict.SEND
+            return BatchFate.SEND
         with self._lock:
             self._dropped.append(identity)
-        return Verdict.DROP
+        return BatchFate.DROP

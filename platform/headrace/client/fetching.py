@@ -1,19 +1,20 @@
-"""Fetching for a consumer: where each partition stands, what is prefetched, what goes into the next request.
+"""Fetching for a consumer: the position of each partition, its prefetched bytes, the next requests.
 
-One thread's property, driven by `Consumer.poll`. To every leader at most one Fetch is in flight, with all
-its partitions that have room; the next one is sent before records are given out, so that the broker works
-while the application does. What is prefetched is bounded in bytes, per partition and in all.
+For one thread, driven by `Consumer.poll`. At most one Fetch per leader is in flight, with all its partitions
+that have buffer space left; the next one is sent before records are returned, so that the broker works while
+the application does. Prefetched bytes are bounded, per partition and in total.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from headrace.client.backoff import Backoff
-from headrace.client.calls import fetch_call, list_offsets_call
+from headrace.client.calls import EARLIEST, LATEST, fetch_call, list_offsets_call
+from headrace.client.cluster import TopicPartition
 from headrace.client.errors import BrokerError, ClientError, OffsetOutOfRangeError
 from headrace.client.network import Network
 from headrace.wire.batch import hop
@@ -29,12 +30,7 @@ from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-
-Key = tuple[str, int]
-
-_MOVED: Final = frozenset(
+_STALE_METADATA: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -49,9 +45,7 @@ _MOVED: Final = frozenset(
 
 
 class FetchSettings(NamedTuple):
-    """Sizes in bytes. `reset` is what to do without a valid position: EARLIEST, LATEST, or None for an
-    error.
-    """
+    """`reset`: where to continue without a valid position: EARLIEST, LATEST, or None for an error."""
 
     min_bytes: int
     max_wait_ms: int
@@ -63,7 +57,7 @@ class FetchSettings(NamedTuple):
 
 
 class Piece:
-    """Prefetched bytes of one partition: whole batches, and how far they are used up."""
+    """Prefetched whole batches of one partition; those before `at` were returned to the application."""
 
     __slots__ = ("at", "buffer", "high_watermark")
 
@@ -78,17 +72,16 @@ class Piece:
 
 
 class PartitionFetch:
-    """One assigned partition. `position`: the offset to give out next; None while it has to be looked up."""
+    """One assigned partition. `position`: the offset to return next; None while it has to be looked up."""
 
     __slots__ = (
-        "asked",
         "error",
         "failures",
         "fetch_bytes",
         "fetch_position",
         "generation",
         "high_watermark",
-        "log_start",
+        "in_flight",
         "not_before_s",
         "partition",
         "paused",
@@ -103,21 +96,20 @@ class PartitionFetch:
         self.partition = partition
         self.position: int | None = None
         self.fetch_position = 0
-        """What to fetch next: the end of what is prefetched."""
+        """The offset to fetch next: the end of the prefetched bytes."""
         self.reset_to: int | None = None
-        """The timestamp to look up the position by; None asks for the policy."""
+        """The timestamp (or EARLIEST, LATEST) to look up the position by; None: the consumer's setting."""
         self.pieces: deque[Piece] = deque()
-        self.asked = False
-        """Whether a request about it is in flight."""
+        self.in_flight = False
+        """Whether a request for it is in flight."""
         self.generation = 0
-        """Counts seeks: answers to older requests are of no use."""
+        """Counts seeks: responses to requests of an older generation are discarded."""
         self.failures = 0
         self.not_before_s = 0.0
         self.fetch_bytes = fetch_bytes
         self.high_watermark = -1
-        self.log_start = -1
         self.error: ClientError | None = None
-        """What `poll` must raise once the pieces are given out."""
+        """Raised by `poll` once the pieces are used up."""
         self.paused = False
 
     @property
@@ -125,40 +117,36 @@ class PartitionFetch:
         return sum(piece.left_bytes for piece in self.pieces)
 
     def move_to(self, position: int | None, reset_to: int | None = None) -> None:
-        """Forget what is prefetched and go on there."""
+        """Discards the prefetched bytes and continues at `position`, or looks it up by `reset_to`."""
         self.position = position
         self.fetch_position = position or 0
         self.reset_to = reset_to
         self.pieces.clear()
         self.generation += 1
-        self.asked = False
+        self.in_flight = False
         self.error = None
         self.failures = 0
         self.not_before_s = 0.0
 
 
 class Fetcher:
-    """All partitions of a consumer.
-
-    `send` asks for what is missing, the network's `poll` brings the answers.
-    """
+    """All partitions of a consumer. `send` sends requests; the network's `poll` handles the responses."""
 
     def __init__(
         self, network: Network, settings: FetchSettings, clock: Callable[[], float], draw: Callable[[], float]
     ) -> None:
-        self.partitions: dict[Key, PartitionFetch] = {}
+        self.partitions: dict[TopicPartition, PartitionFetch] = {}
         self._network = network
         self._settings = settings
         self._clock = clock
         self._draw = draw
         self._fetching: set[int] = set()  # brokers with a Fetch in flight
-        self._turn = 0
+        self._rotation = 0
 
-    def assign(self, keys: list[Key]) -> None:
-        """Exactly these from now on; those that stay keep their positions and what is prefetched."""
-        kept = {key: self.partitions[key] for key in keys if key in self.partitions}
+    def assign(self, keys: list[TopicPartition]) -> None:
+        """Fetches exactly these from now on. Those assigned before keep positions and prefetched bytes."""
         size_bytes = self._settings.partition_max_bytes
-        self.partitions = {key: kept.get(key) or PartitionFetch(*key, size_bytes) for key in keys}
+        self.partitions = {key: self.partitions.get(key) or PartitionFetch(*key, size_bytes) for key in keys}
         self._network.add_topics({topic for topic, _ in keys})
 
     @property
@@ -166,108 +154,113 @@ class Fetcher:
         return sum(state.buffered_bytes for state in self.partitions.values())
 
     def send(self) -> None:
-        """Ask every leader that is ready for unknown positions and for batches, as far as there is room."""
-        now_s = self._clock()
+        """Looks up unknown positions and fetches as far as memory allows, at all leaders that are ready."""
+        free_bytes = self._settings.buffer_memory_bytes - self.buffered_bytes
         lookups: dict[int, list[PartitionFetch]] = {}
         fetches: dict[int, list[PartitionFetch]] = {}
-        room_bytes = self._settings.buffer_memory_bytes - self.buffered_bytes
-        states = list(self.partitions.values())
-        self._turn += 1
-        for i in range(len(states)):
-            state = states[(self._turn + i) % len(states)]
-            if state.asked or state.paused or state.error is not None or now_s < state.not_before_s:
-                continue
-            if state.position is not None and (room_bytes <= 0 or state.buffered_bytes >= state.fetch_bytes):
-                continue
+        for state in self._requestable(free_bytes):
             leader = self._network.cluster.leader(state.topic, state.partition)
             if leader is None:
                 self._network.request_update()
-            elif self._network.ready(leader):
-                if state.position is None:
-                    lookups.setdefault(leader, []).append(state)
-                elif leader not in self._fetching:
-                    fetches.setdefault(leader, []).append(state)
+            elif not self._network.ready(leader):
+                continue
+            elif state.position is None:
+                lookups.setdefault(leader, []).append(state)
+            elif leader not in self._fetching:
+                fetches.setdefault(leader, []).append(state)
         for leader, wanted in lookups.items():
             self._look_up(leader, wanted)
         for leader, wanted in fetches.items():
-            self._fetch(leader, wanted, room_bytes)
+            self._fetch(leader, wanted, free_bytes)
 
-    def next_due_s(self) -> float | None:
-        """When a partition that has to wait may be asked for again."""
+    def _requestable(self, free_bytes: int) -> Iterator[PartitionFetch]:
+        """Yields the partitions that may be looked up or fetched now, starting with another one each time."""
+        now_s = self._clock()
+        states = list(self.partitions.values())
+        self._rotation += 1
+        for i in range(len(states)):
+            state = states[(self._rotation + i) % len(states)]
+            if state.in_flight or state.paused or state.error is not None or now_s < state.not_before_s:
+                continue
+            if state.position is None or (free_bytes > 0 and state.buffered_bytes < state.fetch_bytes):
+                yield state
+
+    def next_retry_s(self) -> float | None:
+        """Returns when the backoff of the first waiting partition ends."""
         now_s = self._clock()
         later = [state.not_before_s for state in self.partitions.values() if state.not_before_s > now_s]
         return min(later, default=None)
 
-    # positions
+    # --- positions ---
 
     def _look_up(self, leader: int, states: list[PartitionFetch]) -> None:
         wanted: dict[str, dict[int, int]] = {}
-        asked: dict[Key, tuple[PartitionFetch, int]] = {}
+        requested: dict[TopicPartition, tuple[PartitionFetch, int]] = {}
         for state in states:
             timestamp_ms = self._settings.reset if state.reset_to is None else state.reset_to
             if timestamp_ms is None:
                 state.error = OffsetOutOfRangeError(state.topic, state.partition, None)
                 continue
             wanted.setdefault(state.topic, {})[state.partition] = timestamp_ms
-            asked[state.topic, state.partition] = (state, state.generation)
-            state.asked = True
+            requested[state.topic, state.partition] = (state, state.generation)
+            state.in_flight = True
         if not wanted:
             return
 
-        def done(body: Any, error: ClientError | None) -> None:
-            found = {}
+        def on_response(body: Any, error: ClientError | None) -> None:
+            results = {}
             if body is not None:
-                found = {(t.name, p.partition_index): p for t in body.topics for p in t.partitions}
-            for key, (state, generation) in asked.items():
+                results = {(t.name, p.partition_index): p for t in body.topics for p in t.partitions}
+            for key, (state, generation) in requested.items():
                 if state.generation == generation:
-                    state.asked = False
-                    self._on_looked_up(state, found.get(key), error)
+                    state.in_flight = False
+                    self._on_looked_up(state, results.get(key), error)
 
-        self._network.send(leader, list_offsets_call(wanted), done)
+        self._network.send(leader, list_offsets_call(wanted), on_response)
 
-    def _on_looked_up(self, state: PartitionFetch, answer: Any, error: ClientError | None) -> None:
-        if answer is None:
+    def _on_looked_up(self, state: PartitionFetch, result: Any, error: ClientError | None) -> None:
+        if result is None:
             self._back_off(state, error)
-        elif answer.error_code != ErrorCode.NONE:
-            self._refused(state, answer.error_code)
-        elif answer.offset < 0:
-            state.reset_to = LATEST  # no record is that young: go on at the end
+        elif result.error_code != ErrorCode.NONE:
+            self._on_refused(state, result.error_code)
+        elif result.offset < 0:
+            state.reset_to = LATEST  # no record has the timestamp or a later one
         else:
-            state.move_to(answer.offset)
+            state.move_to(result.offset)
 
-    # batches
+    # --- batches ---
 
-    def _fetch(self, leader: int, states: list[PartitionFetch], room_bytes: int) -> None:
+    def _fetch(self, leader: int, states: list[PartitionFetch], free_bytes: int) -> None:
         topics: dict[str, list[FetchPartition]] = {}
-        asked: dict[Key, tuple[PartitionFetch, int]] = {}
+        requested: dict[TopicPartition, tuple[PartitionFetch, int]] = {}
         for state in states:
-            state.asked = True
-            asked[state.topic, state.partition] = (state, state.generation)
+            state.in_flight = True
+            requested[state.topic, state.partition] = (state, state.generation)
             part = FetchPartition(state.partition, state.fetch_position, state.fetch_bytes)
             topics.setdefault(state.topic, []).append(part)
         settings = self._settings
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
-            max_bytes=min(settings.max_bytes, room_bytes),
+            max_bytes=min(settings.max_bytes, free_bytes),
             topics=[FetchTopic(topic, NO_UUID, parts) for topic, parts in topics.items()],
         )
 
-        def done(body: FetchResponse | None, error: ClientError | None) -> None:
+        def on_response(body: FetchResponse | None, error: ClientError | None) -> None:
             self._fetching.discard(leader)
             if body is not None and body.error_code:
                 error = BrokerError(body.error_code, "fetch")
-            found: dict[Key, FetchPartitionResult] = {}
+            results: dict[TopicPartition, FetchPartitionResult] = {}
             if body is not None:
-                found = {(t.name, p.partition): p for t in body.topics for p in t.partitions}
-            for key, (state, generation) in asked.items():
+                results = {(t.name, p.partition): p for t in body.topics for p in t.partitions}
+            for key, (state, generation) in requested.items():
                 if state.generation == generation:
-                    state.asked = False
-                    self._on_fetched(state, found.get(key), error)
+                    state.in_flight = False
+                    self._on_fetched(state, results.get(key), error)
 
         self._fetching.add(leader)
         timeout_s = self._network.request_timeout_s + settings.max_wait_ms / 1000
-        self._network.send(leader, fetch_call(request), done, timeout_s=timeout_s)
+        self._network.send(leader, fetch_call(request), on_response, timeout_s=timeout_s)
 
     def _on_fetched(
         self, state: PartitionFetch, result: FetchPartitionResult | None, error: ClientError | None
@@ -276,20 +269,19 @@ class Fetcher:
             self._back_off(state, error)
             return
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._out_of_range(state)
+            self._on_out_of_range(state)
             return
         if result.error_code != ErrorCode.NONE:
-            self._refused(state, result.error_code)
+            self._on_refused(state, result.error_code)
             return
         state.failures = 0
         state.high_watermark = result.high_watermark
-        state.log_start = result.log_start_offset
         records = result.records
         if isinstance(records, memoryview) and len(records):
             self._keep(state, records, result.high_watermark)
 
     def _keep(self, state: PartitionFetch, records: memoryview, high_watermark: int) -> None:
-        """Put what is complete into the partition's pieces, and go on fetching after it."""
+        """Adds the complete batches to the partition's pieces; the next fetch begins behind them."""
         end = 0
         next_offset = state.fetch_position
         try:
@@ -297,22 +289,22 @@ class Fetcher:
                 end = at + header.size_bytes
                 next_offset = header.next_offset
         except CorruptBatchError:
-            end = len(records)  # `poll` comes upon it in its place, and says so
+            end = len(records)  # `poll` raises the error once it arrives at this batch
         if not end:
-            state.fetch_bytes *= 2  # not even one batch: ask for more
+            state.fetch_bytes *= 2  # not even one whole batch
             return
         state.pieces.append(Piece(records[:end], high_watermark))
         state.fetch_position = max(next_offset, state.fetch_position)
 
-    def _out_of_range(self, state: PartitionFetch) -> None:
+    def _on_out_of_range(self, state: PartitionFetch) -> None:
         if self._settings.reset is None:
             state.error = OffsetOutOfRangeError(state.topic, state.partition, state.fetch_position)
         elif state.pieces:
-            # First give out what is there; then this comes up again.
+            # The prefetched records are returned first; a later fetch comes back here.
             state.not_before_s = self._clock() + self._settings.backoff.delay_s(1, self._draw)
         else:
             logger.warning(
-                "%s-%d: offset %d is not in the log, going on at its %s",
+                "%s-%d: offset %d is not in the log, continuing at its %s",
                 state.topic,
                 state.partition,
                 state.fetch_position,
@@ -320,9 +312,9 @@ class Fetcher:
             )
             state.move_to(None)
 
-    def _refused(self, state: PartitionFetch, code: int) -> None:
+    def _on_refused(self, state: PartitionFetch, code: int) -> None:
         error = BrokerError(code, f"{state.topic}-{state.partition}")
-        if error.code in _MOVED:
+        if error.code in _STALE_METADATA:
             self._network.request_update()
         if error.retriable:
             self._back_off(state, error)
@@ -333,4 +325,4 @@ class Fetcher:
         state.failures += 1
         state.not_before_s = self._clock() + self._settings.backoff.delay_s(state.failures, self._draw)
         self._network.request_update()
-        logger.debug("%s-%d: %s", state.topic, state.partition, error or "left out of the answer")
+        logger.debug("%s-%d: %s", state.topic, state.partition, error or "missing in the response")

@@ -1,9 +1,8 @@
-"""Consumer groups over ZooKeeper: streams that share the partitions of topics, without any coordinator
-(paper §3.2).
+"""Consumer groups over ZooKeeper: streams that share partitions without a coordinator (paper §3.2).
 
 Owns the group's thread: it polls one `Consumer`, fills the streams, commits offsets to ZooKeeper, and
-rebalances whenever members or partitions change: everybody re-reads the registries, takes its share by
-Algorithm 1 (`coordination.assignment`), claims it, and goes on at the stored offsets.
+rebalances when members or partitions change: every member reads the registries again, computes its share by
+Algorithm 1 (`coordination.assignment`), claims it, and continues at the committed offsets.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from headrace.client import forks
 from headrace.client.backoff import Backoff
-from headrace.client.consumer import Consumer, ConsumerRecord
-from headrace.client.errors import ClientError, ClosedError, ForkedError
-from headrace.client.fetching import Key
+from headrace.client.cluster import TopicPartition
+from headrace.client.consumer import Consumer
+from headrace.client.errors import ClientError
+from headrace.client.lifecycle import Client
 from headrace.client.streams import MessageStream
+from headrace.client.unpacking import ConsumerRecord
 from headrace.coordination.assignment import StreamId, assign_streams
 from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, check_group_name
 from headrace.coordination.errors import CoordinationError, NodeHeldError
@@ -42,19 +42,17 @@ JOIN_WAIT_MAX_S: Final = 60.0
 
 
 class GroupError(ClientError):
-    """The group cannot go on: ZooKeeper's registries are unusable. The message says why."""
+    """The group cannot continue: ZooKeeper's registries are unusable. The message names the cause."""
 
 
-class ConsumerGroup:
-    """One member of a group. `streams(n)` joins it; a context manager that leaves it.
+class ConsumerGroup(Client):
+    """One member of a group. `streams(n)` joins the group, `close` leaves it. A context manager.
 
-    `zookeeper` is a connect string. A message counts as consumed when its reader asks its stream for the
-    next one, or calls `commit` or `close`; consumed offsets are committed every `auto_commit_interval_ms`
-    (None: only by `commit`), before every rebalance and on close. Before a rebalance readers get
-    `rebalance_grace_ms` to finish what they have in hand; if that is not enough, the message is given out
-    again: at least once.
-
-    Where nothing is committed yet, `auto_offset_reset` decides where to begin.
+    `zookeeper` is a connect string. A message counts as consumed when its reader requests the next one from
+    its stream, or calls `commit` or `close`. Consumed offsets are committed every `auto_commit_interval_ms`
+    (None: only by `commit`), before every rebalance and on close. Before a rebalance readers have
+    `rebalance_grace_ms` to finish the message in hand; a message not finished by then is delivered again: at
+    least once. A partition without a committed offset is read from where `auto_offset_reset` says.
     """
 
     def __init__(
@@ -72,9 +70,8 @@ class ConsumerGroup:
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`consumer_options` go to the `Consumer`: `auto_offset_reset`, fetch sizes and so on. Raises
-        `ValueError`.
-        """
+        """`consumer_options` go to the `Consumer` (`auto_offset_reset`, sizes …). Raises `ValueError`."""
+        super().__init__("group")
         check_group_name(group)
         self.group = group
         self.topics = sorted(set(topics))
@@ -93,33 +90,34 @@ class ConsumerGroup:
         options = {"client_id": f"headrace-group-{group}", **(consumer_options or {})}
         self._consumer = Consumer(bootstrap, **options)
         self._streams: list[MessageStream] = []
-        self._owners: dict[Key, StreamId] = {}
-        self._given: dict[Key, int] = {}  # the last offset given to a stream
-        self._committed: dict[Key, int] = {}
+        self._owners: dict[TopicPartition, StreamId] = {}
+        self._delivered: dict[TopicPartition, int] = {}  # the last offset put into a stream
+        self._committed: dict[TopicPartition, int] = {}
         self._partitions: dict[str, tuple[int, ...]] = {}
-        self._situation: tuple[dict[str, dict[str, int]], dict[str, tuple[int, ...]]] | None = None
-        """The members and partitions that our share was computed from; None if we must take one."""
+        self._assigned_for: tuple[dict[str, dict[str, int]], dict[str, tuple[int, ...]]] | None = None
+        """The members and partitions that the current share was computed from; None without a share."""
         self._membership: HeldNode | None = None
         self._watches: list[Watch] = []
         self._rebalance_wanted = threading.Event()
         self._closing = threading.Event()
         self._commit_done = threading.Condition()
-        self._commits_asked = self._commits_made = 0
+        self._commits_requested = self._commits_made = 0
         self._thread: threading.Thread | None = None
-        self._forked = False
         self.rebalances = 0
         """How often this member has taken a share."""
-        forks.watch(self)
 
-    # the application's side
+    # --- called by the application ---
 
     def streams(self, count: int) -> list[MessageStream]:
-        """Join the group with `count` streams, and begin. Once only. Raises `ZooKeeperUnavailableError`."""
+        """Joins the group with `count` streams and starts reading. Call it once.
+
+        Raises `ZooKeeperUnavailableError`.
+        """
         self._check_usable()
         if self._thread is not None:
-            raise RuntimeError("this member has its streams already")
+            raise RuntimeError("this member has joined with its streams already")
         if count < 1:
-            raise ValueError(f"a member has at least one stream, not {count}")
+            raise ValueError(f"a member needs at least one stream, not {count}")
         self._streams = [MessageStream(i, wants_more=self._consumer.wakeup) for i in range(count)]
         self._session.start()
         self._session.on_restored(self._want_rebalance)
@@ -134,65 +132,56 @@ class ConsumerGroup:
         return list(self._streams)
 
     @property
-    def assignment(self) -> dict[int, list[Key]]:
-        """Stream number → the partitions it reads now."""
+    def assignment(self) -> dict[int, list[TopicPartition]]:
+        """The partitions that each stream reads now, by stream number."""
         owners = self._owners
-        shares: dict[int, list[Key]] = {stream.number: [] for stream in self._streams}
+        shares: dict[int, list[TopicPartition]] = {stream.number: [] for stream in self._streams}
         for key, owner in owners.items():
             shares[owner.stream].append(key)
         return shares
 
     def commit(self) -> None:
-        """Commit what is consumed, with what this thread has in hand; returns when ZooKeeper has it.
+        """Commits what is consumed, including this thread's message in hand; returns once ZooKeeper has it.
 
         Raises `GroupError` if that takes longer than `COMMIT_WAIT_MAX_S`.
         """
         self._check_usable()
         if self._thread is None:
             return
-        self._put_down()
+        self._mark_consumed()
         with self._commit_done:
-            self._commits_asked += 1
-            wanted = self._commits_asked
+            self._commits_requested += 1
+            wanted = self._commits_requested
             self._consumer.wakeup()
             if not self._commit_done.wait_for(
                 lambda: self._commits_made >= wanted or self._closing.is_set(), COMMIT_WAIT_MAX_S
             ):
-                raise GroupError(f"group {self.group}: ZooKeeper took no offsets in {COMMIT_WAIT_MAX_S:g} s")
+                raise GroupError(
+                    f"group {self.group}: ZooKeeper stored no offsets in {COMMIT_WAIT_MAX_S:g} s"
+                )
 
     def close(self) -> None:
-        """Commit, leave the group, end the streams. May be called again, and from any thread."""
+        """Commits, leaves the group, ends the streams. May be called again, and from any thread."""
         if self._forked:
             return
         if self._thread is None:
             self._closing.set()
             self._consumer.close()
             return
-        self._put_down()
+        self._mark_consumed()
         self._closing.set()
         self._consumer.wakeup()
         self._thread.join(JOIN_WAIT_MAX_S)
 
-    def __enter__(self) -> ConsumerGroup:
-        return self
+    @property
+    def _is_closed(self) -> bool:
+        return self._closing.is_set()
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def after_fork_in_child(self) -> None:
-        self._forked = True
-
-    def _check_usable(self) -> None:
-        if self._forked:
-            raise ForkedError("this group was made before os.fork; make a new one in the child")
-        if self._closing.is_set():
-            raise ClosedError("the group is closed")
-
-    def _put_down(self) -> None:
+    def _mark_consumed(self) -> None:
         for stream in self._streams:
-            stream.put_down_by(threading.get_ident())
+            stream.mark_consumed_by(threading.get_ident())
 
-    # ZooKeeper's callbacks
+    # --- callbacks from ZooKeeper ---
 
     def _want_rebalance(self) -> None:
         self._rebalance_wanted.set()
@@ -204,7 +193,7 @@ class ConsumerGroup:
             self._partitions = found
             self._want_rebalance()
 
-    # the group's thread
+    # --- the thread ---
 
     def _run(self) -> None:
         error: ClientError | None = None
@@ -231,17 +220,17 @@ class ConsumerGroup:
                     failures = 0 if self._rebalance() else failures + 1
                 except CoordinationError as error:
                     failures += 1
-                    self._tolerate(error)
+                    self._raise_unless_retriable(error)
                 if failures:
                     self._rebalance_wanted.set()
                     self._closing.wait(REBALANCE_RETRY.delay_s(failures, self._draw))
                     continue
-            asked = self._commits_asked
-            timer_due = self._commit_interval_s is not None and self._clock() >= next_commit_s
-            if (timer_due or asked > self._commits_made) and self._session.state is SessionState.CONNECTED:
+            requested = self._commits_requested
+            is_time = self._commit_interval_s is not None and self._clock() >= next_commit_s
+            if (is_time or requested > self._commits_made) and self._session.state is SessionState.CONNECTED:
                 next_commit_s = self._clock() + (self._commit_interval_s or 0)
                 if self._commit():
-                    self._note_commit(asked)
+                    self._finish_commits(requested)
             self._deliver(self._consumer.poll(POLL_S))
 
     def _deliver(self, records: list[ConsumerRecord]) -> None:
@@ -253,9 +242,9 @@ class ConsumerGroup:
             owner = self._owners.get(key)
             if owner is not None:
                 by_stream.setdefault(owner.stream, []).append(record)
-                self._given[key] = record.offset
-        for number, share in by_stream.items():
-            self._streams[number].put(share)
+                self._delivered[key] = record.offset
+        for number, records_of_stream in by_stream.items():
+            self._streams[number].put(records_of_stream)
         for key, owner in self._owners.items():
             if self._streams[owner.stream].is_full:
                 self._consumer.pause(*key)
@@ -263,28 +252,28 @@ class ConsumerGroup:
                 self._consumer.resume(*key)
 
     def _stop_reading(self) -> None:
-        """Our claims are gone, others may have our partitions by now: give out nothing more."""
+        """Stops delivering after the session was lost: other members may own the partitions by now."""
         if self._owners:
             logger.warning("group %s: the ZooKeeper session expired", self.group)
             for stream in self._streams:
                 stream.drain(0.0)
                 stream.forget()
             self._owners = {}
-            self._situation = None
+            self._assigned_for = None
             self._consumer.assign([])
             self._rebalance_wanted.set()
 
     def _rebalance(self) -> bool:
-        """Give up what we have, take our share of what there is. False: not all of it was free yet."""
+        """Releases the old share and claims the new one. Returns False if not all of it was free yet."""
         self._rebalance_wanted.clear()
         members = self._registry.members()
         situation = (members, dict(self._partitions))
-        if situation == self._situation:
+        if situation == self._assigned_for:
             return True
-        self._situation = None
-        self._give_up()
+        self._assigned_for = None
+        self._release_share()
         if self.member_id not in members:
-            return False  # our own node is being put back
+            return False  # the session is restoring this member's node
         shares = assign_streams(*situation)
         owners = {
             key: stream for stream, keys in shares.items() if stream.member == self.member_id for key in keys
@@ -295,24 +284,24 @@ class ConsumerGroup:
             logger.info("group %s: %s; reading the registries again", self.group, error)
             return False
         self._owners = owners
-        self._begin(list(owners))
-        self._situation = situation
+        self._start_reading(list(owners))
+        self._assigned_for = situation
         self.rebalances += 1
         logger.info("group %s: member %s reads %s", self.group, self.member_id, sorted(owners))
         return True
 
-    def _begin(self, keys: list[Key]) -> None:
+    def _start_reading(self, keys: list[TopicPartition]) -> None:
         self._consumer.assign([])
         self._consumer.assign(keys)
-        self._given = {}
+        self._delivered = {}
         self._committed = {}
         for key, offset in self._registry.offsets(keys).items():
             if offset is not None:
                 self._consumer.seek(*key, offset)
                 self._committed[key] = offset
 
-    def _give_up(self) -> None:
-        """Let the readers finish what they have in hand, commit, release."""
+    def _release_share(self) -> None:
+        """Waits until readers finish their messages in hand, commits, and releases the claims."""
         if not self._owners:
             return
         until_s = self._clock() + self._grace_s
@@ -326,18 +315,18 @@ class ConsumerGroup:
         for key, owner in owners.items():
             self._registry.release(*key, str(owner))
 
-    # offsets
+    # --- offsets ---
 
     def _commit(self) -> bool:
-        """Store every consumed offset that is not stored yet; False if ZooKeeper did not take them all."""
+        """Commits every consumed offset that is not committed yet; returns whether all could be stored."""
         complete = True
         for stream in self._streams:
             for key, offset in stream.consumed().items():
                 owner = self._owners.get(key)
                 if owner is None:
                     continue
-                if self._given.get(key) == offset - 1:
-                    offset = self._consumer.position(*key)  # all given out is consumed: past the batch's end
+                if self._delivered.get(key) == offset - 1:
+                    offset = self._consumer.position(*key)  # all is consumed: skip to the batch's end
                 if self._committed.get(key) == offset:
                     continue
                 try:
@@ -345,37 +334,35 @@ class ConsumerGroup:
                     self._committed[key] = offset
                 except NotOwnerError as error:
                     logger.warning("group %s: %s", self.group, error)
-                    self._situation = None
+                    self._assigned_for = None
                     self._rebalance_wanted.set()
                 except CoordinationError as error:
-                    self._tolerate(error)
+                    self._raise_unless_retriable(error)
                     complete = False
         return complete
 
-    def _note_commit(self, asked: int) -> None:
+    def _finish_commits(self, requested: int) -> None:
         with self._commit_done:
-            self._commits_made = asked
+            self._commits_made = requested
             self._commit_done.notify_all()
 
-    def _tolerate(self, error: CoordinationError) -> None:
+    def _raise_unless_retriable(self, error: CoordinationError) -> None:
         if not error.retriable:
             raise GroupError(f"group {self.group}: {error}") from error
         logger.warning("group %s: %s; trying again", self.group, error)
 
-    # end
+    # --- leaving ---
 
     def _leave(self, error: ClientError | None) -> None:
         for watch in self._watches:
             watch.cancel()
         with contextlib.suppress(CoordinationError, GroupError):
             if self._session.state is SessionState.CONNECTED:
-                self._give_up()
+                self._release_share()
                 if self._membership is not None:
                     self._membership.release()
         for stream in self._streams:
             stream.end(error)
         self._consumer.close()
         self._session.close()
-        with self._commit_done:
-            self._commits_made = self._commits_asked
-            self._commit_done.notify_all()
+        self._finish_commits(self._commits_requested)

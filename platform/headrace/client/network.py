@@ -1,11 +1,12 @@
-"""All connections of one client, and the cluster they told us of: one selector, no thread of its own.
+"""All connections of one client and its metadata of the cluster: one selector, no thread of its own.
 
-Owns connecting and reconnecting (with backoff), refreshing metadata, and the blocking `ask` that simple
-callers use. One thread calls it; only `wake` may be called from others. Time and randomness come in.
+Owns connecting and reconnecting (with backoff), refreshing metadata, and the blocking `send_and_wait` for
+callers without a loop. For one thread; only `wake` may be called from others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import selectors
@@ -16,8 +17,8 @@ from typing import Any, Final
 
 from headrace.client.backoff import Backoff
 from headrace.client.calls import Call, metadata_call
-from headrace.client.cluster import Address, Cluster, from_metadata, parse_bootstrap
-from headrace.client.connection import Connection, Done, State
+from headrace.client.cluster import BrokerAddress, Cluster, from_metadata, parse_bootstrap
+from headrace.client.connection import BrokerConnection, ConnectionState, OnResponse
 from headrace.client.errors import ClientError, NetworkError, RequestTimedOutError
 from headrace.wire.errors import ErrorCode
 from headrace.wire.frames import FRAME_LIMIT_BYTES
@@ -28,14 +29,15 @@ RECONNECT: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_MAX_AGE_MS: Final = 300_000
 NEVER: Final = float("inf")
+_CHECK_INTERVAL_S: Final = 0.05
 
-_WORTH_ASKING_AGAIN: Final = frozenset(
+_TRANSIENT_TOPIC_ERRORS: Final = frozenset(
     {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 )
 
 
 class Network:
-    """Brokers have the ids the cluster gives them; bootstrap addresses are -1, -2 and so on."""
+    """Identifies brokers by their ids in the cluster, and bootstrap addresses by -1, -2 and so on."""
 
     def __init__(
         self,
@@ -51,9 +53,9 @@ class Network:
     ) -> None:
         self.cluster = Cluster()
         self.cluster_version = 0
-        """Counts the snapshots: `cluster` changed if this did."""
+        """Counts the metadata responses that `cluster` was built from."""
         self.last_error: ClientError | None = None
-        """Why the latest connection or metadata request failed; None once one succeeded."""
+        """The latest error of a connection or metadata request; None after a metadata request succeeded."""
         self.request_timeout_s = request_timeout_ms / 1000
         self._bootstrap = {-1 - i: address for i, address in enumerate(parse_bootstrap(bootstrap))}
         self._client_id = client_id
@@ -67,12 +69,11 @@ class Network:
         for end in (self._waker, self._woken):
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, BrokerConnection] = {}
         self._unflushed: dict[int, None] = {}
         self._failures: dict[int, int] = {}
         self._not_before_s: dict[int, float] = {}
         self._topics: set[str] = set()
-        self._all_topics = False
         self._update_wanted = True
         self._update_in_flight = False
         self._update_failures = 0
@@ -80,32 +81,23 @@ class Network:
         self._updated_s = -NEVER
         self.closed = False
 
-    @property
-    def bootstrap(self) -> list[Address]:
-        return list(self._bootstrap.values())
-
-    # metadata
+    # --- metadata ---
 
     def add_topics(self, topics: Iterable[str]) -> None:
-        """Keep track of these too."""
-        fresh = set(topics) - self._topics
-        if fresh:
-            self._topics |= fresh
+        """Includes these topics in metadata requests from now on."""
+        added = set(topics) - self._topics
+        if added:
+            self._topics |= added
             self._update_failures = 0
-            self._update_not_before_s = 0.0  # the wait was for other topics
+            self._update_not_before_s = 0.0  # the backoff was for other topics
             self.request_update()
 
     def forget_topic(self, topic: str) -> None:
-        """Ask for this one no more."""
+        """Leaves the topic out of metadata requests from now on."""
         self._topics.discard(topic)
 
-    def want_all_topics(self) -> None:
-        """Keep track of every topic the cluster has."""
-        self._all_topics = True
-        self.request_update()
-
     def request_update(self) -> None:
-        """Ask for fresh metadata at the next `poll`, or as soon as the backoff allows."""
+        """Requests fresh metadata at the next `poll`, or as soon as the backoff allows."""
         self._update_wanted = True
 
     def _maybe_update(self, now_s: float) -> None:
@@ -116,8 +108,8 @@ class Network:
             return
         self._update_in_flight = True
         self._update_wanted = False
-        topics = None if self._all_topics else sorted(self._topics)
-        self.send(node_id, metadata_call(topics, create=self._create_topics), self._on_metadata)
+        call = metadata_call(sorted(self._topics), create=self._create_topics)
+        self.send(node_id, call, self._on_metadata)
 
     def _update_due_s(self) -> float:
         if self._update_wanted:
@@ -127,46 +119,44 @@ class Network:
     def _on_metadata(self, body: Any, error: ClientError | None) -> None:
         self._update_in_flight = False
         now_s = self._clock()
-        again = error is not None
+        incomplete = error is not None
         if error is not None:
             self.last_error = error
         else:
             newer = from_metadata(body)
-            self.cluster = newer if self._all_topics else self.cluster.updated(newer)
+            self.cluster = self.cluster.updated(newer)
             self.cluster_version += 1
             self._updated_s = now_s
             self.last_error = None
-            self._forget_moved_brokers()
-            again = any(
-                topic.error in _WORTH_ASKING_AGAIN or any(p.leader < 0 for p in topic.partitions.values())
+            self._drop_moved_brokers()
+            incomplete = any(
+                topic.error in _TRANSIENT_TOPIC_ERRORS or any(p.leader < 0 for p in topic.partitions.values())
                 for topic in newer.topics.values()
             )
-        self._update_failures = self._update_failures + 1 if again else 0
-        self._update_wanted = self._update_wanted or again
-        # Even good news are not asked for more often than this: many partitions may want them at once.
+        self._update_failures = self._update_failures + 1 if incomplete else 0
+        self._update_wanted = self._update_wanted or incomplete
+        # The backoff applies after a success, too: many partitions may request an update at once.
         self._update_not_before_s = now_s + METADATA_RETRY.delay_s(max(1, self._update_failures), self._draw)
 
-    def _forget_moved_brokers(self) -> None:
+    def _drop_moved_brokers(self) -> None:
         for node_id, connection in list(self._connections.items()):
             if node_id >= 0 and self._address(node_id) != connection.address:
                 self._drop(node_id, NetworkError(f"broker {node_id} moved from {connection.address}"))
 
-    # connections
+    # --- connections ---
 
-    def _address(self, node_id: int) -> Address | None:
+    def _address(self, node_id: int) -> BrokerAddress | None:
         return self._bootstrap.get(node_id) if node_id < 0 else self.cluster.brokers.get(node_id)
 
     def ready(self, node_id: int) -> bool:
-        """Whether requests can be sent to it now; if not, a connection is begun as soon as the backoff
-        allows.
-        """
+        """Returns whether requests can be sent to the broker; if not, connects when the backoff allows."""
         connection = self._connections.get(node_id)
         if connection is not None:
-            return connection.state is State.READY
+            return connection.state is ConnectionState.READY
         address = self._address(node_id)
         if address is None or self._clock() < self._not_before_s.get(node_id, 0.0):
             return False
-        connection = Connection(
+        connection = BrokerConnection(
             address,
             client_id=self._client_id,
             clock=self._clock,
@@ -184,13 +174,11 @@ class Network:
         return False
 
     def any_ready(self) -> int | None:
-        """A broker that requests can be sent to now, the least busy; if there is none, one begins to be
-        connected.
-        """
+        """Returns the ready broker with the fewest requests in flight; if none is ready, connects to one."""
         best: tuple[int, int] | None = None
         connecting = False
         for node_id, connection in self._connections.items():
-            if connection.state is State.READY:
+            if connection.state is ConnectionState.READY:
                 best = min(best or (1 << 30, 0), (connection.in_flight_count, node_id))
             else:
                 connecting = True
@@ -210,17 +198,14 @@ class Network:
         connection = self._connections.get(node_id)
         return 0 if connection is None else connection.in_flight_count
 
-    def version_of(self, node_id: int, api_key: int) -> int | None:
-        """The version of an API spoken with a broker that is `ready`."""
-        connection = self._connections.get(node_id)
-        return None if connection is None else connection.versions.get(api_key)
-
-    def send(self, node_id: int, call: Call, done: Done, *, timeout_s: float | None = None) -> None:
-        """Send to a broker that is `ready`; `done` is called later, from `poll` or `close`."""
-        self._connections[node_id].send(call, done, timeout_s=timeout_s)
+    def send(
+        self, node_id: int, call: Call, on_response: OnResponse, *, timeout_s: float | None = None
+    ) -> None:
+        """Sends to a broker that is `ready`; `on_response` is called later, from `poll` or `close`."""
+        self._connections[node_id].send(call, on_response, timeout_s=timeout_s)
         self._unflushed[node_id] = None
 
-    def _watch(self, node_id: int, connection: Connection) -> None:
+    def _watch(self, node_id: int, connection: BrokerConnection) -> None:
         assert connection.socket is not None
         if self._selector.get_key(connection.socket).events != connection.events:
             self._selector.modify(connection.socket, connection.events, node_id)
@@ -239,17 +224,15 @@ class Network:
         self.request_update()
         logger.debug("broker %s: %s", node_id, error)
 
-    # the loop
+    # --- the loop ---
 
     def wake(self) -> None:
-        """End a `poll` that waits, or the next one. Any thread may call it."""
-        try:
+        """Makes a waiting `poll`, or else the next one, return at once. Any thread may call it."""
+        with contextlib.suppress(OSError):  # the pipe is full, so `poll` will return; or it is closed
             self._waker.send(b"\x00")
-        except (BlockingIOError, OSError):
-            return  # the pipe is full, so the other end is awake; or it is closed
 
     def poll(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` for something to happen, and deal with it. Runs `done` callbacks."""
+        """Waits at most `timeout_s` for events and handles them. Runs the callbacks of `send`."""
         now_s = self._clock()
         self._maybe_update(now_s)
         self._flush()
@@ -269,7 +252,7 @@ class Network:
                     self._drop(node_id, error)
 
     def _flush(self) -> None:
-        """Requests sent since the last `poll` go to the kernel together."""
+        """Hands the requests sent since the last `poll` to the kernel together."""
         unflushed, self._unflushed = self._unflushed, {}
         for node_id in unflushed:
             self._on_event(node_id, 0)
@@ -286,11 +269,11 @@ class Network:
             return
         if self._connections.get(node_id) is connection:
             self._watch(node_id, connection)
-            if connection.state is State.READY:
+            if connection.state is ConnectionState.READY:
                 self._failures.pop(node_id, None)
 
     def _next_deadline_s(self, now_s: float) -> float:
-        """When `poll` has something to do even if nothing arrives."""
+        """Returns when `poll` must act even if nothing arrives."""
         deadlines = [c.deadline_s for c in self._connections.values() if c.deadline_s is not None]
         deadlines += [at_s for at_s in self._not_before_s.values() if at_s > now_s]
         if not self._update_in_flight and self._update_due_s() > now_s:
@@ -304,47 +287,45 @@ class Network:
         except BlockingIOError:
             return
 
-    # blocking
+    # --- blocking ---
 
-    def ask(self, call: Call, *, node_id: int | None = None, deadline_s: float) -> Any:
-        """Send to `node_id` (or whichever broker is ready first) and wait for the answer, until
-        `deadline_s` on our clock.
+    def send_and_wait(self, call: Call, *, node_id: int | None = None, deadline_s: float) -> Any:
+        """Sends to `node_id` (None: the first broker that is ready) and returns the response's body.
 
-        Raises `NetworkError`, `RequestTimedOutError`, `UnsupportedApiError`.
+        `deadline_s` is on the given clock. Raises `NetworkError`, `RequestTimedOutError`,
+        `UnsupportedApiError`.
         """
-        self.poll(0.0)  # notices connections that broke while nobody looked
-        answers: list[tuple[Any, ClientError | None]] = []
+        self.poll(0.0)  # notices connections that broke since the last poll
+        responses: list[tuple[Any, ClientError | None]] = []
         sent = False
-        while not answers:
+        while not responses:
             left_s = deadline_s - self._clock()
             if left_s <= 0:
-                raise self._no_answer(node_id, sent)
+                raise self._no_response(node_id, sent)
             if not sent:
-                target = node_id
-                if target is None:
-                    target = self.any_ready()
+                target = self.any_ready() if node_id is None else node_id
                 if target is not None and self.ready(target):
                     self.send(
-                        target, call, lambda body, error: answers.append((body, error)), timeout_s=left_s
+                        target, call, lambda body, error: responses.append((body, error)), timeout_s=left_s
                     )
                     sent = True
                     continue
-            self.poll(min(left_s, _RETRY_S) if not sent else left_s)
-        body, error = answers[0]
+            self.poll(left_s if sent else min(left_s, _CHECK_INTERVAL_S))
+        body, error = responses[0]
         if error is not None:
             raise error
         return body
 
-    def _no_answer(self, node_id: int | None, sent: bool) -> ClientError:
+    def _no_response(self, node_id: int | None, sent: bool) -> ClientError:
         if sent:
-            return RequestTimedOutError("no answer within the time allowed")
-        where = ", ".join(map(str, self.bootstrap)) if node_id is None else f"broker {node_id}"
+            return RequestTimedOutError("no response within the time allowed")
+        where = ", ".join(map(str, self._bootstrap.values())) if node_id is None else f"broker {node_id}"
         return NetworkError(
             f"{where} could not be reached" + (f": {self.last_error}" if self.last_error else "")
         )
 
     def close(self) -> None:
-        """Close everything; what is in flight ends with a `NetworkError`. May be called again."""
+        """Closes all connections; requests in flight fail with a `NetworkError`. May be called again."""
         if self.closed:
             return
         self.closed = True
@@ -354,6 +335,3 @@ class Network:
         self._selector.close()
         self._waker.close()
         self._woken.close()
-
-
-_RETRY_S: Final = 0.05

@@ -1,7 +1,4 @@
-"""What the producer tells whoever watches its batches.
-
-The audit of the producers' tier rests on this contract.
-"""
+"""The hook for observing a producer's batches. The audit's producer tier depends on this contract."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from headrace.client.errors import ClientError
 
 
 class BatchIdentity(NamedTuple):
-    """Which records a batch holds, as every log it is copied to can tell from its header alone.
+    """The records of a batch, identified by the fields of its header, which every copy of the log preserves.
 
     An idempotent producer's records are `base_sequence` to `base_sequence + record_count - 1` (modulo
-    2**31) of `(producer_id, producer_epoch)` in one partition; no sequence number is ever given to two
+    2**31) of `(producer_id, producer_epoch)` in one partition; no sequence number is ever assigned to two
     records under one epoch. The three are -1 for a producer that is not idempotent. Times in ms since the
     epoch.
     """
@@ -30,24 +27,21 @@ class BatchIdentity(NamedTuple):
 
 
 class BatchObserver:
-    """Override what you want to hear.
+    """Override the methods you need. They are called in the producer's sender thread and must be quick.
 
-    All methods are called in the producer's sender thread and must be quick.
-
-    Of every batch: `batch_closed` once, then `batch_renumbered` any number of times (each time its identity
-    is another one), then exactly one of `batch_delivered` and `batch_failed`. The exception is a batch that
-    an interceptor dropped: nothing follows its `batch_closed`. What an observer raises is logged and
-    changes nothing.
+    For every batch: `batch_closed` once, then `batch_renumbered` any number of times, then exactly one of
+    `batch_delivered` and `batch_failed`. Exception: nothing follows the `batch_closed` of a batch that an
+    interceptor dropped. What an observer raises is logged and has no other effect.
     """
 
     def batch_closed(self, identity: BatchIdentity) -> None:
-        """The batch has its identity and takes no more records. It has not been sent yet."""
+        """The batch was numbered and takes no more records. It has not been sent yet."""
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
-        """The same records go on under a new epoch (KIP-360): nothing will ever arrive as `old`."""
+        """The same records will be sent under a new epoch (KIP-360); they never reach a log as `old`."""
 
     def batch_delivered(self, identity: BatchIdentity, base_offset: int) -> None:
-        """Acknowledged. `base_offset` is -1 where the broker does not say (acks=0, some duplicates)."""
+        """The batch was acknowledged. `base_offset` is -1 if unknown (acks=0, some duplicates)."""
 
     def batch_failed(self, identity: BatchIdentity, error: ClientError) -> None:
-        """Given up. After a `DeliveryTimeoutError` with `maybe_appended` it may be in the log after all."""
+        """The batch failed. It may be in the log nevertheless if the error has `maybe_appended` set."""

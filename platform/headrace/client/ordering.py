@@ -1,20 +1,18 @@
-"""The batches of one partition, in order, from their numbering to their end.
+"""The batches of one partition, in order, from their numbering to their end. Pure: no I/O, clock or threads.
 
-Pure: no I/O, no clock, no threads.
+Owns the rules by which retries neither reorder nor repeat records (KIP-98), and by which a producer continues
+after a loss (KIP-360):
 
-Owns the rules that make retries neither reorder nor repeat records (KIP-98) and that carry on after a loss
-(KIP-360):
-
-- Batches are sent in the order of their numbers. One that has to be retried goes before those after it.
-- At most `window` batches reach from the oldest unfinished to the youngest sent: brokers recognise duplicates
-  among the last five only.
-- A broker that does not know a producer takes any first number. So until one batch of an epoch is
-  acknowledged, no second one is sent: it might be stored in place of the first.
-- Brokers take the batches of an epoch in order only. So one that was acknowledged says that those before it
-  are in the log, whatever became of their answers.
-- A batch that ends without being appended leaves a gap that the broker refuses to skip. Those after it go on
-  under the next epoch, numbered from 0. But never one whose fate is unknown: it may be in the log under
-  its old number, so it is first retried under that until the broker says whether it is.
+- Batches are sent in the order of their sequence numbers. A batch to retry is sent before all later ones.
+- From the oldest unfinished batch to the latest sent one there are at most `window` batches: brokers
+  recognise duplicates only among the last five.
+- A broker that does not know a producer accepts any first sequence number. So until one batch of an epoch is
+  acknowledged, no second one is sent: it might be appended in place of the first.
+- Brokers append the batches of an epoch only in order. So an acknowledgement proves that all earlier batches
+  are in the log, whatever happened to their responses.
+- A batch that ends without being appended leaves a gap, and the broker refuses the batches after it. They
+  continue under the next epoch, numbered from 0. Exception: a batch whose fate is unknown may be in the log
+  under its old numbers, so it is retried with those until the broker decides.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ WINDOW_MAX: Final = 5
 
 
 class PartitionQueue:
-    """One partition's numbered batches. Without a producer id (`NO_PRODUCER`) it only keeps the order."""
+    """One partition's numbered batches. Without a producer id (`NO_PRODUCER`) it only keeps their order."""
 
     def __init__(
         self, topic: str, partition: int, *, producer_id: int, producer_epoch: int, window: int
@@ -44,14 +42,12 @@ class PartitionQueue:
         self.producer_epoch = producer_epoch
         self.next_sequence = 0
         self.bump_wanted = False
-        """A gap lies before the batches that are not yet sent: they wait for the next epoch."""
-        self.new_id_wanted = False
-        """The next epoch has to be another producer id's: this one's are used up, or the broker disowned
-        it.
-        """
+        """A gap precedes the batches that are not yet sent: they wait for the next epoch."""
+        self._new_id_wanted = False
+        """The broker fenced the producer id: the next epoch needs another one."""
         self._window = window
         self._is_known = not self.is_idempotent
-        """The broker has acknowledged something of this epoch."""
+        """Whether the broker has acknowledged a batch of this epoch."""
         self._batches: deque[ProducerBatch] = deque()
 
     @property
@@ -66,7 +62,7 @@ class PartitionQueue:
         return len(self._batches)
 
     def add(self, batch: ProducerBatch, codec: Codec) -> None:
-        """Number a closed batch and put it last."""
+        """Numbers a closed batch and appends it to the queue."""
         base_sequence = NO_SEQUENCE
         if self.is_idempotent:
             base_sequence = self.next_sequence
@@ -75,7 +71,7 @@ class PartitionQueue:
         self._batches.append(batch)
 
     def next_to_send(self, now_s: float) -> ProducerBatch | None:
-        """The batch whose turn it is, if it may go now."""
+        """Returns the first batch that is not in flight, if it may be sent now."""
         window = self._window if self._is_known else 1
         for position, batch in enumerate(self._batches):
             if position >= window:
@@ -88,18 +84,18 @@ class PartitionQueue:
         return None
 
     def retry_at_s(self) -> float | None:
-        """When the batch whose turn it is may go, if it has to wait for that."""
+        """Returns from when on the first batch that is not in flight may be sent; None if there is none."""
         for batch in self._batches:
             if not batch.in_flight:
                 return batch.retry_at_s
         return None
 
-    def sent(self, batch: ProducerBatch) -> None:
+    def on_sent(self, batch: ProducerBatch) -> None:
         batch.in_flight = True
         batch.attempts += 1
 
-    def acknowledged(self, batch: ProducerBatch) -> None:
-        """In the log, under the number it has."""
+    def on_acknowledged(self, batch: ProducerBatch) -> None:
+        """Removes a batch that is in the log, and so are all before it."""
         batch.in_flight = False
         for older in self._batches:
             if older is batch:
@@ -108,58 +104,57 @@ class PartitionQueue:
         self._batches.remove(batch)
         self._is_known = True
 
-    def ended(self, batch: ProducerBatch) -> None:
-        """Refused for good, expired, or dropped: its numbers are gone."""
+    def on_ended(self, batch: ProducerBatch) -> None:
+        """Removes a batch that was refused for good, expired, or dropped: its numbers become a gap."""
         batch.in_flight = False
         self._batches.remove(batch)
         self.bump_wanted = self.is_idempotent
 
-    def to_retry(self, batch: ProducerBatch, *, at_s: float, maybe_appended: bool) -> None:
-        """It was not acknowledged, but may be later. `maybe_appended`: this attempt's fate is unknown."""
+    def retry_later(self, batch: ProducerBatch, *, at_s: float, maybe_appended: bool) -> None:
+        """Schedules another attempt. `maybe_appended`: the fate of the last attempt is unknown."""
         batch.in_flight = False
         batch.retry_at_s = at_s
         batch.maybe_appended = batch.maybe_appended or maybe_appended
 
-    def out_of_order(self, batch: ProducerBatch, *, at_s: float) -> None:
-        """The broker misses what comes before it (OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID).
+    def on_gap(self, batch: ProducerBatch, *, at_s: float) -> None:
+        """Handles OUT_OF_ORDER_SEQUENCE_NUMBER and UNKNOWN_PRODUCER_ID: the broker lacks earlier batches.
 
-        While an older batch is unfinished that is no surprise. If it is the oldest itself, the broker has
-        lost what it had acknowledged, or never got what we gave up: a gap. In both cases this batch is not
+        That is expected while an older batch is unfinished. If the batch is the oldest, the broker has lost
+        batches it had acknowledged, or never got a batch that has ended: a gap. Either way this batch is not
         in the log.
         """
-        self.to_retry(batch, at_s=at_s, maybe_appended=False)
+        self.retry_later(batch, at_s=at_s, maybe_appended=False)
         if self._batches[0] is batch:
             batch.maybe_appended = False
             self.bump_wanted = True
 
-    def disowned(self, batch: ProducerBatch, *, at_s: float) -> None:
-        """The broker knows a newer epoch of our producer id than we do (INVALID_PRODUCER_EPOCH): not
-        appended.
-        """
-        self.to_retry(batch, at_s=at_s, maybe_appended=False)
+    def on_fenced(self, batch: ProducerBatch, *, at_s: float) -> None:
+        """Handles INVALID_PRODUCER_EPOCH: the broker knows a newer epoch of the producer id. Not appended."""
+        self.retry_later(batch, at_s=at_s, maybe_appended=False)
         batch.maybe_appended = False
-        self.bump_wanted = self.new_id_wanted = True
+        self.bump_wanted = self._new_id_wanted = True
 
     @property
     def can_bump(self) -> bool:
-        """Whether all that are left may be renumbered now."""
+        """Whether all remaining batches may be renumbered now."""
         return self.bump_wanted and not any(b.in_flight or b.maybe_appended for b in self._batches)
 
     @property
     def needs_new_id(self) -> bool:
-        return self.new_id_wanted or self.producer_epoch >= EPOCH_MAX
+        """Whether the next epoch needs another producer id: fenced, or the epochs of this one are used up."""
+        return self._new_id_wanted or self.producer_epoch >= EPOCH_MAX
 
     def bump(self, new_producer: tuple[int, int] | None = None) -> list[tuple[BatchIdentity, BatchIdentity]]:
-        """Go on under the next epoch, or as `new_producer` (id, epoch) if `needs_new_id`.
+        """Renumbers all batches under the next epoch, or as `new_producer` (id, epoch) if `needs_new_id`.
 
-        Old and new identities.
+        Returns their old and new identities.
         """
         assert self.can_bump
         if new_producer is None:
             assert not self.needs_new_id
             new_producer = (self.producer_id, self.producer_epoch + 1)
         self.producer_id, self.producer_epoch = new_producer
-        self.bump_wanted = self.new_id_wanted = self._is_known = False
+        self.bump_wanted = self._new_id_wanted = self._is_known = False
         sequence = 0
         changes = []
         for batch in self._batches:
@@ -171,5 +166,5 @@ class PartitionQueue:
         return changes
 
     def expired(self, created_before_s: float) -> list[ProducerBatch]:
-        """The batches made before that and not in flight: their delivery timeout has passed."""
+        """Returns the batches that were created before that time and are not in flight."""
         return [b for b in self._batches if b.created_s < created_before_s and not b.in_flight]

@@ -1,8 +1,8 @@
-"""The producer's background thread: numbers batches, sends them, deals with every answer. Owns the network.
+"""The producer's background thread: numbers batches, sends them, handles every response. Owns the network.
 
-Each turn of its loop: take what has closed, number it, give up what is too old, bump epochs where a gap was
-left, send what may go, wait for the network. What an answer means for the order of a partition is
-`client.ordering`'s business.
+Each round of its loop: take the closed batches, number them, fail those past their delivery timeout, bump
+epochs where a gap was left, send what may be sent, wait for the network. `client.ordering` decides what a
+response means for the order of a partition.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any, Final
 
 from headrace.client.accumulator import Accumulator
 from headrace.client.batches import ProducerBatch
-from headrace.client.calls import init_producer_id_call, produce_call
-from headrace.client.delivery import call_safely
+from headrace.client.calls import produce_call
+from headrace.client.cluster import TopicPartition
 from headrace.client.errors import BrokerError, ClientError, ClosedError, DeliveryTimeoutError, NetworkError
-from headrace.client.faults import BatchInterceptor, Verdict
+from headrace.client.faults import BatchFate, BatchInterceptor
 from headrace.client.network import Network
 from headrace.client.observer import BatchObserver
-from headrace.client.ordering import NO_PRODUCER, PartitionQueue
+from headrace.client.ordering import PartitionQueue
+from headrace.client.outcome import call_safely
+from headrace.client.producer_ids import ProducerIds
 from headrace.client.settings import ProducerSettings
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
@@ -34,16 +36,14 @@ IDLE_WAIT_S: Final = 60.0
 REQUEST_OVERHEAD_BYTES: Final = 512
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-_DISOWNED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+_FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 _MAYBE_APPENDED: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NETWORK_EXCEPTION}
 )
 
-Key = tuple[str, int]
-
 
 class Sender:
-    """Everything here runs in the sender thread, but `start`, `stop`, `want_topic` and `wait_for_news`."""
+    """Everything runs in the sender thread, except the methods under "other threads"."""
 
     def __init__(
         self,
@@ -64,21 +64,25 @@ class Sender:
         self._interceptor = interceptor
         self._clock = clock
         self._draw = draw
+        self._producer_ids = ProducerIds(
+            network,
+            idempotent=settings.idempotent,
+            backoff=settings.retry_backoff,
+            on_refused=self._refuse_all,
+            clock=clock,
+            draw=draw,
+        )
         self._unnumbered: deque[ProducerBatch] = deque()
-        self._queues: dict[Key, PartitionQueue] = {}
-        self._busy: dict[Key, PartitionQueue] = {}  # those that have batches
-        self._turn = 0
-        self._producer: tuple[int, int] | None = None if settings.idempotent else (NO_PRODUCER, -1)
-        self._producer_asked = False
-        self._producer_failures = 0
-        self._producer_not_before_s = 0.0
-        self._wanted_topics: deque[tuple[str, bool]] = deque()
-        self._news = threading.Condition()
-        self._seen_version = 0
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._busy: dict[TopicPartition, PartitionQueue] = {}  # those that have batches
+        self._rotation = 0
+        self._topic_changes: deque[tuple[str, bool]] = deque()  # (topic, whether it is wanted)
+        self._metadata_changed = threading.Condition()
+        self._metadata_version = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-sender", daemon=True)
 
-    # other threads
+    # --- other threads ---
 
     def start(self) -> None:
         self._thread.start()
@@ -88,59 +92,61 @@ class Sender:
         return threading.current_thread() is self._thread
 
     def want_topic(self, topic: str) -> None:
-        """Have metadata of `topic` fetched, again if it is known."""
-        self._wanted_topics.append((topic, True))
+        """Fetches metadata of `topic`, even if it is known already."""
+        self._topic_changes.append((topic, True))
         self.network.wake()
 
     def forget_topic(self, topic: str) -> None:
-        """There is no such topic: ask for it no more."""
-        self._wanted_topics.append((topic, False))
+        """Leaves a topic that does not exist out of metadata requests from now on."""
+        self._topic_changes.append((topic, False))
 
-    def wait_for_news(self, seen_version: int, timeout_s: float) -> None:
-        """Wait until the cluster is known in a newer version than `seen_version`."""
-        with self._news:
-            self._news.wait_for(lambda: self._seen_version > seen_version or self._stopping, timeout_s)
+    def wait_for_metadata(self, newer_than: int, timeout_s: float) -> None:
+        """Waits until `metadata_version` exceeds `newer_than`, or the producer stops."""
+        with self._metadata_changed:
+            self._metadata_changed.wait_for(
+                lambda: self._metadata_version > newer_than or self._stopping, timeout_s
+            )
 
     @property
-    def news_version(self) -> int:
-        return self._seen_version
+    def metadata_version(self) -> int:
+        return self._metadata_version
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread; what is not delivered fails with `ClosedError`."""
+        """Ends the thread; undelivered batches fail with `ClosedError`."""
         self._stopping = True
         self.network.wake()
         if not self.is_current_thread:
             self._thread.join(timeout_s)
 
-    # the thread
+    # --- the thread ---
 
     def _run(self) -> None:
-        error: ClientError = ClosedError("the producer was closed before this was delivered")
+        error: ClientError = ClosedError("the producer was closed before the record was delivered")
         try:
             while not self._stopping:
-                self._turn_once()
+                self._run_round()
         except Exception as failure:
             logger.exception("the sender thread failed")
-            error = ClientError(f"the producer's sender thread failed: {failure!r}; make a new producer")
+            error = ClientError(f"the producer's sender thread failed: {failure!r}; create a new producer")
         self._stopping = True
         self._accumulator.refuse(error)
         self.network.close()
         self._unnumbered.clear()
         self._busy.clear()
-        for batch in self._accumulator.unfinished():
+        for batch in self._accumulator.take_unfinished():
             self._fail(batch, error)
-        with self._news:
-            self._news.notify_all()
+        with self._metadata_changed:
+            self._metadata_changed.notify_all()
 
-    def _turn_once(self) -> None:
-        while self._wanted_topics:
-            topic, wanted = self._wanted_topics.popleft()
+    def _run_round(self) -> None:
+        while self._topic_changes:
+            topic, wanted = self._topic_changes.popleft()
             if wanted:
                 self.network.add_topics([topic])
                 self.network.request_update()
             else:
                 self.network.forget_topic(topic)
-        closed, linger_until_s = self._accumulator.due()
+        closed, linger_until_s = self._accumulator.take_closed()
         self._unnumbered.extend(closed)
         now_s = self._clock()
         self._number()
@@ -149,26 +155,24 @@ class Sender:
         self._dispatch(now_s)
         waits = [at_s for at_s in (linger_until_s, expiry_s, self._retry_s(now_s)) if at_s is not None]
         self.network.poll(max(0.0, min([now_s + IDLE_WAIT_S, *waits]) - self._clock()))
-        if self.network.cluster_version != self._seen_version:
-            with self._news:
-                self._seen_version = self.network.cluster_version
-                self._news.notify_all()
+        if self.network.cluster_version != self._metadata_version:
+            with self._metadata_changed:
+                self._metadata_version = self.network.cluster_version
+                self._metadata_changed.notify_all()
 
     def _number(self) -> None:
-        """Give closed batches their identities, in order; not before there is a producer id to number
-        under.
-        """
+        """Numbers closed batches, in order; requests a producer id first if there is none."""
         while self._unnumbered:
-            producer = self._producer
+            producer = self._producer_ids.current
             if producer is None:
-                self._ask_for_producer()
+                self._producer_ids.request()
                 return
             batch = self._unnumbered.popleft()
             queue = self._queue(batch, producer)
             queue.add(batch, self._settings.codec)
-            self._tell("batch_closed", batch.identity)
+            self._notify("batch_closed", batch.identity)
             if self._is_dropped(batch):
-                queue.ended(batch)
+                queue.on_ended(batch)
                 self._accumulator.finish(batch)
 
     def _queue(self, batch: ProducerBatch, producer: tuple[int, int]) -> PartitionQueue:
@@ -186,42 +190,15 @@ class Sender:
     def _is_dropped(self, batch: ProducerBatch) -> bool:
         if self._interceptor is None:
             return False
-        return self._interceptor.verdict(batch.identity, batch.record_limit) is Verdict.DROP
+        return self._interceptor.decide(batch.identity, batch.record_limit) is BatchFate.DROP
 
-    def _tell(self, event: str, *facts: object) -> None:
+    def _notify(self, event: str, *arguments: object) -> None:
+        """Calls the observer's method `event`."""
         if self._observer is not None:
-            call_safely(partial(getattr(self._observer, event), *facts))
-
-    # the producer id
-
-    def _ask_for_producer(self) -> None:
-        if self._producer_asked or self._clock() < self._producer_not_before_s:
-            return
-        node_id = self.network.any_ready()
-        if node_id is None:
-            return
-        try:
-            self.network.send(node_id, init_producer_id_call(), self._on_producer)
-            self._producer_asked = True
-        except ClientError as error:
-            self._refuse_all(error)
-
-    def _on_producer(self, body: Any, error: ClientError | None) -> None:
-        self._producer_asked = False
-        if error is None and body.error_code != ErrorCode.NONE:
-            error = BrokerError(body.error_code, "no producer id was given")
-        if error is None:
-            self._producer = (body.producer_id, body.producer_epoch)
-            self._producer_failures = 0
-        elif error.retriable:
-            self._producer_failures += 1
-            wait_s = self._settings.retry_backoff.delay_s(self._producer_failures, self._draw)
-            self._producer_not_before_s = self._clock() + wait_s
-        else:
-            self._refuse_all(error)
+            call_safely(partial(getattr(self._observer, event), *arguments))
 
     def _refuse_all(self, error: ClientError) -> None:
-        """Nothing can be numbered, and that will not change."""
+        """Fails all batches without numbers, now and later: no producer id can be had."""
         self._accumulator.refuse(error)
         while self._unnumbered:
             self._accumulator.finish(self._unnumbered.popleft(), error=error)
@@ -232,29 +209,28 @@ class Sender:
                 continue
             producer = None
             if queue.needs_new_id:
-                producer = self._producer
+                producer = self._producer_ids.current
                 if producer is None or producer[0] == queue.producer_id:
-                    self._producer = None
-                    self._ask_for_producer()
+                    self._producer_ids.request()
                     continue
             for old, new in queue.bump(producer):
-                self._tell("batch_renumbered", old, new)
+                self._notify("batch_renumbered", old, new)
 
-    # time
+    # --- time ---
 
     def _expire(self, now_s: float) -> float | None:
-        """Give up what is too old. Returns when the next batch will be, if it is still here then."""
+        """Fails the batches past their delivery timeout; returns when the next batch reaches its own."""
         timeout_s = self._settings.delivery_timeout_s
         while self._unnumbered and self._unnumbered[0].created_s + timeout_s <= now_s:
             batch = self._unnumbered.popleft()
-            self._accumulator.finish(batch, error=self._too_late(batch, "no producer id was given"))
+            self._accumulator.finish(batch, error=self._timed_out(batch, "no producer id was assigned"))
         for key, queue in list(self._busy.items()):
             for batch in queue.expired(now_s - timeout_s):
                 if batch.surely_appended:
-                    self._delivered(batch, -1, -1)
+                    self._deliver(batch, -1, -1)
                     continue
-                queue.ended(batch)
-                self._fail(batch, self._too_late(batch, self._obstacle(batch)))
+                queue.on_ended(batch)
+                self._fail(batch, self._timed_out(batch, self._cause(batch)))
             if not len(queue):
                 del self._busy[key]
         waiting = list(self._unnumbered)[:1]
@@ -262,14 +238,14 @@ class Sender:
             waiting += [batch for batch in queue.batches if not batch.in_flight]
         return min((batch.created_s + timeout_s for batch in waiting), default=None)
 
-    def _too_late(self, batch: ProducerBatch, obstacle: str) -> DeliveryTimeoutError:
+    def _timed_out(self, batch: ProducerBatch, cause: str) -> DeliveryTimeoutError:
         return DeliveryTimeoutError(
             f"{batch.topic}-{batch.partition}: not acknowledged in {self._settings.delivery_timeout_s:g} s"
-            f" and {batch.attempts} attempts ({obstacle})",
+            f" and {batch.attempts} attempts ({cause})",
             maybe_appended=batch.maybe_appended,
         )
 
-    def _obstacle(self, batch: ProducerBatch) -> str:
+    def _cause(self, batch: ProducerBatch) -> str:
         if batch.error is not None:
             return str(batch.error)
         if self.network.cluster.leader(batch.topic, batch.partition) is None:
@@ -278,12 +254,11 @@ class Sender:
 
     def _retry_s(self, now_s: float) -> float | None:
         times = [queue.retry_at_s() for queue in self._busy.values()]
-        if self._producer is None and not self._producer_asked:
-            times.append(self._producer_not_before_s)
+        times.append(self._producer_ids.retry_at_s)
         later = [at_s for at_s in times if at_s is not None and at_s > now_s]
         return min(later, default=None)
 
-    # sending
+    # --- sending ---
 
     def _dispatch(self, now_s: float) -> None:
         by_leader: dict[int, list[PartitionQueue]] = {}
@@ -303,15 +278,16 @@ class Sender:
                     break
                 self._send(leader, batches)
 
-    def _pick(self, queues: list[PartitionQueue], now_s: float) -> dict[Key, ProducerBatch]:
-        """One batch of each partition whose turn it is, as many as fit into a request; another one first
-        each time.
+    def _pick(self, queues: list[PartitionQueue], now_s: float) -> dict[TopicPartition, ProducerBatch]:
+        """Returns at most one batch per partition, as many as fit into a request.
+
+        Starts with another partition each time.
         """
-        picked: dict[Key, ProducerBatch] = {}
+        picked: dict[TopicPartition, ProducerBatch] = {}
         left_bytes = self._settings.max_request_size_bytes - REQUEST_OVERHEAD_BYTES
-        self._turn += 1
+        self._rotation += 1
         for i in range(len(queues)):
-            queue = queues[(self._turn + i) % len(queues)]
+            queue = queues[(self._rotation + i) % len(queues)]
             batch = queue.next_to_send(now_s)
             if batch is None or (picked and len(batch.data) > left_bytes):
                 continue
@@ -319,11 +295,11 @@ class Sender:
             picked[queue.topic, queue.partition] = batch
         return picked
 
-    def _send(self, node_id: int, batches: dict[Key, ProducerBatch]) -> None:
+    def _send(self, node_id: int, batches: dict[TopicPartition, ProducerBatch]) -> None:
         topics: dict[str, list[ProducePartition]] = {}
         for (topic, partition), batch in batches.items():
             topics.setdefault(topic, []).append(ProducePartition(partition, batch.data))
-            self._queues[topic, partition].sent(batch)
+            self._queues[topic, partition].on_sent(batch)
         request = ProduceRequest(
             transactional_id=None,
             acks=self._settings.acks,
@@ -331,17 +307,17 @@ class Sender:
             topics=[ProduceTopic(topic, NO_UUID, parts) for topic, parts in topics.items()],
         )
         try:
-            self.network.send(
-                node_id, produce_call(request), lambda body, error: self._on_answer(batches, body, error)
-            )
+            self.network.send(node_id, produce_call(request), partial(self._on_response, batches))
         except ClientError as error:
             for batch in batches.values():
                 self._give_up(batch, error)
 
-    # answers
+    # --- responses ---
 
-    def _on_answer(self, batches: dict[Key, ProducerBatch], body: Any, error: ClientError | None) -> None:
-        results: dict[Key, ProducePartitionResult] = {}
+    def _on_response(
+        self, batches: dict[TopicPartition, ProducerBatch], body: Any, error: ClientError | None
+    ) -> None:
+        results: dict[TopicPartition, ProducePartitionResult] = {}
         if body is not None:
             results = {(t.name, p.partition): p for t in body.topics for p in t.partitions}
         for key, batch in batches.items():
@@ -350,9 +326,9 @@ class Sender:
             if error is not None:
                 self._retry(batch, error, maybe_appended=True)
             elif self._settings.acks == 0:
-                self._delivered(batch, -1, -1)
+                self._deliver(batch, -1, -1)
             elif key not in results:
-                missing = NetworkError("the broker's answer left the partition out")
+                missing = NetworkError("the broker's response lacks the partition")
                 self._retry(batch, missing, maybe_appended=True)
             else:
                 self._on_result(batch, results[key])
@@ -360,18 +336,18 @@ class Sender:
     def _on_result(self, batch: ProducerBatch, result: ProducePartitionResult) -> None:
         code = ErrorCode(result.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            self._delivered(batch, result.base_offset, result.log_append_time_ms)
+            self._deliver(batch, result.base_offset, result.log_append_time_ms)
             return
         error = BrokerError(code, f"{batch.topic}-{batch.partition}", result.error_message)
         queue = self._queues[batch.topic, batch.partition]
         if code in _GAP and batch.surely_appended:
-            self._delivered(batch, -1, -1)
+            self._deliver(batch, -1, -1)
         elif code in _GAP and queue.is_idempotent:
             batch.error = error
-            queue.out_of_order(batch, at_s=self._retry_time(batch))
-        elif code in _DISOWNED and queue.is_idempotent:
+            queue.on_gap(batch, at_s=self._retry_time(batch))
+        elif code in _FENCED and queue.is_idempotent:
             batch.error = error
-            queue.disowned(batch, at_s=self._retry_time(batch))
+            queue.on_fenced(batch, at_s=self._retry_time(batch))
         elif code.retriable:
             self._retry(batch, error, maybe_appended=code in _MAYBE_APPENDED)
         else:
@@ -384,21 +360,21 @@ class Sender:
         batch.error = error
         self.network.request_update()
         queue = self._queues[batch.topic, batch.partition]
-        queue.to_retry(batch, at_s=self._retry_time(batch), maybe_appended=maybe_appended)
+        queue.retry_later(batch, at_s=self._retry_time(batch), maybe_appended=maybe_appended)
 
     def _retry_time(self, batch: ProducerBatch) -> float:
         return self._clock() + self._settings.retry_backoff.delay_s(batch.attempts, self._draw)
 
-    def _delivered(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
-        self._queues[batch.topic, batch.partition].acknowledged(batch)
-        self._tell("batch_delivered", batch.identity, base_offset)
+    def _deliver(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
+        self._queues[batch.topic, batch.partition].on_acknowledged(batch)
+        self._notify("batch_delivered", batch.identity, base_offset)
         self._accumulator.finish(batch, base_offset=base_offset, log_append_time_ms=log_append_time_ms)
 
     def _give_up(self, batch: ProducerBatch, error: ClientError) -> None:
-        self._queues[batch.topic, batch.partition].ended(batch)
+        self._queues[batch.topic, batch.partition].on_ended(batch)
         self._fail(batch, error)
 
     def _fail(self, batch: ProducerBatch, error: ClientError) -> None:
         if batch.is_numbered:
-            self._tell("batch_failed", batch.identity, error)
+            self._notify("batch_failed", batch.identity, error)
         self._accumulator.finish(batch, error=error)

@@ -1,9 +1,9 @@
-"""What a producer is configured with, checked once. Owns the defaults and the bounds between settings."""
+"""The settings of a producer, checked once. Owns the bounds between them; `Producer` has the defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from headrace.client.backoff import Backoff
 from headrace.client.ordering import WINDOW_MAX
@@ -16,7 +16,7 @@ _ACKS: Final = {"all": -1, "-1": -1, -1: -1, "1": 1, 1: 1, "0": 0, 0: 0}
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Made by `checked`; the fields are those of `Producer`, in the sender's units."""
+    """The options of `Producer` in the units of the sender and the accumulator. Created by `checked`."""
 
     acks: int
     idempotent: bool
@@ -33,71 +33,81 @@ class ProducerSettings:
     in_flight_max: int
     boundary_ms: int | None
 
+    @classmethod
+    def checked(
+        cls,
+        *,
+        acks: Acks,
+        idempotent: bool | None,
+        compression: str | Codec,
+        batch_size_bytes: int,
+        linger_ms: float,
+        buffer_memory_bytes: int,
+        on_full: Literal["block", "raise"],
+        max_block_ms: float,
+        max_request_size_bytes: int,
+        delivery_timeout_ms: float,
+        request_timeout_ms: float,
+        retry_backoff_ms: float,
+        retry_backoff_max_ms: float,
+        max_in_flight: int,
+        batch_boundary_ms: int | None,
+    ) -> Self:
+        """Raises `ValueError` naming the invalid option and its valid values."""
+        acks_code, idempotent = _checked_acks(acks, idempotent, max_in_flight)
+        if on_full not in ("block", "raise"):
+            raise ValueError(f'on_full is "block" or "raise", not {on_full!r}')
+        _check_minimum(
+            1,
+            batch_boundary_ms=1 if batch_boundary_ms is None else batch_boundary_ms,
+            batch_size_bytes=batch_size_bytes,
+            max_request_size_bytes=max_request_size_bytes,
+            max_in_flight=max_in_flight,
+            request_timeout_ms=request_timeout_ms,
+        )
+        _check_minimum(0, linger_ms=linger_ms, max_block_ms=max_block_ms, retry_backoff_ms=retry_backoff_ms)
+        if buffer_memory_bytes < batch_size_bytes:
+            raise ValueError(
+                f"buffer_memory_bytes ({buffer_memory_bytes}) must hold one batch of {batch_size_bytes} bytes"
+            )
+        if delivery_timeout_ms < linger_ms + request_timeout_ms:
+            raise ValueError(
+                f"delivery_timeout_ms ({delivery_timeout_ms:g}) must be at least"
+                f" linger_ms + request_timeout_ms ({linger_ms + request_timeout_ms:g})"
+            )
+        return cls(
+            acks=acks_code,
+            idempotent=idempotent,
+            codec=Codec(compression) if isinstance(compression, Codec) else Codec.parse(compression),
+            batch_size_bytes=min(batch_size_bytes, max_request_size_bytes),
+            linger_s=linger_ms / 1000,
+            buffer_memory_bytes=buffer_memory_bytes,
+            blocks_when_full=on_full == "block",
+            max_block_s=max_block_ms / 1000,
+            max_request_size_bytes=max_request_size_bytes,
+            delivery_timeout_s=delivery_timeout_ms / 1000,
+            request_timeout_ms=int(request_timeout_ms),
+            retry_backoff=Backoff(retry_backoff_ms, max(retry_backoff_ms, retry_backoff_max_ms)),
+            in_flight_max=max_in_flight,
+            boundary_ms=batch_boundary_ms,
+        )
 
-def checked(
-    *,
-    acks: Acks,
-    idempotent: bool | None,
-    compression: str | Codec,
-    batch_size_bytes: int,
-    linger_ms: float,
-    buffer_memory_bytes: int,
-    on_full: Literal["block", "raise"],
-    max_block_ms: float,
-    max_request_size_bytes: int,
-    delivery_timeout_ms: float,
-    request_timeout_ms: float,
-    retry_backoff_ms: float,
-    retry_backoff_max_ms: float,
-    max_in_flight: int,
-    batch_boundary_ms: int | None,
-) -> ProducerSettings:
-    """The settings, or `ValueError` naming the one that is wrong and what it may be."""
+
+def _checked_acks(acks: Acks, idempotent: bool | None, max_in_flight: int) -> tuple[int, bool]:
+    """Returns the protocol's acks and whether the producer is idempotent (None: if acks allow it)."""
     if acks not in _ACKS:
         raise ValueError(f'acks is "all", 1 or 0, not {acks!r}')
-    wanted = _ACKS[acks]
+    code = _ACKS[acks]
     if idempotent is None:
-        idempotent = wanted == -1
-    if idempotent and wanted != -1:
+        idempotent = code == -1
+    if idempotent and code != -1:
         raise ValueError(f'an idempotent producer needs acks="all", not {acks!r}; or set idempotent=False')
     if idempotent and not 1 <= max_in_flight <= WINDOW_MAX:
         raise ValueError(f"max_in_flight of an idempotent producer is 1 to {WINDOW_MAX}, not {max_in_flight}")
-    if on_full not in ("block", "raise"):
-        raise ValueError(f'on_full is "block" or "raise", not {on_full!r}')
-    if batch_boundary_ms is not None and batch_boundary_ms < 1:
-        raise ValueError(f"batch_boundary_ms is at least 1, not {batch_boundary_ms}")
-    for name, value in (
-        ("batch_size_bytes", batch_size_bytes),
-        ("max_request_size_bytes", max_request_size_bytes),
-        ("max_in_flight", max_in_flight),
-        ("request_timeout_ms", request_timeout_ms),
-    ):
-        if value < 1:
-            raise ValueError(f"{name} is at least 1, not {value}")
-    if linger_ms < 0 or max_block_ms < 0 or retry_backoff_ms < 0:
-        raise ValueError("linger_ms, max_block_ms and retry_backoff_ms must not be negative")
-    if buffer_memory_bytes < batch_size_bytes:
-        raise ValueError(
-            f"buffer_memory_bytes ({buffer_memory_bytes}) must hold one batch of {batch_size_bytes}"
-        )
-    if delivery_timeout_ms < linger_ms + request_timeout_ms:
-        raise ValueError(
-            f"delivery_timeout_ms ({delivery_timeout_ms:g}) must be at least linger_ms + request_timeout_ms"
-            f" ({linger_ms + request_timeout_ms:g})"
-        )
-    return ProducerSettings(
-        acks=wanted,
-        idempotent=idempotent,
-        codec=Codec(compression) if isinstance(compression, Codec) else Codec.parse(compression),
-        batch_size_bytes=min(batch_size_bytes, max_request_size_bytes),
-        linger_s=linger_ms / 1000,
-        buffer_memory_bytes=buffer_memory_bytes,
-        blocks_when_full=on_full == "block",
-        max_block_s=max_block_ms / 1000,
-        max_request_size_bytes=max_request_size_bytes,
-        delivery_timeout_s=delivery_timeout_ms / 1000,
-        request_timeout_ms=int(request_timeout_ms),
-        retry_backoff=Backoff(retry_backoff_ms, max(retry_backoff_ms, retry_backoff_max_ms)),
-        in_flight_max=max_in_flight,
-        boundary_ms=batch_boundary_ms,
-    )
+    return code, idempotent
+
+
+def _check_minimum(minimum: int, **options: float) -> None:
+    for name, value in options.items():
+        if value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, not {value}")

@@ -1,9 +1,8 @@
-"""One message stream: the blocking iterator an application reads (paper §3.1).
+"""One message stream: the blocking iterator that an application reads (paper §3.1).
 
-Owns the queue between two threads.
-
-The group's thread puts records in, the application's thread takes them out. A record counts as consumed
-once its reader has come back for the next one: only then may its offset be committed.
+Owns the queue between the group's thread, which puts records in, and the application's thread, which takes
+them out. A record counts as consumed once its reader requests the next one: only then may its offset be
+committed.
 """
 
 from __future__ import annotations
@@ -13,23 +12,21 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from headrace.client.consumer import ConsumerRecord
+from headrace.client.cluster import TopicPartition
 from headrace.client.errors import ClientError
-from headrace.client.fetching import Key
+from headrace.client.unpacking import ConsumerRecord
 
 QUEUE_RECORDS_MAX: Final = 2000
 QUEUE_MAX_BYTES: Final = 16 * 1024 * 1024
-"""A stream that has so much waiting gets no more until it is half empty; one poll's records may go over."""
+"""A stream that holds this much gets no more until it is half empty. One poll's records may exceed it."""
 
 _FOREVER_S: Final = 3600.0
 
 
 class MessageStream:
-    """Iterate it: it blocks until the next message, and ends when the group is closed.
+    """An iterator that blocks until the next message, and ends when the group is closed. For one thread.
 
-    One thread reads a stream.
-
-    `get` is the same with a bound on the wait. What the group died of is raised from both.
+    `get` bounds the wait. Both raise the error that ended the group.
     """
 
     def __init__(self, number: int, *, wants_more: Callable[[], None]) -> None:
@@ -41,11 +38,11 @@ class MessageStream:
         self._changed = threading.Condition()
         self._in_hand: ConsumerRecord | None = None
         self._reader: int | None = None
-        self._consumed: dict[Key, int] = {}
+        self._consumed: dict[TopicPartition, int] = {}
         self._ended = False
         self._error: ClientError | None = None
 
-    # the application's side
+    # --- called by the application ---
 
     def __iter__(self) -> MessageStream:
         return self
@@ -59,12 +56,12 @@ class MessageStream:
                 raise StopIteration
 
     def get(self, timeout_s: float) -> ConsumerRecord | None:
-        """The next message, or None if there is none within `timeout_s`, or the group was closed."""
+        """Returns the next message, or None if none arrives within `timeout_s` or the group was closed."""
         with self._changed:
             self._reader = threading.get_ident()
-            self._put_down()
+            self._mark_consumed()
             if not self._queue:
-                self._changed.notify_all()  # somebody may wait for us to have put down what we had
+                self._changed.notify_all()  # `drain` may be waiting until the message in hand is consumed
                 self._changed.wait_for(lambda: self._queue or self._ended, timeout_s)
             if self._queue:
                 record = self._in_hand = self._queue.popleft()
@@ -77,20 +74,22 @@ class MessageStream:
                 raise self._error
             return None
 
-    def _put_down(self) -> None:
+    def _mark_consumed(self) -> None:
         record = self._in_hand
         if record is not None:
             self._consumed[record.topic, record.partition] = record.offset + 1
             self._in_hand = None
 
-    # the group's side
+    # --- called by the group ---
 
     @property
     def is_full(self) -> bool:
         return self._full
 
-    def _is_below(self, part: int) -> bool:
-        return len(self._queue) < QUEUE_RECORDS_MAX // part and self._queue_bytes < QUEUE_MAX_BYTES // part
+    def _is_below(self, divisor: int) -> bool:
+        """Returns whether the queue is below both limits divided by `divisor`."""
+        is_short = len(self._queue) < QUEUE_RECORDS_MAX // divisor
+        return is_short and self._queue_bytes < QUEUE_MAX_BYTES // divisor
 
     def put(self, records: list[ConsumerRecord]) -> None:
         with self._changed:
@@ -99,14 +98,14 @@ class MessageStream:
             self._full = self._full or not self._is_below(1)
             self._changed.notify_all()
 
-    def put_down_by(self, thread_id: int) -> None:
-        """The thread that reads us says that it is done with what it got."""
+    def mark_consumed_by(self, thread_id: int) -> None:
+        """Counts the message in hand as consumed if this thread reads the stream."""
         with self._changed:
             if self._reader == thread_id:
-                self._put_down()
+                self._mark_consumed()
 
     def drain(self, grace_s: float) -> None:
-        """Take back what is queued, and give the reader `grace_s` to finish what it has in hand."""
+        """Discards the queue, then waits at most `grace_s` until the message in hand is consumed."""
         with self._changed:
             self._clear()
             self._changed.wait_for(lambda: self._in_hand is None, grace_s)
@@ -116,18 +115,19 @@ class MessageStream:
         self._queue_bytes = 0
         self._full = False
 
-    def consumed(self) -> dict[Key, int]:
-        """Per partition the offset after the last consumed message, since the last `forget`."""
+    def consumed(self) -> dict[TopicPartition, int]:
+        """Returns, by partition, the offset after the last message consumed since the last `forget`."""
         with self._changed:
             return dict(self._consumed)
 
     def forget(self) -> None:
-        """A new assignment begins; what the reader still has in hand will not count any more."""
+        """Prepares for a new assignment: the message in hand will not count as consumed."""
         with self._changed:
             self._consumed.clear()
             self._in_hand = None
 
     def end(self, error: ClientError | None) -> None:
+        """Ends the iteration, with `error` if there is one."""
         with self._changed:
             self._clear()
             self._ended = True

@@ -1,7 +1,6 @@
-"""An access log in Combined Log Format, read as page views.
+"""Parses an access log in Combined Log Format into page views.
 
-Owns the format (httpd.apache.org/docs/2.4/logs.html): one line, one event; the event's time is the request's.
-Pure: bytes in, values out; which lines are read, and where bad ones go, is the caller's.
+Owns the format (httpd.apache.org/docs/2.4/logs.html): a line is an event, at the time of its request. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ LINE_MAX_BYTES: Final = 64 << 10
 HOUR_MS: Final = 3_600_000
 
 _QUOTED = rb'"((?:[^"\\]|\\.)*)'
-# The last quote may be missing: a log that was cut ends in the middle of a line, and the request is whole.
+# The last quote may be missing: a truncated log ends within a line, whose request is complete all the same.
 _LINE: Final = re.compile(
     rb"(?P<host>\S+) \S+ (?P<user>\S+) \[(?P<time>[^\]]+)\] "
     + _QUOTED.replace(b"(", b"(?P<request>", 1)
@@ -37,14 +36,14 @@ _MONTHS: Final = {
 
 
 class LoggedView(NamedTuple):
-    """One request: its moment (Unix time, ms) and the fields of a `page-view` event but for the header."""
+    """One request: its time (Unix ms), and the fields of a `page-view` event except its header."""
 
     time_ms: int
     fields: dict[str, Any]
 
 
 def parse_line(line: bytes) -> LoggedView | None:
-    """The page view in one line, or None when the line is not in Combined (or Common) Log Format."""
+    """Returns the page view in a line, or None if it is not in Combined (or Common) Log Format."""
     if len(line) > LINE_MAX_BYTES or (match := _LINE.fullmatch(line.rstrip(b"\r\n"))) is None:
         return None
     time_ms = parse_time(match["time"])
@@ -67,7 +66,7 @@ def parse_line(line: bytes) -> LoggedView | None:
 
 
 def parse_time(text: bytes) -> int | None:
-    """Unix time in ms of `17/May/2015:10:05:03 +0000`, or None."""
+    """Returns the Unix time in ms of `17/May/2015:10:05:03 +0000`; None if it is not a time."""
     parts = text.split(b"/", 2)
     if len(parts) != 3 or (month := _MONTHS.get(parts[1])) is None:
         return None
@@ -80,9 +79,9 @@ def parse_time(text: bytes) -> int | None:
 
 
 def count_by_hour(lines: Iterable[bytes]) -> Counter[int]:
-    """Lines by the hour of their time, found as awk would: without the parser.
+    """Counts lines by hour (Unix ms), and those without a time under -1.
 
-    An hour is the Unix time of its start, in ms; lines without any time count under -1.
+    Finds the time without `parse_line`, as an independent check of it.
     """
     hours: Counter[int] = Counter()
     for line in lines:
@@ -93,7 +92,7 @@ def count_by_hour(lines: Iterable[bytes]) -> Counter[int]:
 
 
 def _split_request(request: str) -> tuple[str, str, str | None]:
-    """Verb, path, protocol. What is no HTTP request (port scans, TLS on a plain port) is all path."""
+    """Splits into method, path and protocol. What is not HTTP (port scans, TLS) becomes the path."""
     words = request.split(" ")
     if len(words) >= 3 and words[-1].startswith("HTTP/"):
         return words[0], " ".join(words[1:-1]), words[-1]
@@ -107,5 +106,5 @@ def _known(text: bytes | None) -> str | None:
 
 
 def _text(data: bytes) -> str:
-    # httpd writes quotes as \" and odd bytes as \xhh; other servers write the bytes: both end up as \xhh.
+    # httpd escapes quotes as \" and other bytes as \xhh. Raw bytes of other servers become \xhh here.
     return data.replace(b'\\"', b'"').decode(errors="backslashreplace")

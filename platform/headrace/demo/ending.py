@@ -1,6 +1,6 @@
-"""The demo's last words: the report, the latencies, rows against lines, and how to look at the data.
+"""Prints the result of a run: report, seals, rows in HDFS, latencies, and commands to look at the data.
 
-Owns the looks and the exit code.
+Owns the layout and the exit code.
 """
 
 from __future__ import annotations
@@ -18,118 +18,119 @@ from headrace.audit.report import Report
 from headrace.audit.report_view import print_report
 from headrace.audit.wording import hour
 from headrace.demo.access_log import HOUR_MS
+from headrace.demo.flow import FlowResult
 from headrace.demo.loads import Sealing
 from headrace.demo.outcome import differences
 from headrace.demo.plan import TOPIC, DemoPlan
-from headrace.demo.progress import Stage
-from headrace.demo.run import Flow
+from headrace.demo.screen import Screen
 from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
 
 PAPER_S: Final = 10.0
 DIFFERENCES_SHOWN_MAX: Final = 10
 
 
-def print_account(plan: DemoPlan, done: Flow, report: Report, news: list[Finding], stage: Stage) -> None:
-    """The report, and what was lost on purpose."""
-    print_report(report, stage.console, empty="no tier has reported anything", findings=news, indent=3)
-    older = sum(len(verdict.findings) for verdict in report.verdicts) - len(news)
+def print_report_of_run(result: FlowResult, report: Report, findings: list[Finding], screen: Screen) -> None:
+    """Prints the audit's report with the findings of this run, and the batches dropped on purpose."""
+    print_report(report, screen.console, empty="no tier has reported anything", findings=findings, indent=3)
+    older = sum(len(verdict.findings) for verdict in report.verdicts) - len(findings)
     if older:
-        stage.warn(f"{_count(older, 'finding')} from before this run left out; `make clean` begins afresh")
-    _print_dropped(plan, done, stage)
-
-
-def print_ending(
-    plan: DemoPlan,
-    done: Flow,
-    report: Report,
-    news: list[Finding],
-    sealing: Sealing,
-    rows_in_hdfs: Mapping[int, tuple[int, int]],
-    stage: Stage,
-) -> int:
-    """Prints the rest; returns the exit code: 0 only when this run is complete to the last event."""
-    is_sealed = _print_seals(done, report, news, sealing, stage)
-    stage.step("rows in HDFS against the input")
-    is_equal = _print_rows(plan, done, rows_in_hdfs, stage)
-    stage.step("latency, end to end")
-    _print_latencies(done, stage)
-    stage.step("look around")
-    _print_hints(plan, stage)
-    is_complete = bool(report.verdicts) and not news and is_equal and is_sealed
-    took_s = stage.elapsed_s()
-    if is_complete:
-        stage.console.print(
-            f"\n[bold green]complete[/]: {done.published:,} events published, {done.published:,} in HDFS, "
-            f"none lost, none doubled ({took_s:.0f} s)"
+        screen.warn(
+            f"{_count(older, 'finding')} of earlier runs not shown; `make clean` removes the earlier data"
         )
-    else:
-        lost = sum(finding.record_count or 0 for finding in news if finding.status is Status.LOST)
-        stage.console.print(
-            f"\n[bold red]not complete[/]: {done.published:,} events published, {lost:,} lost, "
-            f"{_count(len(news), 'finding')} ({took_s:.0f} s)"
-        )
-    return 0 if is_complete else 1
-
-
-def _print_dropped(plan: DemoPlan, done: Flow, stage: Stage) -> None:
-    for batch in done.dropped:
+    for batch in result.dropped:
         last = batch["base_sequence"] + batch["record_count"] - 1
-        stage.say(
+        screen.print(
             f"planted: {batch['record_count']} events thrown away inside the client of producer "
             f"{batch['producer_id']}: sequences {batch['base_sequence']} to {last} "
             f"of partition {batch['partition']}, {hour(batch['base_timestamp_ms'] // HOUR_MS * HOUR_MS)}"
         )
 
 
-def _print_seals(done: Flow, report: Report, news: list[Finding], sealing: Sealing, stage: Stage) -> bool:
-    """Whether every hour is sealed, but for those that were spoilt before this run."""
-    mine = done.published_hours.keys()
-    unsealed = mine - sealing.hours_ms
-    stage.say(f"{len(mine) - len(unsealed)} of {_count(len(mine), 'hour')} sealed")
-    if sealing.refusal and unsealed:
-        stage.warn(f"the run failed, in the audit's words: {sealing.refusal}")
-    spoilt_before = {
+def print_ending(
+    plan: DemoPlan,
+    result: FlowResult,
+    report: Report,
+    findings: list[Finding],
+    sealing: Sealing,
+    rows_in_hdfs: Mapping[int, tuple[int, int]],
+    screen: Screen,
+) -> int:
+    """Prints the rest; returns the exit code, which is 0 only if this run is complete to the last event."""
+    is_sealed = _print_seals(result, report, findings, sealing, screen)
+    screen.step("rows in HDFS against the input")
+    is_equal = _print_rows(plan, result, rows_in_hdfs, screen)
+    screen.step("latency, end to end")
+    _print_latencies(result, screen)
+    screen.step("look around")
+    _print_hints(plan, screen)
+    is_complete = bool(report.verdicts) and not findings and is_equal and is_sealed
+    took_s = screen.elapsed_s()
+    if is_complete:
+        screen.console.print(
+            f"\n[bold green]complete[/]: {result.published:,} events published, {result.published:,} in HDFS,"
+            f" none lost, none doubled ({took_s:.0f} s)"
+        )
+    else:
+        lost = sum(finding.record_count or 0 for finding in findings if finding.status is Status.LOST)
+        screen.console.print(
+            f"\n[bold red]not complete[/]: {result.published:,} events published, {lost:,} lost, "
+            f"{_count(len(findings), 'finding')} ({took_s:.0f} s)"
+        )
+    return 0 if is_complete else 1
+
+
+def _print_seals(
+    result: FlowResult, report: Report, findings: list[Finding], sealing: Sealing, screen: Screen
+) -> bool:
+    """Returns whether every hour is sealed, except hours in which earlier runs have findings."""
+    hours_ms = result.published_hours.keys()
+    unsealed = hours_ms - sealing.hours_ms
+    screen.print(f"{len(hours_ms) - len(unsealed)} of {_count(len(hours_ms), 'hour')} sealed")
+    if sealing.problem and unsealed:
+        screen.warn(f"the run failed, in the audit's words: {sealing.problem}")
+    incomplete_before = {
         verdict.hour_ms
         for verdict in report.verdicts
-        if any(finding not in news for finding in verdict.findings)
+        if any(finding not in findings for finding in verdict.findings)
     }
-    return not unsealed - spoilt_before
+    return not unsealed - incomplete_before
 
 
 def _print_rows(
-    plan: DemoPlan, done: Flow, rows_in_hdfs: Mapping[int, tuple[int, int]], stage: Stage
+    plan: DemoPlan, result: FlowResult, rows_in_hdfs: Mapping[int, tuple[int, int]], screen: Screen
 ) -> bool:
+    """Returns whether HDFS has each published event exactly once."""
     what = "lines in the access log" if plan.access_log else "events published"
-    expected = plan.line_hours - done.aside_hours if plan.access_log else done.published_hours
+    expected = plan.line_hours - result.aside_hours if plan.access_log else result.published_hours
     wrong = differences(expected, rows_in_hdfs)
     rows = sum(rows for rows, _ in rows_in_hdfs.values())
-    files = sum(load.file_count for load in done.loads)
-    stage.say(
-        f"Spark wrote {files:,} Parquet files in {_count(len(done.loads), 'load')}; read back by pyarrow:"
+    files = sum(load.file_count for load in result.loads)
+    screen.print(
+        f"Spark wrote {files:,} Parquet files in {_count(len(result.loads), 'load')}; read back by pyarrow:"
     )
-    stage.say(f"{sum(expected.values()):,} {what}, {rows:,} rows in HDFS, in {len(expected)} hours")
-    if aside := done.aside_hours.total():
-        stage.say(f"{aside:,} lines did not parse, and are kept in {plan.directory}/*.unparsable.log")
+    screen.print(f"{sum(expected.values()):,} {what}, {rows:,} rows in HDFS, in {len(expected)} hours")
+    if aside := result.aside_hours.total():
+        screen.print(f"{aside:,} lines did not parse; they are in {plan.directory}/*.unparsable.log")
     if not wrong:
-        stage.say("[green]the same in every hour, and no row twice[/]")
-    for each in wrong[:DIFFERENCES_SHOWN_MAX]:
-        found = f"{each.rows:,} rows ({each.distinct_rows:,} different)"
-        stage.warn(f"{hour(each.hour_ms)}: {each.published:,} {what}, {found}")
+        screen.print("[green]the same in every hour, and no row twice[/]")
+    for difference in wrong[:DIFFERENCES_SHOWN_MAX]:
+        rows_text = f"{difference.rows:,} rows ({difference.distinct_rows:,} distinct)"
+        screen.warn(f"{hour(difference.hour_ms)}: {difference.published:,} {what}, {rows_text}")
     if len(wrong) > DIFFERENCES_SHOWN_MAX:
-        stage.warn(f"… and {len(wrong) - DIFFERENCES_SHOWN_MAX} hours more")
+        screen.warn(f"… and {len(wrong) - DIFFERENCES_SHOWN_MAX} more hours")
     return not wrong
 
 
-def _print_latencies(done: Flow, stage: Stage) -> None:
+def _print_latencies(result: FlowResult, screen: Screen) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("hop")
     for column in ("p50", "p99", "events"):
         table.add_column(column, justify="right")
-    for name, latencies in done.latencies.items():
+    for name, latencies in result.latencies.items():
         middle, high = latencies.quantile(0.5), latencies.quantile(0.99)
         table.add_row(name, _in_s(middle), _in_s(high), f"{len(latencies):,}")
     table.add_row("[dim]LinkedIn 2011, whole pipeline, on average[/]", f"[dim]{PAPER_S:.0f} s[/]", "", "")
-    stage.console.print(Padding(table, (0, 0, 0, 3), expand=False))
+    screen.console.print(Padding(table, (0, 0, 0, 3), expand=False))
 
 
 def _count(number: int, noun: str) -> str:
@@ -142,7 +143,7 @@ def _in_s(latency_ms: int | None) -> str:
     return f"{latency_ms} ms" if latency_ms < 1000 else f"{latency_ms / 1000:.1f} s"
 
 
-def _print_hints(plan: DemoPlan, stage: Stage) -> None:
+def _print_hints(plan: DemoPlan, screen: Screen) -> None:
     first = min(plan.line_hours, default=plan.from_ms)
     hour_name = datetime.fromtimestamp(first / 1000, UTC).strftime("%Y-%m-%dT%H")
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -151,7 +152,7 @@ def _print_hints(plan: DemoPlan, stage: Stage) -> None:
     for command, what in [
         ("status", "every process"),
         (f"consume {TOPIC} --from beginning -n 3", "events"),
-        ("mirror status", "how far the copies are"),
+        ("mirror status", "how far the mirrors have copied"),
         (f"warehouse ls {TOPIC}", "the hours in HDFS, and their seals"),
         (f"audit report -t {TOPIC} --from {hour_name}", "this report"),
         ("logs analysis-mirror-east", "a process's log"),
@@ -160,4 +161,4 @@ def _print_hints(plan: DemoPlan, stage: Stage) -> None:
     table.add_row(plan.site.webhdfs_url, "HDFS in a browser")
     table.add_row(airflow_url(plan.site), f"Airflow: user {USER}, password {airflow_password(plan.site)}")
     table.add_row("make down", "stop; data stays")
-    stage.console.print(Padding(table, (0, 0, 0, 3), expand=False))
+    screen.console.print(Padding(table, (0, 0, 0, 3), expand=False))

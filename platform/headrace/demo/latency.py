@@ -1,7 +1,4 @@
-"""Latencies as counts by millisecond: small, exact, and easy to add up across processes.
-
-Owns the arithmetic. Pure.
-"""
+"""Latencies as counts by millisecond, which are small, exact and easy to add up across processes. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-# What takes longer than this counts as this long: the table stays small whatever happens.
+# A longer latency counts as this long, which bounds the size of the table.
 LATENCY_MAX_MS: Final = 10 * 60 * 1000
 
 
 class Latencies:
-    """A bag of latencies, in ms."""
+    """A multiset of latencies, in ms."""
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
         self.counts: Counter[int] = Counter(counts or {})
 
     def add(self, latency_ms: int, count: int = 1) -> None:
-        # A clock set back meanwhile must not make a latency negative.
+        # A clock that was set back meanwhile would make a latency negative.
         self.counts[min(max(latency_ms, 0), LATENCY_MAX_MS)] += count
 
     def update(self, others: Iterable[Latencies]) -> None:
@@ -31,7 +28,7 @@ class Latencies:
         return self.counts.total()
 
     def quantile(self, share: float) -> int | None:
-        """The smallest latency (ms) that at least `share` (0 to 1) of all do not exceed; None when empty."""
+        """Returns the smallest latency (ms) that a `share` (0 to 1) of all do not exceed; None if empty."""
         total = len(self)
         seen = 0
         for latency_ms, count in sorted(self.counts.items()):

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.demo.ending import print_account, print_ending
+from headrace.demo.ending import print_ending, print_report_of_run
+from headrace.demo.flow import run_flow
 from headrace.demo.outcome import new_findings
-from headrace.demo.plan import (
-    EVENT_COUNT,
-    PUBLISHING_S,
-    TOPIC,
-    make_plan,
-)
-from headrace.demo.progress import Stage
+from headrace.demo.plan import EVENT_COUNT, PUBLISHING_S, TOPIC, make_plan
 from headrace.demo.recount import count_rows
-from headrace.demo.run import (
-    account,
-    bring_up,
-    flow,
-    make_topics,
-    report_before,
-    seal,
-)
+from headrace.demo.run import bring_up, make_topics, report_after, report_before, seal
+from headrace.demo.screen import Screen
 from headrace.fleet.airflow_units import check_installed
 from headrace.process.clock import now_ms
 from headrace.site.site import Site
@@ -35,7 +24,7 @@ def run_demo(
     publishing_s: float = PUBLISHING_S,
 ) -> int:
     """Runs the demo on the site of `$HEADRACE_HOME`; returns the exit code. Raises `SiteError`."""
-    stage = Stage()
+    screen = Screen()
     site = Site.load().model_copy(update={"airflow": True})
     check_installed(site)
     plan = make_plan(
@@ -46,13 +35,13 @@ def run_demo(
         publishing_s=publishing_s,
         now_ms=now_ms(),
     )
-    bring_up(plan, stage)
+    bring_up(plan, screen)
     before = report_before(plan)
-    start = make_topics(plan, stage)
-    done = flow(plan, stage, start)
-    report = account(plan, stage, done)
-    news = new_findings(before, report)
-    print_account(plan, done, report, news, stage)
-    sealing = seal(plan, stage, done)
-    rows = count_rows(plan.site.webhdfs_url, TOPIC, done.published_hours, start)
-    return print_ending(plan, done, report, news, sealing, rows, stage)
+    start = make_topics(plan, screen)
+    result = run_flow(plan, screen, start)
+    report = report_after(plan, screen, result)
+    findings = new_findings(before, report)
+    print_report_of_run(result, report, findings, screen)
+    sealing = seal(plan, screen, result)
+    rows = count_rows(plan.site.webhdfs_url, TOPIC, result.published_hours, start)
+    return print_ending(plan, result, report, findings, sealing, rows, screen)

@@ -1,7 +1,4 @@
-"""What a run came to: latencies of the hops, rows against lines, and which findings are this run's.
-
-Owns the comparisons. Pure.
-"""
+"""The outcome of a run: latency to HDFS, rows in HDFS against events published, new findings. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +13,19 @@ from headrace.demo.latency import Latencies
 from headrace.demo.watcher import Arrival
 
 
-class Load(NamedTuple):
-    """A committed load: the addresses [start, end) it made readable, by partition; when; how many files."""
+class DemoLoad(NamedTuple):
+    """A committed load: its time, its range [start, end) of each partition, and its number of files."""
 
     readable_ms: int
     ranges: dict[int, tuple[int, int]]
     file_count: int = 0
 
 
-def latency_to_hdfs(arrivals: Iterable[Arrival], loads: Iterable[Load]) -> Latencies:
-    """From `published-ms` to the end of the load that holds the record; records of no load are left out."""
+def latency_to_hdfs(arrivals: Iterable[Arrival], loads: Iterable[DemoLoad]) -> Latencies:
+    """Returns the latencies from `published-ms` to the commit of the load that has the record.
+
+    Leaves out records that no load has.
+    """
     starts: dict[int, list[tuple[int, int, int]]] = {}
     for load in loads:
         for partition, (start, end) in load.ranges.items():
@@ -35,14 +35,14 @@ def latency_to_hdfs(arrivals: Iterable[Arrival], loads: Iterable[Load]) -> Laten
     latencies = Latencies()
     for arrival in arrivals:
         ranges = starts.get(arrival.partition, [])
-        at = bisect_right(ranges, arrival.offset, key=lambda each: each[0]) - 1
+        at = bisect_right(ranges, arrival.offset, key=lambda entry: entry[0]) - 1
         if at >= 0 and arrival.offset < ranges[at][1]:
             latencies.add(ranges[at][2] - arrival.published_ms)
     return latencies
 
 
 class HourDifference(NamedTuple):
-    """An hour in which HDFS does not hold what was published. `hour_ms` is Unix time."""
+    """An hour (Unix ms) whose rows in HDFS differ from the events published."""
 
     hour_ms: int
     published: int
@@ -51,7 +51,10 @@ class HourDifference(NamedTuple):
 
 
 def differences(published: Mapping[int, int], in_hdfs: Mapping[int, tuple[int, int]]) -> list[HourDifference]:
-    """The hours whose rows, or distinct rows, are not as many as were published."""
+    """Returns the hours whose rows, or distinct rows, are not as many as the events published.
+
+    `in_hdfs`: hour (Unix ms) → rows, and distinct rows.
+    """
     found = []
     for hour_ms in sorted(published.keys() | in_hdfs.keys()):
         rows, distinct = in_hdfs.get(hour_ms, (0, 0))
@@ -61,7 +64,7 @@ def differences(published: Mapping[int, int], in_hdfs: Mapping[int, tuple[int, i
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
-    """What makes two findings of two reports the same one: all but the words, which tell the time."""
+    """The fields that two findings of the same loss share: all but the text, which contains the time."""
     return (
         finding.hop,
         finding.partition,
@@ -73,7 +76,7 @@ def identity(finding: Finding) -> tuple[object, ...]:
 
 
 def new_findings(before: Report, after: Report) -> list[Finding]:
-    """The findings of `after` that are not in `before`: those of this run."""
+    """Returns the findings of `after` that are not in `before`."""
     old = Counter(
         (verdict.datacenter, verdict.hour_ms, identity(finding))
         for verdict in before.verdicts

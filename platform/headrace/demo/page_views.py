@@ -1,8 +1,7 @@
-"""Page views that look like a site's: members who come, look at some pages, and go.
+"""Generates page views like those of a real site. Pure: the same seed gives the same events.
 
-Owns the generator. Seeded and pure: the same arguments give the same events. Sessions begin all over the
-span, members and pages follow Zipf's law (a few are seen all the time, most seldom), and crawlers walk the
-pages in order.
+Sessions of members, guests and crawlers begin at random times. Members and pages follow Zipf's law: a few are
+very frequent, most are rare. Crawlers read the pages in order.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _STATUSES = ((200, 0.94), (304, 0.03), (404, 0.02), (500, 0.005), (302, 0.005))
 
 
 def page_views(count: int, *, seed: int, from_ms: int, until_ms: int) -> list[LoggedView]:
-    """`count` page views with from_ms <= time < until_ms (Unix time, ms), in order of time."""
+    """Returns `count` page views with from_ms <= time < until_ms (Unix ms), in order of time."""
     if count < 0 or until_ms <= from_ms:
         raise ValueError(f"no page views: count {count}, from {from_ms} until {until_ms}")
     random_ = random.Random(seed)
@@ -82,8 +81,9 @@ def _session(
     agent: str,
     dwell_mean_s: float,
 ) -> list[LoggedView]:
-    who = random_ if member is None else random.Random(member)
-    host = f"{who.randint(11, 223)}.{who.randint(0, 255)}.{who.randint(0, 255)}.{who.randint(1, 254)}"
+    # A member always has the same address.
+    source = random_ if member is None else random.Random(member)
+    host = ".".join(str(source.randint(*span)) for span in ((11, 223), (0, 255), (0, 255), (1, 254)))
     referrer = random_.choice(_ENTRANCES)
     time_ms = start_ms
     views = []

@@ -1,6 +1,6 @@
-"""What one run of the demo is to do: its input, its services, where it writes.
+"""The plan of one run of the demo: its input, its services, and where it writes.
 
-Owns the run's options and what follows from them. Pure, but for reading the access log once.
+Owns the run's options and what follows from them. Pure, except that it reads the access log once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ SERVICES_A_DATACENTER: Final = 3
 GROUP: Final = "page-view-dashboard"
 EVENT_COUNT: Final = 20_000
 SPAN_MS: Final = 3 * HOUR_MS
-# Hours are closed, and may be sealed, this long after their end (`grace` in dags/topics.yaml).
+# An hour is closed, and may be sealed, this long after its end (`grace` in dags/topics.yaml).
 GRACE_MS: Final = 10 * 60_000
 PUBLISHING_S: Final = 15.0
-# However small the input is, each service publishes at least so fast.
+# Each service publishes at least at this rate, however small the input is.
 PER_SECOND_MIN: Final = 50.0
 DROP_MAX: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Service:
-    """One publishing process: its name, where it runs, and which share of the input is its."""
+class DemoService:
+    """One publishing process: its name, its datacenter, and its share of the input.
+
+    `number`: its index among all services; `drop`: how many events its client loses on purpose.
+    """
 
     name: str
     server: str
@@ -41,7 +44,7 @@ class Service:
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """One run. Times are Unix ms; `line_hours` is what awk would count in the access log."""
+    """One run. Times are Unix ms. `line_hours`: lines of the access log by hour (Unix ms)."""
 
     site: Site
     started_ms: int
@@ -49,14 +52,13 @@ class DemoPlan:
     access_log: Path | None
     event_count: int
     per_second: float
-    services: tuple[Service, ...]
-    drop: int
+    services: tuple[DemoService, ...]
     line_hours: Counter[int] = field(default_factory=Counter)
     unreadable_line_count: int = 0
 
     @property
     def until_ms(self) -> int:
-        """The end of the last hour that is closed: page views are made up for the hours before it."""
+        """The end of the last closed hour: page views are generated for the hours before it."""
         return (self.started_ms - GRACE_MS) // HOUR_MS * HOUR_MS
 
     @property
@@ -65,12 +67,12 @@ class DemoPlan:
 
     @property
     def real_time(self) -> Datacenter:
-        """The datacenter whose events are read in real time: the first one."""
+        """The datacenter whose events are read in real time: the first one that has services."""
         return self.site.sources[0]
 
     @property
     def real_time_event_count(self) -> int:
-        """About how many events are published there."""
+        """Estimates how many events are published in the `real_time` datacenter."""
         here = sum(service.datacenter == self.real_time for service in self.services)
         return self.event_count * here // len(self.services)
 
@@ -78,9 +80,9 @@ class DemoPlan:
 def make_plan(
     site: Site, *, access_log: Path | None, drop: int, event_count: int, publishing_s: float, now_ms: int
 ) -> DemoPlan:
-    """Raises `SiteError` for an input that cannot be read or options that make no sense."""
+    """Raises `SiteError` if the access log cannot be read or an option is out of range."""
     if not 0 <= drop <= DROP_MAX:
-        raise SiteError(f"DROP={drop} is out of range; give 0 to {DROP_MAX} events")
+        raise SiteError(f"--drop {drop} is out of range; it takes 0 to {DROP_MAX} events")
     hours: Counter[int] = Counter()
     if access_log is not None:
         try:
@@ -92,8 +94,8 @@ def make_plan(
     unreadable = hours.pop(-1, 0)
     event_count -= unreadable
     if event_count < 2 * (drop + 1):
-        what = f"access log {access_log} holds" if access_log else "COUNT is"
-        raise SiteError(f"{what} {event_count} events; the demo wants at least {2 * (drop + 1)}")
+        source = f"access log {access_log} has" if access_log else "--count asks for"
+        raise SiteError(f"{source} {event_count} events; the demo needs at least {2 * (drop + 1)}")
     services = _services(site, drop)
     return DemoPlan(
         site=site,
@@ -103,22 +105,21 @@ def make_plan(
         event_count=event_count,
         per_second=max(PER_SECOND_MIN, event_count / publishing_s / len(services)),
         services=services,
-        drop=drop,
         line_hours=hours,
         unreadable_line_count=unreadable,
     )
 
 
-def _services(site: Site, drop: int) -> tuple[Service, ...]:
-    # Dealt in turn, so that the services of every datacenter get lines from all over the log.
+def _services(site: Site, drop: int) -> tuple[DemoService, ...]:
+    # Datacenters alternate, so that each gets lines from all parts of the log.
     places = [(number, datacenter) for number in range(SERVICES_A_DATACENTER) for datacenter in site.sources]
     return tuple(
-        Service(
+        DemoService(
             name=f"frontend-{number + 1}",
             server=f"fe{number + 1}.{datacenter.name}",
             datacenter=datacenter,
             number=index,
-            # The last one: a service of the datacenter that nobody watches in real time.
+            # The last service is in a datacenter whose events are not read in real time.
             drop=drop if index == len(places) - 1 else 0,
         )
         for index, (number, datacenter) in enumerate(places)

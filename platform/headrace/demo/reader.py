@@ -1,6 +1,6 @@
-"""A member of the demo's consumer group, in real time (`python -m headrace.demo.reader`).
+"""A member of the demo's consumer group (`python -m headrace.demo.reader`).
 
-Owns counting and the latency of the first hop: from `published-ms` to here. Groups are `headrace.client`'s.
+Counts the events that it reads, and the latency of the first hop: from `published-ms` to this consumer.
 """
 
 from __future__ import annotations
@@ -8,21 +8,18 @@ from __future__ import annotations
 import argparse
 import logging
 import threading
-from typing import Final
 
 from headrace.client import ConsumerGroup
+from headrace.demo.child import PROGRESS_INTERVAL_S, send_progress, stop_event
 from headrace.demo.latency import Latencies
-from headrace.demo.told import tell, until_told_to_stop
 from headrace.events import published_ms
 from headrace.process.clock import now_ms
-
-TELL_INTERVAL_S: Final = 0.25
 
 
 def main() -> None:
     options = _options()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stop = until_told_to_stop()
+    stop = stop_event()
     latencies = Latencies()
     group = ConsumerGroup(
         options.zookeeper,
@@ -36,20 +33,20 @@ def main() -> None:
     def read() -> None:
         for record in stream:
             published = published_ms(record.headers)
-            # What an earlier run left unread is not this run's.
+            # Events of an earlier run that were left unread do not count.
             if published is not None and published >= options.since_ms:
                 latencies.add(now_ms() - published)
 
     reading = threading.Thread(target=read, name="reading")
     reading.start()
-    while not stop.wait(TELL_INTERVAL_S) and reading.is_alive():
-        tell(
+    while not stop.wait(PROGRESS_INTERVAL_S) and reading.is_alive():
+        send_progress(
             read=len(latencies),
             partitions=sorted(partition for _, partition in group.assignment[stream.number]),
         )
     group.close()
     reading.join()
-    tell(read=len(latencies), partitions=[], latencies=latencies.to_json())
+    send_progress(read=len(latencies), partitions=[], latencies=latencies.to_json())
 
 
 def _options() -> argparse.Namespace:

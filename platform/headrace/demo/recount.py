@@ -1,7 +1,6 @@
-"""What HDFS really holds: rows counted from the Parquet files, by another reader than the one that wrote.
+"""Counts the rows that HDFS holds, from the Parquet files and by another reader than the one that wrote them.
 
-Owns the recount. Reads over WebHDFS with pyarrow, without Spark and without the commit log; only three
-columns of the hours asked for.
+Reads over WebHDFS with pyarrow, without Spark and without the commit log: three columns of the given hours.
 """
 
 from __future__ import annotations
@@ -18,43 +17,43 @@ import pyarrow.parquet as pq
 
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths, hour_of
 from headrace.warehouse.options import DEFAULT_ROOT
 
 READERS: Final = 4
-# Below this size a file is fetched at once: a footer and three columns would cost more requests than bytes.
-WHOLE_MAX_BYTES: Final = 4 << 20
+# Smaller files are fetched whole: separate requests for the footer and each column would take longer.
+WHOLE_FILE_MAX_BYTES: Final = 4 << 20
 _EVENT_TIME: Final = "header.time"
 
 
-class Start(NamedTuple):
-    """Where a run begins: the analysis cluster's end addresses by partition, and the next load's number."""
+class RunStart(NamedTuple):
+    """Where a run begins: the analysis cluster's end addresses by partition, and the next load's sequence."""
 
     addresses: Mapping[int, int]
     load_sequence: int
 
 
 def next_load(webhdfs_url: str, topic: str) -> int:
-    """The number that the next change of the topic's table will have."""
-    with Hdfs(webhdfs_url) as hdfs:
+    """Returns the sequence number that the next change of the topic's table will have."""
+    with HdfsClient(webhdfs_url) as hdfs:
         return CommitLog(hdfs, TopicPaths(DEFAULT_ROOT, topic)).state().next_sequence
 
 
 def count_rows(
-    webhdfs_url: str, topic: str, hours_ms: Iterable[int], start: Start
+    webhdfs_url: str, topic: str, hours_ms: Iterable[int], start: RunStart
 ) -> dict[int, tuple[int, int]]:
-    """Hour (Unix ms) → rows, and distinct rows, of events that came after `start`.
+    """Returns, by hour (Unix ms), the rows and the distinct rows of events that arrived after `start`.
 
-    Hours are those of the rows' own event times, whichever of the directories they lie in. Raises
-    `HdfsError`.
+    `hours_ms`: the hours whose directories are read. Counts a row in the hour of its own event time, whatever
+    directory it is in. Raises `HdfsError`.
     """
     paths = TopicPaths(DEFAULT_ROOT, topic)
     rows: Counter[int] = Counter()
     distinct: dict[int, set[tuple[int, int]]] = {}
-    with Hdfs(webhdfs_url) as hdfs, ThreadPoolExecutor(READERS, thread_name_prefix="recount") as pool:
+    with HdfsClient(webhdfs_url) as hdfs, ThreadPoolExecutor(READERS, thread_name_prefix="recount") as pool:
         listed = pool.map(lambda hour_ms: hdfs.walk(paths.hour_dir(hour_ms)), sorted(set(hours_ms)))
-        # What was committed before cannot hold what came after.
+        # Earlier loads cannot hold events that arrived after `start`.
         files = [
             (path, entry.size_bytes)
             for found in listed
@@ -72,12 +71,11 @@ def count_rows(
     return {hour_ms: (count, len(distinct[hour_ms])) for hour_ms, count in sorted(rows.items())}
 
 
-def _read(hdfs: Hdfs, path: str, size_bytes: int) -> pa.Table:
-    """Partition, offset and event time (Unix ms) of every row of a file."""
-    source: io.RawIOBase | io.BytesIO
-    source = (
-        io.BytesIO(hdfs.read(path)) if size_bytes <= WHOLE_MAX_BYTES else _HdfsFile(hdfs, path, size_bytes)
-    )
+def _read(hdfs: HdfsClient, path: str, size_bytes: int) -> pa.Table:
+    """Reads partition, offset and event time (Unix ms) of every row of a file."""
+    source: io.RawIOBase | io.BytesIO = _HdfsFile(hdfs, path, size_bytes)
+    if size_bytes <= WHOLE_FILE_MAX_BYTES:
+        source = io.BytesIO(hdfs.read(path))
     table = pq.ParquetFile(source).read(columns=[PARTITION_COLUMN, OFFSET_COLUMN, _EVENT_TIME])
     time = pc.struct_field(table["header"], "time").cast(pa.timestamp("ms", tz="UTC"), safe=False)
     return pa.table(
@@ -87,9 +85,9 @@ def _read(hdfs: Hdfs, path: str, size_bytes: int) -> pa.Table:
 
 
 class _HdfsFile(io.RawIOBase):
-    """A file of HDFS that can be read from anywhere: each read is a request of its own."""
+    """A seekable file in HDFS; each read is a request."""
 
-    def __init__(self, hdfs: Hdfs, path: str, size_bytes: int) -> None:
+    def __init__(self, hdfs: HdfsClient, path: str, size_bytes: int) -> None:
         self._hdfs, self._path, self._size, self._at = hdfs, path, size_bytes, 0
 
     def readable(self) -> bool:

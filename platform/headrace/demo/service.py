@@ -1,12 +1,13 @@
 """One service of the demo: a process that publishes page views (`python -m headrace.demo.service`).
 
-Owns its share of the input and its pace. How an event is published is `headrace.events`' business.
+Owns its share of the input and its rate; publishes by `headrace.events`.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,28 +17,32 @@ from typing import Final, NamedTuple
 
 from headrace.client.faults import DropPlan
 from headrace.demo.access_log import HOUR_MS, LoggedView, parse_line
+from headrace.demo.child import PROGRESS_INTERVAL_S, send_progress, stop_event
 from headrace.demo.page_views import page_views
-from headrace.demo.told import tell, until_told_to_stop
 from headrace.events import EventPublisher
 
-TELL_INTERVAL_S: Final = 0.25
 CLOSE_TIMEOUT_S: Final = 60.0
 
 
 class Share(NamedTuple):
-    """This service's part of all services: lines number, number + of, number + 2 · of, …"""
+    """The share of one service: the lines number, number + services, number + 2 · services, …"""
 
     number: int
-    of: int
+    services: int
 
     @staticmethod
     def parse(text: str) -> Share:
-        number, _, of = text.partition("/")
-        return Share(int(number), int(of))
+        """Parses `2/6`, the third share of six."""
+        number, _, services = text.partition("/")
+        return Share(int(number), int(services))
+
+    def size(self, total: int) -> int:
+        """How many of `total` are in this share."""
+        return len(range(self.number, total, self.services))
 
 
 class LogReplay:
-    """A share of an access log's lines; those that do not parse are kept in `aside_path`, as they are."""
+    """The page views of a share of an access log; copies lines that do not parse to `aside_path`."""
 
     def __init__(self, path: Path, share: Share, aside_path: Path) -> None:
         self._path, self._share, self._aside_path = path, share, aside_path
@@ -45,7 +50,7 @@ class LogReplay:
     def __iter__(self) -> Iterator[LoggedView]:
         with self._path.open("rb") as log, self._aside_path.open("wb") as aside:
             for number, line in enumerate(log):
-                if number % self._share.of != self._share.number:
+                if number % self._share.services != self._share.number:
                     continue
                 view = parse_line(line)
                 if view is None:
@@ -55,7 +60,7 @@ class LogReplay:
 
 
 def paced(views: Iterable[LoggedView], per_second: float) -> Iterator[LoggedView]:
-    """The same views, not faster than `per_second`; after a delay it catches up."""
+    """Yields the views, at most `per_second` on average; catches up after a delay."""
     started = time.monotonic()
     for count, view in enumerate(views):
         ahead_s = count / per_second - (time.monotonic() - started)
@@ -67,51 +72,60 @@ def paced(views: Iterable[LoggedView], per_second: float) -> Iterator[LoggedView
 def main() -> None:
     options = _options()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stop = until_told_to_stop()
-    share = Share.parse(options.share)
-    views: Iterable[LoggedView]
-    if options.access_log:
-        views = LogReplay(options.access_log, share, options.aside)
-    else:
-        count = options.count // share.of + (share.number < options.count % share.of)
-        views = page_views(
-            count, seed=options.seed + share.number, from_ms=options.from_ms, until_ms=options.until_ms
-        )
-    plan = DropPlan(options.topic, options.drop, after=options.drop_after) if options.drop else None
+    stop = stop_event()
+    drops = DropPlan(options.topic, options.drop, after=options.drop_after) if options.drop else None
     publisher = EventPublisher(
         datacenter=options.datacenter,
         service=options.service,
         server=options.server,
         bootstrap=options.bootstrap,
         registry_url=options.registry,
-        producer_options={"interceptor": plan} if plan else None,
+        producer_options={"interceptor": drops} if drops else None,
     )
-    hours: Counter[int] = Counter()
-    told_at = 0.0
-    arriving = paced(views, options.per_second)
-    for view in arriving:
-        if stop.is_set():
-            break
-        together = [view]
-        if plan is not None and hours.total() == options.drop_after:
-            # Events that are handed over together, to one partition, make one batch: the one that is lost.
-            together += islice(arriving, options.drop - 1)
-            publisher.flush()
-        for each in together:
-            key = each.fields["member_id"] or each.fields["remote_host"]
-            partition = 0 if len(together) > 1 else None
-            publisher.publish(options.topic, each.fields, key=key, time_ms=each.time_ms, partition=partition)
-            hours[each.time_ms - each.time_ms % HOUR_MS] += 1
-        if time.monotonic() - told_at > TELL_INTERVAL_S:
-            tell(published=hours.total())
-            told_at = time.monotonic()
+    hours = _publish(options, publisher, stop)
     publisher.close(CLOSE_TIMEOUT_S)
-    tell(
+    send_progress(
         published=hours.total(),
         hours=hours,
-        dropped=[batch._asdict() for batch in plan.dropped] if plan else [],
+        dropped=[batch._asdict() for batch in drops.dropped] if drops else [],
         closed=True,
     )
+
+
+def _views(options: argparse.Namespace) -> Iterable[LoggedView]:
+    share = Share.parse(options.share)
+    if options.access_log:
+        return LogReplay(options.access_log, share, options.aside)
+    return page_views(
+        share.size(options.count),
+        seed=options.seed + share.number,
+        from_ms=options.from_ms,
+        until_ms=options.until_ms,
+    )
+
+
+def _publish(options: argparse.Namespace, publisher: EventPublisher, stop: threading.Event) -> Counter[int]:
+    """Publishes this service's share until `stop` is set; returns its events by hour (Unix ms)."""
+    hours: Counter[int] = Counter()
+    sent_at = 0.0
+    views = paced(_views(options), options.per_second)
+    for view in views:
+        if stop.is_set():
+            break
+        group, partition = [view], None
+        if options.drop and hours.total() == options.drop_after:
+            # The events to drop must be one batch: published together, to one partition, after a flush.
+            group += islice(views, options.drop - 1)
+            publisher.flush()
+            partition = 0 if len(group) > 1 else None
+        for time_ms, fields in group:
+            key = fields["member_id"] or fields["remote_host"]
+            publisher.publish(options.topic, fields, key=key, time_ms=time_ms, partition=partition)
+            hours[time_ms - time_ms % HOUR_MS] += 1
+        if time.monotonic() - sent_at > PROGRESS_INTERVAL_S:
+            send_progress(published=hours.total())
+            sent_at = time.monotonic()
+    return hours
 
 
 def _options() -> argparse.Namespace:
@@ -122,18 +136,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--registry", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument(
-        "--share", required=True, help="this service's number, from 0, and how many there are: 2/6"
-    )
+    parser.add_argument("--share", required=True, help="this service's number, from 0, of how many: 2/6")
     parser.add_argument("--per-second", required=True, type=float)
     parser.add_argument("--access-log", type=Path)
-    parser.add_argument("--aside", type=Path, help="where lines that do not parse are kept")
-    parser.add_argument("--count", type=int, help="page views of all services together")
+    parser.add_argument("--aside", type=Path, help="the file for lines that do not parse")
+    parser.add_argument("--count", type=int, help="number of page views of all services")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--from-ms", type=int)
     parser.add_argument("--until-ms", type=int)
-    parser.add_argument("--drop", type=int, default=0, help="events to throw away inside the client")
-    parser.add_argument("--drop-after", type=int, default=0, help="how many are let pass before")
+    parser.add_argument("--drop", type=int, default=0, help="events to drop inside the client")
+    parser.add_argument("--drop-after", type=int, default=0, help="events that are delivered before")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
-"""Watches a topic arrive in the analysis datacenter (`python -m headrace.demo.watcher`).
+"""Reads a topic in the analysis datacenter as it is mirrored (`python -m headrace.demo.watcher`).
 
-Owns the latency of the second hop, from `published-ms` to the mirrored partition being readable, and a note
-of every arrival, from which the parent computes when it became readable in HDFS.
+Owns the latency of the second hop, from `published-ms` to the mirrored partition, and the list of arrivals,
+from which the parent computes the latency to HDFS.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from typing import Final, NamedTuple
 
 from headrace.client import Admin, Consumer
 from headrace.client.errors import UnknownTopicError
+from headrace.demo.child import PROGRESS_INTERVAL_S, send_progress, stop_event
 from headrace.demo.latency import Latencies
-from headrace.demo.told import tell, until_told_to_stop
 from headrace.events import published_ms
 from headrace.process.clock import now_ms
 
-TELL_INTERVAL_S: Final = 0.25
 PARTITIONS_INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.2
-# 24 bytes each; beyond it, arrivals are counted but not noted.
-NOTES_MAX: Final = 5_000_000
+# Later arrivals are counted but not listed; one takes 24 bytes.
+ARRIVALS_MAX: Final = 5_000_000
 
 
 class Arrival(NamedTuple):
-    """One record in the analysis cluster, by its address there."""
+    """One record in the analysis cluster: its offset there, and when it was published (Unix ms)."""
 
     partition: int
     offset: int
     published_ms: int
 
 
-class Notes:
-    """All arrivals, as three columns of 64-bit numbers in a file."""
+class Arrivals:
+    """A list of arrivals; in a file three columns of 64-bit numbers."""
 
     def __init__(self) -> None:
         self._columns = (array("q"), array("q"), array("q"))
@@ -46,7 +45,7 @@ class Notes:
         return len(self._columns[0])
 
     def add(self, arrival: Arrival) -> None:
-        if len(self) < NOTES_MAX:
+        if len(self) < ARRIVALS_MAX:
             for column, value in zip(self._columns, arrival, strict=True):
                 column.append(value)
 
@@ -66,11 +65,11 @@ class Notes:
 def main() -> None:
     options = _options()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stop = until_told_to_stop()
-    latencies, notes = Latencies(), Notes()
+    stop = stop_event()
+    latencies, arrivals = Latencies(), Arrivals()
     with Admin(options.bootstrap) as admin, Consumer(options.bootstrap) as consumer:
         watched: set[int] = set()
-        looked_at = told_at = 0.0
+        looked_at = sent_at = 0.0
         while not stop.is_set():
             now = time.monotonic()
             if now - looked_at > PARTITIONS_INTERVAL_S:
@@ -80,18 +79,18 @@ def main() -> None:
                 published = published_ms(record.headers)
                 if published is not None and published >= options.since_ms:
                     latencies.add(now_ms() - published)
-                    notes.add(Arrival(record.partition, record.offset, published))
-            if now - told_at > TELL_INTERVAL_S:
-                tell(arrived=len(latencies), partitions=sorted(watched))
-                told_at = now
-    notes.write(options.notes)
-    tell(arrived=len(latencies), latencies=latencies.to_json())
+                    arrivals.add(Arrival(record.partition, record.offset, published))
+            if now - sent_at > PROGRESS_INTERVAL_S:
+                send_progress(arrived=len(latencies))
+                sent_at = now
+    arrivals.write(options.arrivals)
+    send_progress(arrived=len(latencies), latencies=latencies.to_json())
 
 
 def _watch_new_partitions(
     admin: Admin, consumer: Consumer, topic: str, watched: set[int], *, is_first_look: bool
 ) -> None:
-    """Partitions there at the start are read from their end, later ones from their beginning."""
+    """Adds new partitions: those of the first look from their end, later ones from their beginning."""
     try:
         found = set(admin.topic(topic).partitions) - watched
     except UnknownTopicError:
@@ -105,7 +104,6 @@ def _watch_new_partitions(
             consumer.seek_to_end(topic, partition)
         else:
             consumer.seek_to_beginning(topic, partition)
-    tell(watching=sorted(watched))
 
 
 def _options() -> argparse.Namespace:
@@ -115,7 +113,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--since-ms", required=True, type=int, help="events published earlier are not counted"
     )
-    parser.add_argument("--notes", required=True, type=Path, help="where the arrivals are written at the end")
+    parser.add_argument("--arrivals", required=True, type=Path, help="the file to write the arrivals to")
     return parser.parse_args()
 
 

@@ -1,12 +1,7 @@
 """Publishing events: `EventPublisher`."""
 
-from headrace.events.publisher import (
-    EventPublisher,
-    InvalidEventError,
-    PublisherClosedError,
-    ReportError,
-    published_ms,
-)
+from headrace.events.publisher import EventPublisher, InvalidEventError, PublisherClosedError, published_ms
+from headrace.events.reporter import ReportError
 from headrace.events.schemas import MissingSchemaError
 
 __all__ = [

@@ -1,13 +1,12 @@
-"""What a publisher was handed, and which sequence numbers it got: the books behind the producer tier's
-reports. Pure.
+"""The counts behind the producer tier's reports: handed-over events, and the sequence numbers they got. Pure.
 
-Owns the tallies and their life; knows nothing of threads (the caller locks), clocks or networks.
+Knows nothing of threads (the caller locks), clocks or networks.
 
-A tally is kept per (topic, bucket of event time), in *parts*: a part has a number of its own in the
-publisher, at most `RANGES_PER_PART_MAX` ranges, and a life: it grows, is full or idle, is *final* (never
-changes again), is forgotten once a report that says so has arrived. The newest part of a (topic, bucket)
-takes what comes. A part that takes no more counts exactly the events whose sequence numbers it holds; those
-still without a number are always counted in the newest.
+Events are counted per (topic, bucket of event time), in *parts*. A part has its own number in the publisher
+and at most `RANGES_PER_PART_MAX` ranges. It grows, becomes full or idle, becomes *final* (never changes
+again), and is forgotten once a report of its final state has arrived. Only the newest part of a (topic,
+bucket) grows. All older parts count exactly the events whose sequence numbers they hold; events without a
+sequence number are counted in the newest part.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,8 +36,8 @@ class SequenceRange(NamedTuple):
         return self.last_sequence - self.first_sequence + 1
 
 
-class Tally(NamedTuple):
-    """One part as a report tells it. `version` is for `HandoverBook.acknowledge`."""
+class PartTally(NamedTuple):
+    """The state of one part, as reported. `version` is for `HandoverCounts.acknowledge`."""
 
     part: int
     topic: str
@@ -63,55 +62,59 @@ class _Part:
 
     @property
     def unsequenced_count(self) -> int:
-        return self.handed_over_count - sum(each.event_count for each in self.ranges)
+        return self.handed_over_count - self.sequenced_count
+
+    @property
+    def sequenced_count(self) -> int:
+        return sum(held.event_count for held in self.ranges)
 
     def touch(self, now_s: float) -> None:
         self.version += 1
         self.changed_s = now_s
 
 
-class HandoverBook:
-    """The books of one publisher. `now_s` is any clock that only goes forward."""
+class HandoverCounts:
+    """The counts of one publisher. `now_s` is the time of any monotonic clock."""
 
     def __init__(self, bucket_ms: int = BUCKET_DEFAULT_MS) -> None:
         if bucket_ms <= 0 or HOUR_MS % bucket_ms:
             raise ValueError(
-                f"a bucket of {bucket_ms} ms does not divide an hour; take for example {BUCKET_DEFAULT_MS}"
+                f"bucket_ms {bucket_ms} does not divide an hour; use for example {BUCKET_DEFAULT_MS}"
             )
         self.bucket_ms = bucket_ms
         self._parts: dict[tuple[str, int], list[_Part]] = {}
         self._last_number = 0
 
     def __len__(self) -> int:
-        """How many parts are kept."""
+        """Returns how many parts are kept."""
         return sum(len(parts) for parts in self._parts.values())
 
     def hand_over(self, topic: str, time_ms: int, now_s: float) -> None:
-        """Counts one event, when the application hands it over."""
+        """Counts one event that the application hands over."""
         part = self._newest(topic, self._bucket(time_ms))
         part.handed_over_count += 1
         part.touch(now_s)
 
     def take_back(self, topic: str, time_ms: int, now_s: float) -> None:
-        """Uncounts one: the client refused it, and the application was told so."""
+        """Takes one event out of the count: the producer refused it, and the application got the error."""
         part = self._newest(topic, self._bucket(time_ms))
         part.handed_over_count -= 1
         part.touch(now_s)
 
     def batch_closed(self, identity: BatchIdentity, now_s: float) -> None:
-        """Notes the sequence numbers that a batch's events got. All of a batch is in one bucket."""
+        """Records the sequence numbers of a batch. All its events are in one bucket."""
         bucket = self._bucket(identity.base_timestamp_ms)
         for added in ranges_of(identity):
             self._add(identity.topic, bucket, added, now_s)
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity, now_s: float) -> None:
-        """The same events go on under other numbers."""
+        """Replaces the sequence numbers of a batch; its events move to the newest part."""
         bucket = self._bucket(old.base_timestamp_ms)
-        for gone in ranges_of(old):
+        for replaced in ranges_of(old):
             for part in tuple(self._parts.get((old.topic, bucket), ())):
-                before = sum(each.event_count for each in part.ranges)
-                part.ranges = [left for each in part.ranges for left in subtract(each, gone)]
-                removed = before - sum(each.event_count for each in part.ranges)
+                before = part.sequenced_count
+                part.ranges = [left for held in part.ranges for left in subtract(held, replaced)]
+                removed = before - part.sequenced_count
                 if removed:
                     part.handed_over_count -= removed
                     part.touch(now_s)
@@ -121,18 +124,16 @@ class HandoverBook:
         self.batch_closed(new, now_s)
 
     def finish_idle(self, idle_since_s: float) -> None:
-        """Parts that did not change since are final. Take a moment before which no batch can still be on its
-        way.
-        """
+        """Makes parts final that did not change since then. Older batches must not be in flight any more."""
         for part in self._all():
             if not part.final and part.changed_s < idle_since_s:
                 part.final = True
                 part.version += 1
 
-    def changed(self, *, closing: bool = False) -> list[Tally]:
-        """Every part that changed since it was last acknowledged. `closing`: none will change again."""
+    def changed(self, *, closing: bool = False) -> list[PartTally]:
+        """Returns the tallies of parts that changed since they were acknowledged. `closing`: as final."""
         return [
-            Tally(
+            PartTally(
                 part.number,
                 part.topic,
                 part.bucket_start_ms,
@@ -145,10 +146,8 @@ class HandoverBook:
             if part.version > part.acknowledged_version
         ]
 
-    def acknowledge(self, tallies: Iterable[Tally]) -> None:
-        """A report with these tallies has arrived: final ones are forgotten, the others are not told again
-        until they change.
-        """
+    def acknowledge(self, tallies: Iterable[PartTally]) -> None:
+        """Handles the arrival of a report: forgets final parts; reports the others again once they change."""
         for tally in tallies:
             parts = self._parts.get((tally.topic, tally.bucket_start_ms), [])
             for part in parts:
@@ -176,25 +175,25 @@ class HandoverBook:
 
     def _add(self, topic: str, bucket_start_ms: int, added: SequenceRange, now_s: float) -> None:
         part = self._newest(topic, bucket_start_ms)
-        last = next((each for each in reversed(part.ranges) if each[:3] == added[:3]), None)
+        last = next((held for held in reversed(part.ranges) if held[:3] == added[:3]), None)
         if last is not None and last.last_sequence + 1 == added.first_sequence:
             part.ranges[part.ranges.index(last)] = last._replace(last_sequence=added.last_sequence)
         elif len(part.ranges) < RANGES_PER_PART_MAX:
             part.ranges.append(added)
         else:
-            waiting_count = part.unsequenced_count
-            part.handed_over_count -= waiting_count
+            unsequenced_count = part.unsequenced_count
+            part.handed_over_count -= unsequenced_count
             part.touch(now_s)
             self._last_number += 1
             part = _Part(self._last_number, topic, bucket_start_ms)
-            part.handed_over_count = waiting_count
+            part.handed_over_count = unsequenced_count
             part.ranges.append(added)
             self._parts[topic, bucket_start_ms].append(part)
         part.touch(now_s)
 
 
 def ranges_of(identity: BatchIdentity) -> list[SequenceRange]:
-    """A batch's sequence numbers; two ranges if they wrap (after 2³¹-1 comes 0)."""
+    """Returns a batch's sequence numbers: two ranges if they wrap (after 2³¹-1 comes 0)."""
     first, end = identity.base_sequence, identity.base_sequence + identity.record_count
     key = (identity.partition, identity.producer_id, identity.producer_epoch)
     if end <= SEQUENCE_SPAN:
@@ -202,17 +201,17 @@ def ranges_of(identity: BatchIdentity) -> list[SequenceRange]:
     return [SequenceRange(*key, first, SEQUENCE_SPAN - 1), SequenceRange(*key, 0, end - SEQUENCE_SPAN - 1)]
 
 
-def subtract(whole: SequenceRange, gone: SequenceRange) -> list[SequenceRange]:
-    """What is left of a range."""
+def subtract(whole: SequenceRange, removed: SequenceRange) -> list[SequenceRange]:
+    """Returns `whole` without `removed`."""
     if (
-        whole[:3] != gone[:3]
-        or gone.last_sequence < whole.first_sequence
-        or gone.first_sequence > whole.last_sequence
+        whole[:3] != removed[:3]
+        or removed.last_sequence < whole.first_sequence
+        or removed.first_sequence > whole.last_sequence
     ):
         return [whole]
     left = []
-    if whole.first_sequence < gone.first_sequence:
-        left.append(whole._replace(last_sequence=gone.first_sequence - 1))
-    if gone.last_sequence < whole.last_sequence:
-        left.append(whole._replace(first_sequence=gone.last_sequence + 1))
+    if whole.first_sequence < removed.first_sequence:
+        left.append(whole._replace(last_sequence=removed.first_sequence - 1))
+    if removed.last_sequence < whole.last_sequence:
+        left.append(whole._replace(first_sequence=removed.last_sequence + 1))
     return left

@@ -1,6 +1,6 @@
-"""`EventPublisher`: what a service calls. Header, schema, hand-over count, Kafka.
+"""`EventPublisher`, which a service calls: adds the header, serializes, counts, sends.
 
-Owns the two producers (events; reports) and the order in which they end.
+Owns the two producers (events and reports) and the order in which they are closed.
 """
 
 import socket
@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from headrace.client import DeliveryFuture, Producer
 from headrace.events.handovers import BUCKET_DEFAULT_MS
-from headrace.events.reporter import CountingObserver, Origin, Reporter, ReportError
+from headrace.events.reporter import CountingObserver, Origin, Reporter
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
@@ -25,18 +25,20 @@ PUBLISHED_HEADER: Final = "published-ms"
 REPORT_INTERVAL_DEFAULT_S: Final = 10.0
 DELIVERY_TIMEOUT_DEFAULT_MS: Final = 120_000
 LINGER_DEFAULT_MS: Final = 50.0
-"""Events are many and small, and nobody waits for one: a batch of some costs all tiers behind far less."""
+"""Events are many and small, and no caller waits for one: larger batches save work in every later tier."""
 IDLE_FINAL_FACTOR: Final = 4
-"""A tally is final after so many delivery time-outs without a change."""
+"""A tally becomes final after this many delivery timeouts without a change."""
 TIME_MAX_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: later is a mistake of units."""
+"""The end of the year 9999: a later time is most likely in the wrong unit."""
 
 _MILLISECONDS: Final = struct.Struct(">q")
+_RESERVED_OPTIONS: Final = ("batch_boundary_ms", "observer", "idempotent", "acks")
 
 
 class InvalidEventError(ValueError):
-    """The caller's fault: an event that does not fit its topic's schema. Names topic, field and value;
-    nothing was counted or sent.
+    """The caller's fault: an event does not fit its topic's schema. Nothing was counted or sent.
+
+    The message names topic, field and value.
     """
 
 
@@ -45,13 +47,12 @@ class PublisherClosedError(RuntimeError):
 
 
 class EventPublisher:
-    """Publishes a service's events, and accounts for them. Any number of threads may share one; it is a
-    context manager.
+    """Publishes a service's events and counts them for the audit. A context manager; thread-safe.
 
-    `publish` returns at once with a future. Every event gets the `header` record and is counted when it is
-    handed over; the counts, and the sequence numbers that the events got, are reported to `_audit` of this
-    datacenter every `report_interval_s`, on `flush` and on `close`. A publisher that dies leaves its last
-    report open, which the audit shows as unknown.
+    `publish` returns a future at once. Every event gets the `header` record and is counted when it is handed
+    over. The counts, and the sequence numbers of the events, are reported to this datacenter's `_audit` every
+    `report_interval_s`, on `flush` and on `close`. The audit shows events of a publisher that died before its
+    last report as unknown.
 
     The schema of topic `t` is the file `t.avsc` in `schemas_dir` (default: headrace's own schemas), or
     `schemas["t"]`. `producer_options` go to `client.Producer` (compression, linger_ms, …).
@@ -73,16 +74,8 @@ class EventPublisher:
         producer_options: Mapping[str, Any] | None = None,
         wall_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """Raises `ValueError` for settings that make no sense. Connects in the background."""
-        options = {
-            "compression": "zstd",
-            "delivery_timeout_ms": DELIVERY_TIMEOUT_DEFAULT_MS,
-            "linger_ms": LINGER_DEFAULT_MS,
-            **(producer_options or {}),
-        }
-        for name in ("batch_boundary_ms", "observer", "idempotent", "acks"):
-            if name in (producer_options or {}):
-                raise ValueError(f"producer_options: {name} is the publisher's own business")
+        """Raises `ValueError` for invalid options. Connects in the background."""
+        options = _with_defaults(producer_options or {})
         self._origin = Origin(datacenter, server or socket.gethostname(), service)
         self._schemas_dir = None if schemas_dir is None else Path(schemas_dir)
         self._schemas = dict(schemas or {})
@@ -122,7 +115,7 @@ class EventPublisher:
 
     @property
     def publisher_id(self) -> str:
-        """The UUID by which the audit knows this publisher."""
+        """The UUID that identifies this publisher in the audit."""
         return self._reporter.publisher
 
     def publish(
@@ -134,21 +127,21 @@ class EventPublisher:
         time_ms: int | None = None,
         partition: int | None = None,
     ) -> DeliveryFuture:
-        """Hands over one event; its `header` is filled here. `time_ms` is the event's time (default: now).
+        """Publishes one event with a `header` made here. `time_ms` is the event's time (default: now).
 
-        Raises `InvalidEventError` (does not fit the schema), `MissingSchemaError`, `PublisherClosedError`,
-        what the registry's client raises, and what `Producer.send` raises; in all these cases the event was
-        neither counted nor sent. What becomes of an accepted event is in the future, and in the audit.
+        Raises `InvalidEventError`, `MissingSchemaError`, `PublisherClosedError`, and the errors of the
+        registry's client and of `Producer.send`; the event was then neither counted nor sent. The outcome of
+        an accepted event is in the future, and in the audit.
         """
         if self._closed:
             raise PublisherClosedError(f"the publisher of {self._origin.service} is closed")
         published_ms = self._wall_ms()
         event_ms = published_ms if time_ms is None else _checked_time(topic, time_ms)
         if not isinstance(record, Mapping):
-            raise InvalidEventError(f"{topic}: an event is a mapping of fields, not {record!r:.80}")
+            raise InvalidEventError(f"{topic}: an event must be a mapping of fields, not {record!r:.80}")
         if "header" in record:
             raise InvalidEventError(
-                f"{topic}: field header is {record['header']!r}, but the publisher fills the header"
+                f"{topic}: field header is {record['header']!r}, but the publisher sets the header"
             )
         serializer = self._serializers.get(topic) or self._serializer(topic)
         try:
@@ -170,7 +163,7 @@ class EventPublisher:
             raise
 
     def flush(self, timeout_s: float = 60.0) -> None:
-        """Returns when every event handed over is delivered or has failed, and a report of it has arrived.
+        """Waits until every event is delivered or has failed, and a report of them has arrived.
 
         Raises `FlushTimeoutError`, `ReportError`.
         """
@@ -179,10 +172,9 @@ class EventPublisher:
         self._reporter.report(timeout_s=max(0.1, deadline - time.monotonic()))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Delivers what was handed over (as long as delivery may take, or `timeout_s`), and says the last
-        word to the audit.
+        """Delivers all events in `timeout_s` (None: the delivery timeout), then sends the last report.
 
-        Raises `ReportError` if that word did not arrive: then the audit shows this publisher's events as
+        Raises `ReportError` if that report did not arrive: the audit then shows this publisher's events as
         unknown.
         """
         with self._lock:
@@ -209,6 +201,18 @@ class EventPublisher:
             return self._serializers[topic]
 
 
+def _with_defaults(producer_options: Mapping[str, Any]) -> dict[str, Any]:
+    for name in _RESERVED_OPTIONS:
+        if name in producer_options:
+            raise ValueError(f"producer_options: {name} is set by the publisher itself")
+    return {
+        "compression": "zstd",
+        "delivery_timeout_ms": DELIVERY_TIMEOUT_DEFAULT_MS,
+        "linger_ms": LINGER_DEFAULT_MS,
+        **producer_options,
+    }
+
+
 def _checked_time(topic: str, time_ms: int) -> int:
     if not isinstance(time_ms, int) or not 0 <= time_ms <= TIME_MAX_MS:
         raise InvalidEventError(f"{topic}: time_ms is {time_ms!r}, expected milliseconds since 1970")
@@ -216,13 +220,8 @@ def _checked_time(topic: str, time_ms: int) -> int:
 
 
 def published_ms(headers: Sequence[tuple[str, bytes | None]]) -> int | None:
-    """When an event was published, by the clock of its publisher, from its Kafka headers; None if they do not
-    say.
-    """
+    """Returns when an event was published, by its publisher's clock; None if its headers lack the time."""
     for name, value in headers:
         if name == PUBLISHED_HEADER and value is not None and len(value) == _MILLISECONDS.size:
             return int(_MILLISECONDS.unpack(value)[0])
     return None
-
-
-__all__ = ["EventPublisher", "InvalidEventError", "PublisherClosedError", "ReportError", "published_ms"]

@@ -1,7 +1,7 @@
-"""Publishes a publisher's books to `_audit`: at the start, every so often, on demand, at the end.
+"""Reports a publisher's counts to `_audit`: at the start, at an interval, on demand, at the end.
 
-Owns the report numbers and one thread. A report that fails is not lost: what it told stays changed in the
-books, and the next one tells it again. `reported_until` never runs ahead of what has arrived.
+Owns the report numbers and one thread. Counts in a report that fails are not lost: the next report repeats
+them. `reported_until` never exceeds what has arrived.
 """
 
 import logging
@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
-from headrace.events.handovers import HandoverBook, Tally
+from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
 
 logger = logging.getLogger(__name__)
 
 RANGES_PER_REPORT_MAX: Final = 10_000
-"""About 300 kB of Avro: well within one Kafka message."""
+"""About 300 kB of Avro, well below the limit of a Kafka message."""
 TALLIES_PER_REPORT_MAX: Final = 2_000
 DELIVERY_WAIT_MAX_S: Final = 30.0
 JOIN_WAIT_MAX_S: Final = 5.0
 
 
 class ReportError(Exception):
-    """A report did not arrive. The audit will know less than the publisher, and say so ("unknown")."""
+    """A report did not arrive. Until one does, the audit shows the affected events as unknown."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who publishes: the constant part of every event's header."""
+    """The publishing service: the constant part of every event's header."""
 
     datacenter: str
     server: str
@@ -51,7 +51,7 @@ class Origin:
 
 
 class CountingObserver(BatchObserver):
-    """Writes what the producer says of its batches into the books. Runs in the producer's sender thread."""
+    """Counts the sequence numbers of the producer's batches. Runs in the producer's sender thread."""
 
     def __init__(self, reporter: "Reporter") -> None:
         self._reporter = reporter
@@ -64,9 +64,9 @@ class CountingObserver(BatchObserver):
 
 
 class Reporter:
-    """The books with their lock, and what tells the audit of them. `producer` is for reports alone.
+    """The counts with their lock, and the thread that reports them. `producer` is used for reports only.
 
-    `idle_final_s`: a tally that did not change for so long is final; longer than any delivery may take.
+    `idle_final_s`: a tally that did not change for this time is final; it must exceed any delivery's time.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Reporter:
         self._clock = clock
         self._wall_ms = wall_ms
         self._started_ms = wall_ms()
-        self._book = HandoverBook(bucket_ms)
+        self._counts = HandoverCounts(bucket_ms)
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
         self._report_number = 0
@@ -103,43 +103,42 @@ class Reporter:
     def start(self) -> None:
         self._thread.start()
 
-    # counting
+    # --- counting ---
 
     def hand_over(self, topic: str, time_ms: int) -> None:
         with self._lock:
-            self._book.hand_over(topic, time_ms, self._clock())
+            self._counts.hand_over(topic, time_ms, self._clock())
 
     def take_back(self, topic: str, time_ms: int) -> None:
         with self._lock:
-            self._book.take_back(topic, time_ms, self._clock())
+            self._counts.take_back(topic, time_ms, self._clock())
 
     def batch_closed(self, identity: BatchIdentity) -> None:
         with self._lock:
-            self._book.batch_closed(identity, self._clock())
+            self._counts.batch_closed(identity, self._clock())
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         with self._lock:
-            self._book.batch_renumbered(old, new, self._clock())
+            self._counts.batch_renumbered(old, new, self._clock())
 
-    # telling
+    # --- reporting ---
 
     def report(self, *, closing: bool = False, timeout_s: float = DELIVERY_WAIT_MAX_S) -> None:
-        """Tells everything that changed, and that all before now is told; returns when it has arrived.
+        """Reports everything that changed, and that it is complete until now; returns once it has arrived.
 
-        Raises `ReportError`; then the next report tells it. With `closing`, the publisher is closed: the last
-        word.
+        `closing`: reports the publisher as closed. Raises `ReportError`; the next report then repeats it.
         """
         deadline = time.monotonic() + timeout_s
         if not self._reporting.acquire(timeout=timeout_s):
-            raise ReportError(f"another report has been on its way for {timeout_s:g} s")
+            raise ReportError(f"another report has been in flight for {timeout_s:g} s")
         try:
-            # A clock that was set back must not take anything back.
+            # `reported_until` must not decrease, even if the clock was set back.
             until_ms = max(self._wall_ms(), self._reported_until_ms)
             with self._lock:
-                self._book.finish_idle(self._clock() - self._idle_final_s)
-                tallies = self._book.changed(closing=closing)
+                self._counts.finish_idle(self._clock() - self._idle_final_s)
+                tallies = self._counts.changed(closing=closing)
             *first, last = split(tallies)
-            # "All is told" may only be said once the rest has arrived.
+            # Only the last piece raises `reported_until`: by then all others have arrived.
             for piece in first:
                 self._send(piece, self._reported_until_ms, False, deadline)
             self._send(last, until_ms, closing, deadline)
@@ -148,38 +147,39 @@ class Reporter:
             self._reporting.release()
 
     def close(self, timeout_s: float = DELIVERY_WAIT_MAX_S) -> None:
-        """Ends the thread and says the last word. Raises `ReportError` if that did not arrive."""
+        """Ends the thread and sends the last report. Raises `ReportError` if it did not arrive."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(JOIN_WAIT_MAX_S)
         self.report(closing=True, timeout_s=timeout_s)
 
-    def _send(self, tallies: list[Tally], until_ms: int, closed: bool, deadline: float) -> None:
+    def _send(self, tallies: list[PartTally], until_ms: int, closed: bool, deadline: float) -> None:
         self._report_number += 1
-        now_ms = self._wall_ms()
+        time_ms = self._wall_ms()
         record = {
-            "header": self._origin.header(now_ms),
+            "header": self._origin.header(time_ms),
             "publisher": self.publisher,
             "started": self._started_ms,
             "report_number": self._report_number,
             "reported_until": until_ms,
             "state": "CLOSED" if closed else "OPEN",
-            "bucket_ms": self._book.bucket_ms,
-            "tallies": [_told(tally) for tally in tallies],
+            "bucket_ms": self._counts.bucket_ms,
+            "tallies": [_to_avro(tally) for tally in tallies],
         }
         try:
             value = self._serializer.serialize(self._topic, record)
-            sent = self._producer.send(self._topic, value, key=self.publisher.encode(), timestamp_ms=now_ms)
-            sent.result(max(0.0, deadline - time.monotonic()))
+            future = self._producer.send(
+                self._topic, value, key=self.publisher.encode(), timestamp_ms=time_ms
+            )
+            future.result(max(0.0, deadline - time.monotonic()))
         except Exception as error:
-            # Registry, client and time-outs each have their errors; to the caller they are one: it has not
-            # arrived.
-            reason = str(error) or type(error).__name__
+            # To callers, errors of the registry or client and timeouts mean the same: the report is missing.
+            problem = str(error) or type(error).__name__
             raise ReportError(
-                f"report {self._report_number} to {self._topic} did not arrive: {reason}"
+                f"report {self._report_number} to {self._topic} did not arrive: {problem}"
             ) from error
         with self._lock:
-            self._book.acknowledge(tallies)
+            self._counts.acknowledge(tallies)
 
     def _loop(self) -> None:
         failed = False
@@ -191,14 +191,14 @@ class Reporter:
                 failed = False
             except ReportError as error:
                 if not failed and not self._stopping.is_set():
-                    logger.warning("%s: %s; it will be told again", self._origin.service, error)
+                    logger.warning("%s: %s; the next report repeats it", self._origin.service, error)
                 failed = True
             self._stopping.wait(self._interval_s)
 
 
-def split(tallies: Iterable[Tally]) -> Iterator[list[Tally]]:
-    """Tallies in pieces that fit a message each; one empty piece if there are none (a heartbeat)."""
-    piece: list[Tally] = []
+def split(tallies: Iterable[PartTally]) -> Iterator[list[PartTally]]:
+    """Yields the tallies in pieces that fit a message; one empty piece if there are none (a heartbeat)."""
+    piece: list[PartTally] = []
     ranges_count = 0
     for tally in tallies:
         full = (
@@ -212,12 +212,12 @@ def split(tallies: Iterable[Tally]) -> Iterator[list[Tally]]:
     yield piece
 
 
-def _told(tally: Tally) -> dict[str, Any]:
+def _to_avro(tally: PartTally) -> dict[str, Any]:
     return {
         "part": tally.part,
         "topic": tally.topic,
         "bucket_start": tally.bucket_start_ms,
         "handed_over_count": tally.handed_over_count,
         "final": tally.final,
-        "ranges": [each._asdict() for each in tally.ranges],
+        "ranges": [sequences._asdict() for sequences in tally.ranges],
     }

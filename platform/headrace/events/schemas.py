@@ -1,6 +1,4 @@
-"""Where the events' Avro schemas are: `<topic>.avsc` in one folder. A checkout has `schemas/`, an installed
-package its copy.
-"""
+"""Finds the events' Avro schemas: `<topic>.avsc` in `schemas/` of a checkout, or in the installed package."""
 
 from functools import cache
 from pathlib import Path
@@ -9,12 +7,12 @@ AUDIT_PRODUCER_SCHEMA = "audit-producer.avsc"
 
 
 class MissingSchemaError(LookupError):
-    """No schema file for a topic. The message says where one was looked for."""
+    """A topic has no schema file. The message names the folders searched."""
 
 
 @cache
 def default_schemas_dir() -> Path:
-    """The folder of this installation. Raises `MissingSchemaError` if it was installed without."""
+    """Returns the folder of this installation. Raises `MissingSchemaError` if it has none."""
     packaged = Path(__file__).parent / "schemas"
     checkout = Path(__file__).parents[3] / "schemas"
     for folder in (packaged, checkout):
@@ -24,8 +22,9 @@ def default_schemas_dir() -> Path:
 
 
 def read_schema(file_name: str, schemas_dir: Path | None = None) -> str:
-    """The text of a schema file; `schemas_dir` first, then the installation's own. Raises
-    `MissingSchemaError`.
+    """Returns the text of a schema file, searched in `schemas_dir`, then in `default_schemas_dir()`.
+
+    Raises `MissingSchemaError`.
     """
     folders = [default_schemas_dir()] if schemas_dir is None else [schemas_dir, default_schemas_dir()]
     for folder in folders:

@@ -1,6 +1,7 @@
-"""One installation as a whole: what it consists of, how it is started, watched and stopped.
+"""One site on this machine as a whole: what its units are, and how all of them start and stop.
 
-`site` describes it, `units` names its processes, `supervisor` keeps them alive, `operate` brings them up and
-down, `demo` shows all of it at work. Everything else is started by command: neither the broker nor the mirror
-is imported here.
+`units` makes a site's unit configurations, `airflow_units` those of Airflow. `operate` starts and stops the
+units through the host's agent, `terraform` provisions the same units by `terraform apply`, and
+`airflow_client` triggers DAGs of a running Airflow. Units are started by command: broker and mirror are
+never imported.
 """

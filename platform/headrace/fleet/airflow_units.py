@@ -1,7 +1,7 @@
 """Airflow's units: api-server, scheduler, dag-processor and triggerer, in Airflow's own environment.
 
-Owns their configurations, their probe and what they are told about the site. Imports nothing of Airflow,
-which is installed elsewhere; everything before Airflow's own start is `python -m headrace.airflow.run`'s.
+Owns their configurations, with the connections to the site, and Airflow's address and login. Does not import
+Airflow, which is installed in another environment; `python -m headrace.airflow.run` starts each component.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.agent.airflow_environment import HEARTBEATS, airflow_python, dags_folder
-from headrace.agent.configuration import Airflow, Configuration
+from headrace.agent.configuration import AirflowConfiguration, Configuration
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
@@ -28,7 +28,7 @@ def airflow_url(site: Site) -> str:
 
 
 def airflow_password(site: Site) -> str | None:
-    """The password of user `admin`, made at Airflow's first start; None before."""
+    """The password of user `admin`, which Airflow's first start generates; None before."""
     try:
         passwords: dict[str, str] = json.loads((airflow_home(site) / "passwords.json").read_text())
     except FileNotFoundError:
@@ -37,22 +37,22 @@ def airflow_password(site: Site) -> str | None:
 
 
 def check_installed(site: Site) -> None:
-    """Raises `SiteError` when the site wants Airflow and there is none."""
+    """Raises `SiteError` if the site has Airflow among its units, and Airflow is not installed."""
     if site.airflow and not airflow_python().exists():
         raise SiteError(
-            f"Airflow's environment is missing: there is no {airflow_python()}. Run `make airflow`, "
-            "or leave Airflow out: `headrace up --without airflow`"
+            f"Airflow is not installed: there is no {airflow_python()}. Run `make airflow`, "
+            "or start the site without it: `headrace up --without airflow`"
         )
 
 
 def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
-    """The connections of the site's DAGs, as Airflow's JSON form of a connection."""
+    """The connections of the site's DAGs, each in Airflow's JSON form."""
     return {
         "headrace_default": {
             "conn_type": "headrace",
             "extra": {
                 "bootstrap": site.analysis.bootstrap,
-                # The subjects are registered where services publish.
+                # Subjects are registered in the datacenters where services publish.
                 "registry_url": ",".join(dc.registry_url for dc in (*site.sources, site.analysis)),
                 "hdfs_url": site.hdfs_url,
                 "webhdfs_url": site.webhdfs_url,
@@ -65,25 +65,25 @@ def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
 
 
 def airflow_configurations(site: Site) -> dict[str, Configuration]:
-    """The four units', by name: the others wait for the api-server."""
+    """The configurations of the four units by name; all others require the api-server."""
 
-    def of_all(**more: Any) -> Airflow:
-        return Airflow(
+    def configuration(**component: Any) -> AirflowConfiguration:
+        return AirflowConfiguration(
             datacenter=site.warehouse,
             listen=site.airflow_address,
             home=airflow_home(site),
-            # Said here, since the agent may have been started with other variables.
+            # Absolute paths: the agent may run with other environment variables.
             dags=dags_folder().absolute(),
             python=airflow_python().absolute(),
             database_url=site.airflow_database,
-            **more,
+            **component,
         )
 
     api = f"{site.warehouse}-airflow-api-server"
     return {
-        api: of_all(component="api-server", connections=airflow_connections(site)),
+        api: configuration(component="api-server", connections=airflow_connections(site)),
         **{
-            f"{site.warehouse}-airflow-{component}": of_all(component=component, requires=(api,))
+            f"{site.warehouse}-airflow-{component}": configuration(component=component, requires=(api,))
             for component in HEARTBEATS
         },
     }

@@ -1,7 +1,7 @@
-"""Bringing a site up and down, and saying how it is, as a client of this machine's agent.
+"""Starts, stops and restarts a site's units, and reports their status, as a client of this machine's agent.
 
-Owns the order of things: what may start now, when a unit counts as ready, what is stopped first. The agent
-keeps each unit; where it is, and how it is started, is `agent.local`'s.
+Owns the order: which units may start now, when a unit counts as ready, which ones stop first. The agent runs
+each unit; `agent.local` finds or starts the agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from headrace.agent.errors import (
     Conflict,
     UnitFailedError,
 )
-from headrace.agent.kinds import Host, parse_configuration, unit_of
+from headrace.agent.home import AgentHome
+from headrace.agent.host import Host
+from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import (
     end_idle_daemon,
     ensure_agent,
@@ -32,14 +34,12 @@ from headrace.agent.local import (
     has_ended,
     wait_ended,
 )
-from headrace.agent.logs import LOG_TAIL_LINES, log_tail
-from headrace.agent.places import Places
+from headrace.agent.logs import LOG_TAIL_LINES
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import (
-    Outcome,
+    ChangeOutcome,
     UnitReport,
-    ask,
-    report_of,
+    probed_report,
 )
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
@@ -47,51 +47,49 @@ from headrace.fleet.units import units_of
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
-__all__ = ["check_addresses", "down", "log_tail", "may_start", "prepared", "restart", "status", "up"]
-
 POLL_INTERVAL_S: Final = 0.2
-# A process that was killed closes its connections before it lets go of its locks.
+# A killed process closes its connections before it releases its locks.
 AGENT_DEATH_WAIT_S: Final = 5.0
 AT_ONCE_MAX: Final = 8
-# One foreign process explains the others, which are most often of the same site.
+# Two are enough: usually all conflicts are with one other site.
 TAKEN_SHOWN_MAX: Final = 2
 
 Observer = Callable[[Unit, str], None]
-"""Told (unit, what) as things happen: `what` is starting, ready, stopping or stopped."""
+"""Called with a unit and what happens to it: starting, ready, stopping or stopped."""
 
 
-def _say_nothing(unit: Unit, what: str) -> None:
+def _ignore(unit: Unit, event: str) -> None:
     return None
 
 
 def may_start(units: Sequence[Unit], started: Collection[str], ready: Collection[str]) -> list[Unit]:
-    """The units that are not started yet and whose requirements are all ready."""
+    """Returns the units that are not started yet and whose requirements are all ready."""
     return [unit for unit in units if unit.name not in started and set(unit.requires) <= set(ready)]
 
 
-def up(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | None = None) -> None:
-    """Puts the units to this machine's agent, and returns when every one is ready.
+def up(site: Site, observe: Observer = _ignore, units: Sequence[Unit] | None = None) -> None:
+    """Puts the units to this machine's agent, and returns when all of them are ready.
 
-    Units that the agent has and that are not among these are deleted. Raises `AddressTakenError` before
-    anything is started, and `UnitFailedError` when a unit is not ready in its time; what runs then keeps
-    running, so that it can be looked at.
+    Deletes all other units of the agent. Raises `AddressTakenError` before it starts anything, and
+    `UnitFailedError` if a unit is not ready within its time; units that run then keep running, so that they
+    can be examined.
     """
     units = units_of(site) if units is None else units
     site.home.mkdir(parents=True, exist_ok=True)
     with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
         try:
-            as_wanted = _make_room(agent, units)
+            unchanged = _delete_unwanted(agent, units)
         except SiteError:
             end_idle_daemon(site.home, agent)
             raise
-        _start_in_order(agent, units, as_wanted, observe)
+        _start_in_order(agent, units, unchanged, observe)
 
 
 @contextmanager
 def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
-    """This machine's agent, for who puts the units in another way than `up`; no `up` or `down` comes between.
+    """This machine's agent, for callers that put units themselves; holds the up/down lock.
 
-    Raises `AddressTakenError` when somebody who is not of this site has what a unit needs.
+    Raises `AddressTakenError` if a process outside this site holds an address that a unit needs.
     """
     site.home.mkdir(parents=True, exist_ok=True)
     with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
@@ -107,34 +105,34 @@ def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
             raise
 
 
-def _make_room(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
-    """Deletes the units that are not wanted, or that hold what another is to have from now on.
+def _delete_unwanted(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
+    """Deletes the agent's units that are not among `units`, or that hold an address another unit needs now.
 
-    Returns those that need not be put, since the host has them already as they are wanted.
+    Returns the names of the units that the agent already has with the same configuration.
     """
     conflicts: list[Conflict] = []
-    as_wanted: set[str] = set()
+    unchanged: set[str] = set()
     for unit in units:
         try:
-            if agent.put(unit.name, _told(unit), dry_run=True).outcome is Outcome.UNCHANGED:
-                as_wanted.add(unit.name)
+            if agent.put(unit.name, _configuration(unit), dry_run=True).outcome is ChangeOutcome.UNCHANGED:
+                unchanged.add(unit.name)
         except AgentRefusedError as error:
             if not (found := conflicts_in(error)):
                 raise
             conflicts += found
-    if foreign := [each for each in conflicts if each.unit is None]:
+    if foreign := [conflict for conflict in conflicts if conflict.unit is None]:
         raise _taken(foreign)
     wanted = {unit.name for unit in units}
-    in_the_way = {each.unit for each in conflicts}
+    conflicting = {conflict.unit for conflict in conflicts}
     for report in agent.units(with_drift=False):
-        if report.name not in wanted or report.name in in_the_way:
+        if report.name not in wanted or report.name in conflicting:
             agent.delete(report.name)
-            as_wanted.discard(report.name)
-    return as_wanted
+            unchanged.discard(report.name)
+    return unchanged
 
 
 def _start_in_order(
-    agent: AgentClient, units: Sequence[Unit], as_wanted: Collection[str], observe: Observer
+    agent: AgentClient, units: Sequence[Unit], unchanged: Collection[str], observe: Observer
 ) -> None:
     deadlines: dict[str, float] = {}
     ready: set[str] = set()
@@ -142,8 +140,8 @@ def _start_in_order(
     while len(ready) < len(units):
         for unit in may_start(units, deadlines, ready):
             observe(unit, "starting")
-            if unit.name not in as_wanted:
-                agent.put(unit.name, _told(unit))
+            if unit.name not in unchanged:
+                agent.put(unit.name, _configuration(unit))
             deadlines[unit.name] = time.monotonic() + unit.start_timeout_s
         waiting = [name for name in deadlines if name not in ready]
         for report in agent.units(waiting, with_drift=False):
@@ -158,19 +156,19 @@ def _start_in_order(
 
 def _failure(agent: AgentClient, report: UnitReport) -> UnitFailedError:
     is_running = report.state in ("STARTING", "RUNNING")
-    reason = report.problem if is_running else f"it is {report.state} ({report.note})"
+    problem = report.problem if is_running else f"it is {report.state} ({report.note})"
     tail = agent.log(report.name, lines=LOG_TAIL_LINES).rstrip("\n")
-    return UnitFailedError(report.name, reason or "", tail, report.log)
+    return UnitFailedError(report.name, problem or "", tail, report.log)
 
 
-def _told(unit: Unit) -> dict[str, object]:
+def _configuration(unit: Unit) -> dict[str, object]:
     if unit.configuration is None:
-        raise SiteError(f"unit {unit.name} has no configuration that an agent could be put")
+        raise SiteError(f"unit {unit.name} has no configuration, so it cannot be put to an agent")
     return unit.configuration.model_dump(mode="json")
 
 
 def check_addresses(units: Sequence[Unit]) -> None:
-    """Raises `AddressTakenError` that names every address somebody else already has, and who that is."""
+    """Raises `AddressTakenError`, which names address and process, if another process holds an address."""
     conflicts: list[Conflict] = []
     for unit in units:
         conflicts += conflicts_of(unit, (), held=(), home=None)
@@ -188,10 +186,10 @@ def _taken(conflicts: Sequence[Conflict]) -> AddressTakenError:
     )
 
 
-def down(site: Site, observe: Observer = _say_nothing, units: Sequence[Unit] | None = None) -> bool:
-    """Stops every unit in the reverse order of the start, then supervisord and the agent, then any orphan.
+def down(site: Site, observe: Observer = _ignore, units: Sequence[Unit] | None = None) -> bool:
+    """Stops all units in the reverse order of the start, then supervisord and the agent, then orphans.
 
-    True when something was running.
+    Returns whether anything was running.
     """
     units = units_of(site) if units is None else units
     if not site.home.exists():
@@ -211,7 +209,7 @@ def _stop(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
             _delete_all(agent, units, observe)
             agent.shut_down()
     except AgentUnreachableError:
-        # Somebody may have killed it in the meantime.
+        # The agent may have been killed in the meantime.
         if not has_ended(site.home, AGENT_DEATH_WAIT_S):
             raise
         _stop_without_agent(site, units, observe)
@@ -235,9 +233,9 @@ def _delete_all(agent: AgentClient, units: Sequence[Unit], observe: Observer) ->
 
 
 def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
-    """What an agent that was killed has left: its units go on under supervisord."""
+    """Stops the units that a killed agent has left running under supervisord."""
     supervisor = Supervisor(site.home)
-    forget_all(Places(site.home.absolute()).units)
+    forget_all(AgentHome(site.home.absolute()).units)
     if not supervisor.is_alive():
         return False
     for level in reversed(levels(units)):
@@ -246,7 +244,7 @@ def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) ->
         for unit in stopping:
             observe(unit, "stopping")
             supervisor.stop(unit.name)
-        # supervisord kills what outlives its stop timeout, so this ends.
+        # This loop ends: supervisord kills processes that exceed their stop timeout.
         while stopping:
             states = supervisor.states()
             still = [unit for unit in stopping if states[unit.name].pid]
@@ -261,10 +259,10 @@ def _stop_without_agent(site: Site, units: Sequence[Unit], observe: Observer) ->
 
 
 def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
-    """Every unit as it is now.
+    """Returns the present state of every unit.
 
-    While the agent has units, those alone are told of, also when the site's description does not name them:
-    what it names besides was left out at the start. Without an agent, supervisord and the units are asked.
+    If the agent runs and has units, these are exactly the agent's units, whatever the site's description
+    names. Otherwise reads the states from supervisord and probes the units directly.
     """
     units = units_of(site) if units is None else units
     order = {unit.name: number for number, unit in enumerate(units)}
@@ -272,28 +270,26 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
         with agent:
             reports = agent.units()
         if reports:
-            return sorted(reports, key=lambda each: order.get(each.name, len(order)))
+            return sorted(reports, key=lambda report: order.get(report.name, len(order)))
     states = Supervisor(site.home).states()
     if states:
-        put = {unit.name: unit for unit in [*units, *_put_before(site.home)]}
-        units = [unit for name, unit in put.items() if name in states]
+        known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}
+        units = [unit for name, unit in known.items() if name in states]
 
-    def look(unit: Unit) -> UnitReport:
-        state = states.get(unit.name)
-        problem, remark = ask(unit, state)
-        return report_of(unit, state, problem, (), remark)
+    def probe(unit: Unit) -> UnitReport:
+        return probed_report(unit, states.get(unit.name))
 
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
-        return list(pool.map(look, units))
+        return list(pool.map(probe, units))
 
 
-def _put_before(home: Path) -> list[Unit]:
-    """The units of an agent that does not run, as they were put to it; those that can still be read."""
-    places, host = Places(home.absolute()), Host.here(home)
+def _recorded_units(home: Path) -> list[Unit]:
+    """Returns the units that an agent recorded on disk before it ended; skips records that cannot be read."""
+    agent_home, host = AgentHome(home.absolute()), Host.here(home)
     found = []
-    for name in unit_names(places.units):
+    for name in unit_names(agent_home.units):
         try:
-            entry = DesiredState(places.units, parse_configuration).read(name)
+            entry = DesiredState(agent_home.units, parse_configuration).read(name)
             found.append(unit_of(name, entry.configuration, host))
         except SiteError:
             continue
@@ -307,14 +303,14 @@ def restart(
     *,
     wait_s: float = 60.0,
 ) -> None:
-    """Restarts units (default: all of the agent's, in the order of their requirements) one after another.
+    """Restarts units one after another; by default all of the agent's, in the order of their requirements.
 
-    `observe` is told each once it is ready again. Raises `AgentRefusedError` when one is not ready before, or
-    does not come back: what follows it is left alone.
+    Calls `observe` with the name of each unit that is ready again. Raises `SiteError` if a unit is not ready
+    at the beginning, and `AgentRefusedError` if one does not come back; units after it are not restarted.
     """
     agent = find_agent(site.home)
     if agent is None:
-        raise SiteError(f"nothing runs in {site.home}; start it by `headrace up`")
+        raise SiteError(f"nothing runs in {site.home}; start the site with `headrace up`")
     with _locked(site.home), agent:
         if names is None:
             order = {unit.name: number for number, unit in enumerate(units_of(site))}
@@ -324,7 +320,7 @@ def restart(
             if not report.is_ready:
                 raise SiteError(
                     f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
-                    "mend it first"
+                    "repair it first"
                 )
         for name in names:
             agent.roll([name], wait_s=wait_s)
@@ -338,6 +334,6 @@ def _locked(home: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise SiteError(
-                f"another `headrace up` or `down` is at work in {home}; wait for it to end"
+                f"another `headrace up` or `down` is running in {home}; wait until it has ended"
             ) from error
         yield

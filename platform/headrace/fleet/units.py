@@ -1,9 +1,7 @@
-"""The units of a site: what each supervised process is told, and what must be ready before it.
+"""The units of a site: the configuration of each, and which units must be ready before it.
 
-Owns `Unit`, one supervised process as data, and the way from a site to the typed configurations of its units,
-which are the ones that a host's agent is put. What a configuration becomes on a host is `agent.kinds`'.
-Starts nothing and touches no file: `agent.supervisor` runs units, `agent` and `fleet.operate` decide
-when.
+Owns the way from a site to the typed configurations that are put to a host's agent; `agent.kinds` makes units
+of them. Pure, except that Airflow's paths depend on where it is installed: starts nothing, writes no file.
 """
 
 from __future__ import annotations
@@ -14,16 +12,17 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from headrace.agent import configuration as said
+from headrace.agent import configuration
 from headrace.agent.configuration import Configuration
-from headrace.agent.kinds import Host, unit_of
+from headrace.agent.host import Host
+from headrace.agent.kinds import unit_of
 from headrace.agent.unit import Unit, in_order
 from headrace.fleet.airflow_units import airflow_configurations
 from headrace.site.errors import SiteFileError
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.site.site import Datacenter, MirrorRoute, Site
 
-# What a broker of this one machine is told beyond its own defaults. Events of any age are kept (an access log
-# of 2015 is as good an input as today's), within a bound of bytes a partition.
+# Broker settings of the one-machine site that differ from the broker's defaults. Events of any age are kept
+# (the demo may publish an access log of 2015), up to a number of bytes per partition.
 BROKER_SETTINGS: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "true",
     "num.partitions": "3",
@@ -33,7 +32,7 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
 
 
 def units_of(site: Site) -> tuple[Unit, ...]:
-    """All units of the site on this host, each after those it requires."""
+    """Returns all units of the site, each after those it requires. Raises `SiteFileError`."""
     host = Host.here(site.home)
     try:
         configurations = configurations_of(site)
@@ -41,30 +40,30 @@ def units_of(site: Site) -> tuple[Unit, ...]:
         first = error.errors()[0]
         field_name = ".".join(map(str, first["loc"]))
         raise SiteFileError(
-            f"the site in {site.home} cannot be: {error.title}: {field_name}: {first['msg']}"
-            f" (it says {first['input']!r})"
+            f"the site in {site.home} is invalid: {error.title}: {field_name}: {first['msg']}"
+            f" (its value is {first['input']!r})"
         ) from error
-    return tuple(in_order(unit_of(name, each, host) for name, each in configurations.items()))
+    return tuple(in_order(unit_of(name, value, host) for name, value in configurations.items()))
 
 
 def configurations_of(site: Site) -> dict[str, Configuration]:
-    """What each unit of the site is told, by its name."""
-    made: dict[str, Configuration] = {}
+    """Returns the configuration of each unit of the site, by the unit's name."""
+    configurations: dict[str, Configuration] = {}
     for datacenter in site.datacenters:
-        made[f"{datacenter.name}-zookeeper"] = _zookeeper(site, datacenter)
+        configurations[f"{datacenter.name}-zookeeper"] = _zookeeper(site, datacenter)
         for broker_id in datacenter.brokers:
-            made[f"{datacenter.name}-broker-{broker_id}"] = _broker(site, datacenter, broker_id)
-        made[f"{datacenter.name}-registry"] = _registry(datacenter)
+            configurations[f"{datacenter.name}-broker-{broker_id}"] = _broker(site, datacenter, broker_id)
+        configurations[f"{datacenter.name}-registry"] = _registry(datacenter)
     for datacenter in site.sources:
-        made[f"{datacenter.name}-balancer"] = _balancer(site, datacenter)
-    made[f"{site.warehouse}-hdfs"] = _hdfs(site)
+        configurations[f"{datacenter.name}-balancer"] = _balancer(site, datacenter)
+    configurations[f"{site.warehouse}-hdfs"] = _hdfs(site)
     for mirror in site.mirrors:
-        made[f"{mirror.target}-mirror-{mirror.source}"] = _mirror(site, mirror)
+        configurations[f"{mirror.target}-mirror-{mirror.source}"] = _mirror(site, mirror)
     for datacenter in site.datacenters:
-        made[f"{datacenter.name}-auditor"] = _auditor(site, datacenter)
+        configurations[f"{datacenter.name}-auditor"] = _auditor(site, datacenter)
     if site.airflow:
-        made |= airflow_configurations(site)
-    return made
+        configurations |= airflow_configurations(site)
+    return configurations
 
 
 def _data(site: Site, datacenter: str, name: str) -> Path:
@@ -72,7 +71,7 @@ def _data(site: Site, datacenter: str, name: str) -> Path:
 
 
 def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
-    return said.ZooKeeper(
+    return configuration.ZooKeeperConfiguration(
         datacenter=datacenter.name,
         listen=datacenter.zookeeper,
         data_dir=_data(site, datacenter.name, "zookeeper"),
@@ -81,7 +80,7 @@ def _zookeeper(site: Site, datacenter: Datacenter) -> Configuration:
 
 def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration:
     has_balancer = datacenter in site.sources
-    return said.Broker(
+    return configuration.BrokerConfiguration(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         broker_id=broker_id,
@@ -95,9 +94,9 @@ def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration
 
 
 def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
-    return said.Balancer(
+    return configuration.BalancerConfiguration(
         datacenter=datacenter.name,
-        # It finds brokers as they come and go; that they are required makes it leave before they do.
+        # It discovers brokers in ZooKeeper by itself; the requirement makes it stop before they do.
         requires=_brokers(datacenter),
         listen=datacenter.balancer,
         zookeeper=str(datacenter.zookeeper),
@@ -108,7 +107,7 @@ def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
 
 
 def _registry(datacenter: Datacenter) -> Configuration:
-    return said.Registry(
+    return configuration.RegistryConfiguration(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         listen=datacenter.registry,
@@ -117,16 +116,16 @@ def _registry(datacenter: Datacenter) -> Configuration:
 
 
 def _hdfs(site: Site) -> Configuration:
-    return said.Hdfs(
+    return configuration.HdfsConfiguration(
         datacenter=site.warehouse,
         host=site.namenode.host,
         data_dir=_data(site, site.warehouse, "hdfs"),
     )
 
 
-def _mirror(site: Site, mirror: Mirror) -> Configuration:
+def _mirror(site: Site, mirror: MirrorRoute) -> Configuration:
     source, target = site.datacenter(mirror.source), site.datacenter(mirror.target)
-    return said.Mirror(
+    return configuration.MirrorConfiguration(
         datacenter=target.name,
         requires=_brokers(source) + _brokers(target),
         source=source.name,
@@ -140,11 +139,11 @@ def _mirror(site: Site, mirror: Mirror) -> Configuration:
 
 def _auditor(site: Site, datacenter: Datacenter) -> Configuration:
     mirrored = [mirror.source for mirror in site.mirrors if mirror.target == datacenter.name]
-    return said.Auditor(
+    return configuration.AuditorConfiguration(
         datacenter=datacenter.name,
         requires=(*_brokers(datacenter), f"{datacenter.name}-registry"),
         bootstrap=tuple(datacenter.bootstrap_brokers.values()),
-        # What is mirrored was written with schemas of its own datacenter's registry.
+        # Mirrored events carry schema ids of their source datacenter's registry.
         registry_urls=tuple(site.datacenter(name).registry_url for name in (datacenter.name, *mirrored)),
         status=datacenter.auditor,
         mirrors_zookeeper=str(datacenter.zookeeper) if mirrored else None,

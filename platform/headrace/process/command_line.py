@@ -10,12 +10,12 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-Address = tuple[str, int]
+HostPort = tuple[str, int]
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def split_address(text: str) -> Address:
+def split_address(text: str) -> HostPort:
     """Splits HOST:PORT. Raises `ValueError`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -23,7 +23,7 @@ def split_address(text: str) -> Address:
     return host, int(port)
 
 
-def host_port(text: str) -> Address:
+def host_port(text: str) -> HostPort:
     """The type of an option HOST:PORT; port 0 means any free one."""
     try:
         return split_address(text)

@@ -1,7 +1,7 @@
 """`python -m headrace.registry --listen HOST:PORT --zookeeper HOST:PORT`: one schema registry process.
 
-Ends with 0 on SIGTERM or SIGINT, with 1 and one line when it cannot start. Port 0 takes a free one; the line
-"schema registry listening on http://HOST:PORT" says which.
+Exits with 0 on SIGTERM or SIGINT, with 1 and one line on stderr if it cannot start. Port 0 takes a free port;
+the line "schema registry listening on http://HOST:PORT" names it.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from headrace.registry.server import create_app
 
 SESSION_TIMEOUT_S: Final = 10.0
 CALL_TIMEOUT_S: Final = 10.0
-"""Below the patience of usual HTTP clients, so they get an answer with a reason instead of silence."""
+"""Below the timeouts of common HTTP clients, so that they get an error response instead of none."""
 CONNECT_TIMEOUT_S: Final = 60.0
 SHUTDOWN_WAIT_MAX_S: Final = 5
 REQUESTS_WAITING_MAX: Final = 128
@@ -32,8 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     set_up_logging()
-    # uvicorn raises the signal once more after its own orderly end; without a handler that would be a death
-    # by signal.
+    # uvicorn raises the signal again after its own shutdown; without a handler it would kill the process.
     on_stop_signals(lambda: None)
     try:
         serving = listen(options.listen)
@@ -45,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def serve(serving: socket.socket, zookeeper: str) -> int:
-    """Serves until a signal; the exit code."""
+    """Serves until a signal arrives; returns the exit code."""
     session = ZooKeeperSession(
         zookeeper, timeout_s=SESSION_TIMEOUT_S, call_timeout_s=CALL_TIMEOUT_S, name="registry"
     )
@@ -71,13 +70,10 @@ def serve(serving: socket.socket, zookeeper: str) -> int:
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket on "host:port".
-
-    Raises `OSError` (the port is taken), `ValueError` (not an address).
-    """
+    """Returns a listening socket on "host:port". Raises `OSError` (the port is taken) or `ValueError`."""
     host, port = split_address(address)
-    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, small answers wait 40 ms
-    # for an ACK.
+    # asyncio sets TCP_NODELAY on accepted sockets only if the protocol is given; without it, small responses
+    # wait 40 ms for an ACK.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     serving = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     serving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,10 +1,10 @@
-"""Talks to schema registries: ours, or anybody's that speaks Confluent's REST interface.
+"""The client of schema registries with Confluent's REST interface: headrace's, or any other.
 
-Given several addresses it takes the next one when one does not answer. A schema id that one registry does
-not know is asked of the others too: with ids that follow from the content (ours) a value mirrored from
-another datacenter can be read by whichever registry has its schema.
+With several URLs it tries the next one if a registry does not respond. A schema id that one registry does not
+know is looked up at the others, too: headrace's ids follow from the schema, so a value mirrored from another
+datacenter can be read with any registry that has its schema.
 
-What can never change is cached: the schema of an id, the id of a registered schema. May be shared by threads.
+What never changes is cached: the schema of an id, the id of a registered schema. Thread-safe.
 """
 
 import json
@@ -17,9 +17,8 @@ from urllib.parse import quote
 import httpx
 
 from headrace.registry import errors
-from headrace.registry.errors import RegistryError, RegistryUnavailableError
+from headrace.registry.errors import MEDIA_TYPE, RegistryError, RegistryUnavailableError
 
-MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 DEFAULT_TIMEOUT_S: Final = 10.0
 DEFAULT_RETRY_ROUNDS: Final = 3
 RETRY_PAUSE_S: Final = 0.2
@@ -37,12 +36,10 @@ class RegisteredSchema(NamedTuple):
 
 
 class SchemaRegistryClient:
-    """A client of one registry, or of several (`urls`, tried in this order; the last that answered comes
-    first).
+    """A client of one registry or several: `urls` are tried in order, the last one that responded first.
 
-    `timeout_s` bounds each request; when no registry answers, all are tried `retry_rounds` times with
-    growing pauses before `RegistryUnavailableError`. A refusal raises `RegistryError` with Confluent's
-    `error_code`.
+    `timeout_s` bounds each request. If no registry responds, all are tried `retry_rounds` times with growing
+    pauses, then `RegistryUnavailableError` is raised. A refusal raises `RegistryError`.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class SchemaRegistryClient:
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
-            # Reading the authorities costs as much as fifty requests.
+            # Loading the CA certificates takes as long as fifty requests.
             verify=any(not url.startswith("http:") for url in self.urls),
             headers={"Accept": f"{MEDIA_TYPE}, application/json", "Content-Type": MEDIA_TYPE},
         )
@@ -81,118 +78,121 @@ class SchemaRegistryClient:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # schemas
+    # --- schemas ---
 
     def register(self, subject: str, schema: str | dict[str, Any], *, normalize: bool = False) -> int:
-        """Registers a schema under a subject, if it is not there yet; answers its id. Raises `RegistryError`
-        409 if it may not follow the earlier versions, 42201 if it is no schema."""
+        """Registers a schema under a subject unless it is registered already; returns its id.
+
+        Raises `RegistryError` 409 if it is incompatible with earlier versions, 42201 if it is invalid.
+        """
         text = _text(schema)
         known = self._ids.get((subject, text))
         if known is not None:
             return known
         query = "?normalize=true" if normalize else ""
-        answer = self._request("POST", f"/subjects/{_q(subject)}/versions{query}", {"schema": text})
-        schema_id = int(answer["id"])
+        content = self._request("POST", f"/subjects/{_quoted(subject)}/versions{query}", {"schema": text})
+        schema_id = int(content["id"])
         with self._lock:
             self._make_room(self._ids)
             self._ids[subject, text] = schema_id
         return schema_id
 
     def get_by_id(self, schema_id: int) -> str:
-        """The schema's text. Raises `RegistryError` 40403 if none of the registries knows the id."""
+        """Returns the schema's text. Raises `RegistryError` 40403 if none of the registries knows the id."""
         known = self._schemas.get(schema_id)
         if known is not None:
             return known
-        text = str(self._request("GET", f"/schemas/ids/{schema_id}", ask_all=True)["schema"])
+        text = str(self._request("GET", f"/schemas/ids/{schema_id}", try_all=True)["schema"])
         with self._lock:
             self._make_room(self._schemas)
             self._schemas[schema_id] = text
         return text
 
     def lookup(self, subject: str, schema: str | dict[str, Any]) -> RegisteredSchema:
-        """The version of the subject that is this schema; `RegistryError` 40401, 40403 if there is none.
-        Registers nothing."""
-        return _registered(self._request("POST", f"/subjects/{_q(subject)}", {"schema": _text(schema)}))
+        """Returns the version of the subject that has this schema. Raises `RegistryError` 40401 or 40403."""
+        return _registered(self._request("POST", f"/subjects/{_quoted(subject)}", {"schema": _text(schema)}))
 
     def latest(self, subject: str) -> RegisteredSchema:
         return self.version(subject, "latest")
 
     def version(self, subject: str, version: int | str) -> RegisteredSchema:
-        return _registered(self._request("GET", f"/subjects/{_q(subject)}/versions/{version}"))
+        return _registered(self._request("GET", f"/subjects/{_quoted(subject)}/versions/{version}"))
 
     def subjects(self) -> list[str]:
         return list(self._request("GET", "/subjects"))
 
     def versions(self, subject: str) -> list[int]:
-        return list(self._request("GET", f"/subjects/{_q(subject)}/versions"))
+        return list(self._request("GET", f"/subjects/{_quoted(subject)}/versions"))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
-        """Answers the deleted version numbers. `permanent` needs a deletion without it first."""
-        flag = "?permanent=true" if permanent else ""
-        versions = list(self._request("DELETE", f"/subjects/{_q(subject)}{flag}"))
-        with self._lock:
-            self._ids = {key: value for key, value in self._ids.items() if key[0] != subject}
-        return versions
+        """Returns the deleted version numbers. `permanent` is possible only after a deletion without it."""
+        return list(self._delete(subject, "", permanent))
 
     def delete_version(self, subject: str, version: int | str, *, permanent: bool = False) -> int:
+        return int(self._delete(subject, f"/versions/{version}", permanent))
+
+    def _delete(self, subject: str, path: str, permanent: bool) -> Any:
         flag = "?permanent=true" if permanent else ""
-        gone = int(self._request("DELETE", f"/subjects/{_q(subject)}/versions/{version}{flag}"))
+        deleted = self._request("DELETE", f"/subjects/{_quoted(subject)}{path}{flag}")
         with self._lock:
             self._ids = {key: value for key, value in self._ids.items() if key[0] != subject}
-        return gone
+        return deleted
 
-    # compatibility and configuration
+    # --- compatibility and configuration ---
 
     def check_compatibility(
         self, subject: str, schema: str | dict[str, Any], *, version: int | str = "latest"
     ) -> list[str]:
-        """Why the schema may not follow that version at the subject's level; empty if it may. A subject
-        without versions takes anything."""
-        path = f"/compatibility/subjects/{_q(subject)}/versions/{version}?verbose=true"
+        """Returns the schema's incompatibilities with that version at the subject's level.
+
+        Every schema is compatible with a subject without versions.
+        """
+        path = f"/compatibility/subjects/{_quoted(subject)}/versions/{version}?verbose=true"
         try:
-            answer = self._request("POST", path, {"schema": _text(schema)})
+            content = self._request("POST", path, {"schema": _text(schema)})
         except RegistryError as error:
             if error.error_code == errors.SUBJECT_NOT_FOUND:
                 return []
             raise
-        if answer["is_compatible"]:
+        if content["is_compatible"]:
             return []
-        return [str(message) for message in answer.get("messages") or ["incompatible"]]
+        return [str(message) for message in content.get("messages") or ["incompatible"]]
 
     def config(self, subject: str | None = None) -> str:
-        """The compatibility level in force, of a subject or globally."""
-        path = "/config" if subject is None else f"/config/{_q(subject)}?defaultToGlobal=true"
+        """Returns the compatibility level in force for a subject, or the global one."""
+        path = "/config" if subject is None else f"/config/{_quoted(subject)}?defaultToGlobal=true"
         return str(self._request("GET", path)["compatibilityLevel"])
 
     def own_config(self, subject: str) -> str | None:
-        """The level set for this very subject; None where the global one is in force."""
+        """Returns the level set for the subject itself; None if the global one is in force."""
         try:
-            return str(self._request("GET", f"/config/{_q(subject)}")["compatibilityLevel"])
+            return str(self._request("GET", f"/config/{_quoted(subject)}")["compatibilityLevel"])
         except RegistryError as error:
             if error.error_code == errors.SUBJECT_LEVEL_NOT_CONFIGURED:
                 return None
             raise
 
     def delete_config(self, subject: str) -> None:
-        """Lets the global level be in force for the subject again."""
-        self._request("DELETE", f"/config/{_q(subject)}")
+        """Removes the subject's own level, so that the global one is in force again."""
+        self._request("DELETE", f"/config/{_quoted(subject)}")
 
     def set_config(self, level: str, subject: str | None = None) -> None:
-        path = "/config" if subject is None else f"/config/{_q(subject)}"
+        path = "/config" if subject is None else f"/config/{_quoted(subject)}"
         self._request("PUT", path, {"compatibility": level})
 
-    # inside
+    # --- requests ---
 
     def _request(
-        self, method: str, path: str, body: dict[str, Any] | None = None, *, ask_all: bool = False
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, try_all: bool = False
     ) -> Any:
+        """Returns the first successful response's content. `try_all`: tries the others after a refusal."""
         pause_s = RETRY_PAUSE_S
         for last_round in [False] * (self._retry_rounds - 1) + [True]:
             failures: list[str] = []
-            unknown: RegistryError | None = None
+            refusal: RegistryError | None = None
             for url in list(self.urls):
                 try:
-                    answer = _answer(self._http.request(method, url + path, json=body))
+                    content = _content(self._http.request(method, url + path, json=body))
                 except httpx.TransportError as error:
                     failures.append(f"{url}: {error or type(error).__name__}")
                     continue
@@ -200,15 +200,15 @@ class SchemaRegistryClient:
                     if error.retriable:
                         failures.append(f"{url}: {error}")
                         continue
-                    if not ask_all:
+                    if not try_all:
                         raise
-                    unknown = error
+                    refusal = error
                     continue
                 if self.urls[0] != url:
                     self._prefer(url)
-                return answer
-            if unknown is not None and (last_round or not failures):
-                raise unknown
+                return content
+            if refusal is not None and (last_round or not failures):
+                raise refusal
             if last_round:
                 raise RegistryUnavailableError(
                     f"no schema registry answered {method} {path} ({'; '.join(failures)}); "
@@ -228,7 +228,7 @@ class SchemaRegistryClient:
             del cache[next(iter(cache))]
 
 
-def _answer(response: httpx.Response) -> Any:
+def _content(response: httpx.Response) -> Any:
     try:
         content = response.json()
     except ValueError:
@@ -238,17 +238,19 @@ def _answer(response: httpx.Response) -> Any:
     if isinstance(content, dict) and isinstance(content.get("error_code"), int):
         raise RegistryError(content["error_code"], str(content.get("message", "")))
     raise RegistryError(
-        response.status_code, f"unexpected answer from {response.url}: {response.text[:200]!r}"
+        response.status_code, f"unexpected response from {response.url}: {response.text[:200]!r}"
     )
 
 
-def _registered(answer: dict[str, Any]) -> RegisteredSchema:
-    return RegisteredSchema(answer["subject"], int(answer["version"]), int(answer["id"]), answer["schema"])
+def _registered(content: dict[str, Any]) -> RegisteredSchema:
+    return RegisteredSchema(
+        content["subject"], int(content["version"]), int(content["id"]), content["schema"]
+    )
 
 
 def _text(schema: str | dict[str, Any]) -> str:
     return schema if isinstance(schema, str) else json.dumps(schema)
 
 
-def _q(subject: str) -> str:
+def _quoted(subject: str) -> str:
     return quote(subject, safe="")

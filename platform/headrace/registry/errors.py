@@ -1,9 +1,8 @@
-"""The registry's answers when it says no: HTTP status, Confluent's error code, a sentence.
-
-Shared by server and client.
-"""
+"""What the registry's server and client share: the media type, Confluent's error codes, the exceptions."""
 
 from typing import Final
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
@@ -25,9 +24,10 @@ STORE_FAILED: Final = 50001
 
 
 class RegistryError(Exception):
-    """The registry refused. `error_code` is Confluent's (docs.confluent.io, "Schema Registry API
-    Reference"), `status` the HTTP
-    status; `retriable` says whether the same request may succeed later."""
+    """The registry refused a request. `retriable`: whether the same request may succeed later.
+
+    `error_code` is Confluent's (docs.confluent.io, "Schema Registry API Reference"), `status` that of HTTP.
+    """
 
     def __init__(self, error_code: int, message: str) -> None:
         super().__init__(message)
@@ -47,9 +47,6 @@ class RegistryError(Exception):
 
 
 class RegistryUnavailableError(Exception):
-    """The environment's fault: none of the registries answered.
-
-    The request may or may not have taken effect; try again later.
-    """
+    """The environment's fault: no registry responded. The request may have taken effect; retry later."""
 
     retriable = True

@@ -1,5 +1,6 @@
-"""Does a record fit a schema, and if not, where? Pure. What fastavro's writer leaves open: ranges, and
-messages that name the field.
+"""Which fields of a record do not fit its schema. Pure.
+
+Adds to fastavro's writer what it lacks: a check of ranges, and messages that name the field.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,11 +17,11 @@ Guard = Callable[[Any], None]
 
 
 class SerializationError(ValueError):
-    """The caller's fault: the record does not fit the schema. The message names the field and its value."""
+    """The caller's fault: a record does not fit its schema. The message names the field and its value."""
 
 
 def explain(schema: Any, record: Any) -> str | None:
-    """Which fields of `record` do not fit the parsed `schema`, in words; None if each one fits by itself."""
+    """Returns which fields of `record` do not fit the parsed `schema`, for a person; None if all fit."""
     try:
         fastavro.validation.validate(record, schema, raise_errors=True)
     except fastavro.validation.ValidationError as error:
@@ -29,20 +30,19 @@ def explain(schema: Any, record: Any) -> str | None:
         for problem in error.errors:
             wanted.setdefault(problem.field, []).append(_type_name(problem.schema))
             values[problem.field] = problem.datum
-        return "; ".join(_told(field, values[field], types) for field, types in wanted.items())
+        return "; ".join(_problem(field, values[field], types) for field, types in wanted.items())
     except Exception as error:
-        # Nonsense in a record makes fastavro raise whatever the nonsense leads to.
+        # fastavro does not check the types of what it is given: an invalid value can raise anything.
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def int_guard(schema: Any) -> Guard | None:
-    """A check that every Avro `int` of a record, already written once, is within 32 bits; None if the schema
-    has no int.
+    """Returns a check that every Avro `int` of a record is within 32 bits; None if the schema has no int.
 
-    fastavro writes any Python integer as an int (in a union it looks at the range when it takes a branch);
-    other readers (Java's, Spark's) then reject the record, or worse, do not. Raises `SerializationError`
-    through the returned function.
+    fastavro writes any Python integer as an int, except in a union, where the range decides the branch. Other
+    readers (Java's, Spark's) then reject the record, or read a wrong value. The check expects a record that
+    fastavro has written, and raises `SerializationError`.
     """
     named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
     return _guard(schema, "", named, {})
@@ -60,26 +60,26 @@ def _guard(
         return _record_guard(schema, named, open_records)
     if kind in ("array", "map"):
         inner = _guard(schema["items" if kind == "array" else "values"], path, named, open_records)
-        return None if inner is None else _each_guard(inner)
+        return None if inner is None else _items_guard(inner)
     return None
 
 
 def _range_guard(path: str) -> Guard:
     def guard(value: Any) -> None:
         if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
-            raise SerializationError(_told(path, value, ["int of 32 bits"]))
+            raise SerializationError(_problem(path, value, ["int of 32 bits"]))
 
     return guard
 
 
-def _each_guard(inner: Guard) -> Guard:
+def _items_guard(inner: Guard) -> Guard:
     def guard(value: Any) -> None:
         if isinstance(value, Mapping):
             value = value.values()
         elif not isinstance(value, list | tuple):
             return
-        for each in value:
-            inner(each)
+        for item in value:
+            inner(item)
 
     return guard
 
@@ -88,9 +88,9 @@ def _record_guard(
     schema: Mapping[str, Any], named: Mapping[str, Any], open_records: dict[str, list[Guard]]
 ) -> Guard | None:
     name = schema["name"]
-    if name in open_records:  # a type within itself: look its guard up when it is there
-        waiting = open_records[name]
-        return lambda value: waiting[0](value) if waiting else None
+    if name in open_records:  # a recursive type: its guard is added to this list below
+        own_guard = open_records[name]
+        return lambda value: own_guard[0](value) if own_guard else None
     open_records[name] = []
     guards: list[tuple[str, Guard]] = []
     for field in schema["fields"]:
@@ -110,7 +110,7 @@ def _record_guard(
     return guard_fields
 
 
-def _told(field: str, value: Any, types: list[str]) -> str:
+def _problem(field: str, value: Any, types: list[str]) -> str:
     what = f"field {field}" if field else "the record"
     expected = " or ".join(types)
     if value is None:

@@ -12,17 +12,13 @@ class FramingError(ValueError):
     """The bytes are not a framed value: their producer did not use a schema registry's serializer."""
 
 
-def join(schema_id: int, payload: bytes) -> bytes:
-    return _PREFIX.pack(MAGIC, schema_id) + payload
-
-
 def prefix(schema_id: int) -> bytes:
-    """The five bytes before the payload."""
+    """Returns the five bytes before the payload."""
     return _PREFIX.pack(MAGIC, schema_id)
 
 
 def split(value: bytes) -> tuple[int, bytes]:
-    """(schema id, payload). Raises `FramingError`."""
+    """Returns (schema id, payload). Raises `FramingError`."""
     if len(value) < PREFIX_SIZE_BYTES:
         raise FramingError(f"a framed value has at least {PREFIX_SIZE_BYTES} bytes, this one {len(value)}")
     magic, schema_id = _PREFIX.unpack_from(value)

@@ -1,6 +1,4 @@
-"""May this schema follow those? The compatibility levels over the Apache `avro` package's checker, told in
-words. Pure.
-"""
+"""The compatibility levels, by the checker of the Apache `avro` package, with problems in words. Pure."""
 
 import enum
 from collections import Counter
@@ -18,9 +16,10 @@ from headrace.registry.schemas import parse_for_rules
 
 
 class Level(enum.StrEnum):
-    """BACKWARD: the new schema reads what the old one wrote. FORWARD: the old reads what the new writes.
-    FULL: both.
-    TRANSITIVE: with all earlier versions, not only the last."""
+    """BACKWARD: the new schema reads what the old one wrote. FORWARD: the old one reads what the new writes.
+
+    FULL: both. TRANSITIVE: with all earlier versions, not only the last.
+    """
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -43,7 +42,7 @@ _FORWARD: Final = {Level.FORWARD, Level.FORWARD_TRANSITIVE, Level.FULL, Level.FU
 _MEANING: Final = {
     SchemaIncompatibilityType.name_mismatch: (
         "NAME_MISMATCH",
-        "the type's name is another one, and no alias of the reader's says so",
+        "the type's name differs, and the reader has no alias for it",
     ),
     SchemaIncompatibilityType.fixed_size_mismatch: (
         "FIXED_SIZE_MISMATCH",
@@ -66,9 +65,7 @@ _MEANING: Final = {
 
 
 def incompatibilities(level: Level, new: str, earlier: Sequence[tuple[int, str]]) -> list[str]:
-    """Why schema text `new` may not follow `earlier` ((version, text), oldest first) at this level; empty
-    if it may.
-    """
+    """Returns the incompatibilities of schema text `new` with `earlier`: (version, text), oldest first."""
     if level is Level.NONE or not earlier:
         return []
     found: list[str] = []
@@ -81,21 +78,20 @@ def incompatibilities(level: Level, new: str, earlier: Sequence[tuple[int, str]]
     return [*found, f"compatibility: {level.value}"] if found else []
 
 
-def _problems(who: str, *, reader: str, writer: str) -> list[str]:
+def _problems(pair: str, *, reader: str, writer: str) -> list[str]:
     checker = ReaderWriterCompatibilityChecker()
     result = checker.get_compatibility(parse_for_rules(reader), parse_for_rules(writer))
     if result.compatibility is not SchemaCompatibilityType.incompatible:
         return []
-    return [f"{who}: {_told(result)}"]
+    return [f"{pair}: {_described(result)}"]
 
 
-def _told(result: SchemaCompatibilityResult) -> str:
-    # The library does not keep which message belongs to which place: with several problems they are listed
-    # side by side.
+def _described(result: SchemaCompatibilityResult) -> str:
+    # The library does not keep which message belongs to which place, so both are listed in full.
     kinds = Counter(_MEANING[kind] for kind in result.incompatibilities)
-    causes = "; ".join(
+    problems = "; ".join(
         f"{name}{f' ({count} times)' if count > 1 else ''}: {meaning}"
         for (name, meaning), count in sorted(kinds.items())
     )
     places = sorted(result.locations - {"/"}) or ["/"]
-    return f"{causes}: {', '.join(sorted(result.messages))} at {', '.join(places)}"
+    return f"{problems}: {', '.join(sorted(result.messages))} at {', '.join(places)}"

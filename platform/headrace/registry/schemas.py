@@ -1,11 +1,9 @@
-"""What a schema is to the registry: its text, its normal form, and the id that follows from it. Pure.
+"""A schema's text, its normal form, and the id computed from it. Pure.
 
-The id is made from the schema's content, so every registry of every datacenter gives the same schema the
-same id without
-asking anybody: a value that was framed in one datacenter and mirrored verbatim can be read in another. Two
-texts are the same
-schema if they differ only in white space, in the order of attributes, or in how names and primitive types
-are spelled out.
+The id follows from the content, so the registries of all datacenters assign the same id without coordination:
+a value that was framed in one datacenter and mirrored verbatim can be read in another. Two texts are the same
+schema if they differ only in white space, in the order of attributes, or in the notation of names and
+primitive types.
 """
 
 import hashlib
@@ -20,7 +18,7 @@ import avro.schema
 import fastavro.schema
 
 SCHEMA_MAX_BYTES: Final = 900_000
-"""ZooKeeper takes nodes of less than 1 MiB."""
+"""Below ZooKeeper's limit of 1 MiB a node."""
 SCHEMA_ID_MAX: Final = 2**31 - 1
 
 _FASTAVRO_MARKS: Final = ("__fastavro_parsed", "__named_schemas")
@@ -39,15 +37,12 @@ _ATTRIBUTE_ORDER: Final = (
 
 
 class InvalidSchemaError(ValueError):
-    """The text is no Avro schema; the message says why."""
+    """The text is not an Avro schema. The message names the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSchema:
-    """`text`: as given, without white space.
-
-    `normal_text`: names in full, attributes in a fixed order. `schema_id`: 1 … 2³¹-1.
-    """
+    """`text`: as given, without white space. `normal_text`: full names, attributes in a fixed order."""
 
     text: str
     normal_text: str
@@ -59,10 +54,7 @@ class ParsedSchema:
 
 @lru_cache(maxsize=512)
 def parse(text: str) -> ParsedSchema:
-    """Checks that `text` is an Avro schema, by the rules of both Avro libraries.
-
-    Raises `InvalidSchemaError`.
-    """
+    """Parses `text` by the rules of both Avro libraries. Raises `InvalidSchemaError`."""
     if len(text.encode()) > SCHEMA_MAX_BYTES:
         raise InvalidSchemaError(f"the schema is longer than {SCHEMA_MAX_BYTES} bytes")
     try:
@@ -76,7 +68,7 @@ def parse(text: str) -> ParsedSchema:
     except KeyError as error:
         raise InvalidSchemaError(f"a part of the schema lacks its attribute {error}") from None
     except Exception as error:
-        # What fastavro raises for nonsense (TypeError, AttributeError, its own) depends on the nonsense.
+        # fastavro raises TypeError, AttributeError or its own errors, depending on the invalid part.
         raise InvalidSchemaError(f"{type(error).__name__} {error}") from None
     normal = _normal(parsed)
     identity = json.dumps(normal, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -88,32 +80,32 @@ def parse(text: str) -> ParsedSchema:
 
 
 def id_of(identity: str) -> int:
-    """The schema id of a normal form: 31 bits of its SHA-256, never 0."""
+    """Returns the schema id of a normal form: 31 bits of its SHA-256, never 0."""
     number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big") & SCHEMA_ID_MAX
     return number or SCHEMA_ID_MAX
 
 
 @lru_cache(maxsize=512)
 def parse_for_rules(text: str) -> Any:
-    """The schema as the compatibility rules want it. Raises the Avro library's exceptions."""
+    """Returns the schema as the `avro` package's type. Raises that package's exceptions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=avro.errors.AvroWarning)
         return avro.schema.parse(text)
 
 
 def record_name(text: str) -> str:
-    """The full name of a schema's top type (a primitive's is the primitive)."""
+    """Returns the full name of a schema's top-level type, or of the primitive type."""
     normal = json.loads(parse(text).normal_text)
     if isinstance(normal, str):
         return normal
     if isinstance(normal, dict):
         return str(normal.get("name", normal["type"]))
-    raise InvalidSchemaError("a union has no name of its own: use the topic's name as subject")
+    raise InvalidSchemaError("a union has no name: use a subject named after the topic")
 
 
 def _normal(part: Any) -> Any:
     if isinstance(part, list):
-        return [_normal(each) for each in part]
+        return [_normal(item) for item in part]
     if not isinstance(part, dict):
         return part
     kept = {key: _attribute(key, value) for key, value in part.items() if key not in _FASTAVRO_MARKS}
@@ -124,5 +116,5 @@ def _normal(part: Any) -> Any:
 
 
 def _attribute(key: str, value: Any) -> Any:
-    """Only what holds schemas is brought into order; a default or a property is data, and stays as it is."""
+    """Normalizes attributes that hold schemas; defaults and custom properties stay as they are."""
     return _normal(value) if key in {"type", "fields", "items", "values"} else value

@@ -1,5 +1,4 @@
-"""Records to framed Avro and back, by fastavro. Schemas come from and go to the registry, once each. May be
-shared by threads."""
+"""Records to framed Avro and back, by fastavro. Each schema is requested only once. Thread-safe."""
 
 import io
 import json
@@ -34,18 +33,17 @@ class DeserializationError(ValueError):
 
 
 def topic_name(topic: str, schema: str) -> str:
-    """One schema a topic: "<topic>-value", Confluent's default."""
+    """Returns "<topic>-value", Confluent's default: one schema per topic."""
     return f"{topic}-value"
 
 
 def record_name_subject(topic: str, schema: str) -> str:
-    """The record's full name: for topics that carry several types of records."""
+    """Returns the record's full name: for topics with several types of records."""
     return record_name(schema)
 
 
 class AvroSerializer:
-    """Serializes the records of one schema. Registers it when first needed, under the subject that
-    `strategy` names.
+    """Serializes records of one schema; registers it on first use under the subject that `strategy` returns.
 
     With `register=False` the schema must be registered already (`RegistryError` 40403 otherwise).
     """
@@ -68,16 +66,16 @@ class AvroSerializer:
         self._lock = threading.Lock()
 
     def schema_id(self, topic: str) -> int:
-        """The id under which this topic's values go; asks the registry the first time."""
+        """Returns the schema id for values of this topic; requests it from the registry the first time."""
         return split(self._prefix(topic))[0]
 
     def serialize(self, topic: str, record: Any) -> bytes:
-        """The framed value. Raises `SerializationError`, or what the registry's client raises."""
+        """Returns the framed value. Raises `SerializationError`, or the errors of the registry's client."""
         payload = self.encode(record)
         return self._prefix(topic) + payload
 
     def encode(self, record: Any) -> bytes:
-        """The bare Avro binary of a record. Raises `SerializationError`."""
+        """Returns a record's Avro binary without a frame. Raises `SerializationError`."""
         buffer = io.BytesIO()
         try:
             fastavro.schemaless_writer(buffer, self._parsed, record, strict_allow_default=True)
@@ -86,8 +84,7 @@ class AvroSerializer:
         except SerializationError:
             raise
         except Exception as error:
-            # fastavro raises whatever Python's arithmetic and indexing raised; only a second look says which
-            # field it was.
+            # fastavro's own error does not name the field: `explain` checks the record again.
             raise SerializationError(explain(self._parsed, record) or f"{error}") from None
         return buffer.getvalue()
 
@@ -106,8 +103,7 @@ class AvroSerializer:
 
 
 class AvroDeserializer:
-    """Reads framed values, each by the schema it was written with; with `reader_schema`, resolved into that
-    one."""
+    """Reads framed values by their writers' schemas; resolves them into `reader_schema` if given."""
 
     def __init__(
         self, client: SchemaRegistryClient, *, reader_schema: str | Mapping[str, Any] | None = None
@@ -119,21 +115,21 @@ class AvroDeserializer:
         self._writers: dict[int, Any] = {}
 
     def deserialize(self, value: bytes) -> Any:
-        """The record. Raises `FramingError`, `DeserializationError`, or what the registry's client raises."""
+        """Returns the record. Raises `FramingError`, `DeserializationError`, or the client's errors."""
         return self.read(value)[1]
 
     def read(self, value: bytes) -> tuple[str, Any]:
-        """(the written record's full name, the record): for topics that carry several types."""
+        """Returns (the written record's full name, the record): for topics with several types of records."""
         schema_id, payload = split(value)
         writer = self._writer(schema_id)
         buffer = io.BytesIO(payload)
         try:
             record = fastavro.schemaless_reader(buffer, writer, self._reader)
         except Exception as error:
-            # fastavro raises whatever reading garbage leads to.
-            reason = f"{type(error).__name__}: {error}"
+            # Reading an invalid payload can raise anything in fastavro.
+            problem = f"{type(error).__name__}: {error}"
             raise DeserializationError(
-                f"the value does not fit its schema (id {schema_id}): {reason}"
+                f"the value does not fit its schema (id {schema_id}): {problem}"
             ) from None
         left = len(payload) - buffer.tell()
         if left:

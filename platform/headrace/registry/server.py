@@ -1,13 +1,13 @@
-"""Confluent's REST interface over HTTP: paths, media types, error bodies. What the requests mean is
-`registry.service`.
+"""Confluent's REST interface over HTTP: paths, parameters, media types, error bodies.
 
-Handlers are plain functions, so the web framework runs them in its threads; they may wait for ZooKeeper.
+`registry.service` implements the requests. Handlers are plain functions, so the web framework runs them in
+its threads: they may wait for ZooKeeper.
 """
 
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 
 from fastapi import Depends, FastAPI, Path, Query, Request
@@ -18,30 +18,30 @@ from starlette.exceptions import HTTPException
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.registry import errors
-from headrace.registry.errors import RegistryError
+from headrace.registry.errors import MEDIA_TYPE, RegistryError
 from headrace.registry.schemas import SCHEMA_MAX_BYTES
-from headrace.registry.service import AVRO, Registry
+from headrace.registry.service import AVRO, SchemaRegistry
 from headrace.registry.store import SchemaStore
 
 logger = logging.getLogger(__name__)
 
-MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 BODY_MAX_BYTES: Final = 2 * SCHEMA_MAX_BYTES
-"""JSON in JSON: escaping may double it."""
-PAGE_DEFAULT: Final = -1
+"""A schema is a JSON string inside JSON: escaping may double its size."""
+
+_T = TypeVar("_T")
 
 
 class RegistryResponse(JSONResponse):
     media_type = MEDIA_TYPE
 
 
-def no(error_code: int, message: str) -> RegistryResponse:
-    status = error_code // 100 if error_code > 999 else error_code
+def error_response(error_code: int, message: str) -> RegistryResponse:
+    status = RegistryError(error_code, message).status
     return RegistryResponse({"error_code": error_code, "message": message}, status_code=status)
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """The JSON object of a request, whatever its Content-Type says (`curl -d` says a form)."""
+    """Reads a request's JSON object, whatever its Content-Type is (`curl -d` sends that of a form)."""
     received = bytearray()
     async for chunk in request.stream():
         received += chunk
@@ -56,23 +56,48 @@ async def read_body(request: Request) -> dict[str, Any]:
     return body
 
 
+# --- parameters ---
+
+
 def _subject(subject: Annotated[str, Path()]) -> str:
     return unquote(subject)
 
 
+def _subject_prefix(prefix: Annotated[str, Query(alias="subjectPrefix")] = "") -> str:
+    # Confluent's clients send the prefix ":*:" for "in any context"; there is only one context here.
+    return prefix.removeprefix(":*:")
+
+
+def _deleted_only(
+    deleted_only: Annotated[bool, Query(alias="deletedOnly")] = False,
+    deleted_only_python: Annotated[bool, Query(alias="deleted_only")] = False,
+) -> bool:
+    return deleted_only or deleted_only_python
+
+
+class Page:
+    """The part of a list to return; all of it by default."""
+
+    def __init__(self, offset: Annotated[int, Query(ge=0)] = 0, limit: int = -1) -> None:
+        self._slice = slice(offset, None if limit < 0 else offset + limit)
+
+    def of(self, items: list[_T]) -> list[_T]:
+        return items[self._slice]
+
+
 Subject = Annotated[str, Depends(_subject)]
+SubjectPrefix = Annotated[str, Depends(_subject_prefix)]
+DeletedOnly = Annotated[bool, Depends(_deleted_only)]
+Paging = Annotated[Page, Depends()]
 Body = Annotated[dict[str, Any], Depends(read_body)]
 Flag = Annotated[bool, Query()]
 
 
-def page(items: list[Any], offset: int, limit: int) -> list[Any]:
-    return items[offset:] if limit < 0 else items[offset : offset + limit]
+# --- the application ---
 
 
 class RawPath:
-    """Routes by the path as it was sent: a subject may hold an escaped '/', which must not cut the path in
-    two.
-    """
+    """Routes by the path as it was sent: an escaped '/' in a subject must not split the path."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
@@ -84,7 +109,7 @@ class RawPath:
 
 
 def create_app(session: ZooKeeperSession) -> FastAPI:
-    """The web application over a started session."""
+    """Returns the web application over a started session."""
     store = SchemaStore(session)
     store.prepare()
     session.on_restored(store.prepare)
@@ -96,69 +121,64 @@ def create_app(session: ZooKeeperSession) -> FastAPI:
     )
     app.add_middleware(RawPath)
     _add_error_handlers(app)
-    _add_root(app, session)
-    registry = Registry(store)
-    _add_subjects(app, registry)
-    _add_schemas(app, registry)
-    _add_compatibility(app, registry)
-    _add_config(app, registry)
-    _add_mode(app, registry)
+    _add_root_routes(app, session)
+    registry = SchemaRegistry(store)
+    _add_subject_routes(app, registry)
+    _add_schema_routes(app, registry)
+    _add_compatibility_routes(app, registry)
+    _add_config_routes(app, registry)
+    _add_mode_routes(app, registry)
     return app
 
 
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RegistryError)
-    async def refused(_: Request, error: RegistryError) -> Response:
-        return no(error.error_code, error.message)
+    async def on_registry_error(_: Request, error: RegistryError) -> Response:
+        return error_response(error.error_code, error.message)
 
     @app.exception_handler(CoordinationError)
-    async def store_failed(_: Request, error: CoordinationError) -> Response:
+    async def on_store_failed(_: Request, error: CoordinationError) -> Response:
         logger.warning("a request failed: %s", error)
-        return no(errors.STORE_FAILED, f"Error in the backend data store: {error}")
+        return error_response(errors.STORE_FAILED, f"Error in the backend data store: {error}")
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> Response:
+    async def on_invalid_parameter(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        return no(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return error_response(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
-    async def not_served(_: Request, error: HTTPException) -> Response:
-        return no(error.status_code, f"HTTP {error.status_code} {error.detail}")
+    async def on_path_not_found_or_method_not_allowed(_: Request, error: HTTPException) -> Response:
+        return error_response(error.status_code, f"HTTP {error.status_code} {error.detail}")
 
     @app.exception_handler(Exception)
-    async def failed(_: Request, error: Exception) -> Response:
-        return no(500, f"Internal error: {type(error).__name__}; the registry's log has more")
+    async def on_internal_error(_: Request, error: Exception) -> Response:
+        return error_response(500, f"Internal error: {type(error).__name__}; see the registry's log")
 
 
-def _add_root(app: FastAPI, session: ZooKeeperSession) -> None:
+# --- routes ---
+
+
+def _add_root_routes(app: FastAPI, session: ZooKeeperSession) -> None:
     @app.get("/")
-    def health() -> Response:
+    def get_health() -> Response:
         connected = session.state is SessionState.CONNECTED
-        answer = {"service": "headrace-registry", "zookeeper": session.state.value}
-        return RegistryResponse(answer, status_code=200 if connected else 503)
+        health = {"service": "headrace-registry", "zookeeper": session.state.value}
+        return RegistryResponse(health, status_code=200 if connected else 503)
 
     @app.get("/contexts")
-    def contexts() -> list[str]:
+    def list_contexts() -> list[str]:
         return ["."]
 
 
-def _add_subjects(app: FastAPI, registry: Registry) -> None:
+def _add_subject_routes(app: FastAPI, registry: SchemaRegistry) -> None:
     @app.get("/subjects")
     def list_subjects(
-        subject_prefix: Annotated[str, Query(alias="subjectPrefix")] = "",
-        deleted: Flag = False,
-        deleted_only: Annotated[bool, Query(alias="deletedOnly")] = False,
-        deleted_only_python: Annotated[bool, Query(alias="deleted_only")] = False,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: int = PAGE_DEFAULT,
+        prefix: SubjectPrefix, only: DeletedOnly, page: Paging, deleted: Flag = False
     ) -> list[str]:
-        only = deleted_only or deleted_only_python
-        # Confluent's clients send the prefix ":*:" to say "in any context"; there is one context here.
-        prefix = subject_prefix.removeprefix(":*:")
-        return page(registry.subjects(prefix=prefix, deleted=deleted, deleted_only=only), offset, limit)
+        return page.of(registry.subjects(prefix=prefix, deleted=deleted, deleted_only=only))
 
     @app.post("/subjects/{subject}")
-    def lookup(
+    def look_up_schema(
         subject: Subject, body: Body, deleted: Flag = False, normalize: Flag = False
     ) -> dict[str, Any]:
         return registry.lookup(subject, body, deleted=deleted)
@@ -168,19 +188,11 @@ def _add_subjects(app: FastAPI, registry: Registry) -> None:
         return registry.delete_subject(subject, permanent=permanent)
 
     @app.get("/subjects/{subject}/versions")
-    def list_versions(
-        subject: Subject,
-        deleted: Flag = False,
-        deleted_only: Annotated[bool, Query(alias="deletedOnly")] = False,
-        deleted_only_python: Annotated[bool, Query(alias="deleted_only")] = False,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: int = PAGE_DEFAULT,
-    ) -> list[int]:
-        only = deleted_only or deleted_only_python
-        return page(registry.versions(subject, deleted=deleted, deleted_only=only), offset, limit)
+    def list_versions(subject: Subject, only: DeletedOnly, page: Paging, deleted: Flag = False) -> list[int]:
+        return page.of(registry.versions(subject, deleted=deleted, deleted_only=only))
 
     @app.post("/subjects/{subject}/versions")
-    def register(subject: Subject, body: Body, normalize: Flag = False) -> dict[str, Any]:
+    def register_schema(subject: Subject, body: Body, normalize: Flag = False) -> dict[str, Any]:
         return registry.register(subject, body, normalize=normalize)
 
     @app.get("/subjects/{subject}/versions/{version}")
@@ -188,94 +200,83 @@ def _add_subjects(app: FastAPI, registry: Registry) -> None:
         return registry.version(subject, version, deleted=deleted)
 
     @app.get("/subjects/{subject}/versions/{version}/schema")
-    def get_version_schema(subject: Subject, version: str, deleted: Flag = False) -> Response:
+    def get_schema_text_of_version(subject: Subject, version: str, deleted: Flag = False) -> Response:
         return Response(registry.version(subject, version, deleted=deleted)["schema"], media_type=MEDIA_TYPE)
 
     @app.get("/subjects/{subject}/versions/{version}/referencedby")
-    def referenced_by(subject: Subject, version: str) -> list[int]:
+    def list_references_to_version(subject: Subject, version: str) -> list[int]:
         registry.version(subject, version)
-        return []  # references are refused at registration
+        return []  # schemas with references are refused
 
     @app.delete("/subjects/{subject}/versions/{version}")
     def delete_version(subject: Subject, version: str, permanent: Flag = False) -> int:
         return registry.delete_version(subject, version, permanent=permanent)
 
 
-def _add_schemas(app: FastAPI, registry: Registry) -> None:
+def _add_schema_routes(app: FastAPI, registry: SchemaRegistry) -> None:
     @app.get("/schemas")
-    def all_schemas(
-        subject_prefix: Annotated[str, Query(alias="subjectPrefix")] = "",
+    def list_schemas(
+        prefix: SubjectPrefix,
+        page: Paging,
         deleted: Flag = False,
         latest_only: Annotated[bool, Query(alias="latestOnly")] = False,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: int = PAGE_DEFAULT,
     ) -> list[dict[str, Any]]:
-        prefix = subject_prefix.removeprefix(":*:")
-        found = registry.all_schemas(prefix=prefix, deleted=deleted, latest_only=latest_only)
-        return page(found, offset, limit)
+        return page.of(registry.all_schemas(prefix=prefix, deleted=deleted, latest_only=latest_only))
 
     @app.get("/schemas/types")
-    def types() -> list[str]:
+    def list_schema_types() -> list[str]:
         return [AVRO]
 
     @app.get("/schemas/ids/{schema_id}")
-    def by_id(schema_id: int) -> dict[str, Any]:
+    def get_schema(schema_id: int) -> dict[str, Any]:
         return {"schemaType": AVRO, "schema": registry.schema(schema_id)}
 
     @app.get("/schemas/ids/{schema_id}/schema")
-    def text_by_id(schema_id: int) -> Response:
+    def get_schema_text(schema_id: int) -> Response:
         return Response(registry.schema(schema_id), media_type=MEDIA_TYPE)
 
     @app.get("/schemas/ids/{schema_id}/subjects")
-    def subjects_by_id(
-        schema_id: int,
-        subject: str | None = None,
-        deleted: Flag = False,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: int = PAGE_DEFAULT,
+    def list_subjects_of_schema(
+        schema_id: int, page: Paging, subject: str | None = None, deleted: Flag = False
     ) -> list[str]:
         uses = registry.uses(schema_id, subject=subject, deleted=deleted)
-        return page(list(dict.fromkeys(use["subject"] for use in uses)), offset, limit)
+        return page.of(list(dict.fromkeys(use["subject"] for use in uses)))
 
     @app.get("/schemas/ids/{schema_id}/versions")
-    def versions_by_id(
-        schema_id: int,
-        subject: str | None = None,
-        deleted: Flag = False,
-        offset: Annotated[int, Query(ge=0)] = 0,
-        limit: int = PAGE_DEFAULT,
+    def list_versions_of_schema(
+        schema_id: int, page: Paging, subject: str | None = None, deleted: Flag = False
     ) -> list[dict[str, Any]]:
-        return page(registry.uses(schema_id, subject=subject, deleted=deleted), offset, limit)
+        return page.of(registry.uses(schema_id, subject=subject, deleted=deleted))
 
 
-def _add_compatibility(app: FastAPI, registry: Registry) -> None:
-    def answer(reasons: list[str], verbose: bool) -> dict[str, Any]:
-        return {"is_compatible": not reasons, **({"messages": reasons} if verbose else {})}
+def _add_compatibility_routes(app: FastAPI, registry: SchemaRegistry) -> None:
+    def result(problems: list[str], verbose: bool) -> dict[str, Any]:
+        return {"is_compatible": not problems, **({"messages": problems} if verbose else {})}
 
     @app.post("/compatibility/subjects/{subject}/versions")
-    def check_all(
+    def check_against_subject(
         subject: Subject, body: Body, verbose: Flag = False, normalize: Flag = False
     ) -> dict[str, Any]:
-        return answer(registry.check(subject, None, body), verbose)
+        return result(registry.check(subject, None, body), verbose)
 
     @app.post("/compatibility/subjects/{subject}/versions/{version}")
-    def check_one(
+    def check_against_version(
         subject: Subject, version: str, body: Body, verbose: Flag = False, normalize: Flag = False
     ) -> dict[str, Any]:
-        return answer(registry.check(subject, version, body), verbose)
+        return result(registry.check(subject, version, body), verbose)
 
 
-def _add_config(app: FastAPI, registry: Registry) -> None:
+def _add_config_routes(app: FastAPI, registry: SchemaRegistry) -> None:
     @app.get("/config")
-    def get_global() -> dict[str, Any]:
+    def get_global_config() -> dict[str, Any]:
         return registry.level(None)
 
     @app.put("/config")
-    def put_global(body: Body) -> dict[str, Any]:
+    def set_global_config(body: Body) -> dict[str, Any]:
         return registry.set_level(None, body)
 
     @app.delete("/config")
-    def delete_global() -> dict[str, Any]:
+    def delete_global_config() -> dict[str, Any]:
         return registry.delete_level(None)
 
     @app.get("/config/{subject}")
@@ -285,7 +286,7 @@ def _add_config(app: FastAPI, registry: Registry) -> None:
         return registry.level(subject, default_to_global=default_to_global)
 
     @app.put("/config/{subject}")
-    def put_config(subject: Subject, body: Body) -> dict[str, Any]:
+    def set_config(subject: Subject, body: Body) -> dict[str, Any]:
         return registry.set_level(subject, body)
 
     @app.delete("/config/{subject}")
@@ -293,13 +294,13 @@ def _add_config(app: FastAPI, registry: Registry) -> None:
         return registry.delete_level(subject)
 
 
-def _add_mode(app: FastAPI, registry: Registry) -> None:
+def _add_mode_routes(app: FastAPI, registry: SchemaRegistry) -> None:
     @app.get("/mode")
     def get_global_mode() -> dict[str, str]:
         return registry.mode(None)
 
     @app.put("/mode")
-    def put_global_mode(body: Body, force: Flag = False) -> dict[str, str]:
+    def set_global_mode(body: Body, force: Flag = False) -> dict[str, str]:
         return registry.set_mode(None, body)
 
     @app.delete("/mode")
@@ -313,7 +314,7 @@ def _add_mode(app: FastAPI, registry: Registry) -> None:
         return registry.mode(subject, default_to_global=default_to_global)
 
     @app.put("/mode/{subject}")
-    def put_mode(subject: Subject, body: Body, force: Flag = False) -> dict[str, str]:
+    def set_mode(subject: Subject, body: Body, force: Flag = False) -> dict[str, str]:
         return registry.set_mode(subject, body)
 
     @app.delete("/mode/{subject}")

@@ -1,8 +1,6 @@
-"""What the registry does, without HTTP: the meaning of each request of Confluent's REST interface, over the
-store.
+"""The requests of Confluent's REST interface, without HTTP, over the store.
 
-Raises `RegistryError` with Confluent's codes. Every method may run in several threads and several processes
-at once.
+Raises `RegistryError` with Confluent's codes. Every method may run in several threads and processes at once.
 """
 
 from collections.abc import Iterable
@@ -23,16 +21,16 @@ VERSION_MAX: Final = 2**31 - 1
 
 
 def read_schema(body: dict[str, Any]) -> ParsedSchema:
-    """The schema in a request's body. Only Avro, and only schemas that stand alone."""
+    """Returns the schema in a request's body: only Avro, and only without references."""
     kind = body.get("schemaType", AVRO)
     if kind != AVRO:
         raise RegistryError(
-            errors.INVALID_SCHEMA, f"Invalid schema type {kind}: this registry keeps AVRO schemas only"
+            errors.INVALID_SCHEMA, f"Invalid schema type {kind}: this registry supports only AVRO"
         )
     if body.get("references"):
         raise RegistryError(
             errors.INVALID_SCHEMA,
-            "Schema references are not supported: write the referenced types out in the schema itself",
+            "Schema references are not supported: include the referenced types in the schema itself",
         )
     for name in ("metadata", "ruleSet"):
         if body.get(name):
@@ -46,11 +44,13 @@ def read_schema(body: dict[str, Any]) -> ParsedSchema:
         raise RegistryError(errors.INVALID_SCHEMA, f"Invalid schema: {error}") from None
 
 
-class Registry:
+class SchemaRegistry:
+    """The schema registry's operations. Settings with the subject `None` are the global ones."""
+
     def __init__(self, store: SchemaStore) -> None:
         self._store = store
 
-    # subjects and versions
+    # --- subjects and versions ---
 
     def subjects(self, *, prefix: str = "", deleted: bool = False, deleted_only: bool = False) -> list[str]:
         def listed(subject: Subject) -> bool:
@@ -66,7 +66,7 @@ class Registry:
             v.version for v in subject.versions if (v.deleted if deleted_only else deleted or not v.deleted)
         ]
         if not found:
-            raise _no_subject(name)
+            raise _subject_not_found(name)
         return found
 
     def version(self, name: str, version: str, *, deleted: bool = False) -> dict[str, Any]:
@@ -76,13 +76,10 @@ class Registry:
         return self._described(name, found)
 
     def register(self, name: str, body: dict[str, Any], *, normalize: bool) -> dict[str, Any]:
-        """Registers a schema as the next version, or finds it among the versions; answers id, version and
-        schema.
-        """
+        """Registers a schema as the next version unless it is one already; returns id, version and schema."""
         _check_subject(name)
         schema = read_schema(body)
-        # Sent back by clients that copy a registry; the id follows from the schema here, so another one
-        # cannot be had.
+        # Clients that copy a registry send the id. Here it follows from the schema and cannot be chosen.
         if body.get("id") not in (None, -1, schema.schema_id):
             raise RegistryError(
                 errors.INVALID_SCHEMA, f"This schema's id is {schema.schema_id}, not {body['id']}"
@@ -96,60 +93,60 @@ class Registry:
             if present:
                 return present[-1]
             _check_writable(name, mode)
-            self._check_follows(level, schema, subject)
+            self._check_compatible(level, schema, subject)
             return None
 
         try:
             added = self._store.add(name, schema.schema_id, text, decide)
         except IdCollisionError as error:
             raise RegistryError(
-                errors.INVALID_SCHEMA, f"{error}; change something about the schema, its doc for example"
+                errors.INVALID_SCHEMA, f"{error}; change the schema, for example its doc"
             ) from None
         return self._described(name, added)
 
     def lookup(self, name: str, body: dict[str, Any], *, deleted: bool = False) -> dict[str, Any]:
-        """Finds the version of the subject that is this schema."""
+        """Returns the version of the subject that has this schema."""
         subject = self._store.subject(name)
         versions = subject.versions if deleted else subject.live
         if not versions:
-            raise _no_subject(name)
+            raise _subject_not_found(name)
         schema = read_schema(body)
-        found = [each for each in versions if each.schema_id == schema.schema_id]
+        found = [version for version in versions if version.schema_id == schema.schema_id]
         if not found:
             raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema not found in subject '{name}'")
         return self._described(name, found[-1])
 
     def delete_subject(self, name: str, *, permanent: bool) -> list[int]:
-        """Marks all versions deleted; with `permanent`, forgets a subject that was marked before.
+        """Marks all versions as deleted; with `permanent`, removes a subject that was marked before.
 
-        Answers the version numbers.
+        Returns the version numbers.
         """
         mode = self._mode(name)
-        gone: list[int] = []
+        deleted: list[int] = []
 
         def decide(subject: Subject) -> Subject:
             _check_writable(name, mode)
             if not subject.versions:
-                raise _no_subject(name)
+                raise _subject_not_found(name)
             if permanent and subject.live:
                 message = f"Subject '{name}' was not deleted first before being permanently deleted"
                 raise RegistryError(errors.SUBJECT_NOT_SOFT_DELETED, message)
             if not permanent and not subject.live:
                 message = f"Subject '{name}' was soft deleted. Set permanent=true to delete permanently"
                 raise RegistryError(errors.SUBJECT_SOFT_DELETED, message)
-            gone[:] = [each.version for each in (subject.versions if permanent else subject.live)]
-            left = () if permanent else tuple(each._replace(deleted=True) for each in subject.versions)
+            deleted[:] = [v.version for v in (subject.versions if permanent else subject.live)]
+            left = () if permanent else tuple(v._replace(deleted=True) for v in subject.versions)
             return replace(subject, versions=left)
 
         self._store.change(name, decide)
         if permanent:
             self._store.set(name, compatibility=None, normalize=None, mode=None)
-        return gone
+        return deleted
 
     def delete_version(self, name: str, version: str, *, permanent: bool) -> int:
-        """As `delete_subject`, for one version."""
+        """Deletes one version, as `delete_subject` does all."""
         mode = self._mode(name)
-        gone: list[int] = []
+        deleted: list[int] = []
 
         def decide(subject: Subject) -> Subject:
             _check_writable(name, mode)
@@ -161,16 +158,16 @@ class Registry:
             if not permanent and target.deleted:
                 message = f"{what} was soft deleted. Set permanent=true to delete permanently"
                 raise RegistryError(errors.VERSION_SOFT_DELETED, message)
-            gone[:] = [target.version]
+            deleted[:] = [target.version]
             if permanent:
                 return replace(subject, versions=tuple(v for v in subject.versions if v != target))
             marked = tuple(v._replace(deleted=True) if v == target else v for v in subject.versions)
             return replace(subject, versions=marked)
 
         self._store.change(name, decide)
-        return gone[0]
+        return deleted[0]
 
-    # schemas
+    # --- schemas ---
 
     def schema(self, schema_id: int) -> str:
         text = self._store.schema(schema_id)
@@ -181,13 +178,13 @@ class Registry:
     def uses(
         self, schema_id: int, *, subject: str | None = None, deleted: bool = False
     ) -> list[dict[str, Any]]:
-        """The (subject, version)s that have the schema."""
+        """Returns every subject and version that has the schema."""
         self.schema(schema_id)
         return [
-            {"subject": each.name, "version": v.version}
-            for each in self._store.subjects()
-            if subject in (None, each.name)
-            for v in (each.versions if deleted else each.live)
+            {"subject": user.name, "version": v.version}
+            for user in self._store.subjects()
+            if subject in (None, user.name)
+            for v in (user.versions if deleted else user.live)
             if v.schema_id == schema_id
         ]
 
@@ -201,12 +198,10 @@ class Registry:
         pairs = zip(listed, texts, strict=True)
         return [_description(name, version, text) for (name, version), text in pairs if text is not None]
 
-    # compatibility
+    # --- compatibility ---
 
     def check(self, name: str, version: str | None, body: dict[str, Any]) -> list[str]:
-        """Why the schema may not follow the given version (None: the versions that a registration would
-        look at); empty if it may.
-        """
+        """Returns the schema's incompatibilities with `version`; None: with those that `register` checks."""
         schema = read_schema(body)
         subject = self._store.subject(name)
         level, _ = self._level(name)
@@ -214,7 +209,7 @@ class Registry:
             return incompatibilities(level, schema.text, self._texts(level, subject.live))
         return incompatibilities(level, schema.text, self._texts(level, [self._pick(subject, version)]))
 
-    # settings
+    # --- settings ---
 
     def level(self, name: str | None, *, default_to_global: bool = True) -> dict[str, Any]:
         settings = self._store.settings(name)
@@ -223,8 +218,8 @@ class Registry:
                 message = f"Subject '{name}' does not have subject-level compatibility configured"
                 raise RegistryError(errors.SUBJECT_LEVEL_NOT_CONFIGURED, message)
             settings = self._store.settings(None)
-        answer: dict[str, Any] = {"compatibilityLevel": settings.compatibility or DEFAULT_LEVEL.value}
-        return answer if settings.normalize is None else {**answer, "normalize": settings.normalize}
+        level: dict[str, Any] = {"compatibilityLevel": settings.compatibility or DEFAULT_LEVEL.value}
+        return level if settings.normalize is None else {**level, "normalize": settings.normalize}
 
     def set_level(self, name: str | None, body: dict[str, Any]) -> dict[str, Any]:
         changed: dict[str, Any] = {}
@@ -240,16 +235,16 @@ class Registry:
             changed["normalize"] = body["normalize"]
         unknown = [key for key, value in body.items() if value is not None and key not in changed]
         if unknown or not changed:
-            what = f"cannot set {', '.join(sorted(unknown))}" if unknown else "nothing to set"
+            problem = f"cannot set {', '.join(sorted(unknown))}" if unknown else "nothing to set"
             raise RegistryError(
-                errors.INVALID_LEVEL, f"Invalid config: {what}; known are compatibility and normalize"
+                errors.INVALID_LEVEL, f"Invalid config: {problem}; supported are compatibility and normalize"
             )
         _check_writable(name or "", self._mode(name))
         self._store.set(name, **changed)
         return changed
 
     def delete_level(self, name: str | None) -> dict[str, Any]:
-        """Back to the default (of a subject: to the global level). Answers what was set before."""
+        """Resets the level to the default, a subject's to the global one. Returns what was set before."""
         before = self.level(name, default_to_global=False)
         _check_writable(name or "", self._mode(name))
         self._store.set(name, compatibility=None, normalize=None)
@@ -276,37 +271,38 @@ class Registry:
         self._store.set(name, mode=None)
         return before
 
-    # inside
+    # --- details ---
 
     def _level(self, name: str) -> tuple[Level, bool]:
-        own, everybody = self._store.settings(name), self._store.settings(None)
-        level = own.compatibility or everybody.compatibility or DEFAULT_LEVEL.value
-        return Level(level), bool(own.normalize if own.normalize is not None else everybody.normalize)
+        """Returns the level in force and whether schemas are normalized."""
+        own, default = self._store.settings(name), self._store.settings(None)
+        level = own.compatibility or default.compatibility or DEFAULT_LEVEL.value
+        return Level(level), bool(own.normalize if own.normalize is not None else default.normalize)
 
     def _mode(self, name: str | None) -> str:
         own = None if name is None else self._store.settings(name).mode
         return own or self._store.settings(None).mode or READWRITE
 
-    def _check_follows(self, level: Level, schema: ParsedSchema, subject: Subject) -> None:
-        reasons = incompatibilities(level, schema.text, self._texts(level, subject.live))
-        if reasons:
+    def _check_compatible(self, level: Level, schema: ParsedSchema, subject: Subject) -> None:
+        problems = incompatibilities(level, schema.text, self._texts(level, subject.live))
+        if problems:
             raise RegistryError(
                 errors.INCOMPATIBLE,
                 "Schema being registered is incompatible with an earlier schema "
-                f"for subject '{subject.name}', details: {reasons}",
+                f"for subject '{subject.name}', details: {problems}",
             )
 
     def _texts(self, level: Level, versions: Iterable[SubjectVersion]) -> list[tuple[int, str]]:
         needed = list(versions) if level.transitive else list(versions)[-1:]
-        texts = self._store.schemas([each.schema_id for each in needed])
-        return [(each.version, text) for each, text in zip(needed, texts, strict=True) if text is not None]
+        texts = self._store.schemas([v.schema_id for v in needed])
+        return [(v.version, text) for v, text in zip(needed, texts, strict=True) if text is not None]
 
     def _pick(self, subject: Subject, version: str, *, deleted: bool = False) -> SubjectVersion:
         versions = subject.versions if deleted else subject.live
         if version in {"latest", "-1"}:
             candidates = subject.live or versions
             if not candidates:
-                raise _no_subject(subject.name)
+                raise _subject_not_found(subject.name)
             return candidates[-1]
         if not version.isascii() or not version.isdecimal() or not 1 <= int(version) <= VERSION_MAX:
             raise RegistryError(
@@ -315,7 +311,7 @@ class Registry:
                 'Allowed values are between [1, 2^31-1] and the string "latest"',
             )
         if not versions:
-            raise _no_subject(subject.name)
+            raise _subject_not_found(subject.name)
         found = subject.find(int(version))
         if found is None or found not in versions:
             raise RegistryError(errors.VERSION_NOT_FOUND, f"Version {version} not found.")
@@ -335,7 +331,7 @@ def _description(name: str, found: SubjectVersion, text: str) -> dict[str, Any]:
     }
 
 
-def _no_subject(name: str) -> RegistryError:
+def _subject_not_found(name: str) -> RegistryError:
     return RegistryError(errors.SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
 
 
@@ -344,11 +340,11 @@ def _check_subject(name: str) -> None:
         raise RegistryError(
             errors.INVALID_SUBJECT,
             f"The specified subject '{name}' is not a valid subject: it must not be empty, "
-            "hold control characters or name a context (:.name:)",
+            "contain control characters or name a context (:.name:)",
         )
 
 
 def _check_writable(name: str, mode: str) -> None:
     if mode == READONLY:
-        what = f"Subject '{name}'" if name else "The registry"
-        raise RegistryError(errors.NOT_PERMITTED, f"{what} is in read-only mode")
+        scope = f"Subject '{name}'" if name else "The registry"
+        raise RegistryError(errors.NOT_PERMITTED, f"{scope} is in read-only mode")

@@ -1,24 +1,21 @@
-"""The registry's state in ZooKeeper. Any number of registries work on it at once; none keeps anything of
-its own.
+"""The registry's state in ZooKeeper. Several registries may write it at once; none has state of its own.
 
-    /headrace/registry/ids/<id>              {"schema": text}; written by every registration under it, see
-    below
-    /headrace/registry/subjects/<subject>    {"versions": [[version, id, deleted], …], "last": highest
-    version ever given}
-    /headrace/registry/settings/<scope>      {"compatibility"?, "normalize"?, "mode"?}; scope "global" or
-    "s-<subject>"
+    /headrace/registry/ids/<id>            {"schema": text}
+    /headrace/registry/subjects/<subject>  {"versions": [[version, id, deleted], …], "last": highest version}
+    /headrace/registry/settings/<scope>    {"compatibility"?, "normalize"?, "mode"?}
 
-Rules that keep it right with several writers:
-- a subject's node is written only at the version that was read, so what was decided on it (compatibility,
-the next version
-  number) still holds when it is written;
-- a registration writes the schema's node too (unchanged), in the same transaction: whoever deletes a schema
-for good does it at
-  the version he read before he looked for its users, so a registration in between makes him look again.
+`last` is the highest version ever used. A scope is "global" or "s-<subject>".
+
+Rules that keep it consistent with several writers:
+- A subject's node is written only at the version that was read, so decisions based on it (compatibility, the
+  next version number) still hold.
+- A registration also writes the schema's node, unchanged, in the same transaction. A permanent deletion reads
+  that node before it looks for other users of the schema, and deletes it only at the version read: a
+  registration in between makes it start again.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -44,7 +41,7 @@ class SubjectVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """All versions in order, soft-deleted ones included. `last`: the highest version number ever given."""
+    """All versions in order, soft-deleted ones included. `last`: the highest version number ever used."""
 
     name: str
     versions: tuple[SubjectVersion, ...] = ()
@@ -52,38 +49,40 @@ class Subject:
 
     @property
     def live(self) -> tuple[SubjectVersion, ...]:
-        return tuple(each for each in self.versions if not each.deleted)
+        return tuple(version for version in self.versions if not version.deleted)
 
     def find(self, version: int) -> SubjectVersion | None:
-        return next((each for each in self.versions if each.version == version), None)
+        return next((found for found in self.versions if found.version == version), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StoreSettings:
+    """The settings of a subject, or the global ones. None: not set."""
+
     compatibility: str | None = None
     normalize: bool | None = None
     mode: str | None = None
 
 
 class IdCollisionError(Exception):
-    """Two different schemas have the same id.
-
-    Astronomically rare; the newcomer has to change (its `doc`, say).
-    """
+    """Two different schemas have the same id (extremely rare). Change the new one, for example its `doc`."""
 
 
 class SchemaStore:
+    """Reads and writes the state over a started session."""
+
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
 
     def prepare(self) -> None:
+        """Creates the parent nodes."""
         for path in (IDS, SUBJECTS, SETTINGS):
             self._session.ensure_path(path)
 
-    # reading
+    # --- reading ---
 
     def schema(self, schema_id: int) -> str | None:
-        """The text of a schema; None if no subject has it (any more)."""
+        """Returns the text of a schema; None if no subject has it."""
         return self.schemas([schema_id])[0]
 
     def schemas(self, schema_ids: list[int]) -> list[str | None]:
@@ -92,7 +91,7 @@ class SchemaStore:
         return [None if node is None else _text(path, node) for path, node in found]
 
     def subject(self, name: str) -> Subject:
-        """The subject; one without versions if there is none."""
+        """Returns the subject; one without versions if it does not exist."""
         return self._read_subject(name)[0]
 
     def subjects(self) -> list[Subject]:
@@ -103,28 +102,28 @@ class SchemaStore:
         ]
         return sorted((subject for subject in found if subject.versions), key=lambda subject: subject.name)
 
-    def settings(self, subject: str | None) -> Settings:
-        """What is set for a subject, or globally (`None`)."""
+    def settings(self, subject: str | None) -> StoreSettings:
+        """Returns the settings of a subject, or the global ones (`None`)."""
         path = _settings_path(subject)
         return _parse_settings(path, self._session.get_or_none(path))
 
-    # writing
+    # --- writing ---
 
     def add(
         self, name: str, schema_id: int, text: str, decide: Callable[[Subject], SubjectVersion | None]
     ) -> SubjectVersion:
-        """Adds the next version of a subject, unless `decide(subject)` finds it already there. What
-        `decide` raises, nothing is changed.
+        """Adds the next version of a subject, unless `decide(subject)` returns an existing one.
 
-        `decide` is called again whenever somebody else was faster. Raises `IdCollisionError`.
+        `decide` is called again after a concurrent change; if it raises, nothing is changed. Raises
+        `IdCollisionError`.
         """
 
         def attempt() -> SubjectVersion:
             schema = self._session.get_or_none(_id_path(schema_id))
             subject, zk_version = self._read_subject(name)
-            present = decide(subject)
-            if present is not None:
-                return present
+            existing = decide(subject)
+            if existing is not None:
+                return existing
             added = SubjectVersion(subject.last + 1, schema_id)
             change = self._session.transaction()
             if schema is None:
@@ -138,22 +137,22 @@ class SchemaStore:
             change.commit()
             return added
 
-        return _until_undisturbed(attempt)
+        return _retry_conflicts(attempt)
 
     def change(self, name: str, decide: Callable[[Subject], Subject]) -> Subject:
-        """Replaces a subject by `decide(subject)`; schemas that nobody uses afterwards are deleted with it.
+        """Replaces a subject by `decide(subject)`, and deletes schemas that no subject uses any more.
 
-        `decide` is called again whenever somebody else was faster; what it raises, nothing is changed.
+        `decide` is called again after a concurrent change; if it raises, nothing is changed.
         """
 
         def attempt() -> Subject:
             before, zk_version = self._read_subject(name)
             after = decide(before)
-            gone = {each.schema_id for each in before.versions} - {each.schema_id for each in after.versions}
-            nodes = {schema_id: self._session.get_or_none(_id_path(schema_id)) for schema_id in sorted(gone)}
-            used = {
-                each.schema_id for other in self.subjects() if other.name != name for each in other.versions
+            removed = {v.schema_id for v in before.versions} - {v.schema_id for v in after.versions}
+            nodes = {
+                schema_id: self._session.get_or_none(_id_path(schema_id)) for schema_id in sorted(removed)
             }
+            used = {v.schema_id for other in self.subjects() if other.name != name for v in other.versions}
             change = self._session.transaction()
             self._write_subject(change, after, zk_version)
             for schema_id, node in nodes.items():
@@ -162,29 +161,22 @@ class SchemaStore:
             change.commit()
             return after
 
-        return _until_undisturbed(attempt)
+        return _retry_conflicts(attempt)
 
-    def set(self, subject: str | None, **changed: Any) -> Settings:
-        """Changes some of the settings (`compatibility`, `normalize`, `mode`); None takes one off.
-
-        Answers what was set before.
-        """
+    def set(self, subject: str | None, **changed: Any) -> None:
+        """Changes some of the settings (`compatibility`, `normalize`, `mode`); None removes one."""
         path = _settings_path(subject)
 
-        def attempt() -> Settings:
+        def attempt() -> None:
             node = self._session.get_or_none(path)
-            before = _parse_settings(path, node)
-            after = replace(before, **changed)
-            fields = {
-                name: getattr(after, name) for name in Settings.__slots__ if getattr(after, name) is not None
-            }
+            after = asdict(replace(_parse_settings(path, node), **changed))
+            data = documents.encode({name: value for name, value in after.items() if value is not None})
             if node is None:
-                self._session.create(path, documents.encode(fields), make_parents=True)
+                self._session.create(path, data, make_parents=True)
             else:
-                self._session.set(path, documents.encode(fields), version=node.stat.version)
-            return before
+                self._session.set(path, data, version=node.stat.version)
 
-        return _until_undisturbed(attempt)
+        _retry_conflicts(attempt)
 
     def _read_subject(self, name: str) -> tuple[Subject, int | None]:
         node = self._session.get_or_none(_subject_path(name))
@@ -207,13 +199,14 @@ class SchemaStore:
 T = TypeVar("T")
 
 
-def _until_undisturbed(attempt: Callable[[], T]) -> T:
+def _retry_conflicts(attempt: Callable[[], T]) -> T:
+    """Repeats `attempt` while other registries change the same nodes."""
     for _ in range(CONFLICT_RETRIES_MAX):
         try:
             return attempt()
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue
-    raise BadVersionError(f"others were faster {CONFLICT_RETRIES_MAX} times in a row; try again")
+    raise BadVersionError(f"{CONFLICT_RETRIES_MAX} attempts in a row met concurrent changes; try again")
 
 
 def _id_path(schema_id: int) -> str:
@@ -221,7 +214,7 @@ def _id_path(schema_id: int) -> str:
 
 
 def _subject_path(name: str) -> str:
-    # "." and ".." are no node names, and quote() leaves dots alone.
+    # "." and ".." are not valid node names, and quote() does not escape dots.
     quoted = quote(name, safe="")
     return f"{SUBJECTS}/{quoted.replace('.', '%2E') if set(name) == {'.'} else quoted}"
 
@@ -230,11 +223,11 @@ def _settings_path(subject: str | None) -> str:
     return f"{SETTINGS}/{GLOBAL}" if subject is None else f"{SETTINGS}/s-{quote(subject, safe='')}"
 
 
-def _parse_settings(path: str, node: Node | None) -> Settings:
+def _parse_settings(path: str, node: Node | None) -> StoreSettings:
     if node is None:
-        return Settings()
+        return StoreSettings()
     fields = documents.decode(path, node.data)
-    return Settings(fields.get("compatibility"), fields.get("normalize"), fields.get("mode"))
+    return StoreSettings(fields.get("compatibility"), fields.get("normalize"), fields.get("mode"))
 
 
 def _text(path: str, node: Node) -> str:

@@ -1,4 +1,4 @@
-"""Addresses of an installation, and whether one is free. Binds for a moment; changes nothing."""
+"""Addresses of an installation, and the check whether one is free, which binds it for a moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """Where something listens."""
+    """The host and port that something listens on."""
 
     host: str
     port: int
@@ -18,7 +18,7 @@ class Address(NamedTuple):
 
 
 def is_taken(address: Address) -> bool:
-    """Whether somebody listens there. Raises OSError for an address that this machine does not have."""
+    """Whether a process listens there. Raises OSError for an address that this machine does not have."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,6 @@
-"""What can go wrong when an installation is described, started or stopped.
+"""The base of the errors of `site`, `agent` and `fleet`.
 
-Owns the base of the errors of `site`, `agent` and `fleet`. Every message names the thing, its value and the
-way out, and is fit to be shown to a user as it stands.
+Every message names the thing, its value and what to do, and can be shown to a user unchanged.
 """
 
 from __future__ import annotations
@@ -12,4 +11,4 @@ class SiteError(Exception):
 
 
 class SiteFileError(SiteError):
-    """The description of the site is wrong; the user can mend it."""
+    """The site file is wrong; the user can correct it."""

@@ -1,12 +1,12 @@
-"""The description of an installation: its datacenters, who mirrors whom, and every address.
+"""The description of an installation: its datacenters, the mirrors between them, and every address.
 
-Owns the site file (YAML) and the address plan of one machine. Knows nothing of processes: units are made
-from it in `fleet.units`. Reads one file and the environment; writes nothing.
+Owns the site file (YAML) and the address plan of one machine. Knows nothing of processes: `fleet.units` makes
+units of it. Reads one file and the environment; writes nothing.
 
-The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; what services talk to at
-`.3`: the registry `:8081`, the balancer `:9092` (its status `:8084`, HAProxy's own statistics `:8404`);
+The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; what services connect to at
+`.3`: the registry `:8081`, the balancer `:9092` (its status `:8084`, HAProxy's own statistics `:8404`); the
 auditor's status `.4:8082`, Airflow `.7:8080`, the agent `.9:8084`, brokers `.11`, `.12`, … `:9092` (for the
-balancer `:9093`), mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
+balancer `:9093`), the mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SITE_FILE_NAME: Final = "site.yaml"
 
 BROKERS_MAX: Final = 9
 BLOCK_MAX: Final = 240
-# Who asks first is told of so many brokers, and finds the others through them: one more restarts nobody.
+# Clients bootstrap from so many brokers and discover the others: adding a broker restarts no client.
 BOOTSTRAP_BROKERS_MAX: Final = 3
 
 ZOOKEEPER_PORT: Final = 2181
@@ -49,7 +49,7 @@ class _Part(BaseModel):
 
 
 class Datacenter(_Part):
-    """One datacenter: a /24 of loopback and what runs there."""
+    """One datacenter: a /24 network of loopback and what runs there."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9]{0,30}$")
     network: str = Field(pattern=r"^127\.\d{1,3}\.\d{1,3}$")
@@ -82,12 +82,12 @@ class Datacenter(_Part):
 
     @property
     def bootstrap_brokers(self) -> dict[int, Address]:
-        """The first brokers, which are asked for the others."""
+        """The brokers that clients bootstrap from."""
         return dict(list(self.brokers.items())[:BOOTSTRAP_BROKERS_MAX])
 
     @property
     def bootstrap(self) -> str:
-        """The brokers themselves: for consumers, administration, mirrors."""
+        """The bootstrap list for consumers, administration and mirrors."""
         return ",".join(map(str, self.bootstrap_brokers.values()))
 
     def front(self, broker_id: int) -> Address:
@@ -108,12 +108,12 @@ class Datacenter(_Part):
 
     @property
     def producer_bootstrap(self) -> str:
-        """The one address that services publish to. It serves in the datacenters that are `Site.sources`."""
+        """The one address that services publish to, in the datacenters of `Site.sources`."""
         return str(self.balancer)
 
 
-class Mirror(_Part):
-    """One mirroring service: everything of `source` is copied verbatim into `target`."""
+class MirrorRoute(_Part):
+    """One mirror: everything of `source` is copied verbatim into `target`."""
 
     source: str
     target: str
@@ -128,7 +128,7 @@ class Site(_Part):
 
     home: Path
     datacenters: tuple[Datacenter, ...]
-    mirrors: tuple[Mirror, ...]
+    mirrors: tuple[MirrorRoute, ...]
     warehouse: str
     airflow: bool = True
     airflow_database: str | None = None
@@ -149,17 +149,17 @@ class Site(_Part):
                 Datacenter(name="analysis", network=f"127.{block + 9}.0", broker_count=2),
             ),
             mirrors=(
-                Mirror(source="east", target="analysis"),
-                Mirror(source="west", target="analysis"),
+                MirrorRoute(source="east", target="analysis"),
+                MirrorRoute(source="west", target="analysis"),
             ),
             warehouse="analysis",
         )
 
     @staticmethod
     def load(home: Path | None = None, environment: Mapping[str, str] = os.environ) -> Site:
-        """The site of `home` (default `$HEADRACE_HOME`, else `.headrace` here), as its `site.yaml` says.
+        """Reads `site.yaml` of `home` (default `$HEADRACE_HOME`, else `.headrace` here).
 
-        Without a file it is the one-machine default. Raises `SiteFileError` for a file that is wrong.
+        Without a file the site is the one-machine default. Raises `SiteFileError` for a wrong file.
         """
         if home is None:
             home = Path(environment.get(HOME_VARIABLE) or ".headrace")
@@ -181,7 +181,7 @@ class Site(_Part):
 
     @property
     def sources(self) -> tuple[Datacenter, ...]:
-        """The datacenters that are mirrored somewhere: where services publish."""
+        """The datacenters that a mirror copies: there services publish."""
         return tuple(
             dc for dc in self.datacenters if any(mirror.source == dc.name for mirror in self.mirrors)
         )
@@ -190,7 +190,7 @@ class Site(_Part):
     def analysis(self) -> Datacenter:
         return self.datacenter(self.warehouse)
 
-    def mirror_status(self, mirror: Mirror) -> Address:
+    def mirror_status(self, mirror: MirrorRoute) -> Address:
         into_same_target = [other for other in self.mirrors if other.target == mirror.target]
         return Address(self.datacenter(mirror.target).host(21 + into_same_target.index(mirror)), MIRROR_PORT)
 
@@ -212,7 +212,7 @@ class Site(_Part):
 
     @property
     def agent_address(self) -> Address:
-        """Where the agent of this machine listens, unless it is started by hand elsewhere."""
+        """Where the agent of this machine listens, unless it is started with another `--listen`."""
         return Address(self.analysis.host(9), AGENT_PORT)
 
     @property
@@ -229,22 +229,22 @@ class Site(_Part):
 
 
 class _SiteFile(_Part):
-    """What a `site.yaml` may say; everything left out is the one-machine default."""
+    """The fields of a `site.yaml`; the default of each is the one-machine site's."""
 
     block: Annotated[int, Field(ge=0, le=BLOCK_MAX)] = 0
     datacenters: dict[str, dict[str, object]] | None = None
-    mirrors: tuple[Mirror, ...] | None = None
+    mirrors: tuple[MirrorRoute, ...] | None = None
     warehouse: str | None = None
     airflow: bool = True
     airflow_database: str | None = None
 
 
 def parse_site(text: str, *, home: Path, where: str) -> Site:
-    """Reads a site file.
+    """Parses a site file.
 
-    `where` names the text in errors. Raises `SiteFileError`, one line that says which field is wrong and why.
+    `where` names the text in errors. Raises `SiteFileError`, one line that names the wrong field.
     """
-    # Whoever needs addresses and models alone starts the sooner.
+    # Imported late, so that programs that only use addresses start quickly.
     import yaml
 
     try:
@@ -252,22 +252,22 @@ def parse_site(text: str, *, home: Path, where: str) -> Site:
     except yaml.YAMLError as error:
         raise SiteFileError(f"site file {where} is not YAML: {' '.join(str(error).split())}") from error
     try:
-        said = _SiteFile.model_validate(data)
-        default = Site.one_machine(home, block=said.block)
-        if said.datacenters is None:
+        file = _SiteFile.model_validate(data)
+        default = Site.one_machine(home, block=file.block)
+        if file.datacenters is None:
             datacenters = default.datacenters
         else:
             datacenters = tuple(
                 Datacenter.model_validate({"name": name, **fields})
-                for name, fields in said.datacenters.items()
+                for name, fields in file.datacenters.items()
             )
         site = Site(
             home=home.absolute(),
             datacenters=datacenters,
-            mirrors=default.mirrors if said.mirrors is None else said.mirrors,
-            warehouse=said.warehouse or default.warehouse,
-            airflow=said.airflow,
-            airflow_database=said.airflow_database,
+            mirrors=default.mirrors if file.mirrors is None else file.mirrors,
+            warehouse=file.warehouse or default.warehouse,
+            airflow=file.airflow,
+            airflow_database=file.airflow_database,
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -289,11 +289,11 @@ def _check(site: Site, where: str) -> None:
             )
         networks[datacenter.network] = datacenter.name
     names = set(networks.values())
-    for what, name in [("warehouse", site.warehouse)] + [
+    for field, name in [("warehouse", site.warehouse)] + [
         (f"mirrors: {side}", value) for mirror in site.mirrors for side, value in mirror
     ]:
         if name not in names:
             raise SiteFileError(
-                f"site file {where}: {what}: {name!r} is not a datacenter; "
+                f"site file {where}: {field}: {name!r} is not a datacenter; "
                 f"there are {', '.join(sorted(names))}"
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 HOME_VARIABLE: Final = "HEADRACE_HOME"
-# Every supervised process carries both: its home and its name.
+# Every supervised process has its home and these: its unit's name, and a digest of its unit's definition.
 UNIT_VARIABLE: Final = "HEADRACE_UNIT"
-# And this, which differs once the unit would be started otherwise.
 DEFINITION_VARIABLE: Final = "HEADRACE_DEFINITION"

@@ -1,7 +1,6 @@
-"""The warehouse: topics as hourly Parquet tables in HDFS, exactly once, sealed on proof.
+"""The warehouse: topics as hourly Parquet tables in HDFS, loaded exactly once, sealed on the audit's proof.
 
-`load` and its sisters are in `api`, `read` in `tables`; the Spark data source is in `source`; `hdfs` runs
-and asks HDFS.
+The operations are in `api`, reading a table in `tables`, the Spark data source in `source`, HDFS in `hdfs`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ __all__ = ["load", "read"]
 
 
 def __getattr__(name: str) -> Any:
-    # Executors import `warehouse.source` alone: what the driver needs is imported when it is asked for.
+    # Both late: executors import `warehouse.source` alone, and have nothing that the driver needs.
     if name == "load":
         from headrace.warehouse.api import load
 

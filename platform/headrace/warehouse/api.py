@@ -1,6 +1,6 @@
-"""What people and programs call: the warehouse's operations, by topic.
+"""The operations of a warehouse, by topic, for programs and commands.
 
-Owns the signatures; the work is in the module each function names.
+Owns their signatures; the work is done in the modules that they name.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.change import TopicTable, hdfs_of
 from headrace.warehouse.compact import CompactResult, compact_topic
-from headrace.warehouse.hdfs.client import Hdfs
-from headrace.warehouse.layout import TopicPaths, hour_name
+from headrace.warehouse.layout import hour_name
 from headrace.warehouse.loading import LoadResult, load_topic, plan_topic
-from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, Warehouse
+from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.plan import LoadPlan
 from headrace.warehouse.replay import ReplayResult, replay_topic
 from headrace.warehouse.report import publishing
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HourSummary:
-    """One hour of a table, for people."""
+    """One hour of a table, in numbers."""
 
     hour: str
     hour_ms: int
@@ -37,7 +36,7 @@ class HourSummary:
     sealed_version: int | None
     sealed_rows: int | None
     is_stale: bool
-    """Late data came after the seal: the next seal will be a new version."""
+    """Whether late data came after the seal. The next seal will be a new version."""
 
 
 def load(
@@ -55,17 +54,17 @@ def load(
     datacenter: str = DEFAULT_DATACENTER,
     audit: bool = True,
 ) -> list[LoadResult]:
-    """Load what is new of each topic into hourly Parquet, exactly once; one result a topic, in their order.
+    """Loads what is new of each topic into hourly Parquet, exactly once; returns a result per topic.
 
-    `until`: only records before this time in ms. `registry_url` may name several, with commas between.
+    `until` loads only records before this time in ms. `registry_url` may name several, separated by commas.
     """
-    warehouse = Warehouse(hdfs_url, webhdfs_url, bootstrap, registry_url, root, datacenter, audit)
+    warehouse = WarehouseOptions(hdfs_url, webhdfs_url, bootstrap, registry_url, root, datacenter, audit)
     return load_topics(spark, warehouse, topics, until_ms=until, accept_gap=accept_gap, subject=subject)
 
 
 def load_topics(
     spark: "SparkSession",
-    warehouse: Warehouse,
+    warehouse: WarehouseOptions,
     topics: Iterable[str],
     *,
     until_ms: int | None = None,
@@ -73,104 +72,83 @@ def load_topics(
     subject: str | None = None,
 ) -> list[LoadResult]:
     """`load`, with the addresses in one value."""
-    with _open(warehouse) as hdfs, publishing(warehouse) as publish:
+    with _tables(warehouse, topics) as tables:
         return [
-            load_topic(
-                spark,
-                topic,
-                warehouse,
-                hdfs,
-                publish,
-                until_ms=until_ms,
-                accept_gap=accept_gap,
-                subject=subject,
-            )
-            for topic in topics
+            load_topic(spark, table, until_ms=until_ms, accept_gap=accept_gap, subject=subject)
+            for table in tables
         ]
 
 
 def plan_loads(
-    warehouse: Warehouse, topics: Iterable[str], *, until_ms: int | None = None, accept_gap: bool = False
+    warehouse: WarehouseOptions,
+    topics: Iterable[str],
+    *,
+    until_ms: int | None = None,
+    accept_gap: bool = False,
 ) -> list[LoadPlan]:
-    """What `load_topics` would do now. Needs no Spark, writes nothing."""
-    with _open(warehouse) as hdfs:
+    """Returns what `load_topics` would do now. Needs no Spark, writes nothing."""
+    with _tables(warehouse, topics) as tables:
         return [
-            plan_topic(
-                warehouse,
-                CommitLog(hdfs, TopicPaths(warehouse.root, topic)).state(),
-                topic,
-                until_ms=until_ms,
-                accept_gap=accept_gap,
-            )
-            for topic in topics
+            plan_topic(table, table.log.state(), until_ms=until_ms, accept_gap=accept_gap) for table in tables
         ]
 
 
 def replay_topics(
-    spark: "SparkSession", warehouse: Warehouse, topics: Iterable[str], *, subject: str | None = None
+    spark: "SparkSession", warehouse: WarehouseOptions, topics: Iterable[str], *, subject: str | None = None
 ) -> list[ReplayResult]:
-    """Load dead letters again, once their cause is mended."""
-    with _open(warehouse) as hdfs, publishing(warehouse) as publish:
-        return [replay_topic(spark, topic, warehouse, hdfs, publish, subject=subject) for topic in topics]
+    """Loads dead letters again, once their cause is fixed."""
+    with _tables(warehouse, topics) as tables:
+        return [replay_topic(spark, table, subject=subject) for table in tables]
 
 
 def compact_topics(
     spark: "SparkSession",
-    warehouse: Warehouse,
+    warehouse: WarehouseOptions,
     topics: Iterable[str],
     *,
     hours: Iterable[int] | None = None,
     grace_ms: int = 0,
 ) -> list[CompactResult]:
-    """Rewrite the small files of closed hours (of these hours, by their beginnings in ms) into few."""
+    """Rewrites the small files of closed hours (of `hours` only, by their beginnings in ms) into few."""
     chosen = None if hours is None else set(hours)
-    with _open(warehouse) as hdfs, publishing(warehouse) as publish:
-        return [
-            compact_topic(spark, topic, warehouse, hdfs, publish, hours=chosen, grace_ms=grace_ms)
-            for topic in topics
-        ]
+    with _tables(warehouse, topics) as tables:
+        return [compact_topic(spark, table, hours=chosen, grace_ms=grace_ms) for table in tables]
 
 
 def retain_topics(
-    warehouse: Warehouse, topics: Iterable[str], *, keep_ms: int | None = None
+    warehouse: WarehouseOptions, topics: Iterable[str], *, keep_ms: int | None = None
 ) -> list[RetainResult]:
-    """Let hours go that are older than `keep_ms`; clear orphaned staging and old trash. Needs no Spark."""
-    with _open(warehouse) as hdfs, publishing(warehouse) as publish:
-        return [retain_topic(topic, warehouse, hdfs, publish, keep_ms=keep_ms) for topic in topics]
+    """Deletes hours older than `keep_ms`, orphaned staging and old trash. Needs no Spark."""
+    with _tables(warehouse, topics) as tables:
+        return [retain_topic(table, keep_ms=keep_ms) for table in tables]
 
 
 def verify_topics(
-    warehouse: Warehouse, topics: Iterable[str], *, audit_store: str | None = None
+    warehouse: WarehouseOptions, topics: Iterable[str], *, audit_store: str | None = None
 ) -> list[VerifyResult]:
-    """Recount the files against the manifests, and the manifests against the audit's store.
-
-    Needs no Spark.
-    """
-    with _open(warehouse) as hdfs:
-        return [verify_topic(topic, warehouse, hdfs, audit_store=audit_store) for topic in topics]
+    """Compares the files with the manifests, and the manifests with the audit's store. Needs no Spark."""
+    with _tables(warehouse, topics) as tables:
+        return [verify_topic(table, audit_store=audit_store) for table in tables]
 
 
-def list_tables(warehouse: Warehouse) -> list[str]:
-    """The topics that have a table, by name."""
-    with _open(warehouse) as hdfs:
+def list_tables(warehouse: WarehouseOptions) -> list[str]:
+    """Returns the topics that have a table, by name."""
+    with hdfs_of(warehouse) as hdfs:
         return [entry.name for entry in hdfs.entries(warehouse.root) if entry.is_dir]
 
 
-def list_hours(warehouse: Warehouse, topic: str) -> list[HourSummary]:
-    """The hours of a table: what they hold, whether they are sealed, and whether late data came after the
-    seal.
-    """
-    with _open(warehouse) as hdfs:
-        paths = TopicPaths(warehouse.root, topic)
-        state = CommitLog(hdfs, paths).state()
-        sealed = seals(hdfs, paths)
+def list_hours(warehouse: WarehouseOptions, topic: str) -> list[HourSummary]:
+    """Returns the hours of a table, with their seals."""
+    with _tables(warehouse, [topic]) as [table]:
+        state = table.log.state()
+        sealed = seals(table.hdfs, table.paths)
     return [
         HourSummary(
             hour=hour_name(hour_ms),
             hour_ms=hour_ms,
-            rows=sum(each.rows for each in files),
+            rows=sum(file.rows for file in files),
             files=len(files),
-            size_bytes=sum(each.size_bytes for each in files),
+            size_bytes=sum(file.size_bytes for file in files),
             sealed_version=sealed[hour_ms].version if hour_ms in sealed else None,
             sealed_rows=sealed[hour_ms].rows if hour_ms in sealed else None,
             is_stale=hour_ms in sealed and is_stale(state, sealed[hour_ms], hour_ms),
@@ -180,6 +158,6 @@ def list_hours(warehouse: Warehouse, topic: str) -> list[HourSummary]:
 
 
 @contextmanager
-def _open(warehouse: Warehouse) -> Iterator[Hdfs]:
-    with Hdfs(warehouse.webhdfs_url, user=warehouse.user, patience_s=warehouse.patience_s) as hdfs:
-        yield hdfs
+def _tables(warehouse: WarehouseOptions, topics: Iterable[str]) -> Iterator[list[TopicTable]]:
+    with hdfs_of(warehouse) as hdfs, publishing(warehouse) as publish:
+        yield [TopicTable(topic, warehouse, hdfs, publish) for topic in topics]

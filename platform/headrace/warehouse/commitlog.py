@@ -1,14 +1,14 @@
-"""The commit log of one topic on HDFS: read it, add to it, finish what a crash left.
+"""The commit log of one topic in HDFS: reads it, appends to it, finishes what a crash interrupted.
 
 Owns the order of steps that makes a change happen exactly once:
 
-1. a change's files are staged in `_staging/<change id>/`, where no reader looks;
-2. its manifest is written there too, then renamed to `_log/<sequence>.json`. HDFS refuses the rename if
-the name is taken:
-   of two changes only one gets the sequence. **This is the commit.**
-3. removed files go to the trash, staged files move to their final names (named by the manifest, so it can
-be repeated); 4. the change is told to the audit;
-5. the staging directory goes. As long as it is there, steps 3 to 5 are to be done, by whoever comes next.
+1. The files of a change are staged in `_staging/<change id>/`, where no reader looks.
+2. Its manifest is written there as well, then renamed to `_log/<sequence>.json`. HDFS refuses the rename if
+   the name is taken, so only one of two changes gets the sequence. **This is the commit.**
+3. Removed files move to the trash, staged files to their final names. The manifest names them, so this step
+   can be repeated.
+4. The change is reported to the audit.
+5. The staging directory is deleted. As long as it exists, the next run repeats steps 3 to 5.
 """
 
 import contextlib
@@ -17,34 +17,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.process.clock import now_ms
 from headrace.warehouse import crash
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
 from headrace.warehouse.layout import TopicPaths, padded
-from headrace.warehouse.manifest import DataFile, DeadFile, Manifest, ManifestError, State
+from headrace.warehouse.manifest import DataFile, DeadFile, Manifest, ManifestError, TableState
 
 STATE_EVERY: Final = 64
-"""So many manifests are read at most beyond a written state."""
+"""A state is written after so many manifests, so reading the log reads at most so many."""
 ATTEMPTS_MAX: Final = 20
 MOVES_AT_ONCE: Final = 8
 
 Publish = Callable[[Manifest], None]
-Rebase = Callable[[State], Manifest]
+Rebase = Callable[[TableState], Manifest]
 
 
 class CommitConflictError(Exception):
-    """Another change was committed first, and this one doesn't hold any more.
-
-    Nothing of it is visible; repeat the run.
-    """
+    """Another change was committed first, and this one no longer applies. Nothing of it is visible."""
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A staging directory, and the committed manifest it belongs to (None: its change was never
-    committed).
-    """
+    """A staging directory and its committed manifest; None if the change was never committed."""
 
     change_id: str
     modified_ms: int
@@ -52,34 +46,26 @@ class Unfinished:
 
 
 class CommitLog:
-    """One topic's commit log."""
+    """The commit log of one topic."""
 
-    def __init__(
-        self,
-        hdfs: Hdfs,
-        paths: TopicPaths,
-        *,
-        clock_ms: Callable[[], int] = now_ms,
-    ) -> None:
+    def __init__(self, hdfs: HdfsClient, paths: TopicPaths) -> None:
         self.hdfs = hdfs
         self.paths = paths
-        self._clock_ms = clock_ms
 
-    def state(self) -> State:
-        """What is committed. Raises `ManifestError` where the log has holes or can't be read."""
-        states, manifests = self._numbers()
-        state = State()
-        for sequence in reversed(states):
-            where = self.paths.state(sequence)
-            state = State.from_json(self.hdfs.read(where), where)
-            break
+    def state(self) -> TableState:
+        """Returns what is committed. Raises `ManifestError` if the log has a gap or is unreadable."""
+        states, manifests = self._sequences()
+        state = TableState()
+        if states:
+            where = self.paths.state(states[-1])
+            state = TableState.from_json(self.hdfs.read(where), where)
         for sequence in manifests:
             if sequence > state.sequence:
                 state = state.after(self.manifest(sequence))
         return state
 
     def manifest(self, sequence: int) -> Manifest:
-        """One manifest. Raises `ManifestError`."""
+        """Reads one manifest. Raises `ManifestError`."""
         where = self.paths.manifest(sequence)
         try:
             return Manifest.from_json(self.hdfs.read(where), where)
@@ -87,14 +73,14 @@ class CommitLog:
             raise ManifestError(f"{where} is missing") from error
 
     def manifests(self, first: int = 0) -> list[Manifest]:
-        """The manifests from sequence `first` on that are still kept."""
-        return [self.manifest(sequence) for sequence in self._numbers()[1] if sequence >= first]
+        """Reads the manifests from sequence `first` on."""
+        return [self.manifest(sequence) for sequence in self._sequences()[1] if sequence >= first]
 
     def commit(self, change_id: str, rebase: Rebase) -> Manifest:
-        """Commit the change that `rebase` makes of the present state; return its manifest.
+        """Commits the manifest that `rebase` makes of the current state, and returns it.
 
-        `rebase` is asked again whenever another change came first; it raises `CommitConflictError` if its
-        own doesn't hold on top of that. Its manifest's sequence must be the state's next.
+        Calls `rebase` again each time another change comes first. `rebase` raises `CommitConflictError` if
+        its change does not apply to that state. The manifest's sequence must be the state's next.
         """
         for _ in range(ATTEMPTS_MAX):
             manifest = rebase(self.state())
@@ -106,10 +92,7 @@ class CommitLog:
         )
 
     def finish(self, manifest: Manifest, publish: Publish | None) -> None:
-        """Do what is left of a committed change.
-
-        May be repeated, also by another process at the same time.
-        """
+        """Does the remaining steps of a committed change. Repeatable, also by two processes at once."""
         self._remove(manifest)
         self._move(manifest)
         crash.reached("moved")
@@ -121,41 +104,43 @@ class CommitLog:
         self.hdfs.delete(self.paths.staged(manifest.change_id))
 
     def discard(self, change_id: str) -> None:
-        """Take back what a change that will not be committed has staged.
-
-        If HDFS doesn't let us, it is an orphan.
-        """
+        """Deletes what a change staged that will not be committed. If HDFS fails, it stays as an orphan."""
         with contextlib.suppress(HdfsError):
             self.hdfs.delete(self.paths.staged(change_id))
 
     def unfinished(self) -> list[Unfinished]:
-        """Every staging directory.
+        """Returns every staging directory, those with a manifest first, in order of their sequence.
 
-        Those with a manifest are to be finished; the others are alive or orphans.
+        A directory without a manifest belongs to a running change or is an orphan.
         """
         staged = [entry for entry in self.hdfs.entries(self.paths.staging) if entry.is_dir]
         if not staged:
             return []
         wanted = {entry.name for entry in staged}
         committed: dict[str, Manifest] = {}
-        for sequence in reversed(self._numbers()[1]):
+        for sequence in reversed(self._sequences()[1]):
             if wanted <= committed.keys():
                 break
             manifest = self.manifest(sequence)
             committed[manifest.change_id] = manifest
         found = [Unfinished(entry.name, entry.modified_ms, committed.get(entry.name)) for entry in staged]
         return sorted(
-            found, key=lambda each: (each.manifest is None, each.manifest.sequence if each.manifest else 0)
+            found, key=lambda left: (left.manifest is None, left.manifest.sequence if left.manifest else 0)
         )
 
-    def finish_all(self, publish: Publish | None) -> list[Manifest]:
-        """Finish every committed change that isn't; return them."""
-        left = [each.manifest for each in self.unfinished() if each.manifest is not None]
-        for manifest in left:
-            self.finish(manifest, publish)
-        return left
+    def to_finish(self) -> list[Manifest]:
+        """Returns the manifests of changes that are committed but not finished, in order."""
+        return [left.manifest for left in self.unfinished() if left.manifest is not None]
 
-    def _numbers(self) -> tuple[list[int], list[int]]:
+    def finish_all(self, publish: Publish | None) -> list[Manifest]:
+        """Finishes every committed change that is not finished, and returns their manifests."""
+        manifests = self.to_finish()
+        for manifest in manifests:
+            self.finish(manifest, publish)
+        return manifests
+
+    def _sequences(self) -> tuple[list[int], list[int]]:
+        """The sequences of the written states, and of the manifests."""
         states: list[int] = []
         manifests: list[int] = []
         for entry in self.hdfs.entries(self.paths.log):
@@ -174,7 +159,7 @@ class CommitLog:
         crash.reached("prepared")
         if self.hdfs.rename(prepared, target):
             return True
-        # Taken by another change; or by this one, when the answer to the first try was lost.
+        # Another change took the name, or this one did, and the response to its first try was lost.
         return self.manifest(manifest.sequence).change_id == change_id
 
     def _move(self, manifest: Manifest) -> None:
@@ -182,17 +167,17 @@ class CommitLog:
         if not files:
             return
 
-        def move(each: DataFile | DeadFile) -> None:
-            if not self.hdfs.rename(each.staged, each.path) and self.hdfs.status(each.path) is None:
-                self._check_gone_later(each.path, manifest)
+        def move(file: DataFile | DeadFile) -> None:
+            if not self.hdfs.rename(file.staged, file.path) and self.hdfs.status(file.path) is None:
+                self._check_removed_later(file.path, manifest)
 
         with ThreadPoolExecutor(MOVES_AT_ONCE, thread_name_prefix="move") as pool:
-            list(pool.map(self.hdfs.makedirs, sorted({each.path.rsplit("/", 1)[0] for each in files})))
+            list(pool.map(self.hdfs.makedirs, sorted({file.path.rsplit("/", 1)[0] for file in files})))
             move(files[0])
             crash.reached("moved-one")
             list(pool.map(move, files[1:]))
 
-    def _check_gone_later(self, path: str, manifest: Manifest) -> None:
+    def _check_removed_later(self, path: str, manifest: Manifest) -> None:
         state = self.state()
         if path in state.files or path in state.dead_files:
             raise HdfsError(

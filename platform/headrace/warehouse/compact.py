@@ -1,25 +1,22 @@
 """Compaction: an hour's many small files become few, through the commit log.
 
-Owns the choice of files and the rewriting. The rows are the same before and after, and this is counted.
-What a compaction takes away goes to the trash; a reader that had begun with the old files finds them gone
-and has to begin again.
+Owns the choice of files and the rewriting. The rows are counted before and after, and must be the same. The
+old files go to the trash; a reader that began with them finds them missing and has to start again.
 """
 
-import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from headrace.process.clock import now_ms
-from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
+from headrace.warehouse.change import Change, TopicTable
+from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import GroupCount, count_files
 from headrace.warehouse.decode import HOUR_COLUMN, OFFSET_COLUMN, PARTITION_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
-from headrace.warehouse.layout import HOUR_MS, TopicPaths
+from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.loading import LoadError, data_files
-from headrace.warehouse.manifest import DataFile, Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.manifest import DataFile, Manifest, TableState
 from headrace.warehouse.stage import staged_files, write_hours
 
 if TYPE_CHECKING:
@@ -27,16 +24,16 @@ if TYPE_CHECKING:
 
 FILE_SIZE_BYTES: Final = 256 << 20
 FILES_MIN: Final = 2
-"""Fewer small files than this are left alone."""
+"""Fewer small files than this stay as they are."""
 HOURS_AT_ONCE: Final = 64
 
 Chosen = Mapping[tuple[int, int], Sequence[DataFile]]
-"""By hour and schema id the files that become one."""
+"""The files to merge, by hour and schema id."""
 
 
 @dataclass(frozen=True)
 class CompactResult:
-    """What a compaction did. `sequence` is None where nothing was worth it."""
+    """What a compaction did. `sequence` is None if no hour was worth it."""
 
     topic: str
     sequence: int | None = None
@@ -47,72 +44,42 @@ class CompactResult:
 
 
 def choose(
-    state: State, now_ms: int, *, hours: Collection[int] | None = None, grace_ms: int = 0
-) -> dict[tuple[int, int], list[DataFile]]:
-    """Files of closed hours that are worth rewriting: several small ones of the same schema. Pure.
+    state: TableState, now_ms: int, *, hours: Collection[int] | None = None, grace_ms: int = 0
+) -> Chosen:
+    """Returns the files of closed hours that are worth rewriting: several small ones of one schema. Pure.
 
-    The oldest hours first, at most `HOURS_AT_ONCE` of them.
+    Chooses the oldest hours, at most `HOURS_AT_ONCE` of them.
     """
     found: dict[tuple[int, int], list[DataFile]] = {}
     for hour_ms, files in state.hours().items():
         if hour_ms + HOUR_MS + grace_ms > now_ms or (hours is not None and hour_ms not in hours):
             continue
-        for schema_id in sorted({each.schema_id for each in files}):
-            small = [
-                each
-                for each in files
-                if each.schema_id == schema_id and each.size_bytes < FILE_SIZE_BYTES // 2
-            ]
-            if len(small) >= FILES_MIN:
-                found[hour_ms, schema_id] = small
+        small = [file for file in files if file.size_bytes < FILE_SIZE_BYTES // 2]
+        for schema_id in sorted({file.schema_id for file in small}):
+            of_schema = [file for file in small if file.schema_id == schema_id]
+            if len(of_schema) >= FILES_MIN:
+                found[hour_ms, schema_id] = of_schema
         if len({hour for hour, _ in found}) >= HOURS_AT_ONCE:
             break
     return found
 
 
 def compact_topic(
-    spark: "SparkSession",
-    topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
-    publish: Publish | None,
-    *,
-    hours: Collection[int] | None = None,
-    grace_ms: int = 0,
-    clock_ms: Callable[[], int] = now_ms,
+    spark: "SparkSession", table: TopicTable, *, hours: Collection[int] | None = None, grace_ms: int = 0
 ) -> CompactResult:
-    """Rewrite what is worth it. Safe to repeat and to kill; loads go on meanwhile."""
-    paths = TopicPaths(warehouse.root, topic)
-    log = CommitLog(hdfs, paths)
-    log.finish_all(publish)
-    chosen = choose(log.state(), clock_ms(), hours=hours, grace_ms=grace_ms)
+    """Rewrites what is worth it. Safe to repeat and to kill; loads may run meanwhile."""
+    table.log.finish_all(table.publish)
+    chosen = choose(table.log.state(), table.clock_ms(), hours=hours, grace_ms=grace_ms)
     if not chosen:
-        return CompactResult(topic)
-    old = [each for files in chosen.values() for each in files]
-    change_id = f"compact-{uuid.uuid4().hex}"
-    staging = paths.staged(change_id)
-    try:
-        new = _rewrite(spark, warehouse, hdfs, paths, chosen, staging)
-        _check_same_rows(hdfs, topic, old, new)
-        manifest = log.commit(
-            change_id,
-            lambda now: Manifest(
-                sequence=now.next_sequence,
-                kind="compact",
-                topic=topic,
-                change_id=change_id,
-                committed_ms=clock_ms(),
-                warehouse=warehouse.name,
-                files=_named(paths, now.next_sequence, new),
-                removed=_still_there(topic, now, old),
-            ),
-        )
-    except Exception:
-        log.discard(change_id)
-        raise
-    log.finish(manifest, publish)
+        return CompactResult(table.topic)
+    old = [file for files in chosen.values() for file in files]
+    change = Change(table, "compact")
+    with change.discarded_on_error():
+        new = _rewrite(spark, change, chosen)
+        _check_same_rows(table, old, new)
+    manifest = _commit(change, old, new)
     return CompactResult(
-        topic=topic,
+        topic=table.topic,
         sequence=manifest.sequence,
         hours=tuple(sorted({hour for hour, _ in chosen})),
         files_before=len(old),
@@ -121,67 +88,70 @@ def compact_topic(
     )
 
 
-def _rewrite(
-    spark: "SparkSession", warehouse: Warehouse, hdfs: Hdfs, paths: TopicPaths, chosen: Chosen, staging: str
-) -> list[DataFile]:
+def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[DataFile]:
     new: list[DataFile] = []
-    # Each schema by itself: a rewrite changes no column.
+    # One schema at a time: a rewrite changes no column.
     for schema_id in sorted({schema_id for _, schema_id in chosen}):
         hours = [
-            _one_hour(spark, warehouse, hour_ms, files)
-            for (hour_ms, of), files in chosen.items()
-            if of == schema_id
+            _one_hour(spark, change.table, hour_ms, files)
+            for (hour_ms, of_schema), files in chosen.items()
+            if of_schema == schema_id
         ]
-        directory = f"{staging}/{schema_id}"
-        write_hours(reduce(lambda left, right: left.union(right), hours), warehouse, hdfs, directory)
-        new += data_files(paths, 0, staged_files(hdfs, directory), schema_id)
+        directory = f"{change.staging}/{schema_id}"
+        write_hours(reduce(lambda left, right: left.union(right), hours), change.table, directory)
+        new += data_files(change.table.paths, 0, staged_files(change.table.hdfs, directory), schema_id)
     return new
 
 
 def _one_hour(
-    spark: "SparkSession", warehouse: Warehouse, hour_ms: int, files: Sequence[DataFile]
+    spark: "SparkSession", table: TopicTable, hour_ms: int, files: Sequence[DataFile]
 ) -> "DataFrame":
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
-    count = -(-sum(each.size_bytes for each in files) // FILE_SIZE_BYTES)
-    rows = spark.read.parquet(*[warehouse.url(each.path) for each in files]).coalesce(count)
+    count = -(-sum(file.size_bytes for file in files) // FILE_SIZE_BYTES)
+    rows = spark.read.parquet(*[table.warehouse.url(file.path) for file in files]).coalesce(count)
     ordered = rows.sortWithinPartitions(PARTITION_COLUMN, OFFSET_COLUMN)
     return ordered.withColumn(HOUR_COLUMN, f.lit(hour_ms // HOUR_MS))
 
 
-def _check_same_rows(hdfs: Hdfs, topic: str, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
-    before = _sums(hdfs, {each.path: each.size_bytes for each in old})
-    after = _sums(hdfs, {each.staged: each.size_bytes for each in new})
+def _check_same_rows(table: TopicTable, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
+    before = _sums(table.hdfs, {file.path: file.size_bytes for file in old})
+    after = _sums(table.hdfs, {file.staged: file.size_bytes for file in new})
     if before != after:
-        raise LoadError(f"{topic}: the rewritten files don't hold the same rows; nothing was committed")
+        raise LoadError(f"{table.topic}: the rewritten files don't hold the same rows; nothing was committed")
 
 
-def _sums(hdfs: Hdfs, sizes: Mapping[str, int]) -> dict[tuple[int, int], tuple[int, int, int]]:
+def _sums(hdfs: HdfsClient, sizes: Mapping[str, int]) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Rows, first and last offset by partition and hour."""
     found: dict[tuple[int, int], list[GroupCount]] = {}
     for file in count_files(hdfs, sizes):
-        for each in file.groups:
-            found.setdefault((each.partition, each.timestamp_hour_ms), []).append(each)
+        for group in file.groups:
+            found.setdefault((group.partition, group.timestamp_hour_ms), []).append(group)
     return {
         key: (
-            sum(each.rows for each in groups),
-            min(each.first_offset for each in groups),
-            max(each.last_offset for each in groups),
+            sum(group.rows for group in groups),
+            min(group.first_offset for group in groups),
+            max(group.last_offset for group in groups),
         )
         for key, groups in found.items()
     }
 
 
-def _named(paths: TopicPaths, sequence: int, files: Sequence[DataFile]) -> tuple[DataFile, ...]:
-    return tuple(
-        replace(each, path=paths.data_file(each.hour_ms, sequence, number))
-        for number, each in enumerate(files)
-    )
+def _commit(change: Change, old: Iterable[DataFile], new: Sequence[DataFile]) -> Manifest:
+    paths = change.table.paths
+    removed = tuple(file.path for file in old)
 
-
-def _still_there(topic: str, now: State, old: Iterable[DataFile]) -> tuple[str, ...]:
-    removed = tuple(each.path for each in old)
-    if any(path not in now.files for path in removed):
-        raise CommitConflictError(
-            f"{topic}: another change took files away that this one was rewriting; nothing changed, repeat it"
+    def rebase(now: TableState) -> Manifest:
+        if any(path not in now.files for path in removed):
+            raise CommitConflictError(
+                f"{paths.topic}: another change removed files that this one was rewriting; nothing changed, "
+                "repeat it"
+            )
+        files = tuple(
+            replace(file, path=paths.data_file(file.hour_ms, now.next_sequence, number))
+            for number, file in enumerate(new)
         )
-    return removed
+        return replace(change.manifest(now), files=files, removed=removed)
+
+    return change.commit(rebase)

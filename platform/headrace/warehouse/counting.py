@@ -1,8 +1,7 @@
-"""Counting what Parquet files hold, by reading back their address columns over WebHDFS.
+"""Counts of the rows in Parquet files, made by reading their address columns back over WebHDFS.
 
-Owns the reading of footers and of the few columns that stand together at the end of each row group: one
-request a row group. No Spark job: a count in Spark costs a second and a hash of every row, this costs
-neither. Counts are of the files as they are, not of what was meant to be written.
+Owns the reading of footers and of the address columns, which are next to each other at the end of each row
+group: one request per row group. A count by a Spark job would take a second, and hash every row.
 """
 
 import itertools
@@ -16,18 +15,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN, SCHEMA_ID_COLUMN, TIMESTAMP_COLUMN
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.decode import (
+    ADDRESS_COLUMNS,
+    OFFSET_COLUMN,
+    PARTITION_COLUMN,
+    SCHEMA_ID_COLUMN,
+    TIMESTAMP_COLUMN,
+)
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS
 
 WHOLE_FILE_MAX_BYTES: Final = 4 << 20
 TAIL_SIZE_BYTES: Final = 128 << 10
 FILES_AT_ONCE: Final = 4
-_COLUMNS: Final = (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN)
 
 
 class NotParquetError(Exception):
-    """A file of the warehouse isn't a Parquet file with the warehouse's columns, or it is cut off."""
+    """A file of the warehouse is no Parquet file with the warehouse's columns, or is truncated."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class GroupCount:
 
 @dataclass(frozen=True)
 class FileCount:
-    """What one file holds. `groups` are sorted."""
+    """The counts of one file. `groups` are sorted."""
 
     path: str
     rows: int
@@ -53,26 +57,26 @@ class FileCount:
     schema_ids: tuple[int, ...]
 
 
-def count_files(hdfs: Hdfs, sizes: Mapping[str, int]) -> list[FileCount]:
-    """Count each file (path → size in bytes), in order of path. Raises `NotParquetError`, `HdfsError`."""
+def count_files(hdfs: HdfsClient, sizes: Mapping[str, int]) -> list[FileCount]:
+    """Counts each file (path → size in bytes), in order of path. Raises `NotParquetError`, `HdfsError`."""
     paths = sorted(sizes)
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         return list(pool.map(lambda path: count_file(hdfs, path, sizes[path]), paths))
 
 
-def count_file(hdfs: Hdfs, path: str, size_bytes: int) -> FileCount:
-    """Count one file."""
+def count_file(hdfs: HdfsClient, path: str, size_bytes: int) -> FileCount:
+    """Counts one file."""
     addresses = _read_addresses(hdfs, path, size_bytes)
     groups = group(path, addresses.partitions, addresses.offsets, addresses.hours_ms)
-    ids = tuple(int(each) for each in np.unique(addresses.schema_ids))
+    ids = tuple(int(schema_id) for schema_id in np.unique(addresses.schema_ids))
     return FileCount(path, int(addresses.offsets.size), groups, ids)
 
 
-def distinct_offsets(hdfs: Hdfs, sizes: Mapping[str, int]) -> dict[tuple[int, int], int]:
-    """Distinct offsets over all these files together (path → size in bytes), by partition and hour of
+def distinct_offsets(hdfs: HdfsClient, sizes: Mapping[str, int]) -> dict[tuple[int, int], int]:
+    """Counts the distinct offsets over all these files (path → size in bytes), by partition and hour of
     Kafka timestamps.
 
-    Holds all their addresses at once: only for files of which `may_repeat` is true.
+    Holds all their addresses at once: use it only for files of which `may_repeat` is true.
     """
     found: dict[tuple[int, int], list[Any]] = {}
     for path in sorted(sizes):
@@ -87,13 +91,13 @@ def distinct_offsets(hdfs: Hdfs, sizes: Mapping[str, int]) -> dict[tuple[int, in
 
 
 def group(path: str, partitions: Any, offsets: Any, hours_ms: Any) -> tuple[GroupCount, ...]:
-    """Counts by partition and hour. Three int64 arrays of the same length, in any order of rows."""
+    """Counts rows by partition and hour, from three int64 arrays of the same length in any order of rows."""
     groups: list[GroupCount] = []
     for partition in np.unique(partitions):
         of_partition = partitions == partition
         for hour_ms in np.unique(hours_ms[of_partition]):
             found = offsets[of_partition & (hours_ms == hour_ms)]
-            # A task writes its rows in the order of their offsets: only a broken one has to be sorted.
+            # A task writes its rows in the order of their offsets, so that sorting is hardly ever needed.
             is_rising = bool((np.diff(found) > 0).all())
             distinct = found.size if is_rising else np.unique(found).size
             groups.append(
@@ -111,12 +115,11 @@ def group(path: str, partitions: Any, offsets: Any, hours_ms: Any) -> tuple[Grou
 
 
 def may_repeat(groups: Iterable[GroupCount]) -> bool:
-    """Whether an offset may be in two files: only then must distinct offsets be counted across files."""
+    """Returns whether an offset may be in two files, which needs a count of distinct offsets across files."""
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for each in groups:
-        spans.setdefault((each.partition, each.timestamp_hour_ms), []).append(
-            (each.first_offset, each.last_offset)
-        )
+    for group in groups:
+        span = (group.first_offset, group.last_offset)
+        spans.setdefault((group.partition, group.timestamp_hour_ms), []).append(span)
     for found in spans.values():
         found.sort()
         if any(first <= last for (_, last), (first, _) in itertools.pairwise(found)):
@@ -125,7 +128,7 @@ def may_repeat(groups: Iterable[GroupCount]) -> bool:
 
 
 class _Addresses(NamedTuple):
-    """Columns of one file, as int64 arrays."""
+    """The address columns of one file, as int64 arrays."""
 
     partitions: Any
     offsets: Any
@@ -133,12 +136,12 @@ class _Addresses(NamedTuple):
     schema_ids: Any
 
 
-def _read_addresses(hdfs: Hdfs, path: str, size_bytes: int) -> _Addresses:
+def _read_addresses(hdfs: HdfsClient, path: str, size_bytes: int) -> _Addresses:
     remote = _Remote(hdfs, path, size_bytes)
     try:
         parquet = pq.ParquetFile(remote)
         tables = [_read_group(parquet, remote, index) for index in range(parquet.metadata.num_row_groups)]
-        empty = parquet.schema_arrow.empty_table().select(_COLUMNS)
+        empty = parquet.schema_arrow.empty_table().select(ADDRESS_COLUMNS)
         table = pa.concat_tables(tables) if tables else empty
     except (pa.ArrowException, KeyError) as error:
         raise NotParquetError(f"{path} can't be read as a file of the warehouse: {error}") from error
@@ -154,13 +157,13 @@ def _read_addresses(hdfs: Hdfs, path: str, size_bytes: int) -> _Addresses:
 def _read_group(parquet: pq.ParquetFile, remote: "_Remote", index: int) -> pa.Table:
     row_group = parquet.metadata.row_group(index)
     chunks = [row_group.column(number) for number in range(row_group.num_columns)]
-    wanted = [chunk for chunk in chunks if chunk.path_in_schema in _COLUMNS]
-    if len(wanted) != len(_COLUMNS):
-        raise KeyError(f"it has no columns {', '.join(_COLUMNS)}")
+    wanted = [chunk for chunk in chunks if chunk.path_in_schema in ADDRESS_COLUMNS]
+    if len(wanted) != len(ADDRESS_COLUMNS):
+        raise KeyError(f"it has no columns {', '.join(ADDRESS_COLUMNS)}")
     starts = [_start(chunk) for chunk in wanted]
     ends = [_start(chunk) + chunk.total_compressed_size for chunk in wanted]
     remote.fetch(min(starts), max(ends))
-    return parquet.read_row_group(index, columns=list(_COLUMNS))
+    return parquet.read_row_group(index, columns=list(ADDRESS_COLUMNS))
 
 
 def _start(chunk: Any) -> int:
@@ -169,9 +172,9 @@ def _start(chunk: Any) -> int:
 
 
 class _Remote:
-    """A file of HDFS for pyarrow, which asks for small pieces: answered from what was fetched in one go."""
+    """A file in HDFS for pyarrow, which reads it in small pieces: they come from a range fetched at once."""
 
-    def __init__(self, hdfs: Hdfs, path: str, size_bytes: int) -> None:
+    def __init__(self, hdfs: HdfsClient, path: str, size_bytes: int) -> None:
         self._hdfs = hdfs
         self._path = path
         self._size_bytes = size_bytes
@@ -183,7 +186,7 @@ class _Remote:
         self.fetch(0 if whole else size_bytes - TAIL_SIZE_BYTES, size_bytes)
 
     def fetch(self, start: int, end: int) -> None:
-        """Hold the bytes `[start, end)`, unless they are held already."""
+        """Fetches the bytes `[start, end)`, unless they are held already."""
         if self._holds(start, end):
             return
         data = self._hdfs.read(self._path, offset=start, length=end - start) if end > start else b""

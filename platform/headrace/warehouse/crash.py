@@ -1,8 +1,6 @@
-"""Where a test makes a process die: `HEADRACE_CRASH_AT=<step>` kills it by SIGKILL when it comes to that
-step.
+"""Crash points for tests: `HEADRACE_CRASH_AT=<step>` kills the process by SIGKILL at that step of a change.
 
-The steps of a change, in order: `planned`, `staged`, `prepared`, `committed`, `moved-one`, `moved`,
-`published`. With `HEADRACE_CRASH_ONCE=<file>` only the process that can create that file dies.
+With `HEADRACE_CRASH_ONCE=<file>` only the process that can create that file dies.
 """
 
 import os
@@ -11,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 STEPS: Final = ("planned", "staged", "prepared", "committed", "moved-one", "moved", "published")
+"""In the order of a change."""
 
 
 def reached(step: str) -> None:
-    """Say that a step is reached."""
+    """Kills this process if it is to die at `step`."""
     assert step in STEPS
     if os.environ.get("HEADRACE_CRASH_AT") != step:
         return

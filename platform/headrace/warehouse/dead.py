@@ -1,7 +1,7 @@
-"""Dead letters: records that couldn't be decoded, kept whole, with address, schema id and reason.
+"""Dead letters: records that could not be decoded, kept whole, with address, schema id and reason.
 
-Owns the dead-letter files. A second read writes them, only when the first one met such records, and only
-of the addresses between the first and the last of them.
+Owns the dead-letter files. If a load's first read finds such records, a second read of the addresses from
+the first to the last of them writes the files.
 """
 
 import json
@@ -9,6 +9,10 @@ from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
+import fastavro
+import pyarrow as pa
+
+from headrace.warehouse.change import TopicTable
 from headrace.warehouse.counting import count_files
 from headrace.warehouse.decode import (
     OFFSET_COLUMN,
@@ -18,16 +22,14 @@ from headrace.warehouse.decode import (
     decoded_event,
     event_hour,
 )
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import DEAD_HOUR
-from headrace.warehouse.options import Warehouse
-from headrace.warehouse.plan import PlannedRange, split_count
+from headrace.warehouse.plan import PlannedRange
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_SCHEMA_ID
-from headrace.warehouse.stage import StagedFile, source_frame
+from headrace.warehouse.stage import StagedFile, parquet_sizes, source_frame
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 RAW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp")
@@ -44,41 +46,38 @@ class DeadLettersError(Exception):
 
 def stage_dead(
     spark: "SparkSession",
-    warehouse: Warehouse,
-    topic: str,
-    hdfs: Hdfs,
+    table: TopicTable,
     staged: Sequence[StagedFile],
     schemas: TopicSchemas,
     staging: str,
 ) -> list[StagedFile]:
-    """Write the records that couldn't be decoded below `staging`; return their files."""
-    dead = [each for each in staged if each.is_dead]
-    wanted = sum(each.count.rows for each in dead)
+    """Writes the records that could not be decoded below `staging`, and returns their files."""
+    dead = [file for file in staged if file.is_dead]
+    wanted = sum(file.count.rows for file in dead)
     if wanted == 0:
         return []
-    spans = _spans(dead)
-    parts = split_count(sum(each.size for each in spans), spark.sparkContext.defaultParallelism)
-    raw = source_frame(spark, warehouse.bootstrap, topic, spans, columns=RAW_COLUMNS, parts=parts)
-    target = warehouse.url(f"{staging}/dead")
-    write_dead(undecodable(raw, schemas), schemas, target)
-    return dead_files(hdfs, f"{staging}/dead", wanted, topic)
+    raw = source_frame(spark, table, _spans(dead), columns=RAW_COLUMNS)
+    directory = f"{staging}/dead"
+    write_dead(undecodable(raw, schemas), schemas, table.warehouse.url(directory))
+    return dead_files(table.hdfs, directory, wanted, table.topic)
 
 
-def dead_files(hdfs: Hdfs, directory: str, wanted: int, topic: str) -> list[StagedFile]:
-    """The dead-letter files in `directory`, which must hold `wanted` rows together."""
-    sizes = {path: entry.size_bytes for path, entry in hdfs.walk(directory) if path.endswith(".parquet")}
+def dead_files(hdfs: HdfsClient, directory: str, wanted: int, topic: str) -> list[StagedFile]:
+    """Returns the dead-letter files in `directory`, which must hold `wanted` rows together."""
+    sizes = parquet_sizes(hdfs, directory)
     found = [StagedFile(DEAD_HOUR, sizes[count.path], count) for count in count_files(hdfs, sizes)]
-    rows = sum(each.count.rows for each in found)
+    rows = sum(file.count.rows for file in found)
     if rows != wanted:
         raise DeadLettersError(
-            f"{topic}: {wanted} records couldn't be decoded, but a second read finds {rows}; "
+            f"{topic}: {wanted} records could not be decoded, but a second read finds {rows}; "
             "nothing was committed, repeat the load"
         )
-    return [each for each in found if each.count.rows]
+    return [file for file in found if file.count.rows]
 
 
 def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
-    """Those of the raw records (`RAW_COLUMNS`) that the table's decoder refuses."""
+    """Returns those of the raw records (`RAW_COLUMNS`) that the table's decoder refuses."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     framed = unframed(raw)
@@ -89,7 +88,8 @@ def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
 
 
 def unframed(raw: "DataFrame") -> "DataFrame":
-    """`payload` and `schemaId` beside the raw value, as the source gives them in a load."""
+    """Adds `payload` and `schemaId` to the raw records, as the source gives them in a load."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     value = f.col("value")
@@ -102,19 +102,17 @@ def unframed(raw: "DataFrame") -> "DataFrame":
 
 
 def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
-    """Write undecodable records, each with the reason, below the URL `target`."""
+    """Writes undecodable records, each with its reason, below the URL `target`."""
     texts = {each.schema_id: each.text for each in schemas.writers}
 
-    def with_reasons(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    def with_reasons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _with_reasons(batches, texts)
 
     dead.repartition(1).mapInArrow(with_reasons, DEAD_SCHEMA).write.mode("overwrite").parquet(target)
 
 
 def reason(value: bytes | None, schema_id: int, texts: dict[int, str]) -> str:
-    """Why a value can't be a row, in words for whoever mends it."""
-    import fastavro
-
+    """Returns why a value can't become a row, in words for an operator."""
     if value is None:
         return "the value is null"
     if len(value) < FRAMING_SIZE_BYTES or value[0] != 0:
@@ -126,19 +124,16 @@ def reason(value: bytes | None, schema_id: int, texts: dict[int, str]) -> str:
     try:
         fastavro.schemaless_reader(data, fastavro.parse_schema(json.loads(texts[schema_id])), None)
     except Exception as error:
-        # The decoder meets any bytes at all, and raises any error at all.
-        return f"the bytes aren't what schema {schema_id} says: {type(error).__name__}: {error}"[
-            :REASON_SIZE_MAX
-        ]
+        # The decoder may raise any error for arbitrary bytes.
+        problem = f"the bytes aren't what schema {schema_id} says: {type(error).__name__}: {error}"
+        return problem[:REASON_SIZE_MAX]
     left = len(data.getbuffer()) - data.tell()
     if left:
         return f"{left} bytes are left after the record of schema {schema_id}"
     return "the event has no time, or one before 1970 or after 9999"
 
 
-def _with_reasons(batches: "Iterator[pa.RecordBatch]", texts: dict[int, str]) -> "Iterator[pa.RecordBatch]":
-    import pyarrow as pa
-
+def _with_reasons(batches: Iterator[pa.RecordBatch], texts: dict[int, str]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         columns: dict[str, Any] = {name: batch.column(name) for name in (*RAW_COLUMNS, "schemaId")}
         reasons = [
@@ -165,8 +160,9 @@ def _with_reasons(batches: "Iterator[pa.RecordBatch]", texts: dict[int, str]) ->
 
 
 def _spans(dead: Sequence[StagedFile]) -> list[PlannedRange]:
+    """The addresses from the first to the last dead row of each partition."""
     spans: dict[int, tuple[int, int]] = {}
-    for each in (found for file in dead for found in file.count.groups):
-        first, end = spans.get(each.partition, (each.first_offset, each.last_offset + 1))
-        spans[each.partition] = (min(first, each.first_offset), max(end, each.last_offset + 1))
+    for group in (group for file in dead for group in file.count.groups):
+        first, end = spans.get(group.partition, (group.first_offset, group.last_offset + 1))
+        spans[group.partition] = (min(first, group.first_offset), max(end, group.last_offset + 1))
     return [PlannedRange(partition, *span) for partition, span in sorted(spans.items())]

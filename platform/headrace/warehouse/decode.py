@@ -1,9 +1,9 @@
 """From framed bytes to the table's columns, by Spark's own Avro decoder.
 
-Owns the Spark expressions. One branch of `from_avro` a writer schema, each with the newest schema as
-reader schema. The decoder doesn't see by itself when it has misread a record, so the source puts an end
-mark behind every payload, and the schemas here have it as their last field: only a record that ends
-exactly at its mark is decoded. One that isn't goes to the hour `DEAD_HOUR` instead of failing the whole load.
+Owns the Spark expressions: a branch of `from_avro` per writer schema, all with the newest schema as reader
+schema. The decoder does not notice when it misreads a record. So the source appends an end mark to every
+payload, and the schemas here have it as their last field: a record is decoded only if it ends exactly at its
+mark. Other records go to the hour `DEAD_HOUR` instead of failing the whole load.
 """
 
 import json
@@ -22,14 +22,15 @@ OFFSET_COLUMN: Final = "_offset"
 TIMESTAMP_COLUMN: Final = "_timestamp"
 SCHEMA_ID_COLUMN: Final = "_schema_id"
 ADDRESS_COLUMNS: Final = (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN)
-"""Every row's origin stands behind its event's own columns."""
+"""The columns with a row's origin, which follow the event's own columns."""
 
 
 def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
-    """The event's columns, its address, and its hour; `source` has `options.LOAD_COLUMNS`.
+    """Returns the events' columns, addresses and hours. `source` has `options.LOAD_COLUMNS`.
 
-    Rows that can't be decoded have `DEAD_HOUR`, and nulls for the event.
+    A row that can't be decoded has `DEAD_HOUR`, and nulls for the event.
     """
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     decoded = source.select(
@@ -43,7 +44,8 @@ def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
 
 
 def decoded_event(schemas: TopicSchemas) -> "Column":
-    """A struct `event`, `end`; null, or with a wrong `end`, where the payload isn't what its schema says."""
+    """Returns a struct of `event` and `end`; null, or with a wrong `end`, if decoding failed."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
 
@@ -59,9 +61,8 @@ def decoded_event(schemas: TopicSchemas) -> "Column":
 
 
 def event_hour(schemas: TopicSchemas) -> "Column":
-    """Hours since the epoch by the event's own time; by the Kafka timestamp where events have no
-    `header.time`.
-    """
+    """Returns hours since the epoch, by `header.time` or, if events lack it, by the Kafka timestamp."""
+    # Late: commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     timed = has_event_time(schemas.reader.text)

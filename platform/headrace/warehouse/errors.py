@@ -1,7 +1,6 @@
-"""One line for whatever went wrong. Owns the recognition of errors that come out of Spark, HDFS and the
-brokers.
+"""A line for a person for each expected error. Only unexpected errors show a traceback.
 
-A user meets these lines only; a traceback stays for what nobody foresaw.
+Owns the recognition of errors that come out of Spark, HDFS and the brokers.
 """
 
 import re
@@ -47,21 +46,13 @@ KNOWN: Final[tuple[type[Exception], ...]] = (
 _SOURCE_ERROR = re.compile(r"headrace\.warehouse\.source\.errors\.(\w+): ([^\n]+)")
 
 
-class WarehouseError(Exception):
-    """Spark failed for a reason that has a name. `retriable`: the same command may succeed later."""
-
-    def __init__(self, message: str, *, retriable: bool) -> None:
-        super().__init__(message)
-        self.retriable = retriable
-
-
 def known_error(error: Exception, what: str) -> str | None:
-    """The line to tell for `error`, or None if it is nothing foreseen. `what` names the work."""
-    if isinstance(error, (*KNOWN, WarehouseError)):
+    """Returns the line for an expected error, or None for any other. `what` names the work that failed."""
+    if isinstance(error, KNOWN):
         return _line(str(error))
     if type(error).__module__.startswith("headrace.audit"):
         return _line(
-            f"{what}: the change is committed, but the audit wasn't told: {error}; the next run tells it"
+            f"{what}: the change is committed but not reported to the audit: {error}; the next run reports it"
         )
     text = str(error)
     found = _SOURCE_ERROR.search(text)
@@ -69,16 +60,6 @@ def known_error(error: Exception, what: str) -> str | None:
         return _line(f"{what}: {found[2]}")
     named = explain(text, what)
     return _line(str(named)) if named is not None else None
-
-
-def is_retriable(error: Exception) -> bool:
-    """Whether the same command may succeed later without anybody mending anything."""
-    if isinstance(error, (CommitConflictError, DeadLettersError, RegistryUnavailableError)):
-        return True
-    if isinstance(error, (HdfsError, SourceError, WarehouseError)):
-        return bool(error.retriable)
-    named = explain(str(error), "")
-    return named is not None and named.retriable
 
 
 def _line(text: str) -> str:

@@ -1,15 +1,14 @@
-"""The warehouse's work as a Spark application: `python -m headrace.warehouse.job load TOPIC…`, or by
-spark-submit.
+"""The warehouse as a Spark application: `python -m headrace.warehouse.job load TOPIC…`, or by spark-submit.
 
-Owns the command line, the exit code and the result file. 0: done; 1: refused or failed, with one line that
-says why and what to do; the same command is safe to repeat.
+Owns the command line, the exit code and the result file. Exit code 0: done; 1: refused or failed, with one
+line that names the problem and what to do. Every command is safe to repeat.
 """
 
 import sys
 from pathlib import Path
 
 if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
-    # spark-submit runs the file and puts its folder first, where `hdfs` would hide the library of that name.
+    # spark-submit puts this file's folder first on the path, where `hdfs` would hide the library `hdfs`.
     del sys.path[0]
 
 import argparse
@@ -25,19 +24,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
-from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, Warehouse
+from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Run = Callable[[argparse.Namespace, Warehouse], list[Any]]
+Run = Callable[[argparse.Namespace, WarehouseOptions], list[Any]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; return the exit code."""
+    """Runs one command; returns the exit code."""
     options = _parser().parse_args(argv)
-    warehouse = Warehouse(
+    warehouse = WarehouseOptions(
         hdfs_url=options.hdfs_url,
         webhdfs_url=options.webhdfs_url,
         bootstrap=options.bootstrap,
@@ -54,65 +53,53 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"headrace warehouse: {problem}", file=sys.stderr)
         return 1
-    plain = [_plain(each) for each in results]
+    plain = [_plain(result) for result in results]
     text = json.dumps(plain, indent=1)
     if options.result is None or options.dry_run:
         print(text)
     else:
-        # Who reads the file needs no second copy of it in a log: thousands of lines for many hours.
-        print("\n".join(json.dumps(_numbers(each)) for each in plain))
+        # The file has the lists: in a log they would take thousands of lines.
+        print("\n".join(json.dumps(_numbers(result)) for result in plain))
     if options.result is not None:
         _write_result(options.result, text)
-    return 0 if all(getattr(each, "is_sound", True) for each in results) else 1
+    return 0 if all(getattr(result, "is_sound", True) for result in results) else 1
 
 
-def _load(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _load(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
+    topics, until_ms, accept_gap = options.topics, options.until, options.accept_gap
     if options.dry_run:
-        return list(
-            api.plan_loads(warehouse, options.topics, until_ms=options.until, accept_gap=options.accept_gap)
-        )
+        return api.plan_loads(warehouse, topics, until_ms=until_ms, accept_gap=accept_gap)
     with _spark(options) as spark:
-        return list(
-            api.load_topics(
-                spark,
-                warehouse,
-                options.topics,
-                until_ms=options.until,
-                accept_gap=options.accept_gap,
-                subject=options.subject,
-            )
+        return api.load_topics(
+            spark, warehouse, topics, until_ms=until_ms, accept_gap=accept_gap, subject=options.subject
         )
 
 
-def _replay(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _replay(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     with _spark(options) as spark:
-        return list(api.replay_topics(spark, warehouse, options.topics, subject=options.subject))
+        return api.replay_topics(spark, warehouse, options.topics, subject=options.subject)
 
 
-def _compact(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
-    hours = options.hour or None
+def _compact(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
+    hours, grace_ms = options.hour or None, round(options.grace_hours * HOUR_MS)
     with _spark(options) as spark:
-        return list(
-            api.compact_topics(
-                spark, warehouse, options.topics, hours=hours, grace_ms=round(options.grace_hours * HOUR_MS)
-            )
-        )
+        return api.compact_topics(spark, warehouse, options.topics, hours=hours, grace_ms=grace_ms)
 
 
-def _verify(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
-    return list(api.verify_topics(warehouse, options.topics, audit_store=options.audit_store))
+def _verify(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
+    return api.verify_topics(warehouse, options.topics, audit_store=options.audit_store)
 
 
-def _retain(options: argparse.Namespace, warehouse: Warehouse) -> list[Any]:
+def _retain(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     keep_ms = None if options.keep_hours is None else round(options.keep_hours * HOUR_MS)
-    return list(api.retain_topics(warehouse, options.topics, keep_ms=keep_ms))
+    return api.retain_topics(warehouse, options.topics, keep_ms=keep_ms)
 
 
 @contextmanager
 def _spark(options: argparse.Namespace) -> "Iterator[SparkSession]":
-    """A session that is started once something is asked of it: most refusals, and loads that find nothing
-    new, come before that. Under spark-submit it is there from the start: a cluster takes an application
-    without one for a failed one.
+    """Yields a session that starts at its first use: most refusals, and loads without news, need none.
+
+    Under spark-submit it starts at once, because a cluster considers an application without one failed.
     """
     spark = _Session(f"headrace {options.command} {' '.join(options.topics)}", options.master)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -144,10 +131,10 @@ class _Session:
 
 _COMMANDS: Final[dict[str, tuple[Run, str]]] = {
     "load": (_load, "load what is new into hourly Parquet, exactly once"),
-    "replay": (_replay, "load dead letters again, once their cause is mended"),
+    "replay": (_replay, "load dead letters again, once their cause is fixed"),
     "compact": (_compact, "rewrite the small files of closed hours into few"),
-    "retain": (_retain, "let old hours go; clear orphaned staging and old trash"),
-    "verify": (_verify, "recount files against manifests, manifests against the audit"),
+    "retain": (_retain, "delete old hours, orphaned staging and old trash"),
+    "verify": (_verify, "compare files with manifests, and manifests with the audit"),
 }
 
 
@@ -160,28 +147,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", choices=sorted(_COMMANDS))
     parser.add_argument("topics", nargs="+")
     parser.add_argument("--bootstrap", required=True, help="brokers of the analysis cluster, host:port,…")
-    parser.add_argument("--registry-url", required=True, help="schema registries, with commas between")
+    parser.add_argument("--registry-url", required=True, help="schema registries, separated by commas")
     parser.add_argument("--hdfs-url", required=True, help="such as hdfs://127.9.0.31:8020")
     parser.add_argument("--webhdfs-url", required=True, help="such as http://127.9.0.31:9870")
     parser.add_argument("--root", default=DEFAULT_ROOT)
     parser.add_argument("--datacenter", default=DEFAULT_DATACENTER)
-    parser.add_argument("--no-audit", action="store_true", help="don't tell the audit")
-    parser.add_argument(
-        "--master", help="Spark's master; by default what Spark is configured with, else local[*]"
-    )
-    parser.add_argument("--result", type=Path, help="write the results there as JSON, too")
+    parser.add_argument("--no-audit", action="store_true", help="report nothing to the audit")
+    parser.add_argument("--master", help="Spark's master; by default the configured one, else local[*]")
+    parser.add_argument("--result", type=Path, help="also write the results there, as JSON")
     parser.add_argument("--until", type=_time, help="load: only records before this time (ISO 8601)")
-    parser.add_argument("--accept-gap", action="store_true", help="load: go on over records that are gone")
+    parser.add_argument(
+        "--accept-gap",
+        action="store_true",
+        help="load: skip records that the brokers deleted before any load",
+    )
     parser.add_argument("--dry-run", action="store_true", help="load: print the plan and load nothing")
     parser.add_argument("--subject", help="load: the registry's subject, by default <topic>-value")
     parser.add_argument(
         "--hour", action="append", default=[], type=_hour, help="compact: only this hour (2026-11-20T18)"
     )
     parser.add_argument(
-        "--grace-hours", type=float, default=0, help="compact: only hours that are over so long"
+        "--grace-hours", type=float, default=0, help="compact: only hours that ended so long ago"
     )
     parser.add_argument(
-        "--keep-hours", type=float, help="retain: how old an hour may become; by default any age"
+        "--keep-hours", type=float, help="retain: delete hours older than this; by default none"
     )
     parser.add_argument("--audit-store", help="verify: the URL of the audit's store")
     return parser
@@ -198,7 +187,9 @@ def _time(text: str) -> int:
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write it as 2026-11-20T18:00:00Z") from error
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time; write it as 2026-11-20T18:00:00Z"
+        ) from error
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -207,14 +198,14 @@ def _plain(value: Any) -> Any:
 
 
 def _numbers(result: Any) -> Any:
-    """A result without its lists: a line's worth."""
+    """A result without its lists, which fits into a line."""
     if not isinstance(result, dict):
         return result
     return {name: value for name, value in result.items() if not isinstance(value, dict | list)}
 
 
 def _write_result(path: Path, text: str) -> None:
-    # Whoever reads it finds all of it or nothing.
+    # Renamed once it is whole, so that no reader finds half of it.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     fresh.write_text(text)
     fresh.replace(path)

@@ -1,44 +1,42 @@
-"""Where everything of a topic lies below the warehouse's root. Pure; the only place that knows these paths.
+"""The paths of a topic below the warehouse's root. Pure; the only place that knows these paths.
 
     <root>/<topic>/hourly/YYYY/MM/DD/HH/<sequence>-<number>.parquet   the table, by hour of event time (UTC)
-    <root>/<topic>/_log/<sequence>.json                               the commit log: one manifest a change
-    <root>/<topic>/_log/<sequence>.state.json                         what the log up to there adds up to
+    <root>/<topic>/_log/<sequence>.json                               the commit log: a manifest per change
+    <root>/<topic>/_log/<sequence>.state.json                         the state that the log adds up to there
     <root>/<topic>/_sealed/YYYY-MM-DD-HH.v<version>.json              proofs that an hour is complete
-    <root>/<topic>/_dead/<sequence>-<number>.parquet                  records that couldn't be decoded
-    <root>/<topic>/_staging/<change id>/                              a change on its way; there while
-    unfinished <root>/<topic>/_trash/<change id>/                                files that a change took away
+    <root>/<topic>/_dead/<sequence>-<number>.parquet                  records that could not be decoded
+    <root>/<topic>/_staging/<change id>/                              a change until it is finished
+    <root>/<topic>/_trash/<change id>/                                files that a change removed
 
-Names beginning with `_` are invisible to Spark, Hive and their like.
+Spark, Hive and other readers ignore names that begin with `_`.
 """
 
 import re
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 HOUR_MS: Final = 3_600_000
 HOUR_NUMBER_MAX: Final = 70_389_527
 """The last hour of the year 9999, in hours since the epoch."""
 DEAD_HOUR: Final = -1
-"""The hour number that staged rows which couldn't be decoded have."""
+"""The hour number of staged rows that could not be decoded."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEQUENCE_DIGITS: Final = 20
 
 
 class TopicNameError(ValueError):
-    """The topic can't be a table of the warehouse."""
+    """The topic's name can't name a table of the warehouse."""
 
 
 class TopicPaths:
-    """The paths of one topic in one warehouse. `root` is a path of the HDFS, such as `/data`."""
+    """The paths of one topic in one warehouse. `root` is a path in HDFS, such as `/data`."""
 
     def __init__(self, root: str, topic: str) -> None:
         if not _TOPIC.fullmatch(topic) or topic in (".", "..") or topic.startswith("_"):
             raise TopicNameError(
-                f"{topic!r} can't be a table of the warehouse: a topic there has letters, digits, '.', "
-                "'_' or '-', "
-                "and doesn't begin with '_' (such names are hidden from readers)"
+                f"{topic!r} can't be a table of the warehouse: use letters, digits, '.', '_' and '-', "
+                "and don't begin with '_' (readers ignore such names)"
             )
         self.topic = topic
         self.base = f"{root.rstrip('/')}/{topic}"
@@ -50,7 +48,7 @@ class TopicPaths:
         self.trash = f"{self.base}/_trash"
 
     def hour_dir(self, hour_ms: int) -> str:
-        """The directory of the hour that begins at `hour_ms`."""
+        """Returns the directory of the hour that begins at `hour_ms`."""
         return f"{self.hourly}/{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y/%m/%d/%H}"
 
     def data_file(self, hour_ms: int, sequence: int, number: int) -> str:
@@ -76,34 +74,29 @@ class TopicPaths:
 
 
 def padded(sequence: int) -> str:
-    """The sequence number as file names have it."""
+    """Returns the sequence number as file names have it."""
     return f"{sequence:0{_SEQUENCE_DIGITS}d}"
 
 
 def hour_of(time_ms: int) -> int:
-    """The beginning of the hour that `time_ms` lies in."""
+    """Returns the beginning of the hour that `time_ms` is in."""
     return time_ms - time_ms % HOUR_MS
 
 
 def hour_name(hour_ms: int) -> str:
-    """`2026-11-20T18`, in UTC."""
+    """Returns `2026-11-20T18`, in UTC."""
     return f"{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y-%m-%dT%H}"
 
 
-def hdfs_path(url: str) -> str:
-    """The path in HDFS of a file that Spark names by URL."""
-    return unquote(urlsplit(url).path)
-
-
 def parse_hour(text: str) -> int:
-    """The beginning in ms of the hour `2026-11-20T18` (also with `:00`, `Z`, a space or `/` between the
-    parts).
+    """Returns the beginning in ms of the hour `2026-11-20T18`.
 
-    Raises `ValueError`.
+    Accepts `:00`, `Z`, and a space or `/` between the parts as well. Raises `ValueError`.
     """
-    numbers = re.fullmatch(
+    found = re.fullmatch(
         r"(\d{4})[-/](\d{2})[-/](\d{2})[T /-](\d{2})(?::00){0,2}(?:Z|\+00:00)?", text.strip()
     )
-    if numbers is None:
-        raise ValueError(f"{text!r} is no hour; write it as 2026-11-20T18 (UTC)")
-    return round(datetime(*map(int, numbers.groups()), tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
+    if found is None:
+        raise ValueError(f"{text!r} is not an hour; write it as 2026-11-20T18 (UTC)")
+    year, month, day, hour = map(int, found.groups())
+    return round(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1000)

@@ -1,37 +1,30 @@
 """One load of one topic, from the commit log's end to the brokers' end, exactly once.
 
-Owns the order: finish what a crash left, plan, stage, count, commit, finish. Everything it decides is in
-`plan`, everything Spark does in `stage` and `dead`, everything on HDFS in `commitlog`.
+Owns the order of a load: finish what a crash interrupted, plan, stage, count, commit, finish. The decisions
+are in `plan`, the Spark jobs in `stage` and `dead`, the steps in HDFS in `commitlog`.
 """
 
 import time
-import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.process.clock import now_ms
 from headrace.warehouse import crash
-from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
+from headrace.warehouse.change import Change, TopicTable
+from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import distinct_offsets, may_repeat
 from headrace.warehouse.dead import stage_dead
-from headrace.warehouse.hdfs.client import Hdfs
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
-from headrace.warehouse.manifest import DataFile, DeadFile, HourCount, LoadedRange, Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.manifest import DataFile, DeadFile, HourCount, LoadedRange, Manifest, TableState
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
 from headrace.warehouse.schemas import Registries, TopicSchemas, subject_of, topic_schemas, with_writers
-from headrace.warehouse.source.cluster import Cluster
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
+from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST, LATEST, SourceOptions
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reading import read_batches
-from headrace.warehouse.stage import (
-    StagedFile,
-    present_schema_ids,
-    stage_load,
-    staged_files,
-)
+from headrace.warehouse.stage import StagedFile, present_schema_ids, stage_load, staged_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,12 +33,12 @@ BROKER_TIMEOUT_S: Final = 60.0
 
 
 class LoadError(Exception):
-    """The load did something it must never do; nothing was committed."""
+    """The load did something that it must never do; nothing was committed."""
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What a load did. `sequence` is None where there was nothing to load."""
+    """What a load did. `sequence` is None if there was nothing to load."""
 
     topic: str
     sequence: int | None = None
@@ -56,19 +49,20 @@ class LoadResult:
     ranges: tuple[LoadedRange, ...] = ()
     files: int = 0
     finished: tuple[int, ...] = ()
-    """Changes that an earlier run had committed and this one finished."""
+    """Changes that an earlier run committed and this one finished."""
     seconds: float = 0.0
 
 
 def plan_topic(
-    warehouse: Warehouse, state: State, topic: str, *, until_ms: int | None = None, accept_gap: bool = False
+    table: TopicTable, state: TableState, *, until_ms: int | None = None, accept_gap: bool = False
 ) -> LoadPlan:
-    """What a load would do now. Writes nothing."""
-    with Cluster(warehouse.servers, BROKER_TIMEOUT_S) as cluster:
-        partitions = sorted(cluster.leaders([topic]))
-        earliest = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
-        latest = cluster.offsets(dict.fromkeys(partitions, LATEST))
-        until = cluster.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
+    """Plans a load on top of `state`. Writes nothing."""
+    warehouse, topic = table.warehouse, table.topic
+    with MetadataClient(warehouse.servers, BROKER_TIMEOUT_S) as metadata:
+        partitions = sorted(metadata.leaders([topic]))
+        earliest = metadata.offsets(dict.fromkeys(partitions, EARLIEST))
+        latest = metadata.offsets(dict.fromkeys(partitions, LATEST))
+        until = metadata.offsets(dict.fromkeys(partitions, until_ms)) if until_ms is not None else {}
     ends = {
         partition: _batch_address(warehouse, topic, partition, address, latest[topic, partition])
         for (_, partition), address in until.items()
@@ -86,200 +80,187 @@ def plan_topic(
 
 def load_topic(
     spark: "SparkSession",
-    topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
-    publish: Publish | None,
+    table: TopicTable,
     *,
     subject: str | None = None,
     until_ms: int | None = None,
     accept_gap: bool = False,
-    clock_ms: Callable[[], int] = now_ms,
 ) -> LoadResult:
-    """Load what is new. Safe to repeat, to kill at any moment, and to run twice at the same time."""
+    """Loads what is new. Safe to repeat, to kill at any moment, and to run twice at the same time."""
     began = time.monotonic()
-    paths = TopicPaths(warehouse.root, topic)
-    log = CommitLog(hdfs, paths)
-    finished = tuple(manifest.sequence for manifest in log.finish_all(publish))
-    state = log.state()
-    plan = plan_topic(warehouse, state, topic, until_ms=until_ms, accept_gap=accept_gap)
+    finished = tuple(manifest.sequence for manifest in table.log.finish_all(table.publish))
+    state = table.log.state()
+    plan = plan_topic(table, state, until_ms=until_ms, accept_gap=accept_gap)
     if plan.is_empty:
-        return LoadResult(topic, finished=finished, seconds=time.monotonic() - began)
+        return LoadResult(table.topic, finished=finished, seconds=time.monotonic() - began)
     crash.reached("planned")
-    change_id = f"load-{uuid.uuid4().hex}"
-    staging = paths.staged(change_id)
-    with Registries(warehouse.registry_url) as registries:
-        try:
-            staged, schemas = _stage(spark, warehouse, hdfs, topic, plan, staging, subject, registries)
-            dead = stage_dead(spark, warehouse, topic, hdfs, staged, schemas, staging)
-        except BaseException:
-            log.discard(change_id)
-            raise
+    change = Change(table, "load")
+    with change.discarded_on_error(), Registries(table.warehouse.registry_url) as registries:
+        staged = _stage(spark, change, plan.ranges, registries, subject or subject_of(table.topic))
     crash.reached("staged")
-    groups = [group for each in staged for group in each.count.groups]
-    sizes = {each.path: each.size_bytes for each in staged}
-    distinct = distinct_offsets(hdfs, sizes) if may_repeat(groups) else None
-    ranges = loaded_ranges(plan.ranges, staged, distinct)
-
-    def rebase(now: State) -> Manifest:
-        if now.ends != state.ends:
-            raise CommitConflictError(
-                f"{topic}: another load committed the same addresses first; this one is dropped, "
-                "nothing is doubled"
-            )
-        sequence = now.next_sequence
-        return Manifest(
-            sequence=sequence,
-            kind="load",
-            topic=topic,
-            change_id=change_id,
-            committed_ms=clock_ms(),
-            warehouse=warehouse.name,
-            ranges=ranges,
-            gaps=plan.gaps,
-            files=data_files(paths, sequence, staged, schemas.reader.schema_id),
-            dead_files=dead_letter_files(paths, sequence, dead),
-            schema_id=schemas.reader.schema_id,
-            writer_ids=tuple(sorted({schema_id for each in staged for schema_id in each.count.schema_ids})),
-        )
-
-    try:
-        manifest = log.commit(change_id, rebase)
-    except CommitConflictError:
-        log.discard(change_id)
-        raise
-    log.finish(manifest, publish)
+    manifest = _commit(change, plan, staged, state)
     return LoadResult(
-        topic=topic,
+        topic=table.topic,
         sequence=manifest.sequence,
         rows=manifest.rows,
-        dead_lettered=sum(each.dead_lettered for each in ranges),
+        dead_lettered=sum(loaded.dead_lettered for loaded in manifest.ranges),
         hours=manifest.hours(),
-        ranges=ranges,
+        ranges=manifest.ranges,
         files=len(manifest.files),
         finished=finished,
         seconds=time.monotonic() - began,
     )
 
 
-def loaded_ranges(
-    planned: Iterable[PlannedRange],
-    staged: Sequence[StagedFile],
-    distinct: dict[tuple[int, int], int] | None,
-) -> tuple[LoadedRange, ...]:
-    """What each planned range turned out to hold, by hour of Kafka timestamps.
-
-    `distinct` says distinct offsets counted across files; None where no two files can share one. Raises
-    `LoadError` for a row outside what was planned.
-    """
-    planned = list(planned)
-    bounds = {each.partition: each for each in planned}
-    sums: dict[int, dict[int, list[int]]] = {each.partition: {} for each in planned}
-    for file in staged:
-        for each in file.count.groups:
-            bound = bounds.get(each.partition)
-            if (
-                bound is None
-                or each.first_offset < bound.from_address
-                or each.last_offset >= bound.to_address
-            ):
-                raise LoadError(
-                    f"staged rows of partition {each.partition} have offsets {each.first_offset} to "
-                    f"{each.last_offset}, which are not what was planned ({bound}); nothing was committed"
-                )
-            found = sums[each.partition].setdefault(each.timestamp_hour_ms, [0, 0, 0])
-            if file.is_dead:
-                found[2] += each.rows
-            else:
-                found[0] += each.rows
-                found[1] += each.distinct_offsets
-    return tuple(
-        LoadedRange(
-            each.partition,
-            each.from_address,
-            each.to_address,
-            tuple(
-                HourCount(hour_ms, rows, _distinct(distinct, each.partition, hour_ms, offsets, dead), dead)
-                for hour_ms, (rows, offsets, dead) in sorted(sums[each.partition].items())
-            ),
-        )
-        for each in planned
-    )
-
-
-def _distinct(
-    distinct: dict[tuple[int, int], int] | None, partition: int, hour_ms: int, summed: int, dead: int
-) -> int:
-    return summed if distinct is None else distinct[partition, hour_ms] - dead
+@dataclass(frozen=True)
+class _Staged:
+    files: Sequence[StagedFile]
+    """Those of dead rows hold only their addresses."""
+    dead_letters: Sequence[StagedFile]
+    schemas: TopicSchemas
 
 
 def _stage(
     spark: "SparkSession",
-    warehouse: Warehouse,
-    hdfs: Hdfs,
-    topic: str,
-    plan: LoadPlan,
-    staging: str,
-    subject: str | None,
+    change: Change,
+    ranges: Sequence[PlannedRange],
     registries: Registries,
-) -> tuple[list[StagedFile], TopicSchemas]:
-    """Stage the plan with every schema that its records turn out to need."""
-    schemas = topic_schemas(subject or subject_of(topic), registries)
-    if not plan.ranges:
-        return [], schemas
+    subject: str,
+) -> _Staged:
+    """Stages the ranges with every schema that their records turn out to need."""
+    table = change.table
+    schemas = topic_schemas(subject, registries)
+    if not ranges:
+        return _Staged((), (), schemas)
     if schemas.refused:
-        # Only then is it worth a look before anything is written: is one of the refused schemas really in
-        # there?
-        schemas.refuse(present_schema_ids(spark, warehouse.bootstrap, topic, plan.ranges))
-    # The first thing that is written: here a NameNode that restarts is waited for, and a stranger is refused.
-    hdfs.makedirs(staging)
-    hours = f"{staging}/hours"
+        # Looks before anything is written whether the ranges hold records of a refused schema.
+        schemas.refuse(present_schema_ids(spark, table, ranges))
+    # The first write: it waits for a NameNode that restarts, and fails for a user without permission.
+    table.hdfs.makedirs(change.staging)
+    hours = f"{change.staging}/hours"
     while True:
-        stage_load(spark, warehouse, hdfs, topic, plan.ranges, schemas, hours)
-        staged = staged_files(hdfs, hours)
-        unread = {schema_id for each in staged if each.is_dead for schema_id in each.count.schema_ids} - {
-            each.schema_id for each in schemas.writers
+        stage_load(spark, table, ranges, schemas, hours)
+        staged = staged_files(table.hdfs, hours)
+        unread = {schema_id for file in staged if file.is_dead for schema_id in file.count.schema_ids} - {
+            writer.schema_id for writer in schemas.writers
         }
         wider = with_writers(schemas, unread, registries) if unread else schemas
         wider.refuse(unread)
         if len(wider.writers) == len(schemas.writers):
             if unread - {NO_SCHEMA_ID}:
                 registries.check_all_answered()
-            return staged, schemas
-        # Another subject's schema, known by its id: once more, with a branch for it.
+            return _Staged(staged, stage_dead(spark, table, staged, schemas, change.staging), schemas)
+        # Some records have another subject's schema, which a registry knows by id: stage again with it.
         schemas = wider
+
+
+def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_on: TableState) -> Manifest:
+    table, schema_id = change.table, staged.schemas.reader.schema_id
+    groups = [group for file in staged.files for group in file.count.groups]
+    sizes = {file.path: file.size_bytes for file in staged.files}
+    distinct = distinct_offsets(table.hdfs, sizes) if may_repeat(groups) else None
+    ranges = loaded_ranges(plan.ranges, staged.files, distinct)
+
+    def rebase(now: TableState) -> Manifest:
+        if now.ends != planned_on.ends:
+            raise CommitConflictError(
+                f"{table.topic}: another load committed the same addresses first; this one is discarded, "
+                "nothing is doubled"
+            )
+        return replace(
+            change.manifest(now),
+            ranges=ranges,
+            gaps=plan.gaps,
+            files=data_files(table.paths, now.next_sequence, staged.files, schema_id),
+            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead_letters),
+            schema_id=schema_id,
+            writer_ids=writer_ids(staged.files),
+        )
+
+    return change.commit(rebase)
+
+
+def loaded_ranges(
+    planned: Sequence[PlannedRange],
+    staged: Iterable[StagedFile],
+    distinct: Mapping[tuple[int, int], int] | None,
+) -> tuple[LoadedRange, ...]:
+    """Returns what each planned range turned out to hold, by hour of Kafka timestamps.
+
+    `distinct` has the distinct offsets over all files, by partition and hour; None if no two files can have
+    one in common. Raises `LoadError` for a row outside the plan.
+    """
+    bounds = {bound.partition: bound for bound in planned}
+    sums: dict[int, dict[int, list[int]]] = {bound.partition: {} for bound in planned}
+    for file in staged:
+        for group in file.count.groups:
+            bound = bounds.get(group.partition)
+            if not bound or group.first_offset < bound.from_address or group.last_offset >= bound.to_address:
+                raise LoadError(
+                    f"staged rows of partition {group.partition} have offsets {group.first_offset} to "
+                    f"{group.last_offset}, which were not planned ({bound}); nothing was committed"
+                )
+            counts = sums[group.partition].setdefault(group.timestamp_hour_ms, [0, 0, 0])
+            if file.is_dead:
+                counts[2] += group.rows
+            else:
+                counts[0] += group.rows
+                counts[1] += group.distinct_offsets
+
+    def hour_count(partition: int, hour_ms: int, rows: int, offsets: int, dead: int) -> HourCount:
+        if distinct is not None:
+            offsets = distinct[partition, hour_ms] - dead
+        return HourCount(hour_ms, rows, offsets, dead)
+
+    return tuple(
+        LoadedRange(
+            bound.partition,
+            bound.from_address,
+            bound.to_address,
+            tuple(
+                hour_count(bound.partition, hour_ms, *counts)
+                for hour_ms, counts in sorted(sums[bound.partition].items())
+            ),
+        )
+        for bound in planned
+    )
 
 
 def data_files(
     paths: TopicPaths, sequence: int, staged: Iterable[StagedFile], schema_id: int
 ) -> tuple[DataFile, ...]:
-    """The staged files with the names they will have."""
+    """Returns the staged files of decoded rows with their final names."""
     alive = sorted(
-        (each for each in staged if not each.is_dead), key=lambda each: (each.hour_number, each.path)
+        (file for file in staged if not file.is_dead), key=lambda file: (file.hour_number, file.path)
     )
     return tuple(
         DataFile(
-            path=paths.data_file(each.hour_number * HOUR_MS, sequence, number),
-            staged=each.path,
-            hour_ms=each.hour_number * HOUR_MS,
-            rows=each.count.rows,
-            size_bytes=each.size_bytes,
+            path=paths.data_file(file.hour_number * HOUR_MS, sequence, number),
+            staged=file.path,
+            hour_ms=file.hour_number * HOUR_MS,
+            rows=file.count.rows,
+            size_bytes=file.size_bytes,
             schema_id=schema_id,
         )
-        for number, each in enumerate(alive)
+        for number, file in enumerate(alive)
     )
 
 
 def dead_letter_files(paths: TopicPaths, sequence: int, dead: Iterable[StagedFile]) -> tuple[DeadFile, ...]:
-    """The staged dead-letter files with the names they will have."""
+    """Returns the staged dead-letter files with their final names."""
     return tuple(
-        DeadFile(paths.dead_file(sequence, number), each.path, each.count.rows, each.size_bytes)
-        for number, each in enumerate(dead)
+        DeadFile(paths.dead_file(sequence, number), file.path, file.count.rows, file.size_bytes)
+        for number, file in enumerate(dead)
     )
 
 
-def _batch_address(warehouse: Warehouse, topic: str, partition: int, address: int, end: int) -> int:
-    """The address of the batch that holds `address`: loads begin and end at batches' edges."""
+def writer_ids(staged: Iterable[StagedFile]) -> tuple[int, ...]:
+    """Returns the ids of the schemas that the rows in these files were written with."""
+    return tuple(sorted({schema_id for file in staged for schema_id in file.count.schema_ids}))
+
+
+def _batch_address(warehouse: WarehouseOptions, topic: str, partition: int, address: int, end: int) -> int:
+    """Returns the address of the batch that holds `address`: loads begin and end between batches."""
     if address >= end:
         return end
     options = SourceOptions(bootstrap=warehouse.servers, fetch_size_bytes=1)

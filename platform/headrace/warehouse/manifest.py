@@ -1,11 +1,12 @@
-"""What a change of the warehouse is: the manifest that commits it, and what all manifests add up to.
+"""Manifests, which commit the changes of a topic's table, and the table state that they add up to.
 
-Owns the JSON of `_log/`. Pure: `commitlog` reads and writes it. A manifest never changes once committed;
-the state of a topic is a fold over them in order of their sequence.
+Owns the JSON of `_log/`. Pure: `commitlog` reads and writes it. A committed manifest never changes; the
+state of a table is a fold over its manifests in order of their sequence.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
@@ -16,15 +17,12 @@ Kind = Literal["load", "replay", "compact", "retain"]
 
 
 class ManifestError(Exception):
-    """A file of the commit log isn't what it should be.
-
-    Somebody changed it by hand, or a newer headrace wrote it.
-    """
+    """A file of the commit log is invalid: changed by hand, or written by a newer headrace."""
 
 
 @dataclass(frozen=True)
 class HourCount:
-    """Rows of one partition whose Kafka timestamp lies in one hour: what the audit compares."""
+    """Rows of one partition whose Kafka timestamp is in one hour. The audit compares these counts."""
 
     hour_ms: int
     rows: int
@@ -34,7 +32,7 @@ class HourCount:
 
 @dataclass(frozen=True)
 class LoadedRange:
-    """Addresses `[from_address, to_address)` of a partition that this change consumed, and what they held."""
+    """Addresses `[from_address, to_address)` of a partition that a change consumed, and their rows."""
 
     partition: int
     from_address: int
@@ -43,16 +41,16 @@ class LoadedRange:
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self.hours)
+        return sum(hour.rows for hour in self.hours)
 
     @property
     def dead_lettered(self) -> int:
-        return sum(each.dead_lettered for each in self.hours)
+        return sum(hour.dead_lettered for hour in self.hours)
 
 
 @dataclass(frozen=True)
-class Gap:
-    """Addresses that retention had eaten before a load came, stepped over because the operator said so."""
+class LoadGap:
+    """Addresses that the brokers deleted before any load; a load continues after them with --accept-gap."""
 
     partition: int
     from_address: int
@@ -62,7 +60,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file of one hour of event time. `staged` is where it lay when the change was committed."""
+    """A Parquet file of one hour of event time. `staged` is its path when the change was committed."""
 
     path: str
     staged: str
@@ -70,12 +68,12 @@ class DataFile:
     rows: int
     size_bytes: int
     schema_id: int
-    """The reader schema it was written with: names its columns."""
+    """The reader schema that it was written with, which names its columns."""
 
 
 @dataclass(frozen=True)
 class DeadFile:
-    """A Parquet file of records that couldn't be decoded."""
+    """A Parquet file of records that could not be decoded."""
 
     path: str
     staged: str
@@ -94,26 +92,26 @@ class Manifest:
     committed_ms: int
     warehouse: str
     ranges: tuple[LoadedRange, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LoadGap, ...] = ()
     files: tuple[DataFile, ...] = ()
     dead_files: tuple[DeadFile, ...] = ()
     removed: tuple[str, ...] = ()
-    """Paths of data and dead files that this change takes away."""
+    """Paths of data files and dead-letter files that this change removes."""
     schema_id: int | None = None
-    """The newest schema: the table's columns from here on."""
+    """The newest schema, which names the table's columns from here on."""
     writer_ids: tuple[int, ...] = ()
     note: str = ""
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self.files)
+        return sum(file.rows for file in self.files)
 
     def hours(self) -> dict[int, int]:
-        """Rows in new files by hour of event time."""
-        found: dict[int, int] = {}
-        for each in self.files:
-            found[each.hour_ms] = found.get(each.hour_ms, 0) + each.rows
-        return dict(sorted(found.items()))
+        """Returns the rows in new files by hour of event time."""
+        rows: dict[int, int] = {}
+        for file in self.files:
+            rows[file.hour_ms] = rows.get(file.hour_ms, 0) + file.rows
+        return dict(sorted(rows.items()))
 
     def to_json(self) -> bytes:
         data = {"format": FORMAT, **asdict(self), "rows": self.rows}
@@ -122,76 +120,71 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Manifest":
-        try:
-            raw = json.loads(data)
-            if raw.pop("format") != FORMAT:
-                raise ManifestError(f"{where} is of another format; a newer headrace wrote it")
+        with reading(where):
+            raw = parsed(data, where, FORMAT)
             del raw["rows"], raw["hours"]
             ranges = tuple(
-                LoadedRange(**{**each, "hours": tuple(HourCount(**hour) for hour in each["hours"])})
-                for each in raw.pop("ranges")
+                LoadedRange(**{**loaded, "hours": tuple(HourCount(**hour) for hour in loaded["hours"])})
+                for loaded in raw.pop("ranges")
             )
             return cls(
                 ranges=ranges,
-                gaps=tuple(Gap(**each) for each in raw.pop("gaps")),
-                files=tuple(DataFile(**each) for each in raw.pop("files")),
-                dead_files=tuple(DeadFile(**each) for each in raw.pop("dead_files")),
+                gaps=tuple(LoadGap(**gap) for gap in raw.pop("gaps")),
+                files=tuple(DataFile(**file) for file in raw.pop("files")),
+                dead_files=tuple(DeadFile(**file) for file in raw.pop("dead_files")),
                 removed=tuple(raw.pop("removed")),
                 writer_ids=tuple(raw.pop("writer_ids")),
                 **raw,
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{where} can't be read: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
-class State:
-    """What the commit log up to `sequence` adds up to; -1 when it is empty."""
+class TableState:
+    """The state that the commit log up to `sequence` adds up to; -1 if the log is empty."""
 
     sequence: int = -1
     ends: dict[int, int] = field(default_factory=dict)
-    """By partition the address where the next load begins."""
+    """The address where the next load begins, by partition."""
     files: dict[str, DataFile] = field(default_factory=dict)
     dead_files: dict[str, DeadFile] = field(default_factory=dict)
     schema_id: int | None = None
     changed: dict[int, int] = field(default_factory=dict)
-    """By hour of event time the sequence of the last change that brought or took rows."""
+    """The sequence of the last change that added or removed rows, by hour of event time."""
 
     @property
     def next_sequence(self) -> int:
         return self.sequence + 1
 
-    def after(self, manifest: Manifest) -> "State":
-        """The state with one more change. Raises `ManifestError` where the change doesn't follow."""
+    def after(self, manifest: Manifest) -> "TableState":
+        """Returns the state with one more change. Raises `ManifestError` if it does not follow."""
         if manifest.sequence != self.next_sequence:
             raise ManifestError(f"manifest {manifest.sequence} can't follow manifest {self.sequence}")
         ends = dict(self.ends)
         for gap in manifest.gaps:
             ends[gap.partition] = gap.to_address
-        for each in manifest.ranges if manifest.kind == "load" else ():
-            if each.partition in ends and ends[each.partition] != each.from_address:
+        for loaded in manifest.ranges if manifest.kind == "load" else ():
+            if ends.get(loaded.partition, loaded.from_address) != loaded.from_address:
                 raise ManifestError(
-                    f"manifest {manifest.sequence} loads partition {each.partition} from "
-                    f"{each.from_address}, "
-                    f"but the log's end is {ends[each.partition]}"
+                    f"manifest {manifest.sequence} loads partition {loaded.partition} from "
+                    f"{loaded.from_address}, but the log's end is {ends[loaded.partition]}"
                 )
-            ends[each.partition] = each.to_address
-        gone = set(manifest.removed)
+            ends[loaded.partition] = loaded.to_address
         changed = dict(self.changed)
         if manifest.kind != "compact":
             changed.update(dict.fromkeys(manifest.hours(), manifest.sequence))
-        files = {path: each for path, each in self.files.items() if path not in gone}
-        files.update((each.path, each) for each in manifest.files)
-        dead = {path: each for path, each in self.dead_files.items() if path not in gone}
-        dead.update((each.path, each) for each in manifest.dead_files)
+        removed = set(manifest.removed)
+        files = {path: file for path, file in self.files.items() if path not in removed}
+        files.update((file.path, file) for file in manifest.files)
+        dead = {path: file for path, file in self.dead_files.items() if path not in removed}
+        dead.update((file.path, file) for file in manifest.dead_files)
         schema_id = self.schema_id if manifest.schema_id is None else manifest.schema_id
-        return State(manifest.sequence, ends, files, dead, schema_id, changed)
+        return TableState(manifest.sequence, ends, files, dead, schema_id, changed)
 
     def hours(self) -> dict[int, list[DataFile]]:
-        """The table's files by hour of event time, in order."""
+        """Returns the table's files by hour of event time, in order."""
         found: dict[int, list[DataFile]] = {}
-        for each in sorted(self.files.values(), key=lambda file: (file.hour_ms, file.path)):
-            found.setdefault(each.hour_ms, []).append(each)
+        for file in sorted(self.files.values(), key=lambda file: (file.hour_ms, file.path)):
+            found.setdefault(file.hour_ms, []).append(file)
         return found
 
     def to_json(self) -> bytes:
@@ -200,34 +193,39 @@ class State:
                 "format": FORMAT,
                 "sequence": self.sequence,
                 "ends": self.ends,
-                "files": [asdict(each) for each in self.files.values()],
-                "dead_files": [asdict(each) for each in self.dead_files.values()],
+                "files": [asdict(file) for file in self.files.values()],
+                "dead_files": [asdict(file) for file in self.dead_files.values()],
                 "schema_id": self.schema_id,
                 "changed": self.changed,
             }
         ).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> "State":
-        try:
-            raw: dict[str, Any] = json.loads(data)
-            if raw["format"] != FORMAT:
-                raise ManifestError(f"{where} is of another format; a newer headrace wrote it")
+    def from_json(cls, data: bytes, where: str) -> "TableState":
+        with reading(where):
+            raw = parsed(data, where, FORMAT)
             return cls(
                 sequence=raw["sequence"],
                 ends={int(partition): end for partition, end in raw["ends"].items()},
-                files={each["path"]: DataFile(**each) for each in raw["files"]},
-                dead_files={each["path"]: DeadFile(**each) for each in raw["dead_files"]},
+                files={file["path"]: DataFile(**file) for file in raw["files"]},
+                dead_files={file["path"]: DeadFile(**file) for file in raw["dead_files"]},
                 schema_id=raw["schema_id"],
                 changed={int(hour): sequence for hour, sequence in raw["changed"].items()},
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{where} can't be read: {type(error).__name__}: {error}") from error
 
 
-def fold(manifests: Iterable[Manifest], state: State | None = None) -> State:
-    """What these manifests, in order of their sequence, add up to on top of `state`."""
-    state = state or State()
-    for manifest in manifests:
-        state = state.after(manifest)
-    return state
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turns whatever a malformed file raises into a `ManifestError` that names the file."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{where} can't be read: {type(error).__name__}: {error}") from error
+
+
+def parsed(data: bytes, where: str, known_format: int) -> dict[str, Any]:
+    """Returns the JSON object in `data` without its format. Raises `ManifestError` for an unknown format."""
+    raw: dict[str, Any] = json.loads(data)
+    if raw.pop("format") != known_format:
+        raise ManifestError(f"{where} has an unknown format; a newer headrace wrote it")
+    return raw

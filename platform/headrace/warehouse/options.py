@@ -1,4 +1,4 @@
-"""What a warehouse is: the addresses of its parts. Pure."""
+"""The options of a warehouse: the addresses of its parts. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,36 +8,33 @@ DEFAULT_DATACENTER: Final = "analysis"
 
 
 @dataclass(frozen=True)
-class Warehouse:
-    """Where a warehouse's tables lie, and where their records come from."""
+class WarehouseOptions:
+    """Where a warehouse's tables are, and where their records come from."""
 
     hdfs_url: str
-    """What Spark writes to, such as `hdfs://127.9.0.31:8020`."""
+    """Where Spark writes, such as `hdfs://127.9.0.31:8020`."""
     webhdfs_url: str
     bootstrap: str
-    """Brokers of the analysis cluster, `host:port` with commas between."""
+    """Brokers of the analysis cluster, `host:port`, separated by commas."""
     registry_url: str
-    """Schema registries, with commas between.
-
-    The ids are the same everywhere; what one lacks another may know.
-    """
+    """Schema registries, separated by commas. Their ids agree, but each may lack schemas of another."""
     root: str = DEFAULT_ROOT
     datacenter: str = DEFAULT_DATACENTER
-    """Whose word the load reports are."""
+    """The datacenter that the load reports name as their publisher's."""
     audit: bool = True
-    """Whether loads are told to the audit, by an event in the analysis cluster's audit topic."""
+    """Whether to report loads to the audit, in the analysis cluster's audit topic."""
     user: str | None = None
-    """The HDFS user; by default the one who runs this."""
+    """The HDFS user; by default the user of this process."""
     patience_s: float = 30.0
-    """How long HDFS may be away or in safe mode before a call to it fails."""
+    """How long HDFS may be unreachable or in safe mode before a call fails."""
 
     @property
     def name(self) -> str:
-        """How the audit calls this warehouse: the URL of its root."""
+        """The audit's name of this warehouse: the URL of its root."""
         return f"{self.hdfs_url.rstrip('/')}{self.root.rstrip('/')}"
 
     def url(self, path: str) -> str:
-        """The URL that Spark has for a path of the HDFS."""
+        """Returns Spark's URL of a path in HDFS."""
         return f"{self.hdfs_url.rstrip('/')}{path}"
 
     @property

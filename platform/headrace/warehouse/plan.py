@@ -1,37 +1,36 @@
-"""What a load does next, decided from what is committed and what the brokers have. Pure.
+"""The plan of a load, from what is committed and what the brokers have. Pure.
 
-The commit log's end is where a load begins, whatever else happened: no other checkpoint exists.
+A load begins where the commit log ends; there is no other checkpoint.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.warehouse.manifest import Gap
+from headrace.warehouse.manifest import LoadGap
 
 SPLIT_SIZE_MAX_BYTES: Final = 64 << 20
 SPLIT_SIZE_MIN_BYTES: Final = 4 << 20
 """Less is not worth a task of its own."""
+_GAP_REASON: Final = "retention at the brokers"
 
 
 class PlanError(Exception):
-    """The load can't go on without a decision that isn't its to make."""
+    """The load can't continue until an operator decides how."""
 
 
-class GapError(PlanError):
-    """Unread addresses are gone from the brokers."""
+class LoadGapError(PlanError):
+    """The brokers no longer have addresses that were never loaded."""
 
-    def __init__(self, topic: str, gaps: list[Gap]) -> None:
+    def __init__(self, topic: str, gaps: list[LoadGap]) -> None:
         self.gaps = gaps
         listed = "; ".join(
             f"partition {gap.partition}: addresses {gap.from_address} to {gap.to_address}" for gap in gaps
         )
         super().__init__(
-            f"{topic}: records that were never loaded are gone from the brokers ({listed}; "
-            f"{gaps[0].reason}). "
-            "Mend the source if you can; to go on without them say --accept-gap, which is recorded in "
-            "the manifest and "
-            "the audit"
+            f"{topic}: records that were never loaded are no longer at the brokers ({listed}; "
+            f"{gaps[0].reason}). Restore them if you can. To load without them repeat with --accept-gap, "
+            "which the manifest and the audit record"
         )
 
 
@@ -41,7 +40,7 @@ class LogWentBackError(PlanError):
 
 @dataclass(frozen=True)
 class PlannedRange:
-    """What to read of one partition."""
+    """The addresses to read of one partition."""
 
     partition: int
     from_address: int
@@ -54,16 +53,16 @@ class PlannedRange:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What a load will do: ranges that are not empty, and gaps it steps over."""
+    """What a load will do: the ranges it reads, none of them empty, and the gaps it accepts."""
 
     topic: str
     ranges: tuple[PlannedRange, ...]
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LoadGap, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes at a headrace broker."""
-        return sum(each.size for each in self.ranges)
+        return sum(planned.size for planned in self.ranges)
 
     @property
     def is_empty(self) -> bool:
@@ -78,39 +77,36 @@ def plan_load(
     *,
     until: Mapping[int, int] | None = None,
     accept_gap: bool = False,
-    gap_reason: str = "retention at the brokers",
 ) -> LoadPlan:
-    """From where each partition's load stands (`loaded`; a new partition starts at its earliest) to its end.
+    """Plans a load of each partition from the end of what is `loaded` to the `latest` address.
 
-    `until` may name an earlier end for some partitions. Raises `GapError` where a partition now begins
-    after what is loaded and `accept_gap` isn't said, `LogWentBackError` where it ends before.
+    A new partition starts at its `earliest` address; `until` gives some partitions an earlier end. Raises
+    `LoadGapError` for a partition that now begins after what is loaded, unless `accept_gap`, and
+    `LogWentBackError` for one that ends before it.
     """
     ranges: list[PlannedRange] = []
-    gaps: list[Gap] = []
+    gaps: list[LoadGap] = []
     for partition in sorted(latest):
         first, end = earliest[partition], latest[partition]
         start = loaded.get(partition, first)
         if end < start:
             raise LogWentBackError(
-                f"{topic}: partition {partition} ends at address {end}, but it is loaded up to "
-                f"{start}: the topic was "
-                "made anew, or this is another cluster. Nothing is loaded; give the new topic another "
-                "name or root"
+                f"{topic}: partition {partition} ends at address {end}, but is loaded up to {start}: the "
+                "topic was recreated, or this is another cluster. Nothing is loaded; give the new topic "
+                "another name or root"
             )
         if first > start:
-            gaps.append(Gap(partition, start, first, gap_reason))
+            gaps.append(LoadGap(partition, start, first, _GAP_REASON))
             start = first
         end = min(end, (until or {}).get(partition, end))
         if end > start:
             ranges.append(PlannedRange(partition, start, end))
     if gaps and not accept_gap:
-        raise GapError(topic, gaps)
+        raise LoadGapError(topic, gaps)
     return LoadPlan(topic, tuple(ranges), tuple(gaps))
 
 
 def split_count(size_bytes: int, cores: int) -> int:
-    """Into how many parts to cut so many bytes: all cores busy, no part too large, none too small to be
-    worth it.
-    """
+    """Returns how many parts to cut so many bytes into: enough for all cores, none too large or too small."""
     busy = min(max(1, cores), max(1, size_bytes // SPLIT_SIZE_MIN_BYTES))
     return max(busy, -(-size_bytes // SPLIT_SIZE_MAX_BYTES))

@@ -1,16 +1,15 @@
-"""Replaying dead letters: once the cause is mended, what lies aside is decoded again and becomes rows.
+"""Replaying dead letters: once their cause is fixed, they are decoded again and become rows.
 
-Owns the choice of dead letters and their second reading. What still can't be decoded lies aside again,
-with today's reason. The audit is told: so many dead letters less, so many rows more.
+Owns the choice of dead letters and their second reading. Letters that still can't be decoded become dead
+letters again, with today's reason. The audit gets a report: fewer dead letters, as many more rows.
 """
 
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.process.clock import now_ms
-from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish
+from headrace.warehouse.change import Change, TopicTable
+from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.dead import dead_files, undecodable, unframed, write_dead
 from headrace.warehouse.decode import (
     OFFSET_COLUMN,
@@ -19,11 +18,8 @@ from headrace.warehouse.decode import (
     TIMESTAMP_COLUMN,
     table_rows,
 )
-from headrace.warehouse.hdfs.client import Hdfs
-from headrace.warehouse.layout import TopicPaths
-from headrace.warehouse.loading import LoadError, data_files, dead_letter_files
-from headrace.warehouse.manifest import HourCount, LoadedRange, Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.loading import LoadError, data_files, dead_letter_files, writer_ids
+from headrace.warehouse.manifest import DeadFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.schemas import Registries, TopicSchemas, subject_of, topic_schemas, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
 from headrace.warehouse.stage import StagedFile, staged_files, write_hours
@@ -34,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay did. `sequence` is None where nothing lay aside, or nothing of it can be decoded yet."""
+    """What a replay did. `sequence` is None if there were no dead letters, or none can be decoded yet."""
 
     topic: str
     sequence: int | None = None
@@ -43,77 +39,77 @@ class ReplayResult:
     hours: dict[int, int] = field(default_factory=dict)
 
 
-def replay_topic(
-    spark: "SparkSession",
-    topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
-    publish: Publish | None,
-    *,
-    subject: str | None = None,
-    clock_ms: Callable[[], int] = now_ms,
-) -> ReplayResult:
-    """Load the topic's dead letters again. Safe to repeat and to kill; loads go on meanwhile."""
-    paths = TopicPaths(warehouse.root, topic)
-    log = CommitLog(hdfs, paths)
-    log.finish_all(publish)
-    old = list(log.state().dead_files.values())
-    wanted = sum(each.rows for each in old)
+@dataclass(frozen=True)
+class _Staged:
+    alive: Sequence[StagedFile]
+    dead: Sequence[StagedFile]
+    schema_id: int
+
+    @property
+    def rows(self) -> int:
+        return sum(file.count.rows for file in self.alive)
+
+
+def replay_topic(spark: "SparkSession", table: TopicTable, *, subject: str | None = None) -> ReplayResult:
+    """Loads the topic's dead letters again. Safe to repeat and to kill; loads may run meanwhile."""
+    table.log.finish_all(table.publish)
+    old = list(table.log.state().dead_files.values())
     if not old:
-        return ReplayResult(topic)
-    raw = _letters(spark, [warehouse.url(each.path) for each in old])
-    change_id = f"replay-{uuid.uuid4().hex}"
-    staging = paths.staged(change_id)
-    try:
-        schemas = _schemas(raw, topic, warehouse, subject)
-        write_hours(table_rows(unframed(raw), schemas), warehouse, hdfs, f"{staging}/hours")
-        staged = staged_files(hdfs, f"{staging}/hours")
-        alive = [each for each in staged if not each.is_dead]
-        rows = sum(each.count.rows for each in alive)
-        if rows == 0:
-            hdfs.delete(staging)
-            return ReplayResult(topic, still_dead=wanted)
-        still_dead = wanted - rows
-        dead: list[StagedFile] = []
-        if still_dead:
-            write_dead(undecodable(raw, schemas), schemas, warehouse.url(f"{staging}/dead"))
-            dead = dead_files(hdfs, f"{staging}/dead", still_dead, topic)
-        if sum(each.count.rows for each in staged) != wanted:
-            raise LoadError(
-                f"{topic}: {wanted} dead letters became {rows} rows and {still_dead} dead letters"
-            )
-
-        def rebase(now: State) -> Manifest:
-            removed = tuple(each.path for each in old)
-            if any(path not in now.dead_files for path in removed):
-                raise CommitConflictError(f"{topic}: another replay came first; nothing changed")
-            return Manifest(
-                sequence=now.next_sequence,
-                kind="replay",
-                topic=topic,
-                change_id=change_id,
-                committed_ms=clock_ms(),
-                warehouse=warehouse.name,
-                ranges=replayed_ranges(now, alive),
-                files=data_files(paths, now.next_sequence, alive, schemas.reader.schema_id),
-                dead_files=dead_letter_files(paths, now.next_sequence, dead),
-                removed=removed,
-                schema_id=schemas.reader.schema_id,
-                writer_ids=tuple(sorted({each for file in alive for each in file.count.schema_ids})),
-            )
-
-        manifest = log.commit(change_id, rebase)
-    except Exception:
-        log.discard(change_id)
-        raise
-    log.finish(manifest, publish)
-    return ReplayResult(topic, manifest.sequence, rows, still_dead, manifest.hours())
+        return ReplayResult(table.topic)
+    wanted = sum(file.rows for file in old)
+    raw = _letters(spark, [table.warehouse.url(file.path) for file in old])
+    change = Change(table, "replay")
+    with change.discarded_on_error():
+        staged = _stage(change, raw, wanted, subject or subject_of(table.topic))
+    if staged.rows == 0:
+        table.hdfs.delete(change.staging)
+        return ReplayResult(table.topic, still_dead=wanted)
+    manifest = _commit(change, staged, old)
+    return ReplayResult(table.topic, manifest.sequence, staged.rows, wanted - staged.rows, manifest.hours())
 
 
-def replayed_ranges(now: State, alive: Sequence[StagedFile]) -> tuple[LoadedRange, ...]:
-    """What the audit is told: no new addresses, but dead letters that have become rows. Pure."""
+def _stage(change: Change, raw: "DataFrame", wanted: int, subject: str) -> _Staged:
+    """Stages the raw letters, `wanted` of them, as rows and as new dead letters."""
+    table, staging = change.table, change.staging
+    schemas = _schemas(raw, table.warehouse.registry_url, subject)
+    write_hours(table_rows(unframed(raw), schemas), table, f"{staging}/hours")
+    files = staged_files(table.hdfs, f"{staging}/hours")
+    staged = _Staged([file for file in files if not file.is_dead], (), schemas.reader.schema_id)
+    still_dead = wanted - staged.rows
+    if sum(file.count.rows for file in files) != wanted:
+        raise LoadError(
+            f"{table.topic}: {wanted} dead letters became {staged.rows} rows and {still_dead} dead letters"
+        )
+    if staged.rows == 0 or still_dead == 0:
+        return staged
+    write_dead(undecodable(raw, schemas), schemas, table.warehouse.url(f"{staging}/dead"))
+    return replace(staged, dead=dead_files(table.hdfs, f"{staging}/dead", still_dead, table.topic))
+
+
+def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile]) -> Manifest:
+    table = change.table
+    removed = tuple(file.path for file in old)
+
+    def rebase(now: TableState) -> Manifest:
+        if any(path not in now.dead_files for path in removed):
+            raise CommitConflictError(f"{table.topic}: another replay came first; nothing changed")
+        return replace(
+            change.manifest(now),
+            ranges=replayed_ranges(now, staged.alive),
+            files=data_files(table.paths, now.next_sequence, staged.alive, staged.schema_id),
+            dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead),
+            removed=removed,
+            schema_id=staged.schema_id,
+            writer_ids=writer_ids(staged.alive),
+        )
+
+    return change.commit(rebase)
+
+
+def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[LoadedRange, ...]:
+    """Returns what the audit gets: no new addresses, but dead letters that became rows. Pure."""
     counts: dict[int, dict[int, list[int]]] = {}
-    for group in (group for each in alive for group in each.count.groups):
+    for group in (group for file in alive for group in file.count.groups):
         found = counts.setdefault(group.partition, {}).setdefault(group.timestamp_hour_ms, [0, 0])
         found[0] += group.rows
         found[1] += group.distinct_offsets
@@ -129,14 +125,13 @@ def replayed_ranges(now: State, alive: Sequence[StagedFile]) -> tuple[LoadedRang
 
 
 def _letters(spark: "SparkSession", urls: Sequence[str]) -> "DataFrame":
-    """Dead letters as the source gives raw records."""
+    """Reads dead letters as the raw records that the source gives."""
     letters = spark.read.parquet(*urls)
     names = {PARTITION_COLUMN: "partition", OFFSET_COLUMN: "offset", TIMESTAMP_COLUMN: "timestamp"}
     return letters.drop("reason", SCHEMA_ID_COLUMN).withColumnsRenamed(names)
 
 
-def _schemas(raw: "DataFrame", topic: str, warehouse: Warehouse, subject: str | None) -> TopicSchemas:
+def _schemas(raw: "DataFrame", registry_url: str, subject: str) -> TopicSchemas:
     ids = {row.schemaId for row in unframed(raw).select("schemaId").distinct().collect()}
-    with Registries(warehouse.registry_url) as registries:
-        schemas = topic_schemas(subject or subject_of(topic), registries)
-        return with_writers(schemas, ids - {NO_SCHEMA_ID}, registries)
+    with Registries(registry_url) as registries:
+        return with_writers(topic_schemas(subject, registries), ids - {NO_SCHEMA_ID}, registries)

@@ -1,10 +1,11 @@
-"""What the audit is told of a committed change.
+"""Load reports: what the warehouse publishes to the audit about a committed change.
 
-Owns the step from manifest to load report, and its publishing.
+Owns the step from manifest to report, and its publishing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from headrace.audit.records import (
     ANALYSIS_AUDIT_TOPIC,
@@ -13,14 +14,18 @@ from headrace.audit.records import (
     LoadedPartition,
     LoadReport,
 )
+from headrace.warehouse.commitlog import Publish
 from headrace.warehouse.manifest import Manifest
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
+
+if TYPE_CHECKING:
+    from headrace.audit.publish import AuditPublisher
 
 SERVICE = "warehouse"
 
 
 def load_report(manifest: Manifest) -> LoadReport | None:
-    """The report of a change that consumed addresses; None of one that only moved rows about."""
+    """Returns the report of a change that consumed addresses; None of one that only moved or deleted rows."""
     if manifest.kind not in ("load", "replay"):
         return None
     return LoadReport(
@@ -30,15 +35,15 @@ def load_report(manifest: Manifest) -> LoadReport | None:
         committed_ms=manifest.committed_ms,
         partitions=tuple(
             LoadedPartition(
-                each.partition,
-                each.from_address,
-                each.to_address,
+                loaded.partition,
+                loaded.from_address,
+                loaded.to_address,
                 tuple(
                     LoadedHour(hour.hour_ms, hour.rows, hour.distinct_offsets, hour.dead_lettered)
-                    for hour in each.hours
+                    for hour in loaded.hours
                 ),
             )
-            for each in manifest.ranges
+            for loaded in manifest.ranges
         ),
         accepted_gaps=tuple(
             AcceptedGapRecord(gap.partition, gap.from_address, gap.to_address, gap.reason)
@@ -48,17 +53,18 @@ def load_report(manifest: Manifest) -> LoadReport | None:
 
 
 @contextmanager
-def publishing(warehouse: Warehouse) -> Iterator[Callable[[Manifest], None] | None]:
-    """How to tell the audit of a manifest; None where this warehouse doesn't. Connects when first needed."""
+def publishing(warehouse: WarehouseOptions) -> Iterator[Publish | None]:
+    """Yields a function that publishes a manifest's report; None if this warehouse reports nothing."""
     if not warehouse.audit:
         yield None
         return
-    from headrace.audit.publish import AuditPublisher, publish_load
-
     with ExitStack() as opened:
         publishers: list[AuditPublisher] = []
 
         def publish(manifest: Manifest) -> None:
+            # Late: it takes long to import, and to connect, and most commands publish nothing.
+            from headrace.audit.publish import AuditPublisher, publish_load
+
             report = load_report(manifest)
             if report is None:
                 return

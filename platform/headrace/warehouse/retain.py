@@ -1,28 +1,26 @@
-"""Letting go: hours that are too old, staging directories that nobody will finish, what lies in the trash.
+"""Retention: deletes hours that are too old, orphaned staging directories and old trash.
 
-Owns what is deleted, and when. Hours leave through the commit log; their seals and dead letters stay.
+Owns what is deleted, and when. Hours are removed through the commit log; their seals and dead letters stay.
 """
 
-import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.process.clock import now_ms
-from headrace.warehouse.commitlog import CommitConflictError, CommitLog, Publish, Unfinished
-from headrace.warehouse.hdfs.client import Entry, Hdfs
-from headrace.warehouse.layout import HOUR_MS, TopicPaths
-from headrace.warehouse.manifest import Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.change import Change, TopicTable
+from headrace.warehouse.commitlog import CommitConflictError, Unfinished
+from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
+from headrace.warehouse.layout import HOUR_MS
+from headrace.warehouse.manifest import DataFile, Manifest, TableState
 
 ORPHAN_AGE_MS: Final = 24 * HOUR_MS
-"""A staging directory without a manifest that nobody has touched for so long belongs to a dead run."""
+"""A staging directory without a manifest that has not changed for so long belongs to a dead run."""
 TRASH_AGE_MS: Final = 24 * HOUR_MS
 
 
 @dataclass(frozen=True)
 class RetainResult:
-    """What was let go."""
+    """What was deleted."""
 
     topic: str
     sequence: int | None = None
@@ -34,91 +32,72 @@ class RetainResult:
     """Change ids whose removed files were deleted for good."""
 
 
-def expired(state: State, before_ms: int) -> dict[int, list[str]]:
-    """The files of hours that were over before `before_ms`, by hour. Pure."""
-    return {
-        hour_ms: [each.path for each in files]
-        for hour_ms, files in state.hours().items()
-        if hour_ms + HOUR_MS <= before_ms
-    }
+def expired(state: TableState, before_ms: int) -> dict[int, list[DataFile]]:
+    """Returns the files of hours that ended by `before_ms`, by hour. Pure."""
+    return {hour_ms: files for hour_ms, files in state.hours().items() if hour_ms + HOUR_MS <= before_ms}
 
 
-def orphans(unfinished: Iterable[Unfinished], now_ms: int, age_ms: int) -> list[str]:
-    """Change ids that were never committed and are too old to be alive. Pure."""
+def orphans(unfinished: Iterable[Unfinished], now_ms: int) -> list[str]:
+    """Returns the ids of changes that were never committed and are too old to be running. Pure."""
     return [
-        each.change_id for each in unfinished if each.manifest is None and each.modified_ms + age_ms <= now_ms
+        left.change_id
+        for left in unfinished
+        if left.manifest is None and left.modified_ms + ORPHAN_AGE_MS <= now_ms
     ]
 
 
-def old_enough(entries: Iterable[Entry], now_ms: int, age_ms: int) -> list[str]:
-    """Names of what hasn't changed for `age_ms`. Pure."""
-    return [each.name for each in entries if each.modified_ms + age_ms <= now_ms]
+def old_trash(entries: Iterable[FileStatus], now_ms: int) -> list[str]:
+    """Returns the ids of changes whose trash is old enough to delete. Pure."""
+    return [entry.name for entry in entries if entry.modified_ms + TRASH_AGE_MS <= now_ms]
 
 
-def retain_topic(
-    topic: str,
-    warehouse: Warehouse,
-    hdfs: Hdfs,
-    publish: Publish | None,
-    *,
-    keep_ms: int | None = None,
-    orphan_age_ms: int = ORPHAN_AGE_MS,
-    trash_age_ms: int = TRASH_AGE_MS,
-    clock_ms: Callable[[], int] = now_ms,
-) -> RetainResult:
-    """Let hours go that are older than `keep_ms` (None: none), orphans, and old trash.
+def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResult:
+    """Deletes hours older than `keep_ms` (None: no hours), orphans and old trash.
 
     Needs no Spark. Safe to repeat.
     """
-    paths = TopicPaths(warehouse.root, topic)
-    log = CommitLog(hdfs, paths)
-    log.finish_all(publish)
-    now_ms = clock_ms()
+    paths, hdfs = table.paths, table.hdfs
+    table.log.finish_all(table.publish)
+    now_ms = table.clock_ms()
+    old = expired(table.log.state(), now_ms - keep_ms) if keep_ms is not None else {}
+    files = [file for of_hour in old.values() for file in of_hour]
     manifest: Manifest | None = None
-    gone = expired(log.state(), now_ms - keep_ms) if keep_ms is not None else {}
-    rows = 0
-    if gone:
-        rows = sum(log.state().files[path].rows for files in gone.values() for path in files)
-        change_id = f"retain-{uuid.uuid4().hex}"
-        removed = tuple(path for files in gone.values() for path in files)
-        hdfs.makedirs(paths.staged(change_id))
-
-        def rebase(now: State) -> Manifest:
-            if any(path not in now.files for path in removed):
-                raise CommitConflictError(f"{topic}: another change came first; nothing changed, repeat it")
-            return Manifest(
-                sequence=now.next_sequence,
-                kind="retain",
-                topic=topic,
-                change_id=change_id,
-                committed_ms=clock_ms(),
-                warehouse=warehouse.name,
-                removed=removed,
-                note=f"hours that were over before {now_ms - (keep_ms or 0)} ms since the epoch",
-            )
-
-        manifest = log.commit(change_id, rebase)
-        log.finish(manifest, publish)
-        for hour_ms in gone:
+    if files:
+        manifest = _commit(table, files, now_ms - (keep_ms or 0))
+        for hour_ms in old:
             _delete_if_empty(hdfs, paths.hour_dir(hour_ms))
-    dead = orphans(log.unfinished(), now_ms, orphan_age_ms)
+    dead = orphans(table.log.unfinished(), now_ms)
     for change_id in dead:
         hdfs.delete(paths.staged(change_id))
-    trash = old_enough(hdfs.entries(paths.trash), now_ms, trash_age_ms)
+    trash = old_trash(hdfs.entries(paths.trash), now_ms)
     for change_id in trash:
         hdfs.delete(paths.trashed(change_id))
     return RetainResult(
-        topic=topic,
+        topic=table.topic,
         sequence=None if manifest is None else manifest.sequence,
-        hours=tuple(gone),
-        rows=rows,
+        hours=tuple(old),
+        rows=sum(file.rows for file in files),
         orphans=tuple(dead),
         trash=tuple(trash),
     )
 
 
-def _delete_if_empty(hdfs: Hdfs, directory: str) -> None:
-    # The hour, then its day, month and year: as far up as nothing else is there.
+def _commit(table: TopicTable, files: Sequence[DataFile], before_ms: int) -> Manifest:
+    change = Change(table, "retain")
+    removed = tuple(file.path for file in files)
+    table.hdfs.makedirs(change.staging)
+
+    def rebase(now: TableState) -> Manifest:
+        if any(path not in now.files for path in removed):
+            raise CommitConflictError(f"{table.topic}: another change came first; nothing changed, repeat it")
+        note = f"hours that were over before {before_ms} ms since the epoch"
+        return replace(change.manifest(now), removed=removed, note=note)
+
+    return change.commit(rebase)
+
+
+def _delete_if_empty(hdfs: HdfsClient, directory: str) -> None:
+    # The hour, then its day, month and year, as long as nothing else is in them.
     for _ in range(4):
         if hdfs.entries(directory) or not hdfs.delete_empty(directory):
             return

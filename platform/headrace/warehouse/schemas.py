@@ -1,8 +1,8 @@
-"""Which schemas a topic's records were written with, and with which one they are read.
+"""The schemas that a topic's records were written with, and the one to read them with.
 
-Owns the choice of the reader schema and the refusal of writers that it can't read. Asks schema registries
-(their ids are the same everywhere: made of the schema's content), so that mirrored records can be read
-with the schemas of where they came from.
+Owns the choice of the reader schema, and the refusal of writer schemas that it can't read. Looks schemas up
+in several registries: a schema's id, made from its content, is the same in all of them, so mirrored records
+are read with the schemas of their source datacenter.
 """
 
 import json
@@ -21,28 +21,24 @@ from headrace.registry.errors import (
 )
 from headrace.registry.rules import Level, incompatibilities
 
-_PLACE: Final = re.compile(r"/fields/\d+[\w/]*")
+_POINTER: Final = re.compile(r"/fields/\d+[\w/]*")
 _NAMED_TYPES: Final = ("record", "enum", "fixed", "error")
 NOT_FOUND: Final = (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND)
-
 
 _T = TypeVar("_T")
 
 
 class SchemasError(Exception):
-    """The topic's records can't be read as a table: no schema, or schemas that don't go together."""
+    """The topic's records can't be read as a table: they have no schema, or incompatible ones."""
 
 
 class IncompatibleSchemaError(SchemasError):
-    """Records in the range were written with a schema that the newest one can't read. Nothing is written."""
+    """The range has records of a schema that the newest one can't read. Nothing was written."""
 
 
 @dataclass(frozen=True)
 class WriterSchema:
-    """One schema that records may have been written with.
-
-    `version` is None where no registry has it in the subject.
-    """
+    """A schema that records may have been written with. `version` is None if it is not of the subject."""
 
     schema_id: int
     version: int | None
@@ -51,45 +47,42 @@ class WriterSchema:
 
 @dataclass(frozen=True)
 class TopicSchemas:
-    """All schemas of a topic. `reader` is the newest: it names the table's columns."""
+    """All schemas of a topic. `reader` is the newest one, which names the table's columns."""
 
     subject: str
     reader: WriterSchema
     writers: tuple[WriterSchema, ...]
-    """Those that the reader can read, itself among them."""
+    """The schemas that the reader can read, itself included."""
     refused: tuple[tuple[WriterSchema, str], ...] = ()
-    """Those it can't, each with what is wrong."""
+    """The schemas that it can't, each with the problem."""
 
     def refuse(self, schema_ids: Iterable[int]) -> None:
-        """Raise `IncompatibleSchemaError` if one of these ids is refused."""
+        """Raises `IncompatibleSchemaError` if one of these ids is refused."""
         present = set(schema_ids)
         for writer, problem in self.refused:
             if writer.schema_id in present:
                 raise IncompatibleSchemaError(
                     f"subject {self.subject}: version {self.reader.version} can't read what version "
-                    f"{writer.version} "
-                    f"(schema id {writer.schema_id}) wrote: {problem}. Nothing is loaded; register a "
-                    "version that can "
-                    "read both"
+                    f"{writer.version} (schema id {writer.schema_id}) wrote: {problem}. Nothing is loaded; "
+                    "register a version that can read both"
                 )
 
 
 def subject_of(topic: str) -> str:
-    """The subject of a topic's values, by the usual naming strategy."""
+    """Returns the subject of a topic's values, by the usual naming strategy."""
     return f"{topic}-value"
 
 
 class Registries:
-    """Several schema registries, asked one by one: each may know versions that the others lack.
+    """Several schema registries, each of which may have versions that the others lack.
 
-    One that doesn't answer is passed over as long as the others know what is wanted; `check_all_answered`
-    then says so.
+    Skips a registry that does not answer as long as another one has the schema; see `check_all_answered`.
     """
 
     def __init__(self, urls: str, *, retry_rounds: int = 3) -> None:
         listed = [url.strip() for url in urls.split(",") if url.strip()]
         self._clients = [SchemaRegistryClient(url, retry_rounds=retry_rounds) for url in listed]
-        self._silent: RegistryUnavailableError | None = None
+        self._unavailable: RegistryUnavailableError | None = None
 
     def close(self) -> None:
         for client in self._clients:
@@ -102,44 +95,45 @@ class Registries:
         self.close()
 
     def check_all_answered(self) -> None:
-        """Raise `RegistryUnavailableError` if one of the registries was passed over."""
-        if self._silent is not None:
-            raise self._silent
+        """Raises `RegistryUnavailableError` if one of the registries was skipped."""
+        if self._unavailable is not None:
+            raise self._unavailable
 
     def versions(self, subject: str) -> list[list[RegisteredSchema]]:
-        """The versions of a subject at each registry that has it, in order."""
+        """Returns the versions of a subject, in order, at each registry that has it."""
         found = self._ask(
-            lambda client: [client.version(subject, each) for each in sorted(client.versions(subject))]
+            lambda client: [client.version(subject, number) for number in sorted(client.versions(subject))]
         )
         return [versions for versions in found if versions]
 
     def text(self, schema_id: int) -> str | None:
-        """The schema of an id; None if no registry knows it."""
+        """Returns the schema with this id; None if no registry has it."""
         return next(iter(self._ask(lambda client: client.get_by_id(schema_id))), None)
 
-    def _ask(self, question: Callable[[SchemaRegistryClient], _T]) -> list[_T]:
-        answers: list[_T] = []
-        silent: list[RegistryUnavailableError] = []
+    def _ask(self, request: Callable[[SchemaRegistryClient], _T]) -> list[_T]:
+        """Sends a request to each registry; returns the responses of those that have what it asks for."""
+        found: list[_T] = []
+        unavailable: list[RegistryUnavailableError] = []
         for client in self._clients:
             try:
-                answers.append(question(client))
+                found.append(request(client))
             except RegistryError as error:
                 if error.error_code not in NOT_FOUND:
                     raise
             except RegistryUnavailableError as error:
-                silent.append(error)
-        if silent:
-            self._silent = silent[0]
-            if not answers:
-                raise silent[0]
-        return answers
+                unavailable.append(error)
+        if unavailable:
+            self._unavailable = unavailable[0]
+            if not found:
+                raise unavailable[0]
+        return found
 
 
 def topic_schemas(subject: str, registries: Registries) -> TopicSchemas:
-    """Every version of the subject that any of the registries has, sorted into readable and refused.
+    """Returns every version of the subject in any registry, divided into readable and refused ones.
 
-    The reader is the last version at the registry with the most versions. Raises `SchemasError` where none
-    has the subject, `RegistryUnavailableError` where none has it and one doesn't answer.
+    The reader is the last version at the registry with the most versions. Raises `SchemasError` if no
+    registry has the subject, `RegistryUnavailableError` if in addition one does not answer.
     """
     by_registry = sorted(registries.versions(subject), key=len, reverse=True)
     if not by_registry:
@@ -149,42 +143,35 @@ def topic_schemas(subject: str, registries: Registries) -> TopicSchemas:
         )
     known: dict[int, WriterSchema] = {}
     for versions in by_registry:
-        for each in versions:
-            known.setdefault(each.schema_id, WriterSchema(each.schema_id, each.version, each.schema))
-    return _sorted(subject, known[by_registry[0][-1].schema_id], known.values())
+        for found in versions:
+            known.setdefault(found.schema_id, WriterSchema(found.schema_id, found.version, found.schema))
+    return _divided(subject, known[by_registry[0][-1].schema_id], known.values())
 
 
 def with_writers(schemas: TopicSchemas, schema_ids: Iterable[int], registries: Registries) -> TopicSchemas:
-    """`schemas` and what the registries know by id beyond the subject; ids that nobody knows are left out."""
-    known = {each.schema_id: each for each in schemas.writers}
-    known.update((each.schema_id, each) for each, _ in schemas.refused)
+    """Returns `schemas` with those of other subjects that the registries have under these ids."""
+    known = {writer.schema_id: writer for writer in schemas.writers}
+    known.update((writer.schema_id, writer) for writer, _ in schemas.refused)
     for schema_id in set(schema_ids) - known.keys():
         text = registries.text(schema_id)
         if text is not None:
             known[schema_id] = WriterSchema(schema_id, None, text)
-    return _sorted(schemas.subject, schemas.reader, known.values())
+    return _divided(schemas.subject, schemas.reader, known.values())
 
 
 def has_event_time(schema: str) -> bool:
-    """Whether records of this schema carry `header.time` as a timestamp."""
+    """Returns whether records of this schema have `header.time` as a timestamp."""
     header = _field(json.loads(schema), "header")
     time = _field(header, "time") if header is not None else None
     return isinstance(time, dict) and time.get("logicalType") in ("timestamp-millis", "timestamp-micros")
 
 
-def aliases(schema: str) -> dict[str, tuple[str, ...]]:
-    """The aliases of the top-level fields, by present name."""
-    parsed = json.loads(schema)
-    fields = parsed.get("fields", []) if isinstance(parsed, dict) else []
-    return {field["name"]: tuple(field.get("aliases", ())) for field in fields}
-
-
 def in_field_names(problem: str, schema: str) -> str:
-    """The problem with its places (`/fields/1/type`) as names of the schema's fields. Pure."""
-    return _PLACE.sub(lambda found: _place(found[0], json.loads(schema)), problem)
+    """Returns the problem with field names instead of pointers into the schema (`/fields/1/type`). Pure."""
+    return _POINTER.sub(lambda found: _field_name(found[0], json.loads(schema)), problem)
 
 
-def _place(pointer: str, schema: Any) -> str:
+def _field_name(pointer: str, schema: Any) -> str:
     names: list[str] = []
     at = schema
     for step in pointer.strip("/").split("/"):
@@ -207,10 +194,14 @@ def _field(schema: Any, name: str) -> Any:
     return None
 
 
-def _sorted(subject: str, reader: WriterSchema, known: Iterable[WriterSchema]) -> TopicSchemas:
+def _order(writer: WriterSchema) -> tuple[bool, int, int]:
+    return writer.version is None, writer.version or 0, writer.schema_id
+
+
+def _divided(subject: str, reader: WriterSchema, known: Iterable[WriterSchema]) -> TopicSchemas:
     writers: list[WriterSchema] = []
     refused: list[tuple[WriterSchema, str]] = []
-    for writer in sorted(known, key=lambda each: (each.version is None, each.version, each.schema_id)):
+    for writer in sorted(known, key=_order):
         problems = (
             []
             if writer.schema_id == reader.schema_id

@@ -1,8 +1,8 @@
-"""Seals: an hour's rows, vouched for. A seal is a file that never changes; late data brings a new version
-beside it.
+"""Seals, which certify that an hour of a table is complete.
 
-Owns `_sealed/`. Whether an hour may be sealed the audit says (its proof goes into the seal); what the hour
-holds the commit log says. Needs neither Spark nor pyarrow.
+Owns `_sealed/`. The audit proves that an hour is complete, and its proof becomes part of the seal; the rows
+come from the commit log. A seal never changes: late data leads to a new version beside it. Needs neither
+Spark nor pyarrow.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
-from headrace.warehouse.manifest import ManifestError, State
+from headrace.warehouse.manifest import TableState, parsed, reading
 from headrace.warehouse.options import DEFAULT_ROOT
 
 FORMAT: Final = 1
@@ -24,7 +24,7 @@ SEALS_AT_ONCE: Final = 8
 
 
 class NotSealedError(Exception):
-    """The hour may not be sealed as things stand."""
+    """The hour can't be sealed now."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Seal:
     hour_ms: int
     version: int
     sequence: int
-    """The last change that brought or took rows of this hour, when it was sealed."""
+    """The last change, when the hour was sealed, that added or removed rows of it."""
     sealed_ms: int
     rows: int
     files: tuple[str, ...]
     proof: Mapping[str, Any]
     previous_rows: int | None = None
-    """What the version before had; None for the first."""
+    """The rows of the previous version; None for the first."""
 
     def to_json(self) -> bytes:
         data = {"format": FORMAT, "hour": hour_name(self.hour_ms), **asdict(self)}
@@ -49,14 +49,10 @@ class Seal:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Seal":
-        try:
-            raw = json.loads(data)
-            if raw.pop("format") != FORMAT:
-                raise ManifestError(f"{where} is of another format; a newer headrace wrote it")
+        with reading(where):
+            raw = parsed(data, where, FORMAT)
             del raw["hour"]
             return cls(files=tuple(raw.pop("files")), **raw)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{where} can't be read: {type(error).__name__}: {error}") from error
 
 
 def seal_hour(
@@ -69,10 +65,10 @@ def seal_hour(
     user: str | None = None,
     clock_ms: Callable[[], int] = now_ms,
 ) -> Seal:
-    """Seal an hour as it is now. `proof` is the audit's, as plain data.
+    """Seals an hour as it is now. `proof` is the audit's, as plain data.
 
-    An hour that hasn't changed since its last seal keeps it: sealing twice is harmless, also at the same
-    time. Raises `NotSealedError` while a committed change is not finished.
+    An hour that has not changed since its last seal keeps that seal, so two may seal it at the same time.
+    Raises `NotSealedError` while a committed change is not finished.
     """
     return seal_hours(webhdfs_url, topic, {hour_ms: proof}, root=root, user=user, clock_ms=clock_ms)[hour_ms]
 
@@ -86,37 +82,46 @@ def seal_hours(
     user: str | None = None,
     clock_ms: Callable[[], int] = now_ms,
 ) -> dict[int, Seal]:
-    """`seal_hour` for several hours, whose proofs are given; what the table holds is read once for all."""
+    """`seal_hour` for each hour in `proofs`, with one read of the commit log for all."""
     if not proofs:
         return {}
-    with Hdfs(webhdfs_url, user=user) as hdfs:
+    sealed: dict[int, Seal] = {}
+    with HdfsClient(webhdfs_url, user=user) as hdfs:
         log = CommitLog(hdfs, TopicPaths(root, topic))
-        found: dict[int, Seal] = {}
         for _ in range(ATTEMPTS_MAX):
-            unfinished = [each.manifest for each in log.unfinished() if each.manifest is not None]
-            if unfinished:
-                raise NotSealedError(
-                    f"{topic}: change {unfinished[0].sequence} is committed but not finished; "
-                    "run a load, which finishes it"
-                )
-            state = log.state()
-            latest = seals(hdfs, log.paths, only=proofs.keys() - found.keys())
-            for hour_ms in sorted(proofs.keys() - found.keys()):
-                seal = latest.get(hour_ms)
-                if is_stale(state, seal, hour_ms):
-                    seal = _seal(state, topic, hour_ms, seal, proofs[hour_ms], clock_ms())
-                    if not _put(hdfs, log.paths, seal):
-                        continue
-                assert seal is not None
-                found[hour_ms] = seal
-            if found.keys() == proofs.keys():
-                return found
-    left = hour_name(min(proofs.keys() - found.keys()))
-    raise NotSealedError(f"{topic}, {left}: others sealed it {ATTEMPTS_MAX} times meanwhile; repeat")
+            left = {hour_ms: proof for hour_ms, proof in proofs.items() if hour_ms not in sealed}
+            sealed |= _try_seal(log, left, clock_ms)
+            if sealed.keys() == proofs.keys():
+                return sealed
+    first = hour_name(min(proofs.keys() - sealed.keys()))
+    raise NotSealedError(f"{topic}, {first}: others sealed it {ATTEMPTS_MAX} times meanwhile; repeat")
 
 
-def seals(hdfs: Hdfs, paths: TopicPaths, *, only: Collection[int] | None = None) -> dict[int, Seal]:
-    """The latest seal of every sealed hour, or of these, by hour."""
+def _try_seal(
+    log: CommitLog, proofs: Mapping[int, Mapping[str, Any]], clock_ms: Callable[[], int]
+) -> dict[int, Seal]:
+    """Seals these hours, except those whose next version another process writes first."""
+    topic = log.paths.topic
+    if unfinished := log.to_finish():
+        raise NotSealedError(
+            f"{topic}: change {unfinished[0].sequence} is committed but not finished; "
+            "run a load, which finishes it"
+        )
+    state = log.state()
+    latest = seals(log.hdfs, log.paths, only=proofs.keys())
+    sealed: dict[int, Seal] = {}
+    for hour_ms in sorted(proofs):
+        seal = latest.get(hour_ms)
+        if seal is None or is_stale(state, seal, hour_ms):
+            seal = _seal(state, topic, hour_ms, seal, proofs[hour_ms], clock_ms())
+            if not _put(log.hdfs, log.paths, seal):
+                continue
+        sealed[hour_ms] = seal
+    return sealed
+
+
+def seals(hdfs: HdfsClient, paths: TopicPaths, *, only: Collection[int] | None = None) -> dict[int, Seal]:
+    """Returns the latest seal of every sealed hour, or of the hours in `only`."""
     found: dict[int, tuple[int, str]] = {}
     for hour_ms, version, name in _names(hdfs, paths):
         if only is None or hour_ms in only:
@@ -139,16 +144,14 @@ def due_hours(
     grace_ms: int = 0,
     user: str | None = None,
 ) -> list[int]:
-    """Hours that are over since `grace_ms`, hold rows, and changed since they were sealed, if ever; in
-    order.
-    """
-    with Hdfs(webhdfs_url, user=user) as hdfs:
+    """Returns the hours to seal: those that ended `grace_ms` ago and hold rows newer than their seal."""
+    with HdfsClient(webhdfs_url, user=user) as hdfs:
         paths = TopicPaths(root, topic)
-        return due(CommitLog(hdfs, paths).state(), seals(hdfs, paths), now_ms, grace_ms)
+        return hours_to_seal(CommitLog(hdfs, paths).state(), seals(hdfs, paths), now_ms, grace_ms)
 
 
-def due(state: State, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) -> list[int]:
-    """`due_hours`, decided. Pure."""
+def hours_to_seal(state: TableState, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) -> list[int]:
+    """`due_hours`, from a table's state and seals. Pure."""
     return [
         hour_ms
         for hour_ms in sorted(state.hours())
@@ -156,13 +159,13 @@ def due(state: State, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) ->
     ]
 
 
-def is_stale(state: State, seal: Seal | None, hour_ms: int) -> bool:
-    """Whether the hour has changed since this seal (or never had one)."""
+def is_stale(state: TableState, seal: Seal | None, hour_ms: int) -> bool:
+    """Returns whether the hour has changed since its seal, or has none."""
     return seal is None or seal.sequence < state.changed.get(hour_ms, -1)
 
 
 def _seal(
-    state: State, topic: str, hour_ms: int, latest: Seal | None, proof: Mapping[str, Any], now_ms: int
+    state: TableState, topic: str, hour_ms: int, latest: Seal | None, proof: Mapping[str, Any], now_ms: int
 ) -> Seal:
     files = state.hours().get(hour_ms, [])
     return Seal(
@@ -171,15 +174,15 @@ def _seal(
         version=1 if latest is None else latest.version + 1,
         sequence=state.changed.get(hour_ms, state.sequence),
         sealed_ms=now_ms,
-        rows=sum(each.rows for each in files),
-        files=tuple(each.path for each in files),
+        rows=sum(file.rows for file in files),
+        files=tuple(file.path for file in files),
         proof=proof,
         previous_rows=None if latest is None else latest.rows,
     )
 
 
-def _put(hdfs: Hdfs, paths: TopicPaths, seal: Seal) -> bool:
-    """Writes a seal where no other has its version; False if one has."""
+def _put(hdfs: HdfsClient, paths: TopicPaths, seal: Seal) -> bool:
+    """Writes a seal; False if its version exists already."""
     staged = f"{paths.sealed}/_{hour_name(seal.hour_ms)}.{seal.sealed_ms}.tmp"
     hdfs.write(staged, seal.to_json(), overwrite=True)
     if hdfs.rename(staged, paths.seal(seal.hour_ms, seal.version)):
@@ -188,7 +191,8 @@ def _put(hdfs: Hdfs, paths: TopicPaths, seal: Seal) -> bool:
     return False
 
 
-def _names(hdfs: Hdfs, paths: TopicPaths) -> list[tuple[int, int, str]]:
+def _names(hdfs: HdfsClient, paths: TopicPaths) -> list[tuple[int, int, str]]:
+    """The hour, version and file name of every seal."""
     found: list[tuple[int, int, str]] = []
     for entry in hdfs.entries(paths.sealed):
         hour, _, rest = entry.name.partition(".v")

@@ -1,7 +1,7 @@
-"""Spark sessions as the loads want them, and what a cluster's executors must be sent.
+"""Spark sessions for loads, and the Python files that a cluster's executors need.
 
-Owns the Spark configuration. Anything here can be overridden by ordinary Spark configuration (`conf`,
-spark-submit, spark-defaults.conf); the master is `local[*]` only where nobody says otherwise.
+Owns the Spark configuration. Ordinary Spark configuration (`conf`, spark-submit, spark-defaults.conf)
+overrides all of it; the master is `local[*]` unless it is configured.
 """
 
 import io
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DRIVER_MEMORY: Final = "1g"
 HOURS_OPEN_MAX: Final = 64
-"""Hourly files a task writes at once; with more hours in a task, Spark sorts its rows first."""
+"""The hourly files that a task writes at once; with more hours in a task, Spark sorts its rows first."""
 
 _LOG4J: Final = Path(__file__).parent / "log4j2.properties"
 _WORKER_PYTHON: Final = Path(__file__).parent / "worker-python"
@@ -28,26 +28,26 @@ _SHIPPED: Final = ("wire", "warehouse")
 
 
 def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
-    """What a session for loads is configured with, by name. Fetches the jars where they are missing."""
+    """Returns the configuration of a session for loads, by name. Fetches the jars if they are missing."""
     conf = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.maxConcurrentOutputFileWriters": str(HOURS_OPEN_MAX),
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # Tasks write into a staging directory that nobody reads: no second round of renames.
+        # Tasks write into a staging directory that nobody reads, so a second round of renames is needless.
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.parquet.summary.metadata.level": "NONE",
-        # A DataNode on a loopback address is known by name only: see `hdfs.local`.
+        # A DataNode on a loopback address is reachable by name only: see `hdfs.local`.
         "spark.hadoop.dfs.client.use.datanode.hostname": "true",
         "spark.hadoop.dfs.client.block.write.replace-datanode-on-failure.enable": "false",
-        # Closing a file asks the NameNode whether the last block has been reported yet; the default waits
-        # 400 ms before it asks again, which every small file pays.
+        # To close a file a client waits until the NameNode has a report of the last block. The default
+        # retries after 400 ms, which every small file would pay.
         "spark.hadoop.dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
         "spark.hadoop.dfs.client.block.write.locateFollowingBlock.retries": "12",
         "spark.hadoop.ipc.client.connect.max.retries": "3",
-        # A NameNode that has just restarted is asked again (the pause in ms, and how often): without this the
-        # first call over a connection from before fails.
+        # Retries (pause in ms, count) after a NameNode's restart: otherwise the first call over an old
+        # connection fails.
         "spark.hadoop.dfs.client.retry.policy.enabled": "true",
         "spark.hadoop.dfs.client.retry.policy.spec": "500,10",
         "spark.driver.memory": DRIVER_MEMORY,
@@ -70,9 +70,9 @@ def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
 
 
 def worker_environment(python: str) -> dict[str, str]:
-    """Environment variables that make `python`, which has headrace, that of a local master's workers."""
+    """Returns environment variables that make a local master's workers run `python`, which has headrace."""
     if "SPARK_HOME" in os.environ:
-        # Somebody's own Spark, whose zip of pyspark need not be the installed one.
+        # The user's own Spark, whose zip of pyspark may differ from the installed one.
         return {"PYSPARK_PYTHON": python}
     return {"PYSPARK_PYTHON": str(_WORKER_PYTHON), "HEADRACE_PYTHON": python}
 
@@ -84,10 +84,11 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> "SparkSession":
-    """A session for loads, with the source registered and, off this machine, the Python files shipped.
+    """Returns a session for loads with the source registered; executors elsewhere get the Python files.
 
-    `master` None: what Spark's own configuration says (spark-submit, `MASTER`), else `local[*]`.
+    `master` is by default that of Spark's own configuration (spark-submit, `MASTER`), else `local[*]`.
     """
+    # Late: Airflow asks for the configuration alone, without pyspark.
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
@@ -105,8 +106,7 @@ def spark_session(
             builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Under spark-submit the JVM was there first, and its class loader doesn't look at spark.jars any
-        # more.
+        # Under spark-submit the JVM is already running, and its class loader no longer looks at spark.jars.
         for jar in _jars(home):
             spark.sql(f"ADD JAR '{jar}'")
     register(spark)
@@ -116,21 +116,18 @@ def spark_session(
 
 
 def ship(spark: "SparkSession") -> None:
-    """Send the Python files that executors need.
-
-    The libraries (pyarrow, kio, cramjam …) are the cluster's to install.
-    """
+    """Sends executors the Python files they need. Libraries (pyarrow, kio, …) must be installed there."""
     target = Path(spark.sparkContext._temp_dir) / "headrace.zip"
     target.write_bytes(python_files())
     spark.sparkContext.addPyFile(str(target))
 
 
 def python_files() -> bytes:
-    """A zip of the rooms that executors import."""
+    """Returns a zip of the rooms that executors import."""
     out = io.BytesIO()
     top = Path(__file__).parents[1]
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        # A namespace package is found in a zip only where its folder is an entry of its own.
+        # Python finds a namespace package in a zip only if its folder has an entry of its own.
         archive.writestr(zipfile.ZipInfo("headrace/"), "")
         for room in _SHIPPED:
             for path in sorted((top / room).rglob("*.py")):

@@ -1,20 +1,19 @@
-"""Staging: Spark reads ranges, decodes them and writes Parquet where no reader looks; then what was
-written is counted.
+"""Staging: Spark reads ranges, decodes them and writes Parquet into a staging directory.
 
-Owns the Spark jobs of a load. Commits nothing. What is counted are the files, not the intention.
+Owns the Spark jobs of a load. Commits nothing. Rows are counted in the files written, not as planned.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headrace.warehouse.change import TopicTable
 from headrace.warehouse.counting import FileCount, count_files
 from headrace.warehouse.decode import HOUR_COLUMN, table_rows
-from headrace.warehouse.hdfs.client import Hdfs
+from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsNoTargetError, explain
 from headrace.warehouse.layout import DEAD_HOUR
-from headrace.warehouse.options import Warehouse
 from headrace.warehouse.plan import PlannedRange, split_count
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.options import LOAD_COLUMNS, format_offsets
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One staged file: its hour (`DEAD_HOUR` for rows that couldn't be decoded), its size, what it holds."""
+    """One staged file: its hour (`DEAD_HOUR` for rows that could not be decoded), size and counts."""
 
     hour_number: int
     size_bytes: int
@@ -42,83 +41,73 @@ class StagedFile:
 
 def source_frame(
     spark: "SparkSession",
-    bootstrap: str,
-    topic: str,
-    ranges: Iterable[PlannedRange],
+    table: TopicTable,
+    ranges: Sequence[PlannedRange],
     *,
     columns: Sequence[str] = LOAD_COLUMNS,
-    parts: int = 1,
 ) -> "DataFrame":
-    """The records of these ranges, in `parts` tasks or more."""
-    ranges = list(ranges)
-    return (
-        spark.read.format("headrace")
-        .options(
-            **{
-                "kafka.bootstrap.servers": bootstrap,
-                "assign": _assignment(topic, ranges),
-                "startingOffsets": format_offsets(
-                    {(topic, each.partition): each.from_address for each in ranges}
-                ),
-                "endingOffsets": format_offsets(
-                    {(topic, each.partition): each.to_address for each in ranges}
-                ),
-                "columns": ",".join(columns),
-                "minPartitions": str(parts),
-            }
-        )
-        .load()
-    )
+    """Returns the records of these ranges, in enough tasks for all cores."""
+    topic = table.topic
+    options = {
+        "kafka.bootstrap.servers": table.warehouse.bootstrap,
+        "assign": json.dumps({topic: [planned.partition for planned in ranges]}),
+        "startingOffsets": format_offsets(
+            {(topic, planned.partition): planned.from_address for planned in ranges}
+        ),
+        "endingOffsets": format_offsets(
+            {(topic, planned.partition): planned.to_address for planned in ranges}
+        ),
+        "columns": ",".join(columns),
+        "minPartitions": str(task_count(spark, ranges)),
+    }
+    return spark.read.format("headrace").options(**options).load()
+
+
+def task_count(spark: "SparkSession", ranges: Iterable[PlannedRange]) -> int:
+    return split_count(sum(planned.size for planned in ranges), spark.sparkContext.defaultParallelism)
 
 
 def stage_load(
     spark: "SparkSession",
-    warehouse: Warehouse,
-    hdfs: Hdfs,
-    topic: str,
+    table: TopicTable,
     ranges: Sequence[PlannedRange],
     schemas: TopicSchemas,
     directory: str,
 ) -> None:
-    """Write the ranges' events below the path `directory`, in one directory an hour (`_hour=<number>`)."""
-    parts = split_count(sum(each.size for each in ranges), spark.sparkContext.defaultParallelism)
-    source = source_frame(spark, warehouse.bootstrap, topic, ranges, parts=parts)
-    # Each task writes a file for each of its hours: where there is little to load, one task reads several
-    # partitions.
-    write_hours(table_rows(source, schemas).coalesce(parts), warehouse, hdfs, directory)
+    """Writes the events of the ranges below the path `directory`, one subdirectory per hour."""
+    rows = table_rows(source_frame(spark, table, ranges), schemas)
+    # A task writes a file for each of its hours. In a small load one task reads several partitions.
+    write_hours(rows.coalesce(task_count(spark, ranges)), table, directory)
 
 
-def write_hours(rows: "DataFrame", warehouse: Warehouse, hdfs: Hdfs, directory: str) -> None:
-    """Write rows with an hour column below `directory`, one directory an hour; what was there is replaced."""
+def write_hours(rows: "DataFrame", table: TopicTable, directory: str) -> None:
+    """Writes rows that have an hour column below `directory`, in `_hour=<number>`; replaces what is there."""
     try:
-        rows.write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(warehouse.url(directory))
+        rows.write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(table.warehouse.url(directory))
     except Exception as error:
         if isinstance(explain(str(error), directory), HdfsNoTargetError):
-            # What Spark was told could mean two things: our own write is told which.
-            hdfs.write(f"{directory}/_probe", b"?", overwrite=True)
+            # Spark's error has two possible causes. A write of our own raises an error that names the one.
+            table.hdfs.write(f"{directory}/_probe", b"?", overwrite=True)
         raise
 
 
-def staged_files(hdfs: Hdfs, directory: str) -> list[StagedFile]:
-    """What lies in the path `directory` that `write_hours` wrote, counted from the files themselves."""
-    sizes = {path: entry.size_bytes for path, entry in hdfs.walk(directory) if path.endswith(".parquet")}
+def staged_files(hdfs: HdfsClient, directory: str) -> list[StagedFile]:
+    """Counts the files that `write_hours` wrote below the path `directory`."""
+    sizes = parquet_sizes(hdfs, directory)
     return [
         StagedFile(_hour_number(count.path), sizes[count.path], count) for count in count_files(hdfs, sizes)
     ]
 
 
-def present_schema_ids(
-    spark: "SparkSession", bootstrap: str, topic: str, ranges: Sequence[PlannedRange]
-) -> set[int]:
-    """The schema ids in these ranges; costs a read of them."""
-    parts = split_count(sum(each.size for each in ranges), spark.sparkContext.defaultParallelism)
-    source = source_frame(spark, bootstrap, topic, ranges, columns=("payload", "schemaId"), parts=parts)
+def parquet_sizes(hdfs: HdfsClient, directory: str) -> dict[str, int]:
+    """Returns the size in bytes of each Parquet file below `directory`, by path."""
+    return {path: file.size_bytes for path, file in hdfs.walk(directory) if path.endswith(".parquet")}
+
+
+def present_schema_ids(spark: "SparkSession", table: TopicTable, ranges: Sequence[PlannedRange]) -> set[int]:
+    """Returns the schema ids in these ranges, at the cost of reading them."""
+    source = source_frame(spark, table, ranges, columns=("payload", "schemaId"))
     return {row.schemaId for row in source.select("schemaId").distinct().collect()}
-
-
-def _assignment(topic: str, ranges: Iterable[PlannedRange]) -> str:
-    data: Any = {topic: [each.partition for each in ranges]}
-    return json.dumps(data)
 
 
 def _hour_number(path: str) -> int:

@@ -1,16 +1,17 @@
-"""Verifying: the files against the manifests, the manifests against the audit. Changes nothing.
+"""Verification: compares the files with the manifests, and the manifests with the audit. Changes nothing.
 
-Owns what is compared. Every file's rows are read back and counted; the audit's counts are what its store
-has folded from the load reports, so a report that never arrived shows.
+Owns what is compared. The rows of every file are read back and counted. The audit's counts are those in its
+store, folded from the load reports, so a report that never arrived shows.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
-from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.change import TopicTable
 from headrace.warehouse.counting import (
     FileCount,
     GroupCount,
@@ -19,17 +20,15 @@ from headrace.warehouse.counting import (
     distinct_offsets,
     may_repeat,
 )
-from headrace.warehouse.hdfs.client import Hdfs
-from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name
-from headrace.warehouse.manifest import Manifest, State
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.layout import HOUR_MS, hour_name
+from headrace.warehouse.manifest import Manifest, TableState
 
 PROBLEMS_MAX: Final = 1000
 
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What a verification found. Sound means: nothing is wrong."""
+    """What a verification found."""
 
     topic: str
     problems: tuple[str, ...]
@@ -43,84 +42,80 @@ class VerifyResult:
         return not self.problems
 
 
-def verify_topic(
-    topic: str, warehouse: Warehouse, hdfs: Hdfs, *, audit_store: str | None = None
-) -> VerifyResult:
-    """Recount a topic. `audit_store` is the URL of the audit's store; None compares no audit."""
-    paths = TopicPaths(warehouse.root, topic)
-    log = CommitLog(hdfs, paths)
+def verify_topic(table: TopicTable, *, audit_store: str | None = None) -> VerifyResult:
+    """Verifies a topic. `audit_store` is the URL of the audit's store; None leaves the audit out."""
+    log = table.log
     manifests = log.manifests()
     state = log.state()
     problems = [
-        f"change {each.manifest.sequence} is committed but not finished; the next load finishes it"
-        for each in log.unfinished()
-        if each.manifest is not None
+        f"change {manifest.sequence} is committed but not finished; the next load finishes it"
+        for manifest in log.to_finish()
     ]
-    present = {path: entry.size_bytes for path, entry in hdfs.walk(paths.hourly)}
-    problems += _strange_files(state, present)
-    counts: list[FileCount] = []
-    for path, each in sorted(state.files.items()):
-        if path not in present:
-            problems.append(f"{path} is missing ({each.rows} rows)")
-            continue
-        try:
-            count = count_file(hdfs, path, present[path])
-        except NotParquetError as error:
-            problems.append(str(error))
-            continue
-        counts.append(count)
-        if count.rows != each.rows:
-            problems.append(f"{path} has {count.rows} rows, its manifest says {each.rows}")
-    problems += _repeated(hdfs, counts, present)
+    present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
+    counts, of_files = _count_all(table, state, present)
+    problems += of_files
+    problems += _repeated(table, counts, present)
     problems += _unbalanced(manifests)
     loaded = loaded_hours(manifests)
     if audit_store is not None:
-        problems += _unaudited(topic, loaded, audit_store)
+        problems += _unaudited(table.topic, loaded, audit_store)
     return VerifyResult(
-        topic=topic,
+        topic=table.topic,
         problems=tuple(problems[:PROBLEMS_MAX]),
         files=len(counts),
-        rows=sum(each.rows for each in counts),
+        rows=sum(count.rows for count in counts),
         changes=len(manifests),
         audited_hours=len(loaded) if audit_store is not None else 0,
     )
 
 
+def _count_all(
+    table: TopicTable, state: TableState, present: Mapping[str, int]
+) -> tuple[list[FileCount], list[str]]:
+    """Counts the present files; also returns the problems of single files."""
+    problems = [f"{path} is in no manifest" for path in sorted(present) if path not in state.files]
+    counts: list[FileCount] = []
+    for path, file in sorted(state.files.items()):
+        if path not in present:
+            problems.append(f"{path} is missing ({file.rows} rows)")
+            continue
+        if present[path] != file.size_bytes:
+            problems.append(f"{path} has {present[path]} bytes, its manifest has {file.size_bytes}")
+        try:
+            counts.append(count_file(table.hdfs, path, present[path]))
+        except NotParquetError as error:
+            problems.append(str(error))
+            continue
+        if counts[-1].rows != file.rows:
+            problems.append(f"{path} has {counts[-1].rows} rows, its manifest has {file.rows}")
+    return counts, problems
+
+
 def loaded_hours(manifests: Iterable[Manifest]) -> dict[int, int]:
-    """Rows loaded by hour of Kafka timestamps, over all changes: what the audit should have been told."""
-    found: dict[int, int] = {}
-    for hour in (hour for each in manifests for loaded in each.ranges for hour in loaded.hours):
-        found[hour.hour_ms] = found.get(hour.hour_ms, 0) + hour.rows
-    return dict(sorted(found.items()))
+    """Returns the rows loaded by hour of Kafka timestamps, over all changes, as reported to the audit."""
+    rows: Counter[int] = Counter()
+    for hour in (hour for manifest in manifests for loaded in manifest.ranges for hour in loaded.hours):
+        rows[hour.hour_ms] += hour.rows
+    return dict(sorted(rows.items()))
 
 
-def _strange_files(state: State, present: Mapping[str, int]) -> list[str]:
-    strange = [f"{path} is in no manifest" for path in sorted(present) if path not in state.files]
-    resized = [
-        f"{path} has {present[path]} bytes, its manifest says {each.size_bytes}"
-        for path, each in sorted(state.files.items())
-        if path in present and present[path] != each.size_bytes
-    ]
-    return strange + resized
-
-
-def _repeated(hdfs: Hdfs, counts: Iterable[FileCount], sizes: Mapping[str, int]) -> list[str]:
-    groups = [group for each in counts for group in each.groups]
+def _repeated(table: TopicTable, counts: Iterable[FileCount], sizes: Mapping[str, int]) -> list[str]:
+    groups = [group for count in counts for group in count.groups]
     problems = [
-        f"{each.path} holds {each.rows - each.distinct_offsets} rows of partition {each.partition} "
+        f"{group.path} holds {group.rows - group.distinct_offsets} rows of partition {group.partition} "
         "more than once"
-        for each in groups
-        if each.rows != each.distinct_offsets
+        for group in groups
+        if group.rows != group.distinct_offsets
     ]
     by_place: dict[tuple[int, int], list[GroupCount]] = {}
-    for each in groups:
-        by_place.setdefault((each.partition, each.timestamp_hour_ms), []).append(each)
+    for group in groups:
+        by_place.setdefault((group.partition, group.timestamp_hour_ms), []).append(group)
     for (partition, hour_ms), found in sorted(by_place.items()):
         if not may_repeat(found):
             continue
-        paths = sorted({each.path for each in found})
-        distinct = distinct_offsets(hdfs, {path: sizes[path] for path in paths})[partition, hour_ms]
-        repeated = sum(each.distinct_offsets for each in found) - distinct
+        paths = sorted({group.path for group in found})
+        distinct = distinct_offsets(table.hdfs, {path: sizes[path] for path in paths})[partition, hour_ms]
+        repeated = sum(group.distinct_offsets for group in found) - distinct
         if repeated:
             problems.append(
                 f"{repeated} rows of partition {partition} and hour {hour_name(hour_ms)} are in "
@@ -131,9 +126,10 @@ def _repeated(hdfs: Hdfs, counts: Iterable[FileCount], sizes: Mapping[str, int])
 
 def _unbalanced(manifests: Iterable[Manifest]) -> list[str]:
     return [
-        f"change {each.sequence}: its files hold {each.rows} rows, its ranges {loaded}"
-        for each in manifests
-        if each.kind in ("load", "replay") and each.rows != (loaded := sum(part.rows for part in each.ranges))
+        f"change {manifest.sequence}: its files hold {manifest.rows} rows, its ranges {loaded}"
+        for manifest in manifests
+        if manifest.kind in ("load", "replay")
+        and manifest.rows != (loaded := sum(part.rows for part in manifest.ranges))
     ]
 
 
@@ -142,14 +138,14 @@ def _unaudited(topic: str, loaded: Mapping[int, int], store_url: str) -> list[st
         return []
     store = AuditStore(store_url)
     try:
-        judged = report(store, topic, min(loaded), max(loaded) + HOUR_MS)
+        verdicts = report(store, topic, min(loaded), max(loaded) + HOUR_MS).verdicts
     finally:
         store.close()
-    said: dict[int, int] = {}
-    for each in judged.verdicts:
-        said[each.hour_ms] = said.get(each.hour_ms, 0) + each.counts.warehouse
+    audited: Counter[int] = Counter()
+    for verdict in verdicts:
+        audited[verdict.hour_ms] += verdict.counts.warehouse
     return [
-        f"hour {hour_name(hour_ms)}: {rows} rows are loaded, the audit knows of {said.get(hour_ms, 0)}"
+        f"hour {hour_name(hour_ms)}: {rows} rows are loaded, the audit has {audited[hour_ms]}"
         for hour_ms, rows in loaded.items()
-        if said.get(hour_ms, 0) != rows
+        if audited[hour_ms] != rows
     ]

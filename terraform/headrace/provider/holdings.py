@@ -124,9 +124,9 @@ def topics_in(zookeeper: str, deleted_topics: Collection[str]) -> list[str]:
 
 def of_warehouse(webhdfs_url: str) -> Holdings:
     """Returns what HDFS holds. Raises `HdfsError`."""
-    from headrace.warehouse.hdfs.client import Hdfs
+    from headrace.warehouse.hdfs.client import HdfsClient
 
-    with Hdfs(webhdfs_url, patience_s=CONNECT_TIMEOUT_S) as hdfs:
+    with HdfsClient(webhdfs_url, patience_s=CONNECT_TIMEOUT_S) as hdfs:
         files, size_bytes = hdfs.usage("/")
     return Holdings(size_bytes, f"in {plural(files, 'file')} of HDFS")
 

@@ -1,7 +1,7 @@
 """Loads as resources: how the Airflow of a host loads a topic into HDFS.
 
 A load is stored by the agent of the host that runs Airflow. What its fields may hold is
-`warehouse.load_plan`'s.
+`warehouse.schedule`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
 from headrace.provider.values import Values, is_known, to_json
-from headrace.warehouse.load_plan import DEFAULTS, FIELDS, LoadPlanError, plan_of
+from headrace.warehouse.schedule import DEFAULTS, FIELDS, LoadScheduleError, parse_schedule
 
 if TYPE_CHECKING:
     from headrace.agent.client import AgentClient
@@ -79,8 +79,8 @@ class LoadResource(Resource):
             known["owner"] = "not known yet"
         topic = config.get("topic")
         try:
-            plan_of(topic if isinstance(topic, str) else "topic", known)
-        except LoadPlanError as error:
+            parse_schedule(topic if isinstance(topic, str) else "topic", known)
+        except LoadScheduleError as error:
             name = error.field or "topic"
             return [Problem(f"Invalid {name}", f"Invalid load: {error}.", (name,))]
         return []

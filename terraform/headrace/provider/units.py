@@ -23,7 +23,7 @@ TRANSACTION_LOG_MIN_BYTES: Final = 1 << 20
 class ZooKeeperResource(UnitResource):
     type_name = "zookeeper"
     kind = UnitKind(
-        model=configuration.ZooKeeper,
+        model=configuration.ZooKeeperConfiguration,
         descriptions={"heap_mib_max": "The maximum heap of its JVM, in MiB."},
         replaces=("data_dir",),
         holds_data=True,
@@ -47,7 +47,7 @@ class ZooKeeperResource(UnitResource):
 class BrokerResource(UnitResource):
     type_name = "broker"
     kind = UnitKind(
-        model=configuration.Broker,
+        model=configuration.BrokerConfiguration,
         descriptions={
             "broker_id": "The broker's id, unique in its datacenter.",
             "advertise": "HOST:PORT that clients connect to. Default: `listen`.",
@@ -78,7 +78,7 @@ class BrokerResource(UnitResource):
 class BalancerResource(UnitResource):
     type_name = "balancer"
     kind = UnitKind(
-        model=configuration.Balancer,
+        model=configuration.BalancerConfiguration,
         descriptions={
             "listen": "HOST:PORT that producers connect to.",
             "status": "HOST:PORT of its page, and of its status as JSON.",
@@ -93,13 +93,13 @@ class BalancerResource(UnitResource):
 
 class RegistryResource(UnitResource):
     type_name = "registry"
-    kind = UnitKind(model=configuration.Registry, one_at_a_time=True)
+    kind = UnitKind(model=configuration.RegistryConfiguration, one_at_a_time=True)
 
 
 class MirrorResource(UnitResource):
     type_name = "mirror"
     kind = UnitKind(
-        model=configuration.Mirror,
+        model=configuration.MirrorConfiguration,
         descriptions={
             "datacenter": "The datacenter that the mirror copies into.",
             "source": "The datacenter that the mirror copies from.",
@@ -117,7 +117,7 @@ class MirrorResource(UnitResource):
 class AuditorResource(UnitResource):
     type_name = "auditor"
     kind = UnitKind(
-        model=configuration.Auditor,
+        model=configuration.AuditorConfiguration,
         descriptions={
             "bootstrap": "The brokers whose logs it counts.",
             "registry_urls": "Schema registries: its own first, then those of mirrored datacenters.",
@@ -133,7 +133,7 @@ class AuditorResource(UnitResource):
 class WarehouseResource(UnitResource):
     type_name = "warehouse"
     kind = UnitKind(
-        model=configuration.Hdfs,
+        model=configuration.HdfsConfiguration,
         descriptions={
             "host": "The address that NameNode and DataNode listen on.",
             "rpc_port": "The NameNode's port, of hdfs:// URLs.",
@@ -161,7 +161,7 @@ class WarehouseResource(UnitResource):
 class AirflowResource(UnitResource):
     type_name = "airflow"
     kind = UnitKind(
-        model=configuration.Airflow,
+        model=configuration.AirflowConfiguration,
         descriptions={
             "component": "api-server, scheduler, dag-processor or triggerer: one resource each.",
             "listen": "HOST:PORT of the api-server, the same for all components.",

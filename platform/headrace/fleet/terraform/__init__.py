@@ -1,7 +1,7 @@
-"""The site by Terraform: a working copy of examples/linkedin in its home, and `terraform apply` in it."""
+"""Provisions the site by `terraform apply`, in a working copy of examples/linkedin in the site's home."""
 
 from headrace.fleet.terraform.apply import apply
 from headrace.fleet.terraform.folder import folder_of, missing
-from headrace.fleet.terraform.said import Said, units_among
+from headrace.fleet.terraform.progress import TerraformProgress
 
-__all__ = ["Said", "apply", "folder_of", "missing", "units_among"]
+__all__ = ["TerraformProgress", "apply", "folder_of", "missing"]

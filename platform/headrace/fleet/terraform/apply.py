@@ -1,6 +1,6 @@
-"""`terraform init` and `terraform apply` as processes of ours, followed to their end.
+"""Runs `terraform init` and `terraform apply` to their end.
 
-Owns how they are started, followed, interrupted, and how they fail. What they say is `said`'s.
+Owns how they are started, followed and interrupted, and their failure. `progress` reads their output.
 """
 
 from __future__ import annotations
@@ -16,35 +16,37 @@ from headrace.agent.logs import log_tail
 from headrace.agent.unit import Unit
 from headrace.fleet import operate
 from headrace.fleet.terraform.folder import make_folder, variables_for_terraform
-from headrace.fleet.terraform.said import Said
+from headrace.fleet.terraform.progress import TerraformProgress
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
 POLL_INTERVAL_S: Final = 0.1
-# Terraform changes so many things at once: enough to have every first unit under way.
+# The number of concurrent changes: enough that all units without requirements start at the same time.
 PARALLELISM: Final = 10
-# It finishes what it has begun; units are waited for in slices of a second, so this is for a slow machine.
-INTERRUPT_WAIT_S: Final = 120.0
+# After SIGINT, Terraform finishes the changes it has begun. The provider notices within a second; the rest is
+# for a slow machine.
+INTERRUPT_WAIT_MAX_S: Final = 120.0
 LOG_NAME: Final = "apply.jsonl"
 ERRORS_NAME: Final = "apply.stderr"
 
-Observer = Callable[[Said], None]
-"""Told what Terraform has said so far, whenever it is looked at."""
+Observer = Callable[[TerraformProgress], None]
+"""Called with the progress every `POLL_INTERVAL_S`."""
 
 
-def apply(site: Site, units: Sequence[Unit], observe: Observer, warn: Callable[[str], None]) -> Said:
-    """Makes the site's units by `terraform apply`, and returns when every one is ready.
+def apply(
+    site: Site, units: Sequence[Unit], observe: Observer, warn: Callable[[str], None]
+) -> TerraformProgress:
+    """Provisions the site's units by `terraform apply`, and returns when all of them are ready.
 
-    `warn` is told why Ctrl-C takes a while.
-
-    Raises `AddressTakenError` before anything is started, and `SiteError` with Terraform's own errors; what
-    runs then keeps running.
+    Calls `warn` with a message if it is interrupted, because ending in order takes a while. Raises
+    `AddressTakenError` before it starts anything, and `SiteError` with Terraform's own errors; units that run
+    then keep running.
     """
     with operate.prepared(site, units):
         folder = make_folder(site)
-        # The provider is the checkout's; who has another than last time is not to be stopped by that.
+        # The lock file pins the provider's checksum, and the checkout's provider may have changed since.
         (folder / ".terraform.lock.hcl").unlink(missing_ok=True)
-        _run(folder, ["init", "-json", "-input=false"], lambda said: None, warn)
+        _run(folder, ["init", "-json", "-input=false"], lambda progress: None, warn)
         return _run(
             folder,
             ["apply", "-json", "-auto-approve", "-input=false", f"-parallelism={PARALLELISM}"],
@@ -53,61 +55,61 @@ def apply(site: Site, units: Sequence[Unit], observe: Observer, warn: Callable[[
         )
 
 
-def _run(folder: Path, words: Sequence[str], observe: Observer, warn: Callable[[str], None]) -> Said:
-    said = Said()
-    # Into a file, not a pipe: if we are killed, it can still finish and write its state.
+def _run(
+    folder: Path, arguments: Sequence[str], observe: Observer, warn: Callable[[str], None]
+) -> TerraformProgress:
+    progress = TerraformProgress()
+    # Output goes to a file, not a pipe: if we are killed, Terraform can still finish and write its state.
     with (
         (folder / LOG_NAME).open("w") as output,
         (folder / ERRORS_NAME).open("w") as errors,
         (folder / LOG_NAME).open() as lines,
         subprocess.Popen(
-            ["terraform", *words],
+            ["terraform", *arguments],
             cwd=folder,
             env=variables_for_terraform(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
-            # A terminal's Ctrl-C would come to it twice, and the second makes it drop everything.
+            # Otherwise a terminal's Ctrl-C would reach Terraform twice, and the second one makes it abort.
             start_new_session=True,
         ) as process,
     ):
         try:
-            _follow(process, lines, said, observe)
+            _follow(process, lines, progress, observe)
         except BaseException:
-            warn("interrupted: Terraform finishes what it has begun, and the next run goes on from there")
+            warn("interrupted: Terraform finishes the changes it has begun; the next run goes on from there")
             _interrupt(process)
             raise
     if process.returncode:
-        raise SiteError(_failure(folder, words[0], said))
-    return said
+        problems = progress.error_text() or log_tail(folder / ERRORS_NAME) or "it printed no error"
+        raise SiteError(f"terraform {arguments[0]} failed in {folder}:\n{problems}")
+    return progress
 
 
-def _follow(process: subprocess.Popen[bytes], lines: IO[str], said: Said, observe: Observer) -> None:
+def _follow(
+    process: subprocess.Popen[bytes], lines: IO[str], progress: TerraformProgress, observe: Observer
+) -> None:
     unfinished = ""
-    is_over = False
-    while not is_over:
-        # Asked before the last look, so that nothing is missed.
-        is_over = process.poll() is not None
+    has_ended = False
+    while not has_ended:
+        # Polled before the output is read, so that the last lines are not missed.
+        has_ended = process.poll() is not None
         for line in lines:
             unfinished += line
             if unfinished.endswith("\n"):
-                said.hear(unfinished)
+                progress.read_line(unfinished)
                 unfinished = ""
-        observe(said)
-        if not is_over:
+        observe(progress)
+        if not has_ended:
             time.sleep(POLL_INTERVAL_S)
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Has Terraform end in order: what is begun is noted in its state. A second Ctrl-C ends it at once."""
+    """Ends Terraform in order, so that its state is complete; at once if Ctrl-C comes a second time."""
     process.send_signal(signal.SIGINT)
     try:
-        process.wait(INTERRUPT_WAIT_S)
+        process.wait(INTERRUPT_WAIT_MAX_S)
     except BaseException as error:
         process.kill() if isinstance(error, subprocess.TimeoutExpired) else process.send_signal(signal.SIGINT)
         process.wait()
-
-
-def _failure(folder: Path, what: str, said: Said) -> str:
-    troubles = said.troubles() or log_tail(folder / ERRORS_NAME) or "it does not say why"
-    return f"terraform {what} failed in {folder}:\n{troubles}"

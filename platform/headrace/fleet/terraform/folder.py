@@ -1,7 +1,7 @@
-"""The working copy: the example's HCL, its modules, and the site as its variables.
+"""The working copy that Terraform runs in: the example's HCL, its modules, and the site as its variables.
 
-Owns the folder `terraform` in the site's home, and what must be there for it. `terraform plan` by hand works
-in it, too. Runs nothing but `terraform version`.
+Owns the folder `terraform` in the site's home, and the check that Terraform can provision the site. A user
+can run `terraform plan` in the folder, too. Runs only `terraform version`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from headrace.fleet.units import BROKER_SETTINGS
 from headrace.site.site import Datacenter, Site
 
 ENVIRONMENT_VARIABLE: Final = "HEADRACE_TERRAFORM_ENVIRONMENT"
-# A validation of one variable by another.
+# The first version in which the validation of a variable may refer to another variable.
 VERSION_MIN: Final = (1, 9)
 VERSION_TIMEOUT_S: Final = 30.0
 _PARTS: Final = ("modules/datacenter", "modules/analysis", "examples/linkedin")
-# What a user's shell may say for folders of their own; it would lead ours astray.
+# Other TF_ variables of the user's shell belong to other working copies and would break this one.
 _KEPT_VARIABLES: Final = ("TF_LOG", "TF_LOG_PATH")
 
 
 def sources() -> Path:
-    """The folder of modules and examples, the checkout's."""
+    """The checkout's folder of modules and examples."""
     return Path(__file__).parents[4] / "terraform"
 
 
 def environment() -> Path:
-    """Where `make terraform` has put the provider: `$HEADRACE_TERRAFORM_ENVIRONMENT`, else beside ours."""
+    """Where `make terraform` puts the provider: by default, beside our own environment."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     return Path(named) if named else Path(sys.prefix).parent / ".venv-terraform"
 
 
 def missing(site: Site) -> str | None:
-    """Why this site cannot be provisioned by Terraform; None when it can."""
+    """Why Terraform cannot provision this site; None if it can."""
     program = shutil.which("terraform")
     if program is None:
         return "Terraform is not installed"
@@ -48,8 +48,10 @@ def missing(site: Site) -> str | None:
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, env=variables_for_terraform()
     )
-    version = json.loads(done.stdout)["terraform_version"] if done.returncode == 0 else "which does not run"
-    if done.returncode or _numbers(version) < VERSION_MIN:
+    if done.returncode:
+        return f"{program} does not run"
+    version = json.loads(done.stdout)["terraform_version"]
+    if _numbers(version) < VERSION_MIN:
         wanted = ".".join(map(str, VERSION_MIN))
         return f"Terraform {wanted} or newer is needed, and {program} is {version}"
     if not (environment() / "plugins").is_dir():
@@ -62,7 +64,7 @@ def missing(site: Site) -> str | None:
 
 
 def variables_for_terraform() -> dict[str, str]:
-    """Our own environment variables as Terraform is given them."""
+    """The environment variables of a Terraform process: ours, without most TF_ variables."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -72,16 +74,16 @@ def variables_for_terraform() -> dict[str, str]:
         **kept,
         "TF_CLI_CONFIG_FILE": str(environment() / "terraform.rc"),
         "TF_IN_AUTOMATION": "1",
-        # It would ask the network whether there is a newer one.
+        # Otherwise Terraform checks over the network whether there is a newer version.
         "CHECKPOINT_DISABLE": "1",
     }
 
 
 def inputs_of(site: Site) -> dict[str, Any]:
-    """The example's variables. Pure, but for where Airflow is installed."""
+    """The values of the example's variables. Pure, except that Airflow's paths depend on its installation."""
     return {
         "home": str(site.home),
-        **{each.name: _datacenter(each) for each in site.datacenters},
+        **{datacenter.name: _datacenter(datacenter) for datacenter in site.datacenters},
         "broker_settings": dict(BROKER_SETTINGS),
         "airflow": {
             "dags": str(dags_folder().absolute()),
@@ -93,23 +95,22 @@ def inputs_of(site: Site) -> dict[str, Any]:
 
 
 def folder_of(site: Site) -> Path:
-    """Where Terraform is run for this site."""
+    """The folder that Terraform runs in for this site."""
     return site.home / "terraform" / _PARTS[-1]
 
 
 def make_folder(site: Site) -> Path:
-    """Brings the working copy up to date; the folder to run Terraform in. Its state stays."""
-    top = site.home / "terraform"
+    """Brings the working copy up to date, except for its state; returns the folder to run Terraform in."""
     for part in _PARTS:
-        _copy(sources() / part, top / part)
-    here = folder_of(site)
-    (here / "terraform.tfvars.json").write_text(json.dumps(inputs_of(site), indent=2) + "\n")
-    # So that `terraform plan` by hand finds the provider.
-    plugins = here / "terraform.d" / "plugins"
+        _copy(sources() / part, site.home / "terraform" / part)
+    folder = folder_of(site)
+    (folder / "terraform.tfvars.json").write_text(json.dumps(inputs_of(site), indent=2) + "\n")
+    # Makes `terraform plan` by hand find the provider.
+    plugins = folder / "terraform.d" / "plugins"
     plugins.parent.mkdir(exist_ok=True)
     plugins.unlink(missing_ok=True)
     plugins.symlink_to((environment() / "plugins").absolute())
-    return here
+    return folder
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -131,8 +132,8 @@ def _datacenter(datacenter: Datacenter) -> dict[str, Any]:
 
 
 def _plan_of(site: Site) -> tuple[object, ...]:
-    """Which datacenters there are, and who mirrors whom."""
-    return tuple(each.name for each in site.datacenters), site.mirrors, site.warehouse
+    """The site's datacenters and the mirrors between them."""
+    return tuple(datacenter.name for datacenter in site.datacenters), site.mirrors, site.warehouse
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
-"""The local HDFS and the WebHDFS client.
+"""The local HDFS and a client of any HDFS.
 
-`local` writes the configuration of a NameNode and DataNode in one JVM, `__main__` runs it,
-`LocalHdfs.java` is its few lines of Java. `client` asks any HDFS by WebHDFS, with errors that name the
-trouble.
+`local` configures a NameNode and a DataNode in one JVM (`LocalHdfs.java`), `__main__` runs them. `client`
+speaks WebHDFS; its errors, in `errors`, name the problem.
 """

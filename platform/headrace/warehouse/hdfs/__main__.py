@@ -1,6 +1,6 @@
 """`python -m headrace.warehouse.hdfs`: run the local HDFS in the foreground.
 
-Executes java in its own place, so that a supervisor's signals reach it.
+Java replaces this process, so that a supervisor's signals reach it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         prog="python -m headrace.warehouse.hdfs", description="A NameNode and a DataNode in one JVM."
     )
     parser.add_argument("--host", required=True, help="the address to listen on")
-    parser.add_argument("--data-dir", required=True, type=Path, help="where name and data directories lie")
+    parser.add_argument("--data-dir", required=True, type=Path, help="holds the name and data directories")
     parser.add_argument("--rpc-port", type=int, default=8020)
     parser.add_argument("--http-port", type=int, default=9870, help="WebHDFS")
     parser.add_argument("--data-port", type=int, default=9866)
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     for pair in options.set:
         name, equals, value = pair.partition("=")
         if not equals:
-            parser.error(f"--set wants NAME=VALUE, not {pair!r}")
+            parser.error(f"--set takes NAME=VALUE, not {pair!r}")
         extra[name] = value
     config = HdfsConfig(
         host=options.host,
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def port_taken(config: HdfsConfig, role: Role) -> int | None:
-    """The first port of `config` that something else listens on, or None."""
+    """Returns the first port of `config` that another process listens on, or None."""
     names = [config.rpc_port, config.http_port] if role != "datanode" else []
     data = [config.data_port, config.data_ipc_port, config.data_http_port] if role != "namenode" else []
     for port in names + data:

@@ -1,42 +1,41 @@
-"""What can go wrong at HDFS, named: whose trouble, whether repeating helps, the way out.
+"""The problems of HDFS: an error class for each, whether a retry helps, and what to do.
 
-Owns: the error tree and `explain`, which recognises Hadoop's own messages whether they came over WebHDFS
-or out of Spark. Pure.
+Owns the error tree and `explain`, which recognises Hadoop's own messages, from WebHDFS or from Spark. Pure.
 """
 
 from typing import Final
 
 
 class HdfsError(Exception):
-    """HDFS refused or failed. `retriable` says whether the same call may succeed later by itself."""
+    """HDFS refused or failed. `retriable`: the same call may succeed later."""
 
     retriable = False
 
 
 class HdfsUnreachableError(HdfsError):
-    """Nobody answers at the address (NameNode or DataNode down, restarting, or wrong address)."""
+    """No response from the address: a NameNode or DataNode is down or restarting, or the address is wrong."""
 
     retriable = True
 
 
 class HdfsSafeModeError(HdfsError):
-    """The NameNode is up but read-only: it waits for DataNodes to report, or an operator put it there."""
+    """The NameNode is up but read-only: it waits for reports of its DataNodes, or an operator made it so."""
 
     retriable = True
 
 
 class HdfsFullError(HdfsError):
-    """The DataNodes have no room left, or a quota is used up."""
+    """The DataNodes have no room left, or a quota is exhausted."""
 
 
 class HdfsNoTargetError(HdfsError):
-    """No DataNode took a block: it can't be reached, or is full. A write of one's own tells which."""
+    """No DataNode took a block: it is unreachable or full. A write by the caller itself shows which."""
 
     retriable = True
 
 
 class HdfsPermissionError(HdfsError):
-    """The user may not do this here."""
+    """The user lacks the permission."""
 
 
 class HdfsMissingError(HdfsError):
@@ -44,11 +43,11 @@ class HdfsMissingError(HdfsError):
 
 
 class HdfsExistsError(HdfsError):
-    """The name is taken already."""
+    """The name is taken."""
 
 
 class HdfsNotEmptyError(HdfsError):
-    """The directory isn't empty."""
+    """The directory is not empty."""
 
 
 _SAFE_MODE: Final = (
@@ -72,17 +71,17 @@ _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
         "no DataNode is connected to the NameNode; start it, then repeat",
     ),
     (
-        # The writer tried it in vain: it can't be reached, or has no room.
+        # The client tried the DataNode and excluded it.
         "1 node(s) are excluded",
         HdfsNoTargetError,
-        "the DataNode can't be reached or is full; start it or free space, then repeat",
+        "the DataNode is unreachable or full; start it or free space, then repeat",
     ),
     (
         "could only be written to 0 of the",
         HdfsFullError,
         "no DataNode has room for another block; free or add space, then repeat",
     ),
-    ("QuotaExceededException", HdfsFullError, "a quota is used up; raise it or delete data, then repeat"),
+    ("QuotaExceededException", HdfsFullError, "a quota is exhausted; raise it or delete data, then repeat"),
     ("No space left on device", HdfsFullError, "a disk is full; free space, then repeat"),
     (
         "Permission denied: user=",
@@ -104,42 +103,39 @@ _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
         HdfsUnreachableError,
         "the DataNode that holds the blocks is down; start it, then repeat",
     ),
-    ("All datanodes", HdfsUnreachableError, "the DataNode went away during a write; start it, then repeat"),
+    ("All datanodes", HdfsUnreachableError, "the DataNode failed during a write; start it, then repeat"),
     ("PathIsNotEmptyDirectoryException", HdfsNotEmptyError, "it is left as it is"),
     ("is non empty", HdfsNotEmptyError, "it is left as it is"),
     ("FileAlreadyExistsException", HdfsExistsError, "choose another name, or delete what is there"),
     ("already exists", HdfsExistsError, "choose another name, or delete what is there"),
     ("FileNotFoundException", HdfsMissingError, "check the path"),
     ("does not exist", HdfsMissingError, "check the path"),
-    ("StandbyException", HdfsUnreachableError, "this NameNode is a standby; ask the active one"),
+    ("StandbyException", HdfsUnreachableError, "this NameNode is a standby; use the active one"),
     ("RetriableException", HdfsUnreachableError, "the NameNode is starting; repeat"),
     (
         "java.net.ConnectException",
         HdfsUnreachableError,
-        "nothing listens there; start HDFS or mend the address, then repeat",
+        "nothing listens there; start HDFS or fix the address, then repeat",
     ),
     (
         "Connection refused",
         HdfsUnreachableError,
-        "nothing listens there; start HDFS or mend the address, then repeat",
+        "nothing listens there; start HDFS or fix the address, then repeat",
     ),
     (
         "Connection reset by peer",
         HdfsUnreachableError,
-        "HDFS went away in the middle; start it, then repeat",
+        "HDFS closed the connection; start it, then repeat",
     ),
-    ("java.io.EOFException", HdfsUnreachableError, "HDFS went away in the middle; start it, then repeat"),
+    ("java.io.EOFException", HdfsUnreachableError, "HDFS closed the connection; start it, then repeat"),
 )
 
 
 def explain(message: str, what: str) -> HdfsError | None:
-    """The error that Hadoop's `message` means, or None if it isn't one of HDFS's.
-
-    `what` says what was being done.
-    """
-    for sign, kind, way_out in _SIGNS:
+    """Returns the error that Hadoop's `message` means, or None if it is not HDFS's. `what` names the work."""
+    for sign, kind, remedy in _SIGNS:
         if sign in message:
-            return kind(f"{what}: {_first_line(message, sign)}: {way_out}")
+            return kind(f"{what}: {_first_line(message, sign)}: {remedy}")
     return None
 
 

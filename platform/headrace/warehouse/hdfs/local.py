@@ -1,7 +1,7 @@
-"""The local HDFS: its configuration, written out, and the command that runs it.
+"""The local HDFS: its configuration files, and the command that runs it.
 
-Owns: the layout of an HDFS data directory (`conf/`, `web/`, `name/`, `data/`) and which settings make one
-JVM on one loopback address a safe place for data. Starts nothing itself: `__main__` executes the command.
+Owns the layout of an HDFS data directory (`conf/`, `web/`, `name/`, `data/`), and the settings that make one
+JVM on a loopback address a safe place for data. Starts nothing itself: `__main__` executes the command.
 """
 
 import os
@@ -32,7 +32,7 @@ log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 
 @dataclass(frozen=True)
 class HdfsConfig:
-    """One HDFS on one address. Ports are Hadoop's defaults."""
+    """An HDFS on one address. The default ports are Hadoop's."""
 
     host: str
     data_dir: Path
@@ -46,17 +46,17 @@ class HdfsConfig:
 
     @property
     def hdfs_url(self) -> str:
-        """What Spark reads and writes: `hdfs://host:port`."""
+        """The address for Spark: `hdfs://host:port`."""
         return f"hdfs://{self.host}:{self.rpc_port}"
 
     @property
     def webhdfs_url(self) -> str:
-        """Where the metadata is asked for: `http://host:port`."""
+        """The address for WebHDFS: `http://host:port`."""
         return f"http://{self.host}:{self.http_port}"
 
 
 def settings(config: HdfsConfig) -> dict[str, str]:
-    """Every Hadoop setting of this HDFS, by name."""
+    """Returns every Hadoop setting of this HDFS, by name."""
     host, home = config.host, config.data_dir
     return {
         "fs.defaultFS": config.hdfs_url,
@@ -70,25 +70,23 @@ def settings(config: HdfsConfig) -> dict[str, str]:
         "dfs.datanode.address": f"{host}:{config.data_port}",
         "dfs.datanode.ipc.address": f"{host}:{config.data_ipc_port}",
         "dfs.datanode.http.address": f"{host}:{config.data_http_port}",
-        # A connection to 127.x.y.z leaves from 127.0.0.1, so the NameNode sees the DataNode there: name it
-        # instead.
+        # A connection to 127.x.y.z comes from 127.0.0.1, where the NameNode would look for the DataNode.
         "dfs.datanode.hostname": host,
         "dfs.client.use.datanode.hostname": "true",
         "dfs.datanode.use.datanode.hostname": "true",
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
         "dfs.replication": "1",
         "dfs.namenode.replication.min": "1",
-        # A closed file is on the disk, not only in the page cache.
+        # Closing a file writes it to the disk, not only to the page cache.
         "dfs.datanode.synconclose": "true",
         "dfs.datanode.sync.behind.writes": "true",
         "dfs.namenode.safemode.extension": "0",
         "dfs.namenode.safemode.min.datanodes": "1",
         "dfs.permissions.enabled": "true",
         "dfs.webhdfs.user.provider.user.pattern": "^[A-Za-z_][A-Za-z0-9._-]*[$]?$",
-        # One DataNode: a failed write has nowhere else to go, and must fail instead of waiting for another
-        # node.
+        # There is one DataNode: a failed write must fail instead of waiting for another one.
         "dfs.client.block.write.replace-datanode-on-failure.enable": "false",
-        # WebHDFS writes through the DataNode as a client: see `session`.
+        # For WebHDFS the DataNode is a client that writes: see `session`.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
         "dfs.client.block.write.locateFollowingBlock.retries": "12",
         "dfs.heartbeat.interval": "1s",
@@ -104,17 +102,17 @@ def settings(config: HdfsConfig) -> dict[str, str]:
 
 
 def write_conf(config: HdfsConfig) -> Path:
-    """Write `conf/` (also good as a client's `HADOOP_CONF_DIR`) and the web stubs; return `conf/`."""
+    """Writes `conf/`, which a client may use as `HADOOP_CONF_DIR`, and the web stubs; returns `conf/`."""
     conf = config.data_dir / "conf"
     conf.mkdir(parents=True, exist_ok=True)
-    everything = settings(config)
-    core = {name: value for name, value in everything.items() if name.split(".")[0] in ("fs", "hadoop")}
-    hdfs = {name: value for name, value in everything.items() if name not in core}
+    named = settings(config)
+    core = {name: value for name, value in named.items() if name.split(".")[0] in ("fs", "hadoop")}
+    hdfs = {name: value for name, value in named.items() if name not in core}
     (conf / "core-site.xml").write_text(_xml(core))
     (conf / "hdfs-site.xml").write_text(_xml(hdfs))
     (conf / "log4j.properties").write_text(_LOG4J)
     for app in _WEB_APPS:
-        # Maven's artifacts hold no web pages; Jetty wants a web.xml all the same.
+        # Maven's artifacts have no web pages, but Jetty needs a web.xml.
         stub = config.data_dir / "web" / "webapps" / app / "WEB-INF"
         stub.mkdir(parents=True, exist_ok=True)
         (stub / "web.xml").write_text(_EMPTY_WEB_XML)
@@ -122,10 +120,7 @@ def write_conf(config: HdfsConfig) -> Path:
 
 
 def command(config: HdfsConfig, role: Role = "both", *, home: Path | None = None) -> list[str]:
-    """The java command that runs this HDFS in the foreground.
-
-    Fetches the jars and writes the configuration first.
-    """
+    """Fetches the jars, writes the configuration, and returns the java command that runs this HDFS."""
     jars = ensure_jars(("hdfs",), home=home)["hdfs"]
     conf = write_conf(config)
     class_path = os.pathsep.join(

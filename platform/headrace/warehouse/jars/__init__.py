@@ -1,10 +1,10 @@
-"""Java artifacts: what is fetched from Maven Central, once, and where it lies.
+"""The Java artifacts, which Maven fetches once from Maven Central.
 
-Owns: the pom files beside this module, `$HEADRACE_HOME/jars/<set>/`, and the compiled launcher of the
-local HDFS. Nothing else in headrace runs Maven. Uses neither Spark nor the network itself.
+Owns the pom files beside this module, `$HEADRACE_HOME/jars/<set>/`, and the compiled launcher of the local
+HDFS. Nothing else in headrace runs Maven.
 
-A set is complete when its marker holds the digest of the pom (and of the launcher's source) it was made
-from, so a changed pom is fetched anew and an interrupted download is never taken for a whole one.
+A set is complete once its marker holds the digest of its pom (and of the launcher's source). So a changed
+pom is fetched again, and an interrupted download never counts as complete.
 """
 
 import fcntl
@@ -27,21 +27,21 @@ _MARKER: Final = ".complete"
 
 
 class JarsError(Exception):
-    """Setting up the Java artifacts failed; the message says what is missing and what to do."""
+    """The Java artifacts can't be set up. The message names what is missing and what to do."""
 
 
 def headrace_home() -> Path:
-    """`$HEADRACE_HOME`, by default `.headrace/` of the working directory."""
+    """Returns `$HEADRACE_HOME`, by default `.headrace/` in the working directory."""
     return Path(os.environ.get("HEADRACE_HOME", ".headrace")).resolve()
 
 
 def jars_dir(name: str, home: Path | None = None) -> Path:
-    """Where the set `name` lies. It may not be there yet: see `ensure_jars`."""
+    """Returns the directory of the set `name`, which may not exist yet: see `ensure_jars`."""
     return (home or headrace_home()) / "jars" / name
 
 
 def java() -> str:
-    """The path of the `java` command: `$JAVA_HOME`'s, else the one on `PATH`."""
+    """Returns the path of the `java` command: that of `$JAVA_HOME`, else the one on `PATH`."""
     return _tool("java")
 
 
@@ -49,26 +49,26 @@ def ensure_jars(
     sets: tuple[str, ...] = DEFAULT_SETS,
     *,
     home: Path | None = None,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    progress: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> dict[str, Path]:
-    """Fetch every set that is not here yet. Safe to call from several processes at once.
+    """Fetches the sets that are missing. Safe to call from several processes at once.
 
-    Returns the directory of each set, holding its `.jar` files (`hdfs` also holds `classes/`, the launcher).
-    Raises `JarsError` where Java or Maven is missing, or Maven fails.
+    Returns the directory of each set, which holds its `.jar` files (that of `hdfs` also `classes/`, the
+    launcher). Raises `JarsError` if Java or Maven is missing, or Maven fails.
     """
-    return {name: _ensure(name, home or headrace_home(), say) for name in sets}
+    return {name: _ensure(name, home or headrace_home(), progress) for name in sets}
 
 
 def pom(name: str) -> Path:
-    """The pom file of the set `name`."""
+    """Returns the pom file of the set `name`."""
     path = _HERE / f"{name}.xml"
     if not path.is_file():
-        known = ", ".join(sorted(each.stem for each in _HERE.glob("*.xml")))
-        raise JarsError(f"there is no set of jars named {name!r}; there are: {known}")
+        known = ", ".join(sorted(path.stem for path in _HERE.glob("*.xml")))
+        raise JarsError(f"unknown set of jars {name!r}; known are: {known}")
     return path
 
 
-def _ensure(name: str, home: Path, say: Callable[[str], None]) -> Path:
+def _ensure(name: str, home: Path, progress: Callable[[str], None]) -> Path:
     target = jars_dir(name, home)
     digest = _digest(name)
     if _is_complete(target, digest):
@@ -77,7 +77,7 @@ def _ensure(name: str, home: Path, say: Callable[[str], None]) -> Path:
     with _locked(target.parent / f".{name}.lock"):
         if _is_complete(target, digest):
             return target
-        say(f"fetching the jars of {name!r} from Maven Central into {target}")
+        progress(f"fetching the jars of {name!r} from Maven Central into {target}")
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
             fresh = Path(scratch) / name
             fresh.mkdir()
@@ -92,7 +92,7 @@ def _ensure(name: str, home: Path, say: Callable[[str], None]) -> Path:
 
 
 def _copy_dependencies(name: str, into: Path) -> None:
-    # Maven reads the pom's folder: a copy keeps its `target/` out of an installed package.
+    # Maven writes `target/` beside the pom: a copy keeps it out of an installed package.
     with tempfile.TemporaryDirectory() as scratch:
         copied = Path(scratch) / "pom.xml"
         shutil.copy(pom(name), copied)
@@ -107,7 +107,7 @@ def _copy_dependencies(name: str, into: Path) -> None:
                 "-DincludeScope=runtime",
                 f"-DoutputDirectory={into}",
             ],
-            f"Maven could not fetch the jars of {name!r} (no network? it is safe to repeat)",
+            f"Maven could not fetch the jars of {name!r} (no network? repeating is safe)",
         )
     if not any(into.glob("*.jar")):
         raise JarsError(f"Maven fetched no jar for {name!r}")
@@ -126,7 +126,7 @@ def _run(command: list[str], problem: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise JarsError(f"{problem}: no end after {MAVEN_TIMEOUT_S:.0f} s") from error
+        raise JarsError(f"{problem}: not finished after {MAVEN_TIMEOUT_S:.0f} s") from error
     if done.returncode != 0:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise JarsError(f"{problem}: " + " | ".join(lines[:5]))

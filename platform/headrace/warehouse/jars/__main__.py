@@ -1,6 +1,4 @@
-"""`python -m headrace.warehouse.jars [SET …]`: fetch the Java artifacts that are missing (by default
-those that a site needs).
-"""
+"""`python -m headrace.warehouse.jars [SET …]`: fetches missing Java artifacts, by default a site's."""
 
 import sys
 
@@ -8,7 +6,7 @@ from headrace.warehouse.jars import DEFAULT_SETS, JarsError, ensure_jars
 
 
 def main(argv: list[str]) -> int:
-    """Fetch; return the exit code."""
+    """Fetches the sets; returns the exit code."""
     try:
         ensure_jars(tuple(argv) or DEFAULT_SETS)
     except JarsError as error:

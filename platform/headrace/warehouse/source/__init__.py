@@ -1,11 +1,10 @@
-"""The Spark data source `headrace`: topics of any Kafka cluster, read by byte ranges.
+"""The Spark data source `headrace`, which reads topics of any Kafka cluster by byte ranges.
 
-`register(spark)` once, then
+Call `register(spark)` once, then
 
     spark.read.format("headrace").options(bootstrap="127.9.0.11:9092", topic="page-view").load()
 
-Options, columns and errors are those of Spark's Kafka source. Importable on executors with `wire` alone of
-headrace.
+Options, columns and errors are those of Spark's Kafka source. Executors need only `wire` besides this room.
 """
 
 from headrace.warehouse.source.provider import HeadraceDataSource, register

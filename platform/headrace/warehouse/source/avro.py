@@ -1,8 +1,7 @@
-"""The Avro mode: `valueFormat=avro` gives the decoded record as the column `value`.
+"""The Avro mode: with `valueFormat=avro` the column `value` is the decoded record.
 
-Owns the step from an Avro schema to Spark types, and the decoding of one value by fastavro. Handy in a
-notebook; a load decodes by `from_avro`, which is ten times as fast. Types are those of Spark's own Avro
-reader.
+Owns the Spark types of an Avro schema, which are those of Spark's own Avro reader, and the decoding of a
+value by fastavro. For notebooks; a load decodes by `from_avro`, which is ten times as fast.
 """
 
 import json
@@ -57,27 +56,24 @@ _LOGICAL: Final[dict[str, DataType]] = {
 }
 
 Decode = Callable[[bytes | None, int], Any]
-"""A value and its offset → a plain dict, or None."""
+"""Returns the record, a dict, of a value and its offset; None if there is none."""
 
 
 class UnsupportedSchemaError(SourceError):
-    """The Avro mode has no Spark type for this schema.
-
-    Read the values as they are and decode them with `from_avro`.
-    """
+    """The Avro mode has no Spark type for this schema. Decode the binary values with `from_avro` instead."""
 
 
 def subject(options: SourceOptions) -> str:
-    """The registry's subject of a read."""
+    """Returns the registry's subject of a read."""
     if options.subject is not None:
         return options.subject
     if len(options.topics) != 1:
-        raise SourceError("valueFormat avro reads one topic; for more than one name the option 'subject'")
+        raise SourceError("valueFormat avro reads one topic; set the option 'subject' for several")
     return f"{options.topics[0]}-value"
 
 
 def reader_schema(options: SourceOptions) -> str:
-    """The newest schema of the read's subject."""
+    """Returns the newest schema of the read's subject."""
     assert options.registry_url is not None
     with SchemaRegistryClient(options.registry_url) as registry:
         try:
@@ -87,7 +83,7 @@ def reader_schema(options: SourceOptions) -> str:
 
 
 def spark_type(schema: Any, _named: dict[str, Any] | None = None) -> DataType:
-    """The Spark type of a parsed Avro schema. Raises `UnsupportedSchemaError`."""
+    """Returns the Spark type of a parsed Avro schema. Raises `UnsupportedSchemaError`."""
     named = {} if _named is None else _named
     if isinstance(schema, list):
         return _union_type(schema, named)
@@ -96,7 +92,7 @@ def spark_type(schema: Any, _named: dict[str, Any] | None = None) -> DataType:
             return _PRIMITIVES[schema]
         known = named.get(schema, named.get(schema.rsplit(".", 1)[-1]))
         if known is None:
-            raise UnsupportedSchemaError(f"the schema has a type {schema!r} that holds itself or isn't there")
+            raise UnsupportedSchemaError(f"the schema has a type {schema!r} that is recursive or not defined")
         return spark_type(known, named)
     kind, logical = schema["type"], schema.get("logicalType")
     if isinstance(kind, list | dict):
@@ -107,8 +103,8 @@ def spark_type(schema: Any, _named: dict[str, Any] | None = None) -> DataType:
         return DecimalType(schema["precision"], schema.get("scale", 0))
     if kind == "record":
         fields = [
-            StructField(each["name"], spark_type(each["type"], named), nullable=True)
-            for each in schema["fields"]
+            StructField(field["name"], spark_type(field["type"], named), nullable=True)
+            for field in schema["fields"]
         ]
         named[schema["name"]] = schema
         return StructType(fields)
@@ -123,12 +119,10 @@ def spark_type(schema: Any, _named: dict[str, Any] | None = None) -> DataType:
 
 
 def decoder(options: SourceOptions, reader: str) -> Decode:
-    """How to decode the values of a read, with `reader` as reader schema; writers' schemas are asked for
-    by id.
-    """
+    """Returns a decoder of a read's values to the schema `reader`. It looks up writer schemas by id."""
     assert options.registry_url is not None
     registry = SchemaRegistryClient(options.registry_url)
-    reading = fastavro.parse_schema(_without_other_logical_types(json.loads(reader)))
+    reader_parsed = fastavro.parse_schema(_without_other_logical_types(json.loads(reader)))
     writers: dict[int, Any] = {}
 
     def decode(value: bytes | None, offset: int) -> Any:
@@ -142,11 +136,11 @@ def decoder(options: SourceOptions, reader: str) -> Decode:
                 text = json.loads(registry.get_by_id(schema_id))
                 writers[schema_id] = fastavro.parse_schema(_without_other_logical_types(text))
             data = BytesIO(value[FRAMING_SIZE_BYTES:])
-            record = fastavro.schemaless_reader(data, writers[schema_id], reading)
+            record = fastavro.schemaless_reader(data, writers[schema_id], reader_parsed)
             if data.tell() != len(value) - FRAMING_SIZE_BYTES:
                 raise ValueError("bytes are left after the record")
         except Exception as error:
-            # Any bytes may come, and the decoder raises any error for them.
+            # The decoder may raise any error for arbitrary bytes.
             if options.fail_fast:
                 raise SourceError(
                     f"the value at offset {offset} can't be decoded ({type(error).__name__}: {error}); "
@@ -172,9 +166,9 @@ def _union_type(branches: list[Any], named: dict[str, Any]) -> DataType:
 
 
 def _without_other_logical_types(schema: Any) -> Any:
-    """What fastavro would turn into objects that Spark doesn't have stays a number or a string."""
+    """Drops logical types that Spark does not have, so that their values stay numbers and strings."""
     if isinstance(schema, list):
-        return [_without_other_logical_types(each) for each in schema]
+        return [_without_other_logical_types(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {

@@ -1,7 +1,7 @@
-"""From batches to Arrow: columns filled batch by batch, given away as record batches of a handy size.
+"""From Kafka's batches to Arrow record batches of a handy size.
 
-Owns the Arrow layout and the choice between the compiled loop (`kernel`) and a plain one for small reads
-and for machines without numba. Both give the same columns.
+Owns the Arrow layout, and the choice between the compiled loop (`kernel`) and a plain one, for small reads
+and machines without numba. Both give the same columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reading import Batch
-from headrace.wire.batch import HEADER_SIZE_BYTES
+from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.compression import Codec, decompress
 from headrace.wire.records import Record, decode_records
 
@@ -21,13 +21,13 @@ ROWS_TARGET: Final = 16_384
 SIZE_BYTES_TARGET: Final = 4 << 20
 UNPACKED_SIZE_MAX_BYTES: Final = 256 << 20
 COMPILED_FROM_SIZE_BYTES: Final = 2 << 20
-"""Reading so much takes the plain loop as long as importing numba: a small read never does."""
+"""The plain loop reads so much in the time that importing numba takes."""
 
 END_MARK: Final = b"\xe5\x9d\xc3\x17\x6a\x08\xf1\xb2"
-"""Stands behind every `payload`: a decoder that doesn't read exactly up to it has misread the record."""
+"""The end of every `payload`. A decoder that does not stop exactly before it has misread the record."""
 FRAMING_SIZE_BYTES: Final = 5
 NO_SCHEMA_ID: Final = -1
-"""What `schemaId` is where a value has no framing."""
+"""The `schemaId` of a value without framing."""
 
 _CREATE_TIME: Final = 0
 _LOG_APPEND_TIME: Final = 1
@@ -39,9 +39,9 @@ def record_batches(
     schema: pa.Schema,
     decode: Callable[[bytes | None, int], Any] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of `batches` that lie in `part`, with the columns of `schema` (names of `options`).
+    """Yields the records of `batches` that are in `part`, with the columns of `schema` (names of `options`).
 
-    `decode` makes the column `value` of a raw value and its offset; None leaves values as they are.
+    `decode` turns a raw value and its offset into the column `value`; None leaves values as they are.
     """
     can_compile = decode is None and "headers" not in schema.names and find_spec("numba") is not None
     seen_bytes = 0
@@ -60,7 +60,7 @@ def record_batches(
 
 
 class _Rows:
-    """Rows on their way to one Arrow batch."""
+    """The rows of the next Arrow batch."""
 
     count = 0
 
@@ -69,14 +69,14 @@ class _Rows:
         self._schema = schema
 
     def has_room(self, batch: Batch) -> bool:
-        """Whether `append(batch)` may be called; always true when empty."""
+        """Returns whether `append(batch)` may be called; always true without rows."""
         raise NotImplementedError
 
     def append(self, batch: Batch) -> None:
         raise NotImplementedError
 
     def take(self) -> pa.RecordBatch:
-        """Give away what is there, and be empty."""
+        """Returns the rows as an Arrow batch, and starts an empty one."""
         raise NotImplementedError
 
     def _same(self, value: Any, name: str, count: int) -> pa.Array:
@@ -95,8 +95,7 @@ class _PlainRows(_Rows):
         return not self._records or len(self._records) + batch.header.record_count <= ROWS_TARGET
 
     def append(self, batch: Batch) -> None:
-        header = batch.header
-        kind = _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME
+        header, kind = batch.header, _timestamp_type(batch.header)
         for record in decode_records(batch.buffer, batch.at, limit_bytes=UNPACKED_SIZE_MAX_BYTES):
             if self._part.from_offset <= record.offset < self._part.to_offset:
                 if kind == _LOG_APPEND_TIME:
@@ -106,8 +105,8 @@ class _PlainRows(_Rows):
 
     def take(self) -> pa.RecordBatch:
         records, self._records, self.count = self._records, [], 0
-        made = {name: self._column(name, records) for name in self._schema.names}
-        return pa.RecordBatch.from_arrays(list(made.values()), schema=self._schema)
+        arrays = [self._column(name, records) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, name: str, records: list[tuple[Record, int]]) -> pa.Array:
         kind = self._schema.field(name).type
@@ -123,7 +122,7 @@ class _PlainRows(_Rows):
         elif name == "value" and self._decode is not None:
             values = [self._decode(record.value, record.offset) for record, _ in records]
         elif name == "timestampType":
-            values = [each for _, each in records]
+            values = [timestamp_type for _, timestamp_type in records]
         elif name == "payload":
             values = [_unframed(record.value)[1] for record, _ in records]
         elif name == "schemaId":
@@ -134,39 +133,29 @@ class _PlainRows(_Rows):
 
 
 class _CompiledRows(_Rows):
-    """Columns as numpy arrays that `kernel.copy_records` fills; an Arrow batch takes them over as they
-    are.
-    """
+    """Numpy arrays that `kernel.copy_records` fills and an Arrow batch takes over without a copy."""
 
     def __init__(self, part: Range, schema: pa.Schema) -> None:
+        # Importing numba takes half a second, which only a large read gains back.
         from headrace.warehouse.source import kernel
 
         super().__init__(part, schema)
-        self._copy_records = kernel.copy_records
-        self._mode = kernel.UNFRAMED if "payload" in schema.names else kernel.RAW
+        self._copy_records, self._empty_columns = kernel.copy_records, kernel.empty_columns
         self._with_keys = "key" in schema.names
-        self._suffix = np.frombuffer(END_MARK if self._mode == kernel.UNFRAMED else b"", np.uint8)
-        self._capacity = 0
-        self._room_bytes = 0
+        is_unframing = "payload" in schema.names
+        self._suffix = np.frombuffer(END_MARK if is_unframing else b"", np.uint8)
+        self._selection = (part.from_offset, part.to_offset, self._with_keys, is_unframing, self._suffix)
         self._begin(ROWS_TARGET, SIZE_BYTES_TARGET)
 
     def _begin(self, rows: int, size_bytes: int) -> None:
-        self._state = np.zeros(4, np.int64)
+        self.count = self._key_bytes = self._value_bytes = 0
         self._capacity, self._room_bytes = rows, size_bytes
-        self._kinds = np.empty(rows, np.int32)
-        self._offsets = np.empty(rows, np.int64)
-        self._timestamps = np.empty(rows, np.int64)
-        self._key_ends = np.zeros(rows + 1, np.int32)
-        self._key_valid = np.empty(rows, np.uint8)
-        self._keys = np.empty(size_bytes if self._with_keys else 0, np.uint8)
-        self._value_ends = np.zeros(rows + 1, np.int32)
-        self._value_valid = np.empty(rows, np.uint8)
-        self._values = np.empty(size_bytes, np.uint8)
-        self._schema_ids = np.empty(rows, np.int32)
-        self._header_starts = np.empty(rows, np.int64)
+        self._columns = self._empty_columns(rows, size_bytes if self._with_keys else 0, size_bytes)
+        self._timestamp_types = np.empty(rows, np.int32)
 
-    def _needs_bytes(self, records_bytes: int, count: int) -> int:
-        return records_bytes + count * len(self._suffix)
+    def _needed_bytes(self, records_bytes: int, count: int) -> int:
+        """The size of the larger column after so many more records."""
+        return max(self._key_bytes, self._value_bytes) + records_bytes + count * len(self._suffix)
 
     def has_room(self, batch: Batch) -> bool:
         if not self.count:
@@ -175,10 +164,9 @@ class _CompiledRows(_Rows):
         if self.count + header.record_count > self._capacity:
             return False
         if header.codec is not Codec.NONE:
-            # How much it unpacks to is only known afterwards: `append` may have to make room.
-            return int(self._state[2]) < self._room_bytes // 2
-        used_bytes = max(int(self._state[1]), int(self._state[2]))
-        return used_bytes + self._needs_bytes(header.size_bytes, header.record_count) <= self._room_bytes
+            # The unpacked size is known only after unpacking; `append` makes room if it has to.
+            return self._value_bytes < self._room_bytes // 2
+        return self._needed_bytes(header.size_bytes, header.record_count) <= self._room_bytes
 
     def append(self, batch: Batch) -> None:
         header, at = batch.header, batch.at
@@ -186,85 +174,63 @@ class _CompiledRows(_Rows):
         records: Any = packed
         if header.codec is not Codec.NONE:
             records = decompress(header.codec, packed, limit_bytes=UNPACKED_SIZE_MAX_BYTES)
-        self._make_room(header.record_count, self._needs_bytes(len(records), header.record_count))
+        self._make_room(header.record_count, self._needed_bytes(len(records), header.record_count))
+        append_time_ms = header.max_timestamp_ms if header.is_log_append_time else -1
+        fields = (header.record_count, header.base_offset, header.base_timestamp_ms, append_time_ms)
+        columns = self._columns
+        self._copy_records(np.frombuffer(records, np.uint8), fields, self._selection, tuple(columns))
         before = self.count
-        self._copy_records(
-            np.frombuffer(records, np.uint8),
-            header.record_count,
-            header.base_offset,
-            header.base_timestamp_ms,
-            header.max_timestamp_ms if header.is_log_append_time else -1,
-            self._part.from_offset,
-            self._part.to_offset,
-            self._mode,
-            self._with_keys,
-            self._suffix,
-            self._state,
-            self._offsets,
-            self._timestamps,
-            self._key_ends,
-            self._key_valid,
-            self._keys,
-            self._value_ends,
-            self._value_valid,
-            self._values,
-            self._schema_ids,
-            self._header_starts,
-        )
-        if self._state[3]:
-            # The plain reader says what is wrong with it.
+        self.count, self._key_bytes, self._value_bytes, is_broken = columns.state.tolist()
+        if is_broken:
+            # The plain reader raises an error that names the problem.
             decode_records(batch.buffer, at, limit_bytes=UNPACKED_SIZE_MAX_BYTES)
             raise AssertionError(f"the compiled reader refused a sound batch at offset {header.base_offset}")
-        self.count = int(self._state[0])
-        self._kinds[before : self.count] = _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME
+        self._timestamp_types[before : self.count] = _timestamp_type(header)
 
-    def _make_room(self, rows: int, size_bytes: int) -> None:
-        """Enough room for so much more: columns grow for a batch that is larger than a whole Arrow batch
-        should be.
-        """
-        if self.count == 0 and (rows > self._capacity or size_bytes > self._room_bytes):
-            self._begin(max(rows, ROWS_TARGET), max(size_bytes, SIZE_BYTES_TARGET))
-            return
-        used_bytes = max(int(self._state[1]), int(self._state[2]))
-        if used_bytes + size_bytes > self._room_bytes:
-            self._room_bytes = used_bytes + size_bytes
-            self._values = _grown(self._values, self._room_bytes)
+    def _make_room(self, rows: int, needed_bytes: int) -> None:
+        """Enlarges the columns for a batch that is larger than a whole Arrow batch should be."""
+        if self.count == 0 and (rows > self._capacity or needed_bytes > self._room_bytes):
+            self._begin(max(rows, ROWS_TARGET), max(needed_bytes, SIZE_BYTES_TARGET))
+        elif needed_bytes > self._room_bytes:
+            self._room_bytes = needed_bytes
+            self._columns = self._columns._replace(values=_grown(self._columns.values, needed_bytes))
             if self._with_keys:
-                self._keys = _grown(self._keys, self._room_bytes)
+                self._columns = self._columns._replace(keys=_grown(self._columns.keys, needed_bytes))
 
     def take(self) -> pa.RecordBatch:
-        count = self.count
-        arrays = [self._column(name, count) for name in self._schema.names]
-        self.count = 0
+        arrays = [self._column(name, self.count) for name in self._schema.names]
         self._begin(ROWS_TARGET, SIZE_BYTES_TARGET)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(self, name: str, count: int) -> pa.Array:
-        kind = self._schema.field(name).type
+        kind, columns = self._schema.field(name).type, self._columns
         if name == "topic":
             return self._same(self._part.topic, name, count)
         if name == "partition":
             return self._same(self._part.partition, name, count)
         if name == "key":
-            return _binary(kind, count, self._key_ends, self._key_valid, self._keys)
+            return _binary(kind, count, columns.key_ends, columns.key_valid, columns.keys)
         if name in ("value", "payload"):
-            return _binary(kind, count, self._value_ends, self._value_valid, self._values)
+            return _binary(kind, count, columns.value_ends, columns.value_valid, columns.values)
         numbers = {
-            "offset": self._offsets,
-            "timestamp": self._timestamps,
-            "timestampType": self._kinds,
-            "schemaId": self._schema_ids,
+            "offset": columns.offsets,
+            "timestamp": columns.timestamps_us,
+            "timestampType": self._timestamp_types,
+            "schemaId": columns.schema_ids,
         }[name]
         return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(numbers)])
+
+
+def _timestamp_type(header: BatchHeader) -> int:
+    return _LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME
 
 
 def _binary(kind: pa.DataType, count: int, ends: Any, valid: Any, data: Any) -> pa.Array:
     validity = None
     if not valid[:count].all():
         validity = pa.py_buffer(np.packbits(valid[:count], bitorder="little"))
-    return pa.Array.from_buffers(
-        kind, count, [validity, pa.py_buffer(ends), pa.py_buffer(data[: int(ends[count])])]
-    )
+    filled = pa.py_buffer(data[: int(ends[count])])
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends), filled])
 
 
 def _grown(array: Any, size: int) -> Any:

@@ -1,7 +1,6 @@
-"""A blocking connection to one broker, and the one request that reads data.
+"""A blocking connection to one broker, and the fetch request.
 
-Owns its socket. Executors need no more than this, which imports nothing heavy; what a cluster is asked
-before is in `cluster`.
+Owns its socket. Imports nothing heavy, because executors need little else; see `metadata` for the rest.
 """
 
 import socket
@@ -15,7 +14,7 @@ from headrace.wire.primitives import NO_UUID
 CLIENT_ID: Final = "headrace-source"
 FETCH_VERSION: Final = 12
 FETCH_WAIT_MS: Final = 0
-"""What is read is there already."""
+"""The broker has the data already: the range ends at or before the log's end."""
 RESPONSE_SIZE_MAX_BYTES: Final = 1 << 30
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -24,8 +23,8 @@ _LENGTH: Final = struct.Struct(">i")
 Address = tuple[str, int]
 
 
-class Connection:
-    """One TCP connection. Any failure is an `OSError` or a `WireError`; then close it and open another."""
+class SourceConnection:
+    """A TCP connection. After a failure, an `OSError` or a `WireError`, close it and open another."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.address = address
@@ -42,12 +41,12 @@ class Connection:
         self._socket.sendall(frame)
 
     def receive(self) -> memoryview:
-        """The next frame. The bytes are good until the next call: the buffer is used again."""
+        """Returns the next frame, which is valid until the next call reuses its buffer."""
         self._receive_into(memoryview(self._buffer)[:4])
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not 0 <= length <= RESPONSE_SIZE_MAX_BYTES:
             raise FrameTooLargeError(
-                f"a response of {length} bytes; at most {RESPONSE_SIZE_MAX_BYTES} are read"
+                f"a response of {length} bytes is over the limit of {RESPONSE_SIZE_MAX_BYTES}"
             )
         if length > len(self._buffer):
             self._buffer = bytearray(length)
@@ -66,7 +65,7 @@ class Connection:
 
 
 def fetch_frame(topic: str, partition: int, offset: int, size_bytes: int) -> bytes:
-    """The framed request for one partition's next bytes."""
+    """Returns the framed request for one partition's next bytes."""
     request = fetch.FetchRequest(
         max_wait_ms=FETCH_WAIT_MS,
         min_bytes=1,
@@ -77,10 +76,9 @@ def fetch_frame(topic: str, partition: int, offset: int, size_bytes: int) -> byt
 
 
 def fetched_partition(frame: memoryview) -> tuple[fetch.FetchPartitionResult, bool]:
-    """The one partition of a response to `fetch_frame`, and whether the broker throttles us (it may then
-    give nothing).
+    """Returns the partition in a response to `fetch_frame`, and whether the broker throttles this client.
 
-    Raises `ProtocolError` for the request's own errors.
+    A response to a throttled client may be empty. Raises `ProtocolError` if the whole request failed.
     """
     _, response = fetch.decode_response(frame, version=FETCH_VERSION)
     if response.error_code:

@@ -1,13 +1,13 @@
-"""The inner loop of the source, compiled by numba: records of an unpacked batch, copied column by column.
+"""The inner loop of the source, compiled by numba: copies the records of an unpacked batch into columns.
 
-Owns the only use of numba. Importing it needs numba and costs half a second: `columns` does so only where
-there is enough to read. Knows no Arrow, no Spark, no socket.
+Owns the only use of numba. Importing it costs half a second, so `columns` imports it only when there is
+enough to read. Knows no Arrow, no Spark, no socket.
 
 Format: Kafka's record v2, see `wire.records`.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
@@ -20,11 +20,70 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 ROWS, KEY_BYTES, VALUE_BYTES, BROKEN = 0, 1, 2, 3
-"""What the four numbers of `state` are. `BROKEN` is not 0 where records don't fit their lengths."""
-STATE_SIZE: Final = 4
+"""The indexes of `Columns.state`. `BROKEN` is not 0 if the last records did not fit their lengths."""
 
-RAW: Final = 0
-UNFRAMED: Final = 1
+_FRAMING_SIZE_BYTES: Final = 5
+_NO_SCHEMA_ID: Final = -1
+# The position behind a field that does not fit. Later reads return it, too: one check per record is enough.
+_PAST_ANY_END: Final = 1 << 62
+
+
+# Arguments are plain tuples: a call takes numba three times as long to type with NamedTuples.
+BatchFields = tuple[int, int, int, int]
+"""From a batch's header: record count, base offset, base timestamp in ms, and the timestamp in ms that
+every record has (the broker's append time), or -1 if each has its own.
+"""
+Selection = tuple[int, int, bool, bool, Bytes]
+"""Which records to copy, `[from offset, to offset)`; whether to copy keys; whether to take Confluent's
+framing off values; the suffix to append to such a value. A value without framing becomes null, its schema
+id -1.
+"""
+
+
+class Columns(NamedTuple):
+    """The columns that records are appended to, and `state`: how far they are filled.
+
+    Keys and values are in Arrow's layout (row `n` ends at `ends[n + 1]`) but for validity: a byte per row.
+    """
+
+    state: Int64s
+    offsets: Int64s
+    timestamps_us: Int64s
+    key_ends: Int32s
+    key_valid: Bytes
+    keys: Bytes
+    value_ends: Int32s
+    value_valid: Bytes
+    values: Bytes
+    schema_ids: Int32s
+
+
+class _Record(NamedTuple):
+    """Where the fields of one record are. The length of a null is -1."""
+
+    timestamp_delta_ms: int
+    offset_delta: int
+    key_at: int
+    key_length: int
+    value_at: int
+    value_length: int
+    headers_at: int
+
+
+def empty_columns(rows: int, key_bytes: int, value_bytes: int) -> Columns:
+    """Columns with room for so many rows and bytes."""
+    return Columns(
+        state=np.zeros(4, np.int64),
+        offsets=np.empty(rows, np.int64),
+        timestamps_us=np.empty(rows, np.int64),
+        key_ends=np.zeros(rows + 1, np.int32),
+        key_valid=np.empty(rows, np.uint8),
+        keys=np.empty(key_bytes, np.uint8),
+        value_ends=np.zeros(rows + 1, np.int32),
+        value_valid=np.empty(rows, np.uint8),
+        values=np.empty(value_bytes, np.uint8),
+        schema_ids=np.empty(rows, np.int32),
+    )
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -32,11 +91,16 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:
-        # Shipped to an executor in a zip: there is no folder to keep the compiled code in.
+        # Shipped to an executor in a zip, where there is no folder to keep the compiled code in.
         return numba.njit(**options)(function)
 
 
-def _read_varint(data: Bytes, at: int, end: int) -> tuple[Any, int]:
+def _inlined(function: Callable[..., Any]) -> Any:
+    return _compiled(function, inline="always")
+
+
+@_inlined
+def _varint(data: Bytes, at: int, end: int) -> tuple[Any, int]:
     value = np.int64(0)
     shift = np.int64(0)
     while at < end and shift < 64:
@@ -46,10 +110,23 @@ def _read_varint(data: Bytes, at: int, end: int) -> tuple[Any, int]:
         if byte < 0x80:
             return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), at
         shift += 7
-    return np.int64(0), -1
+    return np.int64(0), _PAST_ANY_END
 
 
-_varint = _compiled(_read_varint, inline="always")
+@_inlined
+def _bytes_field(data: Bytes, at: int, end: int) -> tuple[int, Any, int]:
+    """The start and the length of a field, and the position behind it."""
+    length, start = _varint(data, at, end)
+    return start, length, start + max(length, 0) if length <= end - start else _PAST_ANY_END
+
+
+@_inlined
+def _read_record(data: Bytes, at: int, end: int) -> _Record:
+    timestamp_delta_ms, at = _varint(data, at, end)
+    offset_delta, at = _varint(data, at, end)
+    key_at, key_length, at = _bytes_field(data, at, end)
+    value_at, value_length, at = _bytes_field(data, at, end)
+    return _Record(timestamp_delta_ms, offset_delta, key_at, key_length, value_at, value_length, at)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -67,105 +144,79 @@ def _memcpy(_context: Any, target: Any, to: Any, source: Any, at: Any, length: A
     return types.void(target, types.int64, source, types.int64, types.int64), generate
 
 
-def _copy_bytes(source: Bytes, at: int, length: int, target: Bytes, to: int) -> int:
+@_inlined
+def _copy(source: Bytes, at: int, length: int, target: Bytes, to: int) -> int:
     if length <= 0:
         return to
     _memcpy(target, to, source, at, length)
     return to + length
 
 
-_copy = _compiled(_copy_bytes, inline="always")
+@_inlined
+def _int32(data: Bytes, at: int) -> Any:
+    return (
+        (np.int32(data[at]) << 24)
+        | (np.int32(data[at + 1]) << 16)
+        | (np.int32(data[at + 2]) << 8)
+        | np.int32(data[at + 3])
+    )
 
 
-def _copy_records(
-    data: Bytes,
-    record_count: int,
-    base_offset: int,
-    base_timestamp_ms: int,
-    fixed_timestamp_ms: int,
-    from_offset: int,
-    to_offset: int,
-    value_mode: int,
-    with_keys: bool,
-    suffix: Bytes,
-    state: Int64s,
-    offsets: Int64s,
-    timestamps_us: Int64s,
-    key_ends: Int32s,
-    key_valid: Bytes,
-    keys: Bytes,
-    value_ends: Int32s,
-    value_valid: Bytes,
-    values: Bytes,
-    schema_ids: Int32s,
-    header_starts: Int64s,
+@_compiled
+def copy_records(
+    data: Bytes, batch: BatchFields, selection: Selection, columns: tuple[npt.NDArray[Any], ...]
 ) -> None:
-    rows, key_bytes, value_bytes = state[0], state[1], state[2]
+    """Appends the selected records of `data` to the columns (`tuple(Columns)`), from row `state[ROWS]` on.
+
+    The columns must have room for all of `data` and for a suffix per record. `state` advances only if all
+    of `data` was sound.
+    """
+    record_count, base_offset, base_timestamp_ms, append_time_ms = batch
+    from_offset, to_offset, with_keys, is_unframing, suffix = selection
+    # Arrays are named once: each access through the tuple would count a reference.
+    state, offsets, timestamps_us, key_ends, key_valid, keys, value_ends, value_valid, values, schema_ids = (
+        columns
+    )
+    row, key_bytes, value_bytes = state[ROWS], state[KEY_BYTES], state[VALUE_BYTES]
     size = data.size
     at = 0
-    state[3] = 1
+    state[BROKEN] = 1
     for _ in range(record_count):
         length, at = _varint(data, at, size)
+        if length < 1 or length > size - at:
+            return
         end = at + length
-        if at < 0 or length < 1 or end > size:
+        # The first byte holds attributes, of which none is defined.
+        record = _read_record(data, at + 1, end)
+        if record.headers_at > end:
             return
-        timestamp_delta, at = _varint(data, at + 1, end)
-        if at < 0:
-            return
-        offset_delta, at = _varint(data, at, end)
-        if at < 0:
-            return
-        key_length, at = _varint(data, at, end)
-        if at < 0 or key_length > end - at:
-            return
-        key_at = at
-        at += max(key_length, 0)
-        value_length, at = _varint(data, at, end)
-        if at < 0 or value_length > end - at:
-            return
-        value_at = at
-        at += max(value_length, 0)
-        offset = base_offset + offset_delta
-        if from_offset <= offset < to_offset:
-            offsets[rows] = offset
-            if fixed_timestamp_ms >= 0:
-                timestamps_us[rows] = fixed_timestamp_ms * 1000
-            else:
-                timestamps_us[rows] = (base_timestamp_ms + timestamp_delta) * 1000
-            header_starts[rows] = at
-            if with_keys:
-                key_valid[rows] = key_length >= 0
-                key_bytes = _copy(data, key_at, key_length, keys, key_bytes)
-                key_ends[rows + 1] = key_bytes
-            if value_mode == 0:
-                value_valid[rows] = value_length >= 0
-                value_bytes = _copy(data, value_at, value_length, values, value_bytes)
-            elif value_length >= 5 and data[value_at] == 0:
-                schema_ids[rows] = (
-                    (np.int32(data[value_at + 1]) << 24)
-                    | (np.int32(data[value_at + 2]) << 16)
-                    | (np.int32(data[value_at + 3]) << 8)
-                    | np.int32(data[value_at + 4])
-                )
-                value_valid[rows] = 1
-                value_bytes = _copy(data, value_at + 5, value_length - 5, values, value_bytes)
-                value_bytes = _copy(suffix, 0, suffix.size, values, value_bytes)
-            else:
-                schema_ids[rows] = -1
-                value_valid[rows] = 0
-            value_ends[rows + 1] = value_bytes
-            rows += 1
         at = end
+        offset = base_offset + record.offset_delta
+        if not from_offset <= offset < to_offset:
+            continue
+        offsets[row] = offset
+        timestamp_ms = (
+            append_time_ms if append_time_ms >= 0 else base_timestamp_ms + record.timestamp_delta_ms
+        )
+        timestamps_us[row] = timestamp_ms * 1000
+        if with_keys:
+            key_valid[row] = record.key_length >= 0
+            key_bytes = _copy(data, record.key_at, record.key_length, keys, key_bytes)
+            key_ends[row + 1] = key_bytes
+        value_at, value_length = record.value_at, record.value_length
+        if not is_unframing:
+            value_valid[row] = value_length >= 0
+            value_bytes = _copy(data, value_at, value_length, values, value_bytes)
+        elif value_length >= _FRAMING_SIZE_BYTES and data[value_at] == 0:
+            value_valid[row] = 1
+            schema_ids[row] = _int32(data, value_at + 1)
+            payload_at, payload_length = value_at + _FRAMING_SIZE_BYTES, value_length - _FRAMING_SIZE_BYTES
+            value_bytes = _copy(data, payload_at, payload_length, values, value_bytes)
+            value_bytes = _copy(suffix, 0, suffix.size, values, value_bytes)
+        else:
+            value_valid[row] = 0
+            schema_ids[row] = _NO_SCHEMA_ID
+        value_ends[row + 1] = value_bytes
+        row += 1
     if at == size:
-        state[0], state[1], state[2], state[3] = rows, key_bytes, value_bytes, 0
-
-
-copy_records = _compiled(_copy_records)
-"""Append the records whose offsets lie in `[from_offset, to_offset)` to the columns, from row
-`state[ROWS]` on.
-
-The columns must have room for all of `data`, and for a `suffix` a record; `state` is changed only if all
-of `data` was sound. `fixed_timestamp_ms` is -1 unless the batch's time is the broker's. Mode `UNFRAMED`
-takes Confluent's framing off values, fills `schema_ids` (-1 where there is no framing: the value is then
-null) and puts `suffix` behind each value. `header_starts` are positions in `data`.
-"""
+        state[ROWS], state[KEY_BYTES], state[VALUE_BYTES], state[BROKEN] = row, key_bytes, value_bytes, 0

@@ -1,6 +1,6 @@
-"""The options of the source: names, defaults and errors as Spark's Kafka source has them.
+"""The options of the source, with the names, defaults and errors of Spark's Kafka source.
 
-Owns the parsing of every option. Pure: asks no broker.
+Owns the parsing of every option. Pure.
 
 https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
 """
@@ -23,43 +23,26 @@ RETRY_PAUSE_MS: Final = 200
 
 KAFKA_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 LOAD_COLUMNS: Final = ("payload", "schemaId", "partition", "offset", "timestamp")
-"""What the load reads: Confluent's framing taken off, an end mark put on (see `warehouse.decode`)."""
+"""The columns that a load reads. `payload` has no framing, but an end mark (see `warehouse.decode`)."""
 
 _KINDS: Final = ("subscribe", "subscribepattern", "assign")
-_KNOWN: Final = frozenset(
-    [
-        *(
-            "bootstrap",
-            "topic",
-            *_KINDS,
-            "startingoffsets",
-            "endingoffsets",
-            "startingtimestamp",
-            "endingtimestamp",
-        ),
-        *("startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"),
-        *("failondataloss", "minpartitions", "includeheaders", "maxoffsetspertrigger", "columns", "path"),
-        *(
-            "fetchoffset.numretries",
-            "fetchoffset.retryintervalms",
-            "valueformat",
-            "schema.registry.url",
-            "mode",
-        ),
-        *("subject", "maxbytespertrigger"),
-    ]
-)
+_STARTS: Final = ("startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp")
+_ENDS: Final = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+_SPARKS: Final = ("startingoffsetsbytimestampstrategy", "failondataloss", "minpartitions", "includeheaders")
+_STREAMS: Final = ("maxoffsetspertrigger", "maxbytespertrigger")
+_OWN: Final = ("bootstrap", "topic", "columns", "valueformat", "schema.registry.url", "subject", "mode")
+_IGNORED: Final = ("fetchoffset.numretries", "fetchoffset.retryintervalms", "path")
+_KNOWN: Final = frozenset((*_KINDS, *_STARTS, *_ENDS, *_SPARKS, *_STREAMS, *_OWN, *_IGNORED))
+_SET_BY_THE_SOURCE: Final = ("auto.offset.reset", "key.deserializer", "value.deserializer")
 
 Partition = tuple[str, int]
 Where = Literal["earliest", "latest"] | dict[Partition, int]
-"""A position in every partition: a name, or offsets by (topic, partition), in which -1 is latest and
--2 earliest.
-"""
+"""A boundary in every partition: its name, or offsets by partition, of which -1 is latest, -2 earliest."""
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where a read begins or ends. `timestamps_ms` (a value, or one a partition) wins over `offsets`."""
+class ReadBoundary:
+    """Where a read begins or ends. `timestamps_ms` (one, or one per partition) overrides `offsets`."""
 
     offsets: Where
     timestamps_ms: int | dict[Partition, int] | None = None
@@ -67,14 +50,14 @@ class Position:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """One read, as the user wrote it."""
+    """The parsed options of one read."""
 
     bootstrap: tuple[str, ...]
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     partitions: tuple[Partition, ...] = ()
-    start: Position = field(default_factory=lambda: Position("earliest"))
-    end: Position = field(default_factory=lambda: Position("latest"))
+    start: ReadBoundary = field(default_factory=lambda: ReadBoundary("earliest"))
+    end: ReadBoundary = field(default_factory=lambda: ReadBoundary("latest"))
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     include_headers: bool = False
@@ -90,9 +73,9 @@ class SourceOptions:
 
 
 def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bool = False) -> SourceOptions:
-    """The options of a batch read or a stream. Raises `OptionError` in Spark's words, with the option's name.
+    """Parses the options of a batch read or a stream. Raises `OptionError` in Spark's words.
 
-    `for_schema`: it isn't known yet which of the two it is; what only one of them may have is let through.
+    `for_schema`: not yet known which of the two it is, so options that only one may have are accepted.
     """
     given = {name.lower(): value for name, value in options.items()}
     bootstrap = given.get("kafka.bootstrap.servers", given.get("bootstrap"))
@@ -101,30 +84,13 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
     _refuse_unknown(given)
     if "topic" in given:
         given.setdefault("subscribe", given["topic"])
-    kinds = [kind for kind in _KINDS if kind in given]
-    if not kinds:
-        raise OptionError(
-            "One of the following options must be specified for Kafka source: subscribe, "
-            "subscribePattern, assign. "
-            "See the docs for more details."
-        )
-    if len(kinds) > 1:
-        raise OptionError(
-            "Only one of the following options can be specified for Kafka source: subscribe, "
-            "subscribePattern, "
-            "assign. See the docs for more details."
-        )
-    start, end = _positions(given, streaming, for_schema)
+    _check_one_kind(given)
+    start, end = _boundaries(given, streaming, for_schema)
     include_headers = _boolean(given, "includeheaders", False)
-    value_format = given.get("valueformat", "binary").lower()
-    if value_format not in ("binary", "avro"):
-        raise OptionError(f"Option 'valueFormat' must be binary or avro, but is {value_format!r}")
+    is_avro = _one_of(given, "valueFormat", ("binary", "avro")) == "avro"
     registry_url = given.get("schema.registry.url")
-    if value_format == "avro" and not registry_url:
+    if is_avro and not registry_url:
         raise OptionError("Option 'schema.registry.url' must be specified when valueFormat is avro")
-    mode = given.get("mode", "FAILFAST").upper()
-    if mode not in ("FAILFAST", "PERMISSIVE"):
-        raise OptionError(f"Option 'mode' must be FAILFAST or PERMISSIVE, but is {mode!r}")
     return SourceOptions(
         bootstrap=tuple(server.strip() for server in bootstrap.split(",") if server.strip()),
         topics=_topics(given["subscribe"]) if "subscribe" in given else (),
@@ -140,16 +106,16 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
         fetch_size_bytes=_positive(given, "kafka.fetch.max.bytes", FETCH_SIZE_MAX_BYTES) or FETCH_SIZE_BYTES,
         request_timeout_ms=_positive(given, "kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
         columns=_columns(given, include_headers),
-        value_format="avro" if value_format == "avro" else "binary",
+        value_format="avro" if is_avro else "binary",
         registry_url=registry_url,
         subject=given.get("subject"),
-        fail_fast=mode == "FAILFAST",
+        fail_fast=_one_of(given, "mode", ("FAILFAST", "PERMISSIVE")) == "FAILFAST",
         strict_timestamps=given.get("startingoffsetsbytimestampstrategy", "error").lower() != "latest",
     )
 
 
 def parse_offsets(text: str) -> dict[Partition, int]:
-    """Spark's JSON of offsets: `{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}`."""
+    """Parses Spark's JSON of offsets: `{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}`."""
     wrong = OptionError(f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}')
     try:
         data = json.loads(text)
@@ -169,42 +135,52 @@ def parse_offsets(text: str) -> dict[Partition, int]:
 
 
 def format_offsets(offsets: Mapping[Partition, int]) -> str:
-    """The JSON that `parse_offsets` reads."""
+    """Returns the JSON that `parse_offsets` parses."""
     data: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         data.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(data)
 
 
-def _positions(given: Mapping[str, str], streaming: bool, for_schema: bool) -> tuple[Position, Position]:
-    ends = [
-        name for name in ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp") if name in given
-    ]
-    if streaming and ends:
+def _check_one_kind(given: Mapping[str, str]) -> None:
+    kinds = [kind for kind in _KINDS if kind in given]
+    if not kinds:
+        raise OptionError(
+            "One of the following options must be specified for Kafka source: subscribe, subscribePattern, "
+            "assign. See the docs for more details."
+        )
+    if len(kinds) > 1:
+        raise OptionError(
+            "Only one of the following options can be specified for Kafka source: subscribe, "
+            "subscribePattern, assign. See the docs for more details."
+        )
+
+
+def _boundaries(
+    given: Mapping[str, str], streaming: bool, for_schema: bool
+) -> tuple[ReadBoundary, ReadBoundary]:
+    if streaming and any(name in given for name in _ENDS):
         raise OptionError("ending offset not valid in streaming queries")
-    start = _position(given, "starting", "latest" if streaming else "earliest")
-    end = _position(given, "ending", "latest")
+    start = _boundary(given, "starting", "latest" if streaming else "earliest")
+    end = _boundary(given, "ending", "latest")
     if not streaming and not for_schema:
-        if start.offsets == "latest" and start.timestamps_ms is None:
-            raise OptionError("starting offset can't be latest for batch queries on Kafka")
-        if isinstance(start.offsets, dict):
-            for (topic, partition), offset in start.offsets.items():
-                if offset == LATEST:
-                    raise OptionError(
-                        f"startingOffsets for {topic}-{partition} can't be latest for batch queries on Kafka"
-                    )
-        if end.offsets == "earliest" and end.timestamps_ms is None:
-            raise OptionError("ending offset can't be earliest for batch queries on Kafka")
-        if isinstance(end.offsets, dict):
-            for (topic, partition), offset in end.offsets.items():
-                if offset == EARLIEST:
-                    raise OptionError(
-                        f"ending offset for {topic}-{partition} can't be earliest for batch queries on Kafka"
-                    )
+        _check_not(start, LATEST, "latest", "starting offset", "startingOffsets")
+        _check_not(end, EARLIEST, "earliest", "ending offset", "ending offset")
     return start, end
 
 
-def _position(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"]) -> Position:
+def _check_not(boundary: ReadBoundary, offset: int, name: str, what: str, what_of_partition: str) -> None:
+    """Refuses the boundary `name`, which `offset` stands for, in a batch read."""
+    if boundary.offsets == name and boundary.timestamps_ms is None:
+        raise OptionError(f"{what} can't be {name} for batch queries on Kafka")
+    for (topic, partition), given in boundary.offsets.items() if isinstance(boundary.offsets, dict) else ():
+        if given == offset:
+            raise OptionError(
+                f"{what_of_partition} for {topic}-{partition} can't be {name} for batch queries on Kafka"
+            )
+
+
+def _boundary(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"]) -> ReadBoundary:
     timestamps: int | dict[Partition, int] | None = None
     if f"{which}timestamp" in given:
         timestamps = _number(f"{which}Timestamp", given[f"{which}timestamp"])
@@ -212,10 +188,10 @@ def _position(given: Mapping[str, str], which: str, default: Literal["earliest",
         timestamps = parse_offsets(given[f"{which}offsetsbytimestamp"])
     text = given.get(f"{which}offsets", default).strip()
     if text.lower() == "earliest":
-        return Position("earliest", timestamps)
+        return ReadBoundary("earliest", timestamps)
     if text.lower() == "latest":
-        return Position("latest", timestamps)
-    return Position(parse_offsets(text), timestamps)
+        return ReadBoundary("latest", timestamps)
+    return ReadBoundary(parse_offsets(text), timestamps)
 
 
 def _topics(text: str) -> tuple[str, ...]:
@@ -238,7 +214,9 @@ def _pattern(text: str | None) -> str | None:
 def _assignment(text: str) -> tuple[Partition, ...]:
     try:
         data = json.loads(text)
-        return tuple((str(topic), int(each)) for topic, partitions in data.items() for each in partitions)
+        return tuple(
+            (str(topic), int(partition)) for topic, partitions in data.items() for partition in partitions
+        )
     except (ValueError, AttributeError, TypeError) as error:
         raise OptionError(f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}') from error
 
@@ -263,14 +241,18 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
         raise OptionError(f"Option 'kafka.security.protocol' is {protocol}; only PLAINTEXT is supported")
-    for name in (
-        "kafka.group.id",
-        "kafka.auto.offset.reset",
-        "kafka.key.deserializer",
-        "kafka.value.deserializer",
-    ):
-        if name in given and name != "kafka.group.id":
-            raise OptionError(f"Kafka option '{name[6:]}' is not supported as it is set by the source itself")
+    for name in _SET_BY_THE_SOURCE:
+        if f"kafka.{name}" in given:
+            raise OptionError(f"Kafka option '{name}' is not supported as it is set by the source itself")
+
+
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, str]) -> str:
+    """The value of an option, in any case; the first of `values` if it is left out."""
+    text = given.get(name.lower(), values[0])
+    for value in values:
+        if text.lower() == value.lower():
+            return value
+    raise OptionError(f"Option '{name}' must be {' or '.join(values)}, but is {text!r}")
 
 
 def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:

@@ -1,6 +1,5 @@
-"""What Spark is told of: the data source by its name. Owns nothing else."""
+"""The data source that Spark registers by its name."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("headrace")` known to this session."""
+    """Registers `format("headrace")` in this session."""
     spark.dataSource.register(HeadraceDataSource)
 
 
@@ -26,17 +25,14 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         return "headrace"
 
     def schema(self) -> StructType:
-        # Whether this is for a stream isn't known here: what only streams may not have is found by
-        # streamReader.
-        return spark_schema(parse(self._given(), for_schema=True))
+        # Spark does not say here whether it will stream; streamReader checks the options again.
+        return spark_schema(parse(dict(self.options), for_schema=True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(parse(self._given()), schema)
+        return BatchReader(parse(dict(self.options)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        # Late: executors of a batch read do not need it.
         from headrace.warehouse.source.stream import StreamReader
 
-        return StreamReader(parse(self._given(), streaming=True), schema)
-
-    def _given(self) -> Mapping[str, str]:
-        return dict(self.options)
+        return StreamReader(parse(dict(self.options), streaming=True), schema)

@@ -1,7 +1,7 @@
-"""Which addresses a task reads. Pure.
+"""The ranges of addresses that tasks read. Pure.
 
-A split need not lie at a batch's edge: a record belongs to the split that its own offset lies in, so any
-cut gives every record once, for byte addresses and for Kafka's record numbers alike.
+A range may be cut inside a batch: a record belongs to the part that its own offset is in. So any cut gives
+every record once, with byte addresses and with Kafka's record numbers.
 """
 
 import itertools
@@ -25,17 +25,17 @@ class Range:
 
 
 def split(ranges: Iterable[Range], min_parts: int = 1) -> list[Range]:
-    """Cut the ranges into at least `min_parts` of nearly the same size; empty ones are dropped.
+    """Cuts the ranges into at least `min_parts` parts of nearly the same size, and drops empty ones.
 
-    A partition is never joined with another one, so there may be more. Sizes bound how many there can be.
+    Returns more parts if there are more partitions, and fewer if there are fewer offsets.
     """
-    whole = [each for each in ranges if each.size > 0]
-    total = sum(each.size for each in whole)
+    whole = [part for part in ranges if part.size > 0]
+    total = sum(part.size for part in whole)
     if not whole or min_parts <= len(whole):
         return whole
     parts: list[Range] = []
-    for each in whole:
-        count = max(1, min(each.size, -(-each.size * min_parts // total)))
-        cuts = [each.from_offset + each.size * step // count for step in range(count + 1)]
-        parts += [Range(each.topic, each.partition, start, end) for start, end in itertools.pairwise(cuts)]
+    for part in whole:
+        count = max(1, min(part.size, -(-part.size * min_parts // total)))
+        cuts = [part.from_offset + part.size * step // count for step in range(count + 1)]
+        parts += [Range(part.topic, part.partition, start, end) for start, end in itertools.pairwise(cuts)]
     return parts

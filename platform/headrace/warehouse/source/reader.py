@@ -1,7 +1,6 @@
-"""The batch reader, and what a task does with its range. Owns the Spark schema of every column.
+"""The batch reader, and the read of a task's range. Owns the Spark types of the columns.
 
-Sockets are opened where Spark runs the code: `partitions` in the driver's helper process, `read` on
-executors; nothing that is pickled holds one.
+Spark runs `partitions` in a helper process of the driver, `read` on executors; each opens its own sockets.
 """
 
 import json
@@ -33,7 +32,7 @@ from headrace.warehouse.source.reading import read_batches
 from headrace.warehouse.source.resolve import resolve_ranges
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -52,9 +51,10 @@ _TYPES: dict[str, DataType] = {
 
 
 def spark_schema(options: SourceOptions) -> StructType:
-    """The Spark schema of a read. Asks the registry in Avro mode."""
+    """Returns the Spark schema of a read; in Avro mode from the registry."""
     types = dict(_TYPES)
     if options.value_format == "avro":
+        # Late: only the Avro mode needs fastavro and the registry's client.
         from headrace.warehouse.source.avro import reader_schema, spark_type
 
         types["value"] = spark_type(json.loads(reader_schema(options)))
@@ -63,9 +63,7 @@ def spark_schema(options: SourceOptions) -> StructType:
 
 @dataclass
 class RangePartition(InputPartition):  # type: ignore[misc]
-    """One task's share, and where its leader was when it was planned; no range when there is nothing to
-    read.
-    """
+    """The range of one task, None if there is nothing to read, and its leader when it was planned."""
 
     part: Range | None
     leader: Address | None
@@ -84,13 +82,13 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        # What plans a read is not what executors import.
-        from headrace.warehouse.source.cluster import Cluster
+        # Late: executors do not need it.
+        from headrace.warehouse.source.metadata import MetadataClient
 
-        with Cluster(self.options.bootstrap, self.options.request_timeout_ms / 1000) as cluster:
+        with MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000) as cluster:
             ranges = resolve_ranges(cluster, self.options)
             planned = plan_parts(cluster, ranges, self.options)
-        # An empty list would become one partition of None, which read() could not tell from a mistake.
+        # Spark would turn an empty list into one partition of None.
         return planned or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,8 +96,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         return read_range(partition, self.options, self.schema)
 
 
-def plan_parts(cluster: "Cluster", ranges: Sequence[Range], options: SourceOptions) -> list[InputPartition]:
-    """The ranges cut into tasks, each with its leader."""
+def plan_parts(
+    cluster: "MetadataClient", ranges: Sequence[Range], options: SourceOptions
+) -> list[InputPartition]:
+    """Cuts the ranges into tasks, each with its leader."""
     parts = split(ranges, options.min_partitions or 1)
     leaders = cluster.leaders({part.topic for part in parts}) if parts else {}
     return [RangePartition(part, leaders.get((part.topic, part.partition))) for part in parts]
@@ -108,13 +108,14 @@ def plan_parts(cluster: "Cluster", ranges: Sequence[Range], options: SourceOptio
 def read_range(
     partition: RangePartition, options: SourceOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """The Arrow batches of one range."""
+    """Yields the Arrow batches of one range."""
     part = partition.part
     if part is None:
         return iter(())
     arrow: Any = to_arrow_schema(schema, timezone="UTC")
     decode = None
     if options.value_format == "avro":
+        # Late, as in `spark_schema`.
         from headrace.warehouse.source.avro import decoder, reader_schema, spark_type
 
         newest = reader_schema(options)

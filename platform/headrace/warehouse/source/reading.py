@@ -1,14 +1,14 @@
-"""Reading one range: fetch, hop over batches, unpack; again after a lost connection or a moved leader.
+"""Reads the batches of one range, over a new connection after one was lost or a leader moved.
 
-Owns the order of things on the wire. While one response is being worked on, the next one is already asked
-for: the broker's sendfile and our copying overlap. Yields batches; knows no columns.
+Owns the order of requests. It requests the next response before it yields the batches of this one, so that
+the broker's sendfile and our copying overlap. Knows no columns.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.warehouse.source.connection import Address, Connection, fetch_frame, fetched_partition
+from headrace.warehouse.source.connection import Address, SourceConnection, fetch_frame, fetched_partition
 from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, SourceError
 from headrace.warehouse.source.options import EARLIEST, RETRY_PAUSE_MS, SourceOptions
 from headrace.warehouse.source.ranges import Range
@@ -17,13 +17,13 @@ from headrace.wire.errors import ErrorCode, ProtocolError, WireError
 from headrace.wire.primitives import Buffer
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 REQUEST_SIZE_MIN_BYTES: Final = 256 << 10
 
 
 class Batch(NamedTuple):
-    """A whole batch at `at` of `buffer`, which is good until the next batch is asked for."""
+    """A whole batch at `at` in `buffer`, which is valid until the next batch is read."""
 
     header: BatchHeader
     buffer: Buffer
@@ -38,93 +38,114 @@ def read_batches(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Batch]:
-    """Every data batch that has records in the range (the first and last may also have others), in order.
+    """Yields every data batch that has records in the range, in order; the first and last may have others.
 
-    The range must end at or before the log's end, as it does when it was planned from that. `leader` says
-    where to ask first. Raises a `SourceError`: `DataLossError` where a batch isn't there any more and
-    losses aren't allowed, `BrokersUnreachableError` after the request timeout without any progress.
+    The range must end at or before the log's end. `leader` is the broker to try first. Raises a
+    `SourceError`: `DataLossError` if a batch no longer exists and losses are not allowed,
+    `BrokersUnreachableError` after the request timeout without any progress.
     """
-    timeout_s = options.request_timeout_ms / 1000
-    position = part.from_offset
-    deadline = clock() + timeout_s
-    with _Brokers(options, clock, sleep) as brokers:
-        while position < part.to_offset:
-            connection = None
-            try:
-                connection = Connection(leader or brokers.leader(part), timeout_s)
-                for batch in _stream(connection, part, position, options):
-                    if batch is None:
-                        return
-                    if not batch.header.is_control:
-                        yield batch
-                    position = batch.header.next_offset
-                    deadline = clock() + timeout_s
-                problem: Exception = TimeoutError("the broker throttles this client")
-            except OSError as error:
-                problem = error
-            except ProtocolError as error:
-                if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    position = _after_loss(brokers, part, position, options)
-                    continue
-                if not error.code.retriable:
-                    raise SourceError(f"{_name(part)} at offset {position}: {error}") from error
-                problem = error
-            except WireError as error:
-                raise SourceError(f"{_name(part)} at offset {position}: {error}") from error
-            finally:
-                if connection is not None:
-                    connection.close()
-            leader = None
-            if clock() >= deadline:
-                raise BrokersUnreachableError(
-                    f"{_name(part)}: nothing came from offset {position} on for {timeout_s:.0f} s "
-                    f"({problem}); "
-                    "see whether its broker runs, then repeat"
-                ) from problem
-            sleep(RETRY_PAUSE_MS / 1000)
+    return _RangeReader(part, options, leader, clock, sleep).batches()
 
 
-class _Brokers:
-    """The cluster, asked only when it is needed: mostly a task is told its leader and needs nothing else."""
+class _RangeReader:
+    """Reads one range over as many connections as it takes."""
 
     def __init__(
-        self, options: SourceOptions, clock: Callable[[], float], sleep: Callable[[float], None]
+        self,
+        part: Range,
+        options: SourceOptions,
+        leader: Address | None,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
     ) -> None:
+        self._part = part
         self._options = options
+        self._leader = leader
         self._clock = clock
         self._sleep = sleep
-        self._asked: Cluster | None = None
+        self._timeout_s = options.request_timeout_ms / 1000
+        self._metadata: MetadataClient | None = None
+        self._advance(part.from_offset)
 
-    def __enter__(self) -> Self:
-        return self
+    def batches(self) -> Iterator[Batch]:
+        try:
+            while self._position < self._part.to_offset:
+                try:
+                    yield from self._attempt()
+                except (OSError, WireError) as error:
+                    self._recover(error)
+        finally:
+            if self._metadata is not None:
+                self._metadata.close()
 
-    def __exit__(self, *_: object) -> None:
-        if self._asked is not None:
-            self._asked.close()
+    def _advance(self, position: int) -> None:
+        self._position = position
+        self._deadline = self._clock() + self._timeout_s
 
-    def leader(self, part: Range) -> Address:
-        return self._cluster().leaders([part.topic])[part.topic, part.partition]
+    def _attempt(self) -> Iterator[Batch]:
+        """Yields batches over one connection. Raises an `OSError` or a `WireError` if it ends too early."""
+        part = self._part
+        leader = self._leader or self._cluster().leaders([part.topic])[part.topic, part.partition]
+        connection = SourceConnection(leader, self._timeout_s)
+        try:
+            for batch in _stream(connection, part, self._position, self._options):
+                if batch is None:
+                    self._position = part.to_offset
+                    return
+                if not batch.header.is_control:
+                    yield batch
+                self._advance(batch.header.next_offset)
+        finally:
+            connection.close()
+        raise TimeoutError("the broker throttles this client")
 
-    def earliest(self, part: Range) -> int:
-        return self._cluster().offsets({(part.topic, part.partition): EARLIEST})[part.topic, part.partition]
+    def _recover(self, error: OSError | WireError) -> None:
+        """Prepares another attempt. Raises a `SourceError` if none would help."""
+        where = f"{_name(self._part)} at offset {self._position}"
+        code = error.code if isinstance(error, ProtocolError) else None
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._position = self._after_loss()
+            return
+        if isinstance(error, WireError) and not (code and code.retriable):
+            raise SourceError(f"{where}: {error}") from error
+        if self._clock() >= self._deadline:
+            raise BrokersUnreachableError(
+                f"{where}: no data for {self._timeout_s:.0f} s ({error}); check its broker, then repeat"
+            ) from error
+        self._leader = None
+        self._sleep(RETRY_PAUSE_MS / 1000)
 
-    def _cluster(self) -> "Cluster":
-        if self._asked is None:
-            # Costs a fifth of a second to import.
-            from headrace.warehouse.source.cluster import Cluster
+    def _after_loss(self) -> int:
+        """Returns the earliest offset that is left, if a loss is allowed."""
+        part, options = self._part, self._options
+        key = (part.topic, part.partition)
+        earliest = self._cluster().offsets({key: EARLIEST})[key]
+        if options.fail_on_data_loss or earliest <= self._position:
+            raise DataLossError(
+                "COULD_NOT_READ_OFFSET_RANGE",
+                f"Could not read records in offset [{self._position}, {part.to_offset}) for topic partition "
+                f"{_name(part)}; the earliest offset is {earliest}.",
+            )
+        return earliest
 
-            timeout_s = self._options.request_timeout_ms / 1000
-            self._asked = Cluster(self._options.bootstrap, timeout_s, clock=self._clock, sleep=self._sleep)
-        return self._asked
+    def _cluster(self) -> "MetadataClient":
+        if self._metadata is None:
+            # Late: importing it takes a fifth of a second, and a task that knows its leader does not need it.
+            from headrace.warehouse.source.metadata import MetadataClient
+
+            self._metadata = MetadataClient(
+                self._options.bootstrap, self._timeout_s, clock=self._clock, sleep=self._sleep
+            )
+        return self._metadata
 
 
 def _stream(
-    connection: Connection, part: Range, position: int, options: SourceOptions
+    connection: SourceConnection, part: Range, position: int, options: SourceOptions
 ) -> Iterator[Batch | None]:
-    """Batches over one connection, until the range's end or an answer without any.
+    """Yields the batches over one connection, until the range's end or a throttled response.
 
-    None: the broker has no record more in the range. A byte address may lie behind the last record of its
-    batch, and Apache Kafka may have compacted the last records away.
+    Yields None at the end, which may come before `to_offset`: a byte address may be behind the last record of
+    its batch, and Apache Kafka may have compacted the last records away.
     """
     size_bytes = _request_size_bytes(part.to_offset - position, 1.0, options)
     connection.send(fetch_frame(part.topic, part.partition, position, size_bytes))
@@ -140,7 +161,7 @@ def _stream(
             return
         found = list(hop(records))
         if not found:
-            # A broker gives the first batch whole, however large it is.
+            # A broker returns the first batch whole, however large it is.
             raise SourceError(
                 f"{_name(part)} at offset {position}: {len(records)} bytes without a whole batch"
             )
@@ -161,23 +182,9 @@ def _stream(
 
 
 def _request_size_bytes(left: int, bytes_per_offset: float, options: SourceOptions) -> int:
-    """Not much more than what is left: 1.0 byte an offset at headrace, as many as a record takes at
-    Apache Kafka.
-    """
+    """A size for the remaining offsets: one byte each at headrace, a record's bytes each at Apache Kafka."""
     wanted = int(left * bytes_per_offset * 1.1) + REQUEST_SIZE_MIN_BYTES
     return min(wanted, options.fetch_size_bytes)
-
-
-def _after_loss(brokers: _Brokers, part: Range, position: int, options: SourceOptions) -> int:
-    earliest = brokers.earliest(part)
-    if options.fail_on_data_loss or earliest <= position:
-        raise DataLossError(
-            "COULD_NOT_READ_OFFSET_RANGE",
-            f"Could not read records in offset [{position}, {part.to_offset}) for topic partition "
-            f"{_name(part)}; "
-            f"the earliest there is is {earliest}.",
-        )
-    return earliest
 
 
 def _name(part: Range) -> str:

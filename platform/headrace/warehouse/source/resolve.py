@@ -1,7 +1,6 @@
-"""From the options' positions to concrete offsets, by asking the cluster.
+"""Resolves the boundaries of a read (earliest, latest, -1, -2, timestamps) to offsets of the cluster.
 
-Owns which of Spark's words (earliest, latest, -1, -2, timestamps) means which offset, and what is said
-where one can't be met.
+Owns their meaning, and the errors if one does not exist.
 """
 
 from collections.abc import Iterable
@@ -9,25 +8,25 @@ from typing import TYPE_CHECKING
 
 from headrace.warehouse.source.errors import (
     DataLossError,
+    NoSuchTopicError,
     OptionError,
     PartitionsMismatchError,
     StartAfterEndError,
-    UnknownTopicError,
 )
-from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, Position, SourceOptions
+from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, ReadBoundary, SourceOptions
 from headrace.warehouse.source.ranges import Range
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 
-def partitions_of(cluster: "Cluster", options: SourceOptions) -> list[Partition]:
-    """The partitions that `subscribe`, `subscribePattern` or `assign` means now."""
+def partitions_of(cluster: "MetadataClient", options: SourceOptions) -> list[Partition]:
+    """Returns the partitions that `subscribe`, `subscribePattern` or `assign` matches now."""
     if options.partitions:
         present = cluster.leaders({topic for topic, _ in options.partitions})
-        missing = [each for each in options.partitions if each not in present]
+        missing = [partition for partition in options.partitions if partition not in present]
         if missing:
-            raise UnknownTopicError(f"topic {missing[0][0]!r} has no partition {missing[0][1]}")
+            raise NoSuchTopicError(f"topic {missing[0][0]!r} has no partition {missing[0][1]}")
         return sorted(options.partitions)
     topics: Iterable[str] = options.topics
     if options.topic_pattern is not None:
@@ -37,8 +36,8 @@ def partitions_of(cluster: "Cluster", options: SourceOptions) -> list[Partition]
     return sorted(cluster.leaders(topics))
 
 
-def resolve_ranges(cluster: "Cluster", options: SourceOptions) -> list[Range]:
-    """What a batch read reads: one range a partition, empty ones too."""
+def resolve_ranges(cluster: "MetadataClient", options: SourceOptions) -> list[Range]:
+    """Returns the ranges of a batch read, one per partition, empty ones included."""
     partitions = partitions_of(cluster, options)
     earliest = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
     latest = cluster.offsets(dict.fromkeys(partitions, LATEST))
@@ -56,62 +55,58 @@ def resolve_ranges(cluster: "Cluster", options: SourceOptions) -> list[Range]:
 
 
 def resolve(
-    cluster: "Cluster",
+    cluster: "MetadataClient",
     partitions: list[Partition],
-    position: Position,
+    boundary: ReadBoundary,
     options: SourceOptions,
     earliest: dict[Partition, int],
     latest: dict[Partition, int],
     which: str,
 ) -> dict[Partition, int]:
-    """The concrete offset of a position in every partition. Raises `PartitionsMismatchError`."""
-    if position.timestamps_ms is not None:
-        return _by_timestamp(cluster, partitions, position.timestamps_ms, options, latest, which)
-    if position.offsets == "earliest":
+    """Returns the offset of a boundary in every partition. Raises `PartitionsMismatchError`."""
+    if boundary.timestamps_ms is not None:
+        return _by_timestamp(cluster, partitions, boundary.timestamps_ms, options, latest, which)
+    if boundary.offsets == "earliest":
         return dict(earliest)
-    if position.offsets == "latest":
+    if boundary.offsets == "latest":
         return dict(latest)
-    if set(position.offsets) != set(partitions):
-        raise PartitionsMismatchError(_names(position.offsets), _names(partitions), which)
+    if set(boundary.offsets) != set(partitions):
+        raise PartitionsMismatchError(_names(boundary.offsets), _names(partitions), which)
     words = {EARLIEST: earliest, LATEST: latest}
     return {
         partition: words[offset][partition] if offset in words else offset
-        for partition, offset in position.offsets.items()
+        for partition, offset in boundary.offsets.items()
     }
 
 
 def check_start(partition: Partition, start: int, end: int, earliest: int, fail_on_data_loss: bool) -> int:
-    """The first offset to read: `start`, or the earliest there is where a loss is allowed.
-
-    Raises `DataLossError`.
-    """
+    """Returns `start`, or a later earliest offset if a loss is allowed. Raises `DataLossError`."""
     if start >= earliest or start == end:
         return start
     if fail_on_data_loss:
         raise DataLossError(
             "START_OFFSET_RESET",
-            f"Starting offset for {_name(partition)} was {start} but the earliest there is is {earliest}.",
+            f"Starting offset for {_name(partition)} was {start} but the earliest offset is {earliest}.",
         )
     return earliest
 
 
 def check_end(partition: Partition, end: int, latest: int, fail_on_data_loss: bool) -> int:
-    """The end of the read: `end`, or the end of the log where a loss is allowed. Raises `DataLossError`."""
+    """Returns `end`, or an earlier end of the log if a loss is allowed. Raises `DataLossError`."""
     if end <= latest:
         return end
     if fail_on_data_loss:
         raise DataLossError(
             "PARTITION_OFFSET_CHANGED",
-            f"Partition {_name(partition)} offset was changed from {end} to {latest}. This could be "
-            "either 1) a user "
-            "error that the offset is set beyond what is available, or 2) the topic is deleted and "
+            f"Partition {_name(partition)} offset was changed from {end} to {latest}. This could be either "
+            "1) a user error that the offset is set beyond what is available, or 2) the topic is deleted and "
             "re-created.",
         )
     return latest
 
 
 def _by_timestamp(
-    cluster: "Cluster",
+    cluster: "MetadataClient",
     partitions: list[Partition],
     timestamps_ms: int | dict[Partition, int],
     options: SourceOptions,

@@ -1,7 +1,7 @@
-"""The stream reader: micro-batches of a topic, and everything there is with the trigger availableNow.
+"""The stream reader: micro-batches of a topic, also with the trigger availableNow.
 
-Owns the offsets of a stream. They are Spark's to keep, in the query's checkpoint, in the shape of Spark's
-Kafka source: `{"topic": {"0": 23}}`.
+Owns the offsets of a stream. Spark keeps them in the query's checkpoint, in the format of its Kafka source:
+`{"topic": {"0": 23}}`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,15 +24,13 @@ from headrace.warehouse.source.reader import RangePartition, plan_parts, read_ra
 from headrace.warehouse.source.resolve import partitions_of, resolve
 
 if TYPE_CHECKING:
-    from headrace.warehouse.source.cluster import Cluster
+    from headrace.warehouse.source.metadata import MetadataClient
 
 Offsets = dict[str, dict[str, int]]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """One stream over the partitions that its options mean; new partitions join from their earliest
-    offset.
-    """
+    """A stream over the partitions that its options match; a new one is read from its earliest offset."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
@@ -56,22 +54,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         latest = self._latest() if self._available is None else self._available
-        begun = self._with_new_partitions(from_json(start), latest)
-        self._check_none_deleted(begun, latest)
+        begin = self._with_new_partitions(from_json(start), latest)
+        self._check_none_deleted(begin, latest)
         if isinstance(limit, ReadMaxRows):
-            return to_json(limited(begun, latest, limit.max_rows))
-        return to_json({partition: max(end, begun[partition]) for partition, end in latest.items()})
+            return to_json(limited(begin, latest, limit.max_rows))
+        return to_json({partition: max(end, begin[partition]) for partition, end in latest.items()})
 
     def reportLatestOffset(self) -> Offsets | None:
         return to_json(self._latest())
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         ends = from_json(end)
-        begun = self._with_new_partitions(from_json(start), ends)
+        begin = self._with_new_partitions(from_json(start), ends)
         ranges = [
-            Range(*partition, begun[partition], last)
+            Range(*partition, begin[partition], last)
             for partition, last in sorted(ends.items())
-            if last > begun[partition]
+            if last > begin[partition]
         ]
         if not ranges:
             return []
@@ -82,10 +80,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         assert isinstance(partition, RangePartition)
         return read_range(partition, self.options, self.schema)
 
-    def _cluster(self) -> "Cluster":
-        from headrace.warehouse.source.cluster import Cluster
+    def _cluster(self) -> "MetadataClient":
+        # Late: executors do not need it.
+        from headrace.warehouse.source.metadata import MetadataClient
 
-        return Cluster(self.options.bootstrap, self.options.request_timeout_ms / 1000)
+        return MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000)
 
     def _latest(self) -> dict[Partition, int]:
         with self._cluster() as cluster:
@@ -109,10 +108,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 def limited(
     start: Mapping[Partition, int], latest: Mapping[Partition, int], limit: int
 ) -> dict[Partition, int]:
-    """Ends that take about `limit` offsets (bytes, at headrace) altogether, from each partition its share.
-    Pure.
+    """Returns ends that read about `limit` offsets (bytes, at headrace), in proportion to what is left.
 
-    Every partition that has something gets on by one offset at least.
+    Every partition with records left advances by at least one offset. Pure.
     """
     left = {partition: max(0, end - start[partition]) for partition, end in latest.items()}
     total = sum(left.values())
@@ -125,7 +123,7 @@ def limited(
 
 
 def to_json(offsets: Mapping[Partition, int]) -> Offsets:
-    """Offsets as the checkpoint has them."""
+    """Returns offsets in the format of the checkpoint."""
     found: Offsets = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -133,7 +131,7 @@ def to_json(offsets: Mapping[Partition, int]) -> Offsets:
 
 
 def from_json(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Partition, int]:
-    """Offsets out of the checkpoint."""
+    """Returns the offsets of a checkpoint."""
     return {
         (topic, int(partition)): int(offset)
         for topic, partitions in offsets.items()

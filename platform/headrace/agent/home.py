@@ -1,7 +1,7 @@
-"""Where an agent's own things lie below its home, and what it tells others of itself there.
+"""The agent's own files in its home, and the record by which other processes of the machine find it.
 
-Owns `<home>/agent/`: the token, the desired units, the lock that keeps a second agent away, and `agent.json`,
-by which the commands of the same machine find the agent. Imports little: who only asks starts quickly.
+Owns `<home>/agent/`: the token, the desired units, the lock that keeps a second agent away, and `agent.json`.
+Imports little, so that commands which only look for an agent start quickly.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.agent.errors import AgentStateError
 LOCK_PAUSES_S: Final = (0.05, 0.1, 0.2)
 
 
-class Places(NamedTuple):
-    """The files of the agent of one home."""
+class AgentHome(NamedTuple):
+    """The paths of the agent's files in its home."""
 
     home: Path
 
@@ -45,7 +45,7 @@ class Places(NamedTuple):
         return self.directory / "lock"
 
     @property
-    def whereabouts(self) -> Path:
+    def record(self) -> Path:
         return self.directory / "agent.json"
 
     @property
@@ -53,18 +53,18 @@ class Places(NamedTuple):
         return self.home / "logs" / "agent.log"
 
     def make(self) -> None:
-        """Raises `AgentStateError`."""
+        """Creates the folders. Raises `AgentStateError`."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.log.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise AgentStateError(f"{self.directory} cannot be made: {error.strerror}") from error
+            raise AgentStateError(f"{self.directory} cannot be created: {error.strerror}") from error
 
 
-class Whereabouts(NamedTuple):
+class AgentRecord(NamedTuple):
     """Where the agent of a home listens. `certificate`: of its TLS, None without. `build`: of its code.
 
-    `is_daemon`: it was started by a command that needed one, not by somebody who cares for it.
+    `is_daemon`: a command that needed an agent started it in the background.
     """
 
     url: str
@@ -79,17 +79,17 @@ class Whereabouts(NamedTuple):
         new.replace(path)
 
     @staticmethod
-    def read(path: Path) -> Whereabouts | None:
-        """None when no agent has left any."""
+    def read(path: Path) -> AgentRecord | None:
+        """Reads a record; None if there is none."""
         try:
-            return Whereabouts(**json.loads(path.read_text()))
+            return AgentRecord(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
 
-def lock(places: Places) -> IO[str]:
+def lock(paths: AgentHome) -> IO[str]:
     """Keeps every other agent of this home away while the file is open. Raises `AgentStateError`."""
-    file = places.lock.open("a+")
+    file = paths.lock.open("a+")
     try:
         _lock_patiently(file)
     except OSError as error:
@@ -97,7 +97,7 @@ def lock(places: Places) -> IO[str]:
         holder = file.read(20).strip()
         file.close()
         raise AgentStateError(
-            f"another agent{f' (process {holder})' if holder else ''} keeps the units of {places.home}; "
+            f"another agent{f' (process {holder})' if holder else ''} keeps the units of {paths.home}; "
             "end it first, or use another home (HEADRACE_HOME)"
         ) from error
     file.truncate(0)
@@ -107,7 +107,7 @@ def lock(places: Places) -> IO[str]:
 
 
 def _lock_patiently(file: IO[str]) -> None:
-    # Whoever asks whether there is an agent holds the lock for a moment.
+    # `is_locked` of another process holds the lock for a moment.
     for pause_s in LOCK_PAUSES_S:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,10 +117,10 @@ def _lock_patiently(file: IO[str]) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def is_locked(places: Places) -> bool:
-    """Whether an agent of this home lives."""
+def is_locked(paths: AgentHome) -> bool:
+    """Whether an agent of this home runs."""
     try:
-        with places.lock.open() as file:
+        with paths.lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -130,7 +130,7 @@ def is_locked(places: Places) -> bool:
 
 
 def build() -> str:
-    """A short name for the agent's code as it lies on disk: an agent of another build is an older one."""
+    """A digest of the agent's code on disk, by which an agent that runs other code is recognised."""
     sums = hashlib.sha256()
     folder = Path(__file__).parents[1]
     for path in sorted((*folder.glob("site/*.py"), *folder.glob("agent/*.py"))):

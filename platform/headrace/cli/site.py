@@ -1,4 +1,4 @@
-"""`headrace up | down | status | restart | logs | agent | demo`: the site on this machine."""
+"""`headrace up | down | status | restart | logs | agent | demo`: the units of the site on this machine."""
 
 from __future__ import annotations
 
@@ -18,27 +18,21 @@ if TYPE_CHECKING:
 
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import (
-    JsonOption,
-    in_duration,
-    out,
-    print_json,
-    print_table,
-)
+from headrace.cli.output import JsonOption, in_duration, out, print_json, print_table
 
 
 class Part(StrEnum):
-    """What of a site may be left out."""
+    """A part of a site that can be left out."""
 
     AIRFLOW = "airflow"
 
 
 def up(
     without: Annotated[
-        list[Part] | None, typer.Option("--without", help="Leave a part out, and stop it if it runs.")
+        list[Part] | None, typer.Option("--without", help="A part to leave out, and to stop if it runs.")
     ] = None,
 ) -> None:
-    """Start every unit of the site that does not run yet, and wait until each is ready."""
+    """Start every unit of the site that does not run yet, and wait until all are ready."""
     from headrace.fleet import operate
     from headrace.fleet.airflow_units import check_installed
     from headrace.fleet.units import units_of
@@ -51,14 +45,14 @@ def up(
     out.print(f"starting {len(units)} units; state and logs in [bold]{here.home}[/]")
     ready = 0
 
-    def tell(unit: Unit, what: str) -> None:
+    def show(unit: Unit, event: str) -> None:
         nonlocal ready
-        if what == "ready":
+        if event == "ready":
             ready += 1
             where = " ".join(str(address) for address in unit.listens[:2])
             out.print(f"  [green]ready[/] {ready:2d}/{len(units)}  {unit.name:<24} {where}")
 
-    operate.up(here, tell)
+    operate.up(here, show)
     out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
     if here.airflow:
         _print_login(here)
@@ -70,16 +64,16 @@ def down() -> None:
 
     here = site()
 
-    def tell(unit: Unit, what: str) -> None:
-        if what == "stopped":
+    def show(unit: Unit, event: str) -> None:
+        if event == "stopped":
             out.print(f"  stopped  {unit.name}")
 
-    was_running = operate.down(here, tell)
+    was_running = operate.down(here, show)
     out.print("the site is stopped; its data stays" if was_running else f"nothing was running in {here.home}")
 
 
 def status(json: JsonOption = False) -> None:
-    """Say how every unit is. The exit code is 0 only when all are ready."""
+    """Show the state of every unit. The exit code is 0 only if all are ready."""
     from headrace.fleet import operate
 
     here = site()
@@ -94,8 +88,8 @@ def status(json: JsonOption = False) -> None:
                     "state": row.state,
                     "ready": row.is_ready,
                     "problem": row.problem,
-                    "note": row.remark,
-                    "drift": [each._asdict() for each in row.drift],
+                    "note": row.notice,
+                    "drift": [drift._asdict() for drift in row.drift],
                     "pid": row.pid,
                     "uptime_s": row.uptime_s,
                     "listens": list(row.listens),
@@ -106,11 +100,11 @@ def status(json: JsonOption = False) -> None:
         )
     else:
         print_table(
-            ["unit", "", ">pid", ">up", "listens on"],
+            ["unit", "state", ">pid", ">up", "listens on"],
             [
                 (
                     row.name,
-                    _how(row),
+                    _state(row),
                     row.pid or "-",
                     in_duration(row.uptime_s) if row.pid else "-",
                     " ".join(row.listens[:2]),
@@ -120,43 +114,41 @@ def status(json: JsonOption = False) -> None:
             empty="this site has no units",
         )
         for row in rows:
-            for each in row.drift:
-                out.print(
-                    f"[yellow]drift[/]  {row.name}: {escape(each.message)}; `headrace up` takes it away"
-                )
+            for drift in row.drift:
+                out.print(f"[yellow]drift[/]  {row.name}: {escape(drift.message)}; `headrace up` repairs it")
         if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
     if not all(row.is_ready for row in rows):
         raise typer.Exit(ExitCode.NO)
 
 
-def _how(row: UnitReport) -> str:
+def _state(row: UnitReport) -> str:
     if row.problem:
         return f"[red]{escape(row.problem)}[/]"
-    return f"[green]ready[/] {escape(row.remark)}".rstrip()
+    return f"[green]ready[/] {escape(row.notice)}".rstrip()
 
 
 def _print_login(here: Site) -> None:
     from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
 
-    password = airflow_password(here) or "not made yet"
+    password = airflow_password(here) or "not generated yet"
     out.print(f"Airflow: {airflow_url(here)}  user [bold]{USER}[/]  password [bold]{password}[/]")
 
 
 def logs(
-    unit: Annotated[str, typer.Argument(help="A unit, such as east-broker-1; or supervisord, or agent.")],
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the last lines.")
-    ] = 30,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay, and print what is added.")] = False,
+    unit: Annotated[str, typer.Argument(help="A unit, such as east-broker-1, or supervisord, or agent.")],
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="Number of lines.")] = 30,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Also print new lines, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Print the last lines of a unit's log."""
-    from headrace.fleet import operate
+    from headrace.agent.logs import log_tail
     from headrace.fleet.units import units_of
 
     here = site()
-    paths = {each.name: each.log_path for each in units_of(here)}
-    # Units that others have put have their logs there, too.
+    paths = {known.name: known.log_path for known in units_of(here)}
+    # Units that were put to the agent by others have their logs there, too.
     for name in ("supervisord", "agent", unit):
         path = here.home / "logs" / f"{name}.log"
         if name != unit or (path.parent == here.home / "logs" and path.exists()):
@@ -166,33 +158,33 @@ def logs(
     if not paths[unit].exists():
         raise CommandError(f"{unit} has no log yet ({paths[unit]}); start the site with `headrace up`")
     if follow:
-        # tail(1) knows how to follow a file over a rotation.
+        # tail(1) follows a file even when it is rotated.
         raise typer.Exit(
             subprocess.run(["tail", "-n", str(lines), "-F", str(paths[unit])], check=False).returncode
         )
-    sys.stdout.write(operate.log_tail(paths[unit], lines) + "\n")
+    sys.stdout.write(log_tail(paths[unit], lines) + "\n")
 
 
 def restart(
     units: Annotated[
-        list[str] | None, typer.Argument(help="Units to restart, in this order; without any, all.")
+        list[str] | None, typer.Argument(help="Units to restart, in this order; by default all.")
     ] = None,
     wait_s: Annotated[
         float,
-        typer.Option("--wait", min=1.0, max=600.0, help="Seconds that a unit may take to be ready again."),
+        typer.Option("--wait", min=1.0, max=600.0, help="Seconds until each unit must be ready again."),
     ] = 60.0,
 ) -> None:
-    """Restart units one after another, each once the one before is ready again."""
+    """Restart units one after another, each after the one before is ready again."""
     from headrace.fleet import operate
 
     count = 0
 
-    def tell(name: str) -> None:
+    def show(name: str) -> None:
         nonlocal count
         count += 1
         out.print(f"  [green]ready again[/]  {name}")
 
-    operate.restart(site(), units or None, tell, wait_s=wait_s)
+    operate.restart(site(), units or None, show, wait_s=wait_s)
     out.print(f"restarted {count} unit{'' if count == 1 else 's'}, one after another")
 
 
@@ -200,47 +192,50 @@ def agent(
     listen: Annotated[
         str | None,
         typer.Option(
-            "--listen", help="Where to serve (default: the site's own, on loopback).", metavar="HOST:PORT"
+            "--listen",
+            help="The address to serve on; by default the site's.",
+            metavar="HOST:PORT",
         ),
     ] = None,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option("--tls-certificate", help="Serve TLS with this certificate (PEM, with its chain)."),
+        typer.Option("--tls-certificate", help="Serve over TLS with this certificate (PEM, with its chain)."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key (PEM).")] = None,
     allow_plain: Annotated[
-        bool, typer.Option("--allow-plain", help="Serve without TLS though not on loopback.")
+        bool, typer.Option("--allow-plain", help="Serve without TLS on an address outside loopback.")
     ] = False,
     ends_units: Annotated[
-        bool, typer.Option("--ends-units", help="Stop the units when it ends; the next start starts them.")
+        bool,
+        typer.Option("--ends-units", help="Stop the units when the agent ends, until its next start."),
     ] = False,
 ) -> None:
-    """Keep the units of this host, in the foreground; their state lies in $HEADRACE_HOME."""
+    """Run the agent of this host, which runs its units, in the foreground; its state is in $HEADRACE_HOME."""
     from headrace.agent.configuration import parse_address
-    from headrace.agent.process import Options, run_agent
+    from headrace.agent.process import AgentOptions, run_agent
 
     here = site()
     try:
         address = parse_address(listen) if listen else here.agent_address
     except ValueError as error:
         raise CommandError(f"--listen: {listen!r}: {error}", ExitCode.USAGE) from None
-    run_agent(Options(here.home, address, tls_certificate, tls_key, allow_plain, ends_units=ends_units))
+    run_agent(AgentOptions(here.home, address, tls_certificate, tls_key, allow_plain, ends_units=ends_units))
 
 
 def demo(
     access_log: Annotated[
         Path | None,
-        typer.Option("--access-log", help="Publish the lines of a log in Combined Log Format."),
+        typer.Option("--access-log", help="Publish the lines of this access log (Combined Log Format)."),
     ] = None,
-    drop: Annotated[int, typer.Option("--drop", min=0, help="Lose so many events inside a client.")] = 0,
+    drop: Annotated[int, typer.Option("--drop", min=0, help="Lose so many events on purpose.")] = 0,
     count: Annotated[
-        int, typer.Option("--count", min=100, help="Page views to make, without a log.")
+        int, typer.Option("--count", min=100, help="Page views to generate, without --access-log.")
     ] = 20_000,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1.0, help="How long the services publish.")
+        float, typer.Option("--seconds", min=1.0, help="Seconds that the services take to publish.")
     ] = 15.0,
 ) -> None:
-    """Show the whole pipeline at work, and account for every event: exit code 0 when all is complete."""
+    """Run the whole pipeline, and account for every event. The exit code is 0 only if all is complete."""
     from headrace.demo.main import run_demo
 
     raise typer.Exit(run_demo(access_log=access_log, drop=drop, event_count=count, publishing_s=seconds))

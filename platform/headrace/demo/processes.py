@@ -1,24 +1,20 @@
-"""The processes of one run: services, readers and a watcher.
+"""Starts the processes of one run: services, readers and a watcher.
 
-Owns how each is started. What they say is `told.Child`'s business.
+Owns the arguments of each.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from headrace.demo.plan import (
-    GROUP,
-    TOPIC,
-    DemoPlan,
-    Service,
-)
-from headrace.demo.told import Child
+from headrace.demo.child import Child
+from headrace.demo.plan import GROUP, TOPIC, DemoPlan, DemoService
 
-_HERE: Final = __name__.rpartition(".")[0]
+ARRIVALS_NAME: Final = "arrivals.bin"
+_PACKAGE: Final = __name__.rpartition(".")[0]
 
 
-def start_service(plan: DemoPlan, service: Service) -> Child:
+def start_service(plan: DemoPlan, service: DemoService) -> Child:
     name = f"{service.datacenter.name}-{service.name}"
     arguments: dict[str, object] = {
         "datacenter": service.datacenter.name,
@@ -40,9 +36,9 @@ def start_service(plan: DemoPlan, service: Service) -> Child:
             "until_ms": plan.until_ms,
         }
     if service.drop:
-        # Half way, so that the gap has neighbours on both sides.
+        # Half way, so that there are events on both sides of the gap.
         arguments |= {"drop": service.drop, "drop_after": plan.event_count // len(plan.services) // 2}
-    return Child(name, f"{_HERE}.service", arguments, plan.directory)
+    return Child(name, f"{_PACKAGE}.service", arguments, plan.directory)
 
 
 def start_reader(plan: DemoPlan, number: int) -> Child:
@@ -54,7 +50,7 @@ def start_reader(plan: DemoPlan, number: int) -> Child:
         "topic": TOPIC,
         "since_ms": plan.started_ms,
     }
-    return Child(f"{datacenter.name}-reader-{number}", f"{_HERE}.reader", arguments, plan.directory)
+    return Child(f"{datacenter.name}-reader-{number}", f"{_PACKAGE}.reader", arguments, plan.directory)
 
 
 def start_watcher(plan: DemoPlan) -> Child:
@@ -62,6 +58,6 @@ def start_watcher(plan: DemoPlan) -> Child:
         "bootstrap": plan.site.analysis.bootstrap,
         "topic": TOPIC,
         "since_ms": plan.started_ms,
-        "notes": plan.directory / "arrivals.bin",
+        "arrivals": plan.directory / ARRIVALS_NAME,
     }
-    return Child("analysis-watcher", f"{_HERE}.watcher", arguments, plan.directory)
+    return Child("analysis-watcher", f"{_PACKAGE}.watcher", arguments, plan.directory)

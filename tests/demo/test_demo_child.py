@@ -1,17 +1,16 @@
-"""The demo's processes and their parent: who is told to stop in its last moment ends in order too."""
+"""A process of the demo and its parent: one that is asked to stop while it exits ends in order, too."""
 
 from pathlib import Path
 
 import pytest
 
 from fix_agent import eventually
-from headrace.demo import told
-from headrace.demo.told import Child
+from headrace.demo.child import STOP_TIMEOUT_S, Child
 
-# What lives in a module is destroyed when signals have their defaults again.
+# A module's objects are destroyed after the interpreter has restored the default actions of signals.
 ENDING = """
 import os, time
-from headrace.demo.told import tell, until_told_to_stop
+from headrace.demo.child import send_progress, stop_event
 
 class Last:
     def __del__(self, write=os.write, sleep=time.sleep):
@@ -19,19 +18,19 @@ class Last:
         sleep(1)
 
 last = Last()
-until_told_to_stop()
-tell(closed=True)
+stop_event()
+send_progress(closed=True)
 """
 
 
-def test_who_is_told_to_stop_at_its_very_end_ends_in_order(
+def test_a_child_that_is_asked_to_stop_while_it_exits_ends_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ending_child.py").write_text(ENDING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     child = Child("ending", "ending_child", {}, tmp_path)
-    eventually(lambda: child.said("ends", False))
+    eventually(lambda: child.latest("ends", False))
     child.ask_to_stop()
-    child.wait(told.STOP_TIMEOUT_S)
+    child.wait(STOP_TIMEOUT_S)
     assert child.process.returncode == 0
     assert child.failure() is None

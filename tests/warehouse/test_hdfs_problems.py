@@ -1,6 +1,4 @@
-"""Loads while HDFS has troubles: each is named in one line, and the repeated load loses and doubles
-nothing.
-"""
+"""Loads while HDFS fails: one line names the problem, and the repeated load loses and doubles nothing."""
 
 import shutil
 import time
@@ -11,12 +9,13 @@ import pytest
 
 from fix_hdfs import HdfsProcess
 from fix_warehouse import BASE_TIME_MS, TestTopic, World, click
+from headrace.warehouse import crash
 from headrace.warehouse.api import load_topics
-from headrace.warehouse.errors import is_retriable, known_error
-from headrace.warehouse.hdfs.client import Hdfs
-from headrace.warehouse.hdfs.errors import HdfsFullError
+from headrace.warehouse.errors import known_error
+from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.errors import HdfsError, HdfsFullError, explain
 from headrace.warehouse.loading import LoadResult
-from headrace.warehouse.options import Warehouse
+from headrace.warehouse.options import WarehouseOptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
 
@@ -26,29 +25,31 @@ def clicks(first: int, count: int) -> list[dict[str, Any]]:
 
 
 def load(topic: TestTopic, patience_s: float = 60.0, **changes: Any) -> LoadResult:
-    warehouse = Warehouse(**topic.world.addresses, audit=False, patience_s=patience_s)  # type: ignore[arg-type]
+    warehouse = WarehouseOptions(**topic.world.addresses, audit=False, patience_s=patience_s)
     return load_topics(topic.world.spark, replace(warehouse, **changes), [topic.name])[0]
 
 
 def refused(topic: TestTopic, **changes: Any) -> tuple[str, bool]:
-    """The one line of a load that fails, and whether it may help to repeat it."""
+    """The line of a load that fails, and whether the error, HDFS's own or out of Spark, is retriable."""
     with pytest.raises(Exception) as caught:
         load(topic, **{"patience_s": 0.5, **changes})
     line = known_error(caught.value, f"load {topic.name}")
     assert line is not None, caught.value
     assert "\n" not in line
-    return line, is_retriable(caught.value)
+    error = caught.value
+    named = error if isinstance(error, HdfsError) else explain(str(error), "")
+    return line, named is not None and named.retriable
 
 
-def wait_for(client: Hdfs, words: str) -> None:
+def wait_for(client: HdfsClient, words: str) -> None:
     deadline = time.monotonic() + 60
-    while words not in str(client.trouble()):
-        assert time.monotonic() < deadline, client.trouble()
+    while words not in str(client.problem()):
+        assert time.monotonic() < deadline, client.problem()
         time.sleep(0.2)
 
 
-def wait_for_room(client: Hdfs) -> None:
-    """Until the NameNode has heard of the DataNode's room."""
+def wait_for_room(client: HdfsClient) -> None:
+    """Waits until the NameNode knows of the DataNode's room."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -62,7 +63,7 @@ def wait_for_room(client: Hdfs) -> None:
 @pytest.mark.timeout(600)
 def test_restarts_safe_mode_and_a_full_datanode(world: World, own_hdfs: HdfsProcess) -> None:
     with own_hdfs.client() as client:
-        topic = replace(world, process=own_hdfs, hdfs=client).topic("trouble")
+        topic = replace(world, process=own_hdfs, hdfs=client).topic("problems")
         topic.publish(clicks(0, 100))
 
         own_hdfs.kill("datanode")
@@ -73,7 +74,7 @@ def test_restarts_safe_mode_and_a_full_datanode(world: World, own_hdfs: HdfsProc
 
         own_hdfs.kill("namenode")
         line, retriable = refused(topic)
-        assert "start HDFS or mend the address, then repeat" in line
+        assert "start HDFS or fix the address, then repeat" in line
         assert retriable
 
         own_hdfs.start("namenode")
@@ -82,7 +83,7 @@ def test_restarts_safe_mode_and_a_full_datanode(world: World, own_hdfs: HdfsProc
         assert "safe mode" in line
         assert retriable
 
-        # A disk that is full to the last byte but the reserved ones.
+        # A disk that is full up to the reserved bytes.
         disk_bytes = shutil.disk_usage(own_hdfs.config.data_dir).total
         own_hdfs.config.extra["dfs.datanode.du.reserved"] = str(disk_bytes - (64 << 20))
         own_hdfs.start("datanode")
@@ -109,8 +110,6 @@ def test_restarts_safe_mode_and_a_full_datanode(world: World, own_hdfs: HdfsProc
 def test_hdfs_killed_right_after_the_commit(
     world: World, own_hdfs: HdfsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.warehouse import crash
-
     with own_hdfs.client() as client:
         topic = replace(world, process=own_hdfs, hdfs=client).topic("power")
         topic.publish(clicks(0, 100))

@@ -1,13 +1,13 @@
-"""What the source asks of a cluster before it reads: who leads, which offsets there are.
+"""The cluster metadata that a read needs: the leaders of partitions, and their offsets.
 
-Owns the patience: what passes by itself is asked again. Runs where a read is planned, and on an executor
-only when a connection was lost. Speaks only `wire`.
+Owns the retries of these requests. Runs where a read is planned; on an executor only after a connection was
+lost. Speaks only `wire`.
 """
 
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,8 +16,8 @@ from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from headrace.warehouse.source.connection import CLIENT_ID, Address, Connection
-from headrace.warehouse.source.errors import BrokersUnreachableError, UnknownTopicError
+from headrace.warehouse.source.connection import CLIENT_ID, Address, SourceConnection
+from headrace.warehouse.source.errors import BrokersUnreachableError, NoSuchTopicError
 from headrace.warehouse.source.options import RETRY_PAUSE_MS, Partition
 from headrace.wire.errors import ErrorCode, ProtocolError
 from headrace.wire.messages import decode_response, encode_request
@@ -25,11 +25,8 @@ from headrace.wire.messages import decode_response, encode_request
 _T = TypeVar("_T")
 
 
-class Cluster:
-    """A cluster, asked as any consumer asks.
-
-    What passes by itself is asked again until `timeout_s` is over.
-    """
+class MetadataClient:
+    """A client for a cluster's metadata. It retries transient errors for up to `timeout_s`."""
 
     def __init__(
         self,
@@ -43,7 +40,7 @@ class Cluster:
         self._timeout_s = timeout_s
         self._clock = clock
         self._sleep = sleep
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, SourceConnection] = {}
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -59,40 +56,30 @@ class Cluster:
         self.close()
 
     def leaders(self, topics: Iterable[str] | None) -> dict[Partition, Address]:
-        """Where the leader of every partition of these topics is (None: of all).
-
-        Raises `UnknownTopicError`.
-        """
+        """Returns every partition's leader (None: of all topics). Raises `NoSuchTopicError`."""
         wanted = None if topics is None else tuple(topics)
-        return self._patiently(
-            f"look up {', '.join(wanted or ['all topics'])}", lambda: self._leaders(wanted)
-        )
+        return self._retried(f"look up {', '.join(wanted or ['all topics'])}", lambda: self._leaders(wanted))
 
     def topics_matching(self, pattern: str) -> list[str]:
-        """Names of the topics that match the whole of the regular expression."""
+        """Returns the topics whose whole name matches the regular expression."""
         return sorted({topic for topic, _ in self.leaders(None) if re.fullmatch(pattern, topic)})
 
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
-        """For each partition the offset of its first record at or after a time in ms, or for -1 its end,
-        -2 its start.
+        """Returns the offset of each partition's first record at or after a time in ms; -1 if there is none.
 
-        -1 in the answer: there is no such record.
+        Instead of a time, -1 asks for the partition's end, -2 for its start.
         """
         if not wanted:
             return {}
-        return self._patiently("ask for offsets", lambda: self._offsets(wanted))
+        return self._retried("look up offsets", lambda: self._offsets(wanted))
 
-    def connect(self, address: Address) -> Connection:
-        """A connection of the caller's own, for fetching."""
-        return Connection(address, self._timeout_s)
-
-    def _leaders(self, topics: tuple[str, ...] | None) -> dict[Partition, Address]:
-        asked = (
+    def _leaders(self, topics: Collection[str] | None) -> dict[Partition, Address]:
+        wanted = (
             None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics)
         )
-        response = self._ask_anyone(
+        response = self._request_any(
             MetadataRequest(
-                topics=asked,
+                topics=wanted,
                 allow_auto_topic_creation=False,
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
@@ -101,51 +88,45 @@ class Cluster:
         brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         found: dict[Partition, Address] = {}
         for topic in response.topics:
-            code = ErrorCode(topic.error_code)
-            if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise UnknownTopicError(f"there is no topic {topic.name!r} at {self._names()}")
-            if code is not ErrorCode.NONE:
-                raise ProtocolError(code, f"topic {topic.name}")
+            if ErrorCode(topic.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise NoSuchTopicError(f"there is no topic {topic.name!r} at {self._names()}")
+            _check(topic.error_code, f"topic {topic.name}")
             for partition in topic.partitions:
                 if partition.leader_id not in brokers:
-                    raise ProtocolError(
-                        ErrorCode.LEADER_NOT_AVAILABLE,
-                        f"topic {topic.name} partition {partition.partition_index}",
-                    )
+                    what = f"topic {topic.name} partition {partition.partition_index}"
+                    raise ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE, what)
                 found[topic.name, int(partition.partition_index)] = brokers[partition.leader_id]
         return found
 
     def _offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
-        leaders = self._leaders(tuple({topic for topic, _ in wanted}))
+        leaders = self._leaders({topic for topic, _ in wanted})
         by_leader: dict[Address, list[Partition]] = {}
         for partition in wanted:
             if partition not in leaders:
-                raise UnknownTopicError(f"topic {partition[0]!r} has no partition {partition[1]}")
+                raise NoSuchTopicError(f"topic {partition[0]!r} has no partition {partition[1]}")
             by_leader.setdefault(leaders[partition], []).append(partition)
         found: dict[Partition, int] = {}
         for address, partitions in by_leader.items():
-            response = self._ask(address, _list_offsets(partitions, wanted))
+            response = self._request(address, _list_offsets(partitions, wanted))
             for topic in response.topics:
-                for each in topic.partitions:
-                    code = ErrorCode(each.error_code)
-                    if code is not ErrorCode.NONE:
-                        raise ProtocolError(code, f"topic {topic.name} partition {each.partition_index}")
-                    found[topic.name, int(each.partition_index)] = int(each.offset)
+                for result in topic.partitions:
+                    _check(result.error_code, f"topic {topic.name} partition {result.partition_index}")
+                    found[topic.name, int(result.partition_index)] = int(result.offset)
         return found
 
-    def _ask_anyone(self, body: Any) -> Any:
+    def _request_any(self, body: Any) -> Any:
         servers = random.sample(self._bootstrap, len(self._bootstrap))
         for address in servers[:-1]:
             try:
-                return self._ask(address, body)
+                return self._request(address, body)
             except OSError:
                 continue
-        return self._ask(servers[-1], body)
+        return self._request(servers[-1], body)
 
-    def _ask(self, address: Address, body: Any) -> Any:
+    def _request(self, address: Address, body: Any) -> Any:
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = self.connect(address)
+            connection = self._connections[address] = SourceConnection(address, self._timeout_s)
         try:
             connection.send(encode_request(body, correlation_id=0, client_id=CLIENT_ID))
             frame = connection.receive()
@@ -154,15 +135,15 @@ class Cluster:
             raise
         return decode_response(bytes(frame), api_key=body.__api_key__, version=body.__version__)[1]
 
-    def _patiently(self, what: str, ask: Callable[[], _T]) -> _T:
+    def _retried(self, what: str, call: Callable[[], _T]) -> _T:
         deadline = self._clock() + self._timeout_s
         while True:
             try:
-                return ask()
+                return call()
             except OSError as error:
                 problem: Exception = BrokersUnreachableError(
                     f"no broker of {self._names()} answered ({error}): could not {what}; "
-                    "start the brokers or mend kafka.bootstrap.servers, then repeat"
+                    "start the brokers or fix kafka.bootstrap.servers, then repeat"
                 )
             except ProtocolError as error:
                 if not error.code.retriable:
@@ -176,6 +157,16 @@ class Cluster:
         return ",".join(f"{host}:{port}" for host, port in self._bootstrap)
 
 
+def _metadata_topic(name: str) -> MetadataRequestTopic:
+    return MetadataRequestTopic(name=TopicName(name))
+
+
+def _check(error_code: int, what: str) -> None:
+    code = ErrorCode(error_code)
+    if code is not ErrorCode.NONE:
+        raise ProtocolError(code, what)
+
+
 def _list_offsets(partitions: Iterable[Partition], wanted: Mapping[Partition, int]) -> ListOffsetsRequest:
     by_topic: dict[str, list[ListOffsetsPartition]] = {}
     for topic, partition in partitions:
@@ -186,8 +177,8 @@ def _list_offsets(partitions: Iterable[Partition], wanted: Mapping[Partition, in
         replica_id=BrokerId(-1),
         isolation_level=i8(0),
         topics=tuple(
-            ListOffsetsTopic(name=TopicName(topic), partitions=tuple(each))
-            for topic, each in by_topic.items()
+            ListOffsetsTopic(name=TopicName(topic), partitions=tuple(partitions_of_topic))
+            for topic, partitions_of_topic in by_topic.items()
         ),
     )
 

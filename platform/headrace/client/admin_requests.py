@@ -1,7 +1,7 @@
-"""Asking brokers until an answer holds, or the time is up: what all of administration does.
+"""Requests of the admin clients: sent until the response holds no transient error, or the time is up.
 
-Owns one network, used by one caller at a time, and when a question is asked again: after a broker has said
-that it is no longer the controller, or that a leader is being found; after no answer if it may be repeated.
+Owns one network, used by one caller at a time, and the decision to retry: after "not the controller" or "no
+leader yet", and after no response if the request may be repeated.
 """
 
 from __future__ import annotations
@@ -10,43 +10,36 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from headrace.client import forks
 from headrace.client.backoff import Backoff
 from headrace.client.calls import Call, Schema, control_call, metadata_call
 from headrace.client.cluster import Cluster, TopicInfo, from_metadata
-from headrace.client.errors import (
-    BrokerError,
-    ClientError,
-    ClosedError,
-    ForkedError,
-    NetworkError,
-    UnknownTopicError,
-)
+from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
+from headrace.client.lifecycle import Client
 from headrace.client.network import Network
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 
 RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 
-_ASK_AGAIN: Final = (
+_TRANSIENT_ERRORS: Final = (
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
 
 
-class Result(NamedTuple):
-    """One error code of an answer, `NONE` among them, and what it is about."""
+class ResultCode(NamedTuple):
+    """One error code of a response (it may be `NONE`), what it is about, and the broker's message."""
 
     code: int
-    what: str
+    subject: str
     message: str | None
 
 
-class Asker:
+class AdminRequests(Client):
     """Safe to share: callers wait for each other, each at most `timeout_ms`.
 
-    `network` may be used inside an attempt alone (see `until_done`).
+    Use `network` only inside an attempt (see `retry`).
     """
 
     def __init__(
@@ -58,54 +51,58 @@ class Asker:
         draw: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
+        super().__init__("admin")
         self.network = network
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._draw = draw
         self._sleep = sleep
-        self._forked = False
         self._lock = threading.Lock()
-        forks.watch(self)
 
     def change(
-        self, api_key: ApiKey, build: Callable[[Schema], Any], result: Callable[[Any], list[Result]]
+        self,
+        api_key: ApiKey,
+        build: Callable[[Schema], Any],
+        results_of: Callable[[Any], list[ResultCode]],
     ) -> Any:
-        """As `call`, of the controller, and not sent again once it may have taken effect."""
-        return self.call(control_call(api_key, build), result, self._controller, repeatable=False)
+        """Like `call`, sent to the controller, and not sent again once it may have taken effect."""
+        call = control_call(api_key, build)
+        return self.call(call, results_of, target=self._controller, repeatable=False)
 
     def call(
         self,
         call: Call,
-        result: Callable[[Any], list[Result]],
-        target: Callable[[], int | None],
+        results_of: Callable[[Any], list[ResultCode]],
         *,
-        repeatable: bool,
+        target: Callable[[], int | None] = lambda: None,
+        repeatable: bool = True,
     ) -> Any:
-        """Ask until the answer holds no error worth asking again after; raises the others.
+        """Returns the body of the first response without a transient error; raises other errors.
 
-        What is not `repeatable` is not sent again once it may have taken effect: a topic created twice
-        would be reported as existing.
+        `target` returns the broker to send to (None: any). A request that is not `repeatable` is not sent
+        again once it may have taken effect: a topic created twice would be reported as existing.
         """
-        answers = []
+        bodies = []
 
         def attempt(deadline_s: float) -> ClientError | None:
             try:
-                body = self.network.ask(call, node_id=target(), deadline_s=deadline_s)
-                _raise_worst(result(body))
+                body = self.network.send_and_wait(call, node_id=target(), deadline_s=deadline_s)
+                _raise_first_error(results_of(body))
             except ClientError as error:
-                again = isinstance(error, BrokerError) and error.code in _ASK_AGAIN
-                if not again and not (repeatable and isinstance(error, NetworkError)):
+                transient = isinstance(error, BrokerError) and error.code in _TRANSIENT_ERRORS
+                if not transient and not (repeatable and isinstance(error, NetworkError)):
                     raise
                 return error
-            answers.append(body)
+            bodies.append(body)
             return None
 
-        self.until_done(attempt, refresh=True)
-        return answers[0]
+        self.retry(attempt, refresh=True)
+        return bodies[0]
 
-    def until_done(self, attempt: Callable[[float], ClientError | None], *, refresh: bool = False) -> None:
-        """`attempt(deadline_s)` until it returns no error that is worth another attempt; the last one is
-        raised once the time is up. `refresh`: with a fresh picture of the brokers each time.
+    def retry(self, attempt: Callable[[float], ClientError | None], *, refresh: bool = False) -> None:
+        """Runs `attempt(deadline_s)` until it returns None instead of a transient error.
+
+        Raises the last error once the time is up. `refresh`: with fresh metadata of the brokers each time.
         """
         deadline_s = self._deadline_s()
         with self._lock:
@@ -119,16 +116,16 @@ class Asker:
                     self.refresh([], deadline_s)
 
     def metadata(self, topics: list[str] | None) -> Cluster:
-        """Fresh metadata of those topics (None: all)."""
+        """Returns fresh metadata of the topics (None: all)."""
         with self._lock:
             return self.refresh(topics, self._deadline_s())
 
     def refresh(self, topics: list[str] | None, deadline_s: float) -> Cluster:
-        """The same inside an attempt; it is the network's picture from now on."""
+        """Like `metadata`, inside an attempt; updates the network's cluster, too."""
         failures = 0
         while True:
             try:
-                body = self.network.ask(metadata_call(topics, create=False), deadline_s=deadline_s)
+                body = self.network.send_and_wait(metadata_call(topics, create=False), deadline_s=deadline_s)
             except NetworkError as error:
                 failures += 1
                 self._pause(error, failures, deadline_s)
@@ -138,7 +135,7 @@ class Asker:
                 return newer
 
     def wait_for_leaders(self, topic: str, partitions: int) -> None:
-        """Until the topic has so many partitions, and all have leaders."""
+        """Returns once the topic has at least `partitions` partitions, and all have leaders."""
 
         def attempt(deadline_s: float) -> ClientError | None:
             info = self.refresh([topic], deadline_s).topics.get(topic)
@@ -148,15 +145,16 @@ class Asker:
                 return None
             return NetworkError(f"{topic}: {known - led} partitions have no leader")
 
-        self.until_done(attempt)
+        self.retry(attempt)
 
     def close(self) -> None:
         """May be called again."""
         if not self._forked:
             self.network.close()
 
-    def after_fork_in_child(self) -> None:
-        self._forked = True
+    @property
+    def _is_closed(self) -> bool:
+        return self.network.closed
 
     def _controller(self) -> int | None:
         cluster = self.network.cluster
@@ -169,22 +167,19 @@ class Asker:
         self._sleep(wait_s)
 
     def _deadline_s(self) -> float:
-        if self._forked:
-            raise ForkedError("this admin was made before os.fork; make a new one in the child")
-        if self.network.closed:
-            raise ClosedError("the admin is closed")
+        self._check_usable()
         return self._clock() + self._timeout_s
 
 
-def existing(topic: str, cluster: Cluster) -> TopicInfo:
-    """What the metadata says of a topic. Raises `UnknownTopicError`."""
+def existing_topic(topic: str, cluster: Cluster) -> TopicInfo:
+    """Returns the topic's metadata. Raises `UnknownTopicError`."""
     info = cluster.topics.get(topic)
     if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise UnknownTopicError(f"there is no topic {topic!r}")
     return info
 
 
-def _raise_worst(results: list[Result]) -> None:
+def _raise_first_error(results: list[ResultCode]) -> None:
     for result in results:
         if result.code != ErrorCode.NONE:
-            raise BrokerError(result.code, result.what, result.message)
+            raise BrokerError(result.code, result.subject, result.message)

@@ -1,6 +1,7 @@
-"""How a process of the demo tells its parent how far it is: one JSON object a line on stdout.
+"""A process of the demo that sends its progress to its parent: one JSON object per line on stdout.
 
-Owns both ends: `tell` in the child; `Child` in the parent, which keeps the newest value of every field.
+Owns both ends: `send_progress` and `stop_event` in the child; `Child` in the parent, which keeps the newest
+value of every field.
 """
 
 from __future__ import annotations
@@ -17,80 +18,81 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.fleet.operate import log_tail
+from headrace.agent.logs import log_tail
 
 STOP_TIMEOUT_S: Final = 20.0
-# How long a child may take (Python's imports, on a busy machine) until it can be asked to stop.
+# How long a child may take until it handles SIGTERM: Python's imports, on a busy machine.
 START_TIMEOUT_S: Final = 30.0
 POLL_INTERVAL_S: Final = 0.05
+# How often a child sends its progress.
+PROGRESS_INTERVAL_S: Final = 0.25
 
 
-def tell(**fields: Any) -> None:
-    """Says something to the parent, at once."""
+def send_progress(**fields: Any) -> None:
+    """Sends fields to the parent, at once."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
-def until_told_to_stop() -> threading.Event:
-    """An event that is set when the parent (or the user) asks this process to end."""
+def stop_event() -> threading.Event:
+    """Returns an event that is set when the parent or the user asks this process to end."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    # At its very end the interpreter gives signals their defaults back: told to stop just then, a process
-    # that has done all its work would die of it.
-    atexit.register(_be_deaf)
-    tell(listens=True)
+    # While the interpreter exits it restores the signals' default actions. A SIGTERM at that moment would
+    # kill a process that has done all its work.
+    atexit.register(_ignore_signals)
+    send_progress(handles_signals=True)
     return stop
 
 
-def _be_deaf() -> None:
+def _ignore_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 class Child:
-    """A process of the demo: `python -m MODULE ARGUMENTS`; its stderr goes to a log of its own."""
+    """A process of the demo, `python -m MODULE ARGUMENTS`; its stderr goes to a log of its own."""
 
     def __init__(self, name: str, module: str, arguments: Mapping[str, object], run_directory: Path) -> None:
         self.name = name
         self.log_path = run_directory / f"{name}.log"
-        self.history: list[dict[str, Any]] = []
-        self._said: dict[str, Any] = {}
+        self._latest: dict[str, Any] = {}
         self._lock = threading.Lock()
-        # A session of its own: Ctrl-C reaches the demo alone, which then ends its children in order.
+        # In a session of its own: Ctrl-C reaches the demo alone, which then ends its children in order.
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, *_words(arguments)],
+                [sys.executable, "-m", module, *_options(arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        self._reader = threading.Thread(target=self._listen, name=f"listen-{name}", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=f"read-{name}", daemon=True)
         self._reader.start()
 
-    def _listen(self) -> None:
+    def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             try:
                 fields = json.loads(line)
             except ValueError:
-                fields = {"odd_line": line.decode(errors="replace")}
+                # Not from `send_progress`: a library has printed it.
+                continue
             with self._lock:
-                self._said.update(fields)
-                self.history.append(fields)
+                self._latest.update(fields)
 
-    def said(self, field: str, default: Any = None) -> Any:
-        """The newest value of a field."""
+    def latest(self, field: str, default: Any = None) -> Any:
+        """Returns the newest value of a field."""
         with self._lock:
-            return self._said.get(field, default)
+            return self._latest.get(field, default)
 
     def is_running(self) -> bool:
         return self.process.poll() is None
 
     def failure(self) -> str | None:
-        """Why it ended other than in order, with the last lines of its log; None when it did not."""
+        """Its exit code and the last lines of its log, if it has failed; else None."""
         code = self.process.poll()
         if code in (None, 0):
             return None
@@ -99,15 +101,15 @@ class Child:
         )
 
     def ask_to_stop(self) -> None:
-        """Asks it to end in order. Before it listens, SIGTERM would end it at once, its work undone."""
+        """Asks it to end in order; waits until it handles SIGTERM, which would kill it before."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while self.is_running() and not self.said("listens") and time.monotonic() < deadline:
+        while self.is_running() and not self.latest("handles_signals") and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL_S)
         if self.is_running():
             self.process.terminate()
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Waits for its end and for its last words; kills it when it takes longer."""
+        """Waits for its end and its last progress; kills it after `timeout_s`."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -118,7 +120,7 @@ class Child:
         self.process.stdout.close()
 
 
-def end_all(children: Sequence[Child]) -> None:
+def stop_all(children: Sequence[Child]) -> None:
     """Asks all to stop, then waits for each."""
     for child in children:
         child.ask_to_stop()
@@ -126,9 +128,9 @@ def end_all(children: Sequence[Child]) -> None:
         child.wait()
 
 
-def _words(arguments: Mapping[str, object]) -> list[str]:
-    words = []
+def _options(arguments: Mapping[str, object]) -> list[str]:
+    options = []
     for name, value in arguments.items():
         if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return options

@@ -1,10 +1,11 @@
 """`headrace warehouse replay | compact | retain | verify`: the upkeep of tables.
 
-Each change goes through the commit log: readers never see a half of it, and every command is safe to repeat.
+Each change is committed by the commit log: readers see all of it or nothing, and commands may be repeated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -12,19 +13,14 @@ import typer
 
 from headrace.cli.context import parse_time_ms, site
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, out, print_json
-from headrace.cli.warehouse import (
-    TopicsArgument,
-    hours_text,
-    spark,
-    warehouse,
-)
+from headrace.cli.output import JsonOption, in_time, out, print_json
+from headrace.cli.warehouse import TopicsArgument, spark, warehouse
 
 HOUR_MS = 3_600_000
 
 
 def replay(topics: TopicsArgument, json: JsonOption = False) -> None:
-    """Load again what could not be decoded before, once the cause is mended."""
+    """Load the records that could not be decoded, after the cause has been removed."""
     from headrace.warehouse import api
 
     with spark(f"replay {' '.join(topics)}", quiet=json) as session:
@@ -45,11 +41,12 @@ def compact(
         typer.Option("--hour", help="Only this hour, such as 2026-11-20T18; may be repeated."),
     ] = None,
     grace_hours: Annotated[
-        float, typer.Option("--grace-hours", min=0, help="Only hours that have been over for so long.")
+        float,
+        typer.Option("--grace-hours", min=0, help="Only hours that ended so long ago."),
     ] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Rewrite the small files of hours that are over into few."""
+    """Rewrite the small files of past hours into few large ones."""
     from headrace.warehouse import api
 
     hours = [_hour_ms(text) for text in hour] if hour else None
@@ -62,7 +59,7 @@ def compact(
         return
     for result in results:
         if result.sequence is None:
-            out.print(f"{result.topic}: nothing is worth it")
+            out.print(f"{result.topic}: no hour has enough small files to compact")
         else:
             out.print(
                 f"{result.topic}: {result.files_before} files became {result.files_after} in "
@@ -74,11 +71,11 @@ def retain(
     topics: TopicsArgument,
     keep_hours: Annotated[
         float | None,
-        typer.Option("--keep-hours", min=1, help="Let go of hours that are older; by default none."),
+        typer.Option("--keep-hours", min=1, help="Delete hours older than this; by default none."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Let old hours go, and clear what killed loads and old changes left behind."""
+    """Delete old hours, and the files that killed loads and old changes have left."""
     from headrace.warehouse import api
 
     keep_ms = None if keep_hours is None else round(keep_hours * HOUR_MS)
@@ -87,19 +84,19 @@ def retain(
         print_json([asdict(result) for result in results])
         return
     for result in results:
-        gone = f"{result.rows:,} rows of {hours_text(result.hours)}" if result.hours else "no hour"
+        deleted = f"{result.rows:,} rows of {_hours_text(result.hours)}" if result.hours else "no hour"
         out.print(
-            f"{result.topic}: let go of {gone}; cleared {len(result.orphans)} orphaned stagings "
+            f"{result.topic}: deleted {deleted}, {len(result.orphans)} orphaned staging directories "
             f"and the trash of {len(result.trash)} changes"
         )
 
 
 def verify(
     topics: TopicsArgument,
-    without_audit: Annotated[bool, typer.Option("--without-audit", help="Compare no audit.")] = False,
+    without_audit: Annotated[bool, typer.Option("--without-audit", help="Leave the audit out.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Recount files against manifests, and manifests against the audit; exit code 1 for any problem."""
+    """Compare files with manifests, and manifests with the audit. The exit code is 1 if they differ."""
     from headrace.warehouse import api
 
     store = None if without_audit else site().audit_store_url
@@ -119,8 +116,13 @@ def verify(
         raise typer.Exit(ExitCode.NO)
 
 
+def _hours_text(hours_ms: Iterable[int]) -> str:
+    """Formats hours as `2026-11-20 18h, 2026-11-20 19h`."""
+    return ", ".join(f"{in_time(hour_ms)[:13]}h" for hour_ms in sorted(hours_ms))
+
+
 def _hour_ms(text: str) -> int:
     moment_ms = parse_time_ms(text)
     if moment_ms % HOUR_MS:
-        raise CommandError(f"{text!r} is not the beginning of an hour; write 2026-11-20T18", ExitCode.USAGE)
+        raise CommandError(f"{text!r} is not the start of an hour; write 2026-11-20T18", ExitCode.USAGE)
     return moment_ms

@@ -1,6 +1,6 @@
-"""The demo's progress on the screen: bars in a terminal, a line now and then elsewhere.
+"""The demo's output: numbered steps, lines of text, and progress as bars or, outside a terminal, as lines.
 
-Owns the looks; knows nothing of where the numbers come from.
+Owns the layout; knows nothing of where the numbers come from.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from headrace.audit.report_view import print_indented
 FILE_WIDTH: Final = 120
 INDENT: Final = 3
 LINE_INTERVAL_S: Final = 3.0
-# Elsewhere than in a terminal, a line is repeated only so often while nothing moves.
-STILL_INTERVAL_S: Final = 30.0
+# How often a line is repeated outside a terminal while no count changes.
+UNCHANGED_INTERVAL_S: Final = 30.0
 
 
-class Stage:
-    """The demo's voice: steps, facts and bars."""
+class Screen:
+    """Prints steps, lines and bars to a console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         if not self.console.is_terminal:
-            # A file has no edge.
+            # A file has no width of its own.
             self.console.width = FILE_WIDTH
         self._step = 0
         self._started = time.monotonic()
@@ -39,18 +39,19 @@ class Stage:
         elapsed_s = time.monotonic() - self._started
         self.console.print(f"\n[bold cyan]{self._step}. {title}[/] [dim]({elapsed_s:.0f} s)[/]")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
+        """Prints a line of the current step; may contain rich's markup."""
         print_indented(self.console, text, INDENT)
 
     def warn(self, text: str) -> None:
-        self.say(f"[yellow]{text}[/]")
+        self.print(f"[yellow]{text}[/]")
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started
 
     @contextmanager
     def bars(self, totals: Mapping[str, int]) -> Iterator[Bars]:
-        """Bars, one a name; text said meanwhile appears above them."""
+        """Shows a bar for each name; lines printed meanwhile appear above them."""
         if self.console.is_terminal:
             columns = (
                 TextColumn("   {task.description}"),
@@ -64,24 +65,24 @@ class Stage:
         else:
             bars = Bars(self, dict(totals), None, {})
             yield bars
-            bars.last_line()
+            bars.print_last_line()
 
 
 class Bars:
-    """How far each of several things is."""
+    """The bars of one step: a count and a total for each name."""
 
     def __init__(
-        self, stage: Stage, totals: dict[str, int], progress: Progress | None, tasks: dict[str, TaskID]
+        self, screen: Screen, totals: dict[str, int], progress: Progress | None, tasks: dict[str, TaskID]
     ) -> None:
-        self._stage, self._totals, self._progress, self._tasks = stage, totals, progress, tasks
+        self._screen, self._totals, self._progress, self._tasks = screen, totals, progress, tasks
         self._counts = dict.fromkeys(totals, 0)
-        self._line_at, self._told = time.monotonic(), dict(self._counts)
+        self._printed_at, self._printed = time.monotonic(), dict(self._counts)
 
     def show(self, name: str, count: int, *, total: int | None = None) -> None:
         self.show_all({name: (count, total)})
 
     def show_all(self, counts: Mapping[str, tuple[int, int | None]]) -> None:
-        """Several at once, as they are at one moment: name → count, and the total where it has changed."""
+        """Shows several counts of one moment: name → count, and the new total or None."""
         for name, (count, total) in counts.items():
             self._counts[name] = count
             if total is not None:
@@ -89,17 +90,18 @@ class Bars:
             if self._progress is not None:
                 self._progress.update(self._tasks[name], completed=count, total=self._totals[name])
         if self._progress is None and self._is_line_due():
-            self.line()
+            self.print_line()
 
     def _is_line_due(self) -> bool:
-        passed_s = time.monotonic() - self._line_at
-        return passed_s > (LINE_INTERVAL_S if self._counts != self._told else STILL_INTERVAL_S)
+        is_changed = self._counts != self._printed
+        interval_s = LINE_INTERVAL_S if is_changed else UNCHANGED_INTERVAL_S
+        return time.monotonic() - self._printed_at > interval_s
 
-    def line(self) -> None:
-        self._line_at, self._told = time.monotonic(), dict(self._counts)
+    def print_line(self) -> None:
+        self._printed_at, self._printed = time.monotonic(), dict(self._counts)
         parts = (f"{name} {self._counts[name]:,}/{self._totals[name]:,}" for name in self._totals)
-        self._stage.say(" · ".join(parts))
+        self._screen.print(" · ".join(parts))
 
-    def last_line(self) -> None:
-        if self._counts != self._told:
-            self.line()
+    def print_last_line(self) -> None:
+        if self._counts != self._printed:
+            self.print_line()

@@ -1,4 +1,4 @@
-"""What Terraform says, read: progress, outcome, and errors in words."""
+"""Terraform's output as progress, outcome and error text; and the working copy that it runs in."""
 
 import json
 from pathlib import Path
@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from headrace.fleet.terraform import folder, missing
-from headrace.fleet.terraform.said import Said, units_among
-from headrace.site.site import Datacenter, Mirror, Site
+from headrace.fleet.terraform.progress import TerraformProgress
+from headrace.site.site import Datacenter, MirrorRoute, Site
 
 BROKER = 'module.east.headrace_broker.this["1"]'
 TOPIC = 'module.east.headrace_topic.this["a.headrace_broker.b"]'
 
 
-def heard(*lines: dict[str, Any] | str) -> Said:
-    said = Said()
+def progress_of(*lines: dict[str, Any] | str) -> TerraformProgress:
+    progress = TerraformProgress()
     for line in lines:
-        said.hear(line if isinstance(line, str) else json.dumps(line))
-    return said
+        progress.read_line(line if isinstance(line, str) else json.dumps(line))
+    return progress
 
 
 def planned(address: str, action: str = "create") -> dict[str, Any]:
@@ -35,39 +35,42 @@ def summary(operation: str, add: int = 0, change: int = 0, remove: int = 0) -> d
 
 
 def error(summary_text: str, detail: str = "", **more: Any) -> dict[str, Any]:
-    said = {"severity": "error", "summary": summary_text, "detail": detail, **more}
-    return {"type": "diagnostic", "diagnostic": said}
+    diagnostic = {"severity": "error", "summary": summary_text, "detail": detail, **more}
+    return {"type": "diagnostic", "diagnostic": diagnostic}
 
 
 def test_progress_is_what_is_planned_and_not_done() -> None:
-    said = heard("Terraform 1.11", "[]", planned(BROKER), planned(TOPIC), planned("x", "delete"))
-    assert not said.is_planned
-    said.hear(json.dumps(summary("plan", add=2)))
-    assert said.is_planned
-    assert said.changes is None
-    assert units_among(said.planned - said.done) == {BROKER}
-    said.hear(json.dumps(done(BROKER)))
-    assert units_among(said.planned - said.done) == set()
-    said.hear(json.dumps(summary("apply", add=2, remove=1)))
-    assert said.outcome() == "2 added, 1 destroyed"
+    progress = progress_of("Terraform 1.11", "[]", planned(BROKER), planned(TOPIC), planned("x", "delete"))
+    assert not progress.is_planned
+    progress.read_line(json.dumps(summary("plan", add=2)))
+    assert progress.is_planned
+    assert progress.changes is None
+    assert progress.pending_units() == {BROKER}
+    progress.read_line(json.dumps(done(BROKER)))
+    assert progress.pending_units() == set()
+    assert progress.planned - progress.done == {TOPIC}
+    progress.read_line(json.dumps(summary("apply", add=2, remove=1)))
+    assert progress.outcome() == "2 added, 1 destroyed"
 
 
-def test_nothing_to_do_is_said() -> None:
-    assert heard(summary("plan"), summary("apply")).outcome() == "no changes"
+def test_the_outcome_of_a_run_without_changes() -> None:
+    assert progress_of(summary("plan"), summary("apply")).outcome() == "no changes"
 
 
-def test_errors_are_told_once_with_their_place_and_not_all_of_many() -> None:
+def test_errors_are_shown_once_with_their_place_and_not_all_of_many() -> None:
     place = {"range": {"filename": "main.tf", "start": {"line": 7}}, "address": BROKER}
     first = error("127.1.0.11:9092 is taken", "By process 7.\nEnd it.", **place)
-    said = heard(first, first, {**first, "diagnostic": {**first["diagnostic"], "severity": "warning"}})
-    assert said.troubles() == (
+    progress = progress_of(
+        first, first, {**first, "diagnostic": {**first["diagnostic"], "severity": "warning"}}
+    )
+    assert progress.error_text() == (
         f"127.1.0.11:9092 is taken\n  {BROKER}, main.tf line 7\n  By process 7.\n  End it."
     )
-    said = heard(*(error(f"number {number}") for number in range(5)))
-    assert said.troubles() == "number 0\nnumber 1\nnumber 2\n… and 2 more"
+    progress = progress_of(*(error(f"number {number}") for number in range(5)))
+    assert progress.error_text() == "number 0\nnumber 1\nnumber 2\n… and 2 more"
 
 
-def test_why_a_site_is_not_provisioned_by_terraform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_terraform_cannot_provision_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site.one_machine(tmp_path)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -89,7 +92,7 @@ def test_why_a_site_is_not_provisioned_by_terraform(tmp_path: Path, monkeypatch:
     (tmp_path / "environment" / "plugins").mkdir(parents=True)
     assert missing(site) is None
     north = (*site.datacenters, Datacenter(name="north", network="127.3.0"))
-    mirrors = (*site.mirrors, Mirror(source="north", target="analysis"))
+    mirrors = (*site.mirrors, MirrorRoute(source="north", target="analysis"))
     other = site.model_copy(update={"datacenters": north, "mirrors": mirrors})
     assert missing(other) == "site.yaml has other datacenters than terraform/examples/linkedin"
 
@@ -110,6 +113,6 @@ def test_the_working_copy_is_brought_up_to_date_and_keeps_its_state(
     assert (here / "main.tf").read_text() == (folder.sources() / "examples/linkedin/main.tf").read_text()
     assert (here / "../../modules/datacenter/main.tf").is_file()
     assert (here / "terraform.d/plugins").readlink() == tmp_path / "environment" / "plugins"
-    said = json.loads((here / "terraform.tfvars.json").read_text())
-    assert said["home"] == str(site.home)
-    assert said["west"]["network"] == "127.9.0"
+    variables = json.loads((here / "terraform.tfvars.json").read_text())
+    assert variables["home"] == str(site.home)
+    assert variables["west"]["network"] == "127.9.0"

@@ -1,0 +1,63 @@
+"""The watch over a host: at the start, and whenever supervisord is gone, it brings the units back.
+
+Owns when that happens and in which order units start. The changes themselves are `keeper`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from headrace.agent.keeper import Keeper
+from headrace.site.errors import SiteError
+
+logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S: Final = 1.0
+RETRY_INTERVAL_S: Final = 5.0
+STOP_WAIT_MAX_S: Final = 5.0
+
+
+class Watch:
+    """A thread that watches over a keeper's host from `start` until `ending` is set."""
+
+    def __init__(self, keeper: Keeper, ending: threading.Event) -> None:
+        self._keeper = keeper
+        self._ending = ending
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits until the thread has ended, at most `STOP_WAIT_MAX_S`."""
+        self._thread.join(STOP_WAIT_MAX_S)
+
+    def _run(self) -> None:
+        must_restore = True
+        while not self._ending.is_set():
+            try:
+                if must_restore or (self._keeper.names() and not self._keeper.is_supervised()):
+                    must_restore = True
+                    self._restore()
+                    must_restore = False
+            except (SiteError, OSError) as error:
+                logger.error("the host could not be restored: %s", error)
+            except Exception:
+                logger.exception("the host could not be restored, by an error of the agent")
+            self._ending.wait(RETRY_INTERVAL_S if must_restore else WATCH_INTERVAL_S)
+
+    def _restore(self) -> None:
+        """Completes interrupted changes, then starts units in the order of their requirements.
+
+        A unit that fails does not delay the others.
+        """
+        to_start = self._keeper.complete_changes()
+        for level in self._keeper.start_order():
+            stopped = [unit for unit in level if unit.name in to_start]
+            for unit in [unit for unit in stopped if self._keeper.start_again(unit.name)]:
+                if self._ending.is_set() or not self._keeper.is_supervised():
+                    return
+                if unit.name in self._keeper.names():
+                    self._keeper.wait_ready(unit.name, unit.start_timeout_s)

@@ -1,0 +1,59 @@
+"""Whether a delivery is done, awaited by any number of threads: a batch shares it with its records."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+class DeliveryOutcome:
+    """Done or not done. The event is created only if a thread waits."""
+
+    __slots__ = ("_callbacks", "_event", "_lock", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._lock = threading.Lock()
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits at most `timeout` seconds (None: without bound); returns whether it is done."""
+        if self.is_done:
+            return True
+        with self._lock:
+            if self.is_done:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        return event.wait(timeout)
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` in the thread that finishes this, or at once if it is done already."""
+        with self._lock:
+            if not self.is_done:
+                self._callbacks.append(callback)
+                return
+        call_safely(callback)
+
+    def finish(self) -> None:
+        """Releases the waiting threads and runs the callbacks in this thread. Call it once only."""
+        with self._lock:
+            self.is_done = True
+            event, callbacks, self._callbacks = self._event, self._callbacks, []
+        if event is not None:
+            event.set()
+        for callback in callbacks:
+            call_safely(callback)
+
+
+def call_safely(callback: Callable[[], None]) -> None:
+    """Calls the application's code and logs what it raises, so that it cannot end the sender thread."""
+    try:
+        callback()
+    except Exception:
+        logger.exception("a delivery callback failed")

@@ -1,0 +1,149 @@
+"""From fetched bytes to records or whole batches. For one thread.
+
+Owns the checks of fetched batches, and the batches of which only a part of the records was returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from headrace.client.cluster import TopicPartition
+from headrace.client.errors import CorruptRecordsError
+from headrace.client.fetching import PartitionFetch, Piece
+from headrace.wire.batch import BatchHeader, hop, read_header, verify
+from headrace.wire.errors import CorruptBatchError
+from headrace.wire.records import Header, decode_records
+
+
+class ConsumerRecord(NamedTuple):
+    """One record and its offset. Time in ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+
+
+class FetchedBatches(NamedTuple):
+    """Consecutive whole batches of one partition, byte for byte as the log holds them.
+
+    `base_address` is the first batch's base offset, `end_address` the offset after the last one. The first
+    batch begins before the consumer's position if the position was inside it.
+    """
+
+    topic: str
+    partition: int
+    buffer: memoryview
+    base_address: int
+    end_address: int
+    high_watermark: int
+
+
+class _OpenBatch:
+    """The first fetched batch of a partition while its records are being returned."""
+
+    __slots__ = ("header", "records", "remaining_count")
+
+    def __init__(self, header: BatchHeader, records: list[ConsumerRecord]) -> None:
+        self.header = header
+        self.remaining_count = len(records)
+        self.records = iter(records)
+
+
+class Unpacker:
+    """Takes records or batches out of a partition's pieces and moves its position behind them."""
+
+    def __init__(self, *, check_crcs: bool, decode_limit_bytes: int) -> None:
+        self._check_crcs = check_crcs
+        self._decode_limit_bytes = decode_limit_bytes
+        self._open: dict[TopicPartition, _OpenBatch] = {}
+
+    def is_open(self, key: TopicPartition) -> bool:
+        """Returns whether only a part of the partition's first batch was returned."""
+        return key in self._open
+
+    def keep_only(self, keys: Iterable[TopicPartition]) -> None:
+        """Forgets the open batches of all other partitions."""
+        self._open = {key: self._open[key] for key in keys if key in self._open}
+
+    def forget(self, key: TopicPartition) -> None:
+        """Forgets the partition's open batch: its position was moved."""
+        self._open.pop(key, None)
+
+    def add_records(self, state: PartitionFetch, taken: list[ConsumerRecord], limit: int) -> None:
+        """Adds records of the partition's first batch to `taken`, up to `limit`, and drops a used-up batch.
+
+        Raises `CorruptRecordsError`.
+        """
+        key = (state.topic, state.partition)
+        batch = self._open.get(key)
+        if batch is None:
+            batch = self._open[key] = self._decode(state, state.pieces[0])
+        records = list(islice(batch.records, limit - len(taken)))
+        if records:
+            taken += records
+            state.position = records[-1].offset + 1
+            batch.remaining_count -= len(records)
+        if not batch.remaining_count:
+            state.position = max(state.position or 0, batch.header.next_offset)
+            del self._open[key]
+            piece = state.pieces[0]
+            piece.at += batch.header.size_bytes
+            if piece.at >= len(piece.buffer):
+                state.pieces.popleft()
+
+    def add_batches(self, state: PartitionFetch, taken: list[FetchedBatches], limit: int) -> None:
+        """Adds what is left of the partition's first piece to `taken`. Raises `CorruptRecordsError`."""
+        piece = state.pieces[0]
+        rest = piece.buffer[piece.at :]
+        first = last = self._checked_header(state, piece)
+        try:
+            for at, last in hop(rest, first.size_bytes):
+                if self._check_crcs:
+                    verify(rest, at, last)
+        except CorruptBatchError as error:
+            raise _corrupt(state, error) from None
+        self.forget((state.topic, state.partition))
+        state.pieces.popleft()
+        state.position = last.next_offset
+        taken.append(
+            FetchedBatches(
+                topic=state.topic,
+                partition=state.partition,
+                buffer=rest,
+                base_address=first.base_offset,
+                end_address=last.next_offset,
+                high_watermark=piece.high_watermark,
+            )
+        )
+
+    def _decode(self, state: PartitionFetch, piece: Piece) -> _OpenBatch:
+        header = self._checked_header(state, piece)
+        position = state.position or 0
+        if header.is_control:
+            return _OpenBatch(header, [])
+        try:
+            records = decode_records(piece.buffer, piece.at, limit_bytes=self._decode_limit_bytes)
+        except CorruptBatchError as error:
+            raise _corrupt(state, error) from None
+        topic, partition = state.topic, state.partition
+        make = ConsumerRecord._make
+        return _OpenBatch(header, [make((topic, partition, *r)) for r in records if r.offset >= position])
+
+    def _checked_header(self, state: PartitionFetch, piece: Piece) -> BatchHeader:
+        try:
+            header = read_header(piece.buffer, piece.at)
+            if self._check_crcs:
+                verify(piece.buffer, piece.at, header)
+        except CorruptBatchError as error:
+            raise _corrupt(state, error) from None
+        return header
+
+
+def _corrupt(state: PartitionFetch, error: CorruptBatchError) -> CorruptRecordsError:
+    return CorruptRecordsError(state.topic, state.partition, state.position or 0, str(error))

@@ -1,0 +1,138 @@
+"""When and how a topic is loaded, and who is responsible for it.
+
+Owns the fields of a load's schedule, their defaults and their bounds, wherever a schedule is written:
+`dags/topics.yaml` (`airflow.topics`), a host's agent (`agent.loads`) and, through the agent, Terraform. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
+
+# Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic), within Airflow's bound for ids.
+TOPIC_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+RETRIES_MAX: Final = 20
+DURATION_MAX: Final = timedelta(days=3660)
+_DURATION_PATTERN: Final = re.compile(r"(\d+)\s*([smhd])")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class LoadScheduleError(ValueError):
+    """A schedule is invalid. `field` is None if the topic's name is. The message, one line, has the value."""
+
+    def __init__(self, field: str | None, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def _parsed_duration(text: object) -> timedelta:
+    match = _DURATION_PATTERN.fullmatch(text.strip()) if isinstance(text, str) else None
+    seconds = int(match[1]) * _UNITS_S[match[2]] if match else -1
+    if not 0 <= seconds <= DURATION_MAX.total_seconds():
+        raise ValueError
+    return timedelta(seconds=seconds)
+
+
+def _written_duration(duration: timedelta) -> str:
+    seconds = int(duration.total_seconds())
+    unit = next(unit for unit, size in reversed(_UNITS_S.items()) if seconds % size == 0)
+    return f"{seconds // _UNITS_S[unit]}{unit}"
+
+
+def _is_cron(text: str) -> bool:
+    # Late: Terraform's provider needs only the defaults at each of its starts. Airflow uses croniter, too.
+    from croniter import croniter
+
+    return bool(croniter.is_valid(text))
+
+
+def _is_directory(path: str) -> bool:
+    return path.startswith("/") and ".." not in path.split("/")
+
+
+def _must(hold: Callable[[str], object]) -> AfterValidator:
+    def check(value: str) -> str:
+        if not hold(value):
+            raise ValueError
+        return value
+
+    return AfterValidator(check)
+
+
+_Duration = Annotated[timedelta, BeforeValidator(_parsed_duration), PlainSerializer(_written_duration)]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSchedule:
+    """When and how one topic is loaded.
+
+    `schedule` is a cron expression in UTC; None loads only by hand. `output` is the warehouse's root
+    directory in HDFS. An hour is closed once `grace` has passed since its end. It is sealed once the audit
+    proves that at least the share `completeness` of its events arrived (1.0: every one). A missing event
+    counts as late, not lost, until `audit_delay` has passed; a seal waits `audit_wait` for the audit's
+    verdict. `retention` is the age at which hours are deleted; None keeps them. `owner` is the contact for
+    the topic.
+    """
+
+    topic: str
+    owner: Annotated[StrictStr, _must(str.strip)]
+    schedule: Annotated[StrictStr, _must(_is_cron)] | None = "*/10 * * * *"
+    output: Annotated[StrictStr, _must(_is_directory)] = "/data"
+    completeness: Annotated[StrictFloat, Field(gt=0, le=1)] = 1.0
+    grace: _Duration = timedelta(minutes=10)
+    audit_delay: _Duration = timedelta(minutes=5)
+    audit_wait: _Duration = timedelta(minutes=30)
+    retention: _Duration | None = None
+    retries: Annotated[StrictInt, Field(ge=0, le=RETRIES_MAX)] = 3
+    retry_delay: _Duration = timedelta(seconds=30)
+
+
+_EXPECTED: Final = {
+    "schedule": "a cron expression such as '*/10 * * * *', nor null for loads by hand",
+    "output": "an absolute HDFS directory such as /data",
+    "completeness": "a share above 0 and up to 1.0 (every event)",
+    "retries": f"a number from 0 to {RETRIES_MAX}",
+}
+_EXPECTED_DURATION: Final = f"a duration such as 30s, 10m, 6h or 90d, up to {DURATION_MAX.days}d"
+_SCHEDULES: Final = TypeAdapter(LoadSchedule)
+FIELDS: Final = tuple(field.name for field in fields(LoadSchedule) if field.name != "topic")
+DEFAULTS: Final[Mapping[str, Any]] = {
+    name: value
+    for name, value in _SCHEDULES.dump_python(LoadSchedule(topic="", owner="")).items()
+    if name not in ("topic", "owner")
+}
+"""The value of each field that is left out, as it would be written."""
+
+
+def parse_schedule(topic: str, values: Mapping[str, Any]) -> LoadSchedule:
+    """Returns a topic's schedule from its fields as written (`grace: 10m`). Raises `LoadScheduleError`."""
+    if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
+        raise LoadScheduleError(
+            None, "no name for a topic; Kafka allows letters, digits, '.', '_' and '-', up to 200 of them"
+        )
+    for name in values:
+        if name not in FIELDS:
+            raise LoadScheduleError(name, f"unknown field {name!r}; known are {', '.join(FIELDS)}")
+    try:
+        return _SCHEDULES.validate_python({"topic": topic, **values})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+    if name == "owner":
+        raise LoadScheduleError(name, "owner is missing; name a contact for this topic")
+    expected = _EXPECTED.get(name, _EXPECTED_DURATION)
+    raise LoadScheduleError(name, f"{name} {values[name]!r} is not {expected}")
