@@ -10,7 +10,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 from headrace.airflow.factory import SPARK_POOL
 from headrace.airflow.operators import WarehouseJobOperator
 from headrace.airflow.topics import read_all
-from headrace.warehouse.load_plan import TopicPlan
+from headrace.warehouse.schedule import LoadSchedule
 
 PLANS = read_all(Path(__file__).with_name("topics.yaml"))
 HOUR = timedelta(hours=1)
@@ -21,7 +21,7 @@ def daily(
     at: str,
     description: str,
     command: str,
-    arguments: Callable[[TopicPlan], list[str]] = lambda plan: [],
+    arguments: Callable[[LoadSchedule], list[str]] = lambda plan: [],
     **task_options: Any,
 ) -> DAG:
     """Returns a DAG that runs a command of the warehouse job once a day, one task for each topic."""

@@ -42,6 +42,10 @@ class ServiceProcess:
         self._ready_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self, *, wait: bool = True) -> None:
         """Starts the process; it dies with the thread that calls this."""
         self._ready_before = self._times_ready()

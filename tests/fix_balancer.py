@@ -137,7 +137,7 @@ def start_balanced(server: ZooKeeperServer, engine: str, broker_count: int) -> I
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def balanced_cluster(request: pytest.FixtureRequest, zookeeper_server: ZooKeeperServer) -> Iterator[Balanced]:
+def shared_balanced(request: pytest.FixtureRequest, zookeeper_server: ZooKeeperServer) -> Iterator[Balanced]:
     if (
         request.param == "haproxy"
         and shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin") is None
@@ -145,3 +145,19 @@ def balanced_cluster(request: pytest.FixtureRequest, zookeeper_server: ZooKeeper
         pytest.skip("haproxy is not installed")
     with start_balanced(zookeeper_server, request.param, 2) as made:
         yield made
+
+
+@pytest.fixture
+def balanced_cluster(shared_balanced: Balanced) -> Balanced:
+    """Brokers 1 and 2 behind a balancer, all serving, whatever the test before has stopped."""
+    balancer, cluster = shared_balanced.balancer, shared_balanced.cluster
+    for broker in cluster.brokers[2:]:
+        if broker.is_running:
+            broker.stop()
+    for broker in cluster.brokers[:2]:
+        if not broker.is_running:
+            broker.start()
+    if balancer.process.poll() is not None:
+        balancer.start()
+    balancer.wait_serving(1, 2)
+    return shared_balanced

@@ -67,7 +67,9 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shared_site(
+    zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     """One site for all tests of this file; each takes topics of its own."""
     directory = tmp_path_factory.mktemp("site")
     clusters = {
@@ -110,6 +112,15 @@ def site(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFac
             registry.kill()
         for cluster in clusters.values():
             cluster.close()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Site:
+    """With every auditor running, whatever the test before has stopped."""
+    for auditor in shared_site.auditors.values():
+        if not auditor.is_running:
+            auditor.start()
+    return shared_site
 
 
 def page_view(index: int) -> dict[str, object]:
