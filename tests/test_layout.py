@@ -109,6 +109,26 @@ def test_every_room_is_described_and_layered() -> None:
     assert not [room for room in rooms() if f"headrace.{room}" not in layers]
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_modules_that_a_page_names_exist(page: str) -> None:
+    """`room.module` in a page is a file or a folder of that room."""
+    packages = {
+        init.parent.name: init.parent
+        for folder in PATH_FOLDERS
+        for init in (ROOT / folder / "headrace").glob("*/__init__.py")
+    }
+    named = re.findall(r"`([a-z_]+)\.([a-z_]+)", (ROOT / "docs" / page).read_text())
+    missing = [
+        f"{room}.{module}"
+        for room, module in named
+        if room in packages
+        and (room, module) != ("site", "yaml")
+        and not (packages[room] / f"{module}.py").exists()
+        and not (packages[room] / module).is_dir()
+    ]
+    assert not missing
+
+
 def test_the_wheel_holds_every_portion() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert sorted(build["dev-mode-dirs"]) == sorted(PATH_FOLDERS)
