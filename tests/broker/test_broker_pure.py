@@ -9,8 +9,8 @@ from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
 from headrace.broker.controller import plan
 from headrace.broker.errors import Refused
 from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.produce.validation import check, split, to_store
 from headrace.broker.promise import Promise
-from headrace.broker.validation import check, split, to_store
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.wire.batch import hop, read_header, seal, verify

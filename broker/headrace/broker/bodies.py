@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.protocol import ResponsePayload
 
-Tree = Mapping[str, Any]
+Tree = dict[str, Any]
 
 
 def build(api_key: int, version: int, tree: Tree) -> ResponsePayload:

@@ -126,7 +126,7 @@ class Broker:
         self._service = BrokerService(self._state, producer_ids)
         self._groups = self._serve_groups()
         self._listener = self._server.bind(*options.listen, self._service)
-        self._peers = Peers(self._loop, now_ms)
+        self._peers = Peers(self._loop)
         self._front: Listener | None = None
         if options.front_listen is not None:
             advertised = options.front_advertise or options.front_listen

@@ -186,14 +186,14 @@ class Partitions:
             try:
                 partition.log.commit()
             except LogOfflineError:
-                pass  # `settle` says so
+                pass  # `complete_writes` reports it
             except LogStorageError as error:
                 logger.error("%s: %s", partition.name, error)
-            self.settle(partition)
+            self.complete_writes(partition)
             if partition.log.flushed_address < partition.log.end_address:
                 self._schedule_flush(partition)
 
-    def settle(self, partition: Partition) -> None:
+    def complete_writes(self, partition: Partition) -> None:
         """Nothing is staged any more: tell who waits whether their bytes are in the file."""
         if partition.log.offline is not None and not partition.failure:
             self._fail(partition, str(partition.log.offline))

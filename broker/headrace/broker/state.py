@@ -13,8 +13,8 @@ from headrace.broker.errors import Refused
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
-from headrace.broker.refusals import Refusals
 from headrace.broker.workers import Workers
 from headrace.process.clock import now_ms
 from headrace.wire.errors import ErrorCode

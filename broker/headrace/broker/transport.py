@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Final
 
-from headrace.broker.core import Connection, Service
+from headrace.broker.core import ClientConnection, Service
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
 from headrace.broker.sending import send_some
 from headrace.wire.errors import WireError
@@ -186,7 +186,7 @@ class Transport:
         self._reserved_bytes = 0
         self._ending = False
         self.active_s = time.monotonic()
-        self.core = Connection(
+        self.core = ClientConnection(
             service,
             peer=peer,
             frame_limit_bytes=server.frame_limit_bytes,
@@ -196,7 +196,7 @@ class Transport:
         server.connections[self._fd] = self
         server.loop.register(self._fd, self)
 
-    def _on_output(self, _: Connection) -> None:
+    def _on_output(self, _: ClientConnection) -> None:
         self._server.with_output[self] = None
 
     def on_ready(self, events: int) -> None:
@@ -291,7 +291,7 @@ class Transport:
         core = self.core
         if core.closed:
             return
-        core.release_answers()
+        core.release_responses()
         budget = SEND_BYTES_PER_WAKEUP
         try:
             while core.outgoing and budget > 0:

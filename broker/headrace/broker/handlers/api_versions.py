@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from headrace.broker.bodies import Tree
 from headrace.wire.errors import ErrorCode
 
 Range = tuple[int, int, int]
 
 
-def answer(spoken: Iterable[Range]) -> dict[str, Any]:
+def answer(spoken: Iterable[Range]) -> Tree:
     """The response's tree; `spoken`: (api key, lowest, highest version)."""
     return {
         "error_code": ErrorCode.NONE,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.state import BrokerState
@@ -12,8 +13,6 @@ from headrace.wire.messages import Request
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-
-Tree = dict[str, Any]
 
 
 def describe(state: BrokerState, request: Request) -> Tree:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
@@ -18,8 +19,6 @@ from headrace.wire.messages import Request
 TOPIC: Final = 2
 BROKER: Final = 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
-
-Tree = dict[str, Any]
 
 
 def describe(state: BrokerState, request: Request) -> Tree:

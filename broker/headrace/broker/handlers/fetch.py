@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from headrace.broker.core import Connection, Part, Slot
+from headrace.broker.core import ClientConnection, Part, Slot
 from headrace.broker.errors import Refused
 from headrace.broker.loop import Timer
 from headrace.broker.partitions import Partition
@@ -196,7 +196,7 @@ def _fill_holes(pieces: list[bytes | bytearray | memoryview | int], slices: list
     return parts
 
 
-def refuse(connection: Connection, request: Request, code: ErrorCode) -> None:
+def refuse(connection: ClientConnection, request: Request, code: ErrorCode) -> None:
     """Answer every partition with `code`."""
     body: FetchRequest = request.body
     topics = [
@@ -213,7 +213,7 @@ def refuse(connection: Connection, request: Request, code: ErrorCode) -> None:
     connection.open_slot().fill(_fill_holes(pieces, []))
 
 
-def handle(state: BrokerState, connection: Connection, request: Request) -> None:
+def handle(state: BrokerState, connection: ClientConnection, request: Request) -> None:
     """Answer now, or wait."""
     body: FetchRequest = request.body
     slot = connection.open_slot()

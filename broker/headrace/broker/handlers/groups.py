@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
+from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
 from headrace.broker.groups.offsets import OffsetStore, is_group_name
 from headrace.broker.groups.types import (
@@ -30,8 +31,6 @@ from headrace.wire.messages import Request
 MEMBER_ID_REQUIRED_FROM: Final = 4  # JoinGroup versions that know KIP-394
 MEMBERS_FROM: Final = 3  # LeaveGroup versions that name several members
 GROUP_TYPE: Final = "classic"
-
-Tree = dict[str, Any]
 
 
 class GroupService:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
+from headrace.broker.bodies import Tree
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
 logger = logging.getLogger(__name__)
-
-Tree = dict[str, Any]
 
 WAITING_MAX = 10_000
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
 from headrace.broker.lookups import Outcome
 from headrace.broker.partitions import Partition
@@ -24,8 +25,6 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4  # nothing is tiered: the same as earliest
 LATEST_TIERED: Final = -5
 NOWHERE: Final = (-1, -1)
-
-Tree = dict[str, Any]
 
 
 class _Job:

@@ -6,9 +6,10 @@ configured.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
+from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
@@ -19,8 +20,6 @@ from headrace.wire.messages import Request
 
 AUTO_CREATE_WAIT_MS: Final = 5_000
 NO_ID: Final = UUID(int=0)
-
-Tree = dict[str, Any]
 
 
 def handle(state: BrokerState, request: Request) -> Tree | Promise[Tree]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.groups.committed import Committed, Offsets, TopicPartition
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.offsets import OffsetStore, is_group_name
@@ -14,8 +15,6 @@ from headrace.wire.messages import Request
 
 GROUPS_FROM: Final = 8  # OffsetFetch versions that ask for several groups
 NOTHING: Final = Committed(-1)
-
-Tree = dict[str, Any]
 
 
 class OffsetService:

@@ -7,9 +7,10 @@ Source: https://kafka.apache.org/protocol#The_Messages_CreateTopics and its neig
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
+from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
@@ -18,8 +19,6 @@ from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
 NO_ID: Final = UUID(int=0)
-
-Tree = dict[str, Any]
 
 
 def create(state: BrokerState, request: Request) -> Promise[Tree | Exception]:

@@ -34,7 +34,7 @@ _COMES_AGAIN: Final = frozenset(
 )
 
 
-class ProducerBatch(NamedTuple):
+class SequencedBatch(NamedTuple):
     """Which batch of which idempotent producer."""
 
     producer_id: int
@@ -48,7 +48,7 @@ class _Refused(NamedTuple):
     until_ms: int
 
 
-def producer_batch(records: Buffer | None) -> ProducerBatch | None:
+def sequenced_batch(records: Buffer | None) -> SequencedBatch | None:
     """Of a partition's records in a Produce request; None without a producer id, without a whole header, and
     for a mirror's verbatim batch: its order is that of addresses.
     """
@@ -60,7 +60,7 @@ def producer_batch(records: Buffer | None) -> ProducerBatch | None:
         return None
     if header.producer_id < 0 or header.last_offset_delta != header.record_count - 1:
         return None
-    return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
+    return SequencedBatch(header.producer_id, header.producer_epoch, header.base_sequence)
 
 
 def precedes(one: int, other: int) -> bool:
@@ -78,7 +78,7 @@ class Refusals:
         return len(self._refused)
 
     def note(
-        self, topic: str, partition: int, batch: ProducerBatch | None, code: ErrorCode, now_ms: int
+        self, topic: str, partition: int, batch: SequencedBatch | None, code: ErrorCode, now_ms: int
     ) -> None:
         """The batch was answered with `code`."""
         if batch is None or code not in _COMES_AGAIN:
@@ -93,7 +93,7 @@ class Refusals:
             del self._refused[next(iter(self._refused))]
 
     def awaited_before(
-        self, topic: str, partition: int, batch: ProducerBatch | None, now_ms: int
+        self, topic: str, partition: int, batch: SequencedBatch | None, now_ms: int
     ) -> int | None:
         """The sequence number that must come before this batch, or None: the batch may go on.
 
