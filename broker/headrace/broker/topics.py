@@ -7,23 +7,22 @@ or connections; what it knows of the cluster is the immutable view.
 from __future__ import annotations
 
 import logging
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
-from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i32, i64
-
 from headrace.broker.cluster import ClusterView
 from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, check_topic_config
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
+from headrace.client.admin import LATEST
+from headrace.client.calls import list_offsets_call
+from headrace.client.cluster import Address
+from headrace.client.errors import ClientError
+from headrace.client.network import Network
 from headrace.coordination.errors import (
     CoordinationError,
     InvalidTopicError,
@@ -37,8 +36,7 @@ from headrace.coordination.topics import (
     check_topic_name,
     place_partitions,
 )
-from headrace.wire.errors import ErrorCode, WireError
-from headrace.wire.messages import decode_response, encode_request
+from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ T = TypeVar("T")
 
 USABLE_WAIT_MAX_S: Final = 30.0
 USABLE_POLL_S: Final = 0.02
-LEADER_CALL_TIMEOUT_S: Final = 2.0
+LEADER_CALL_MAX_S: Final = 2.0
 PARTITIONS_MAX: Final = 2_000
 SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
@@ -291,39 +289,26 @@ class TopicAdmin:
         if broker is None or here:
             return here
         try:
-            return _ask_served(broker.host, broker.port, topic, indexes)
-        except (OSError, WireError):
+            return _served_by(broker.host, broker.port, topic, indexes)
+        except ClientError:
             return []
 
 
-def _ask_served(host: str, port: int, topic: str, indexes: list[int]) -> list[int]:
-    request = ListOffsetsRequest(
-        replica_id=BrokerId(-1),
-        isolation_level=i8(0),
-        topics=(
-            ListOffsetsTopic(
-                name=TopicName(topic),
-                partitions=tuple(
-                    ListOffsetsPartition(partition_index=i32(index), timestamp=i64(-1)) for index in indexes
-                ),
-            ),
-        ),
+def _served_by(host: str, port: int, topic: str, indexes: list[int]) -> list[int]:
+    """Asks a broker by ListOffsets which of these partitions it serves. Raises `ClientError`."""
+    network = Network(
+        str(Address(host, port)), client_id="headrace-broker", request_timeout_ms=LEADER_CALL_MAX_S * 1000
     )
-    with socket.create_connection((host, port), timeout=LEADER_CALL_TIMEOUT_S) as connection:
-        connection.sendall(encode_request(request, correlation_id=1, client_id="headrace-broker"))
-        stream = connection.makefile("rb")
-        head = stream.read(4)
-        if len(head) < 4:
-            raise ConnectionResetError(f"{host}:{port} closed the connection")
-        (length,) = struct.unpack(">i", head)
-        _, response = decode_response(
-            stream.read(length), api_key=request.__api_key__, version=request.__version__
-        )
+    try:
+        call = list_offsets_call({topic: dict.fromkeys(indexes, LATEST)})
+        response = network.ask(call, deadline_s=time.monotonic() + LEADER_CALL_MAX_S)
+    finally:
+        network.close()
     return [
-        each.partition_index
+        partition.partition_index
         for found in response.topics
-        for each in found.partitions
-        if each.error_code == ErrorCode.NONE
+        for partition in found.partitions
+        if partition.error_code == ErrorCode.NONE
     ]
 
 
