@@ -1,7 +1,7 @@
 """Topics as administrators change them: checks, placement, and the wait until a change is usable everywhere.
 
-Runs on control threads: it talks to ZooKeeper and to other brokers, and blocks. It may not touch partitions
-or connections; what it knows of the cluster is the immutable view.
+Runs on control threads, since calls to ZooKeeper and to other brokers block. It may not touch partitions or
+connections; it sees the cluster through the immutable view.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ _ONE_REPLICA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What CreateTopics asks for; -1 means the broker's default. `assignment`: brokers by partition, if
-    chosen.
-    """
+    """A topic to be created; -1 means the broker's default. `assignment`: brokers by partition, if chosen."""
 
     name: str
     partition_count: int = -1
@@ -69,7 +67,7 @@ class NewTopic:
 
 
 class TopicAdmin:
-    """`view` gives the present view of the cluster, `served_here` whether this broker serves a partition.
+    """`view` returns the present view of the cluster, `served_here` whether this broker serves a partition.
 
     Methods that change something raise `Refused`.
     """
@@ -105,7 +103,7 @@ class TopicAdmin:
         return True
 
     def create_on_demand(self, name: str) -> Promise[object]:
-        """On the loop's thread: create a topic with all defaults, once however many ask at the same time."""
+        """Creates a topic with all defaults, once for concurrent requests. Called on the loop's thread."""
         promise = self._creating.get(name)
         if promise is None:
             promise = self._creating[name] = Promise()
@@ -123,7 +121,7 @@ class TopicAdmin:
         return promise
 
     def create(self, new: NewTopic, *, validate_only: bool, timeout_s: float) -> TopicState:
-        """Create a topic and wait until it is usable; raises `Refused`."""
+        """Creates a topic and waits until it is usable. Raises `Refused`."""
         self.check_name(new.name)
         self._check_config(new.config)
         topic_id = uuid4()
@@ -141,7 +139,7 @@ class TopicAdmin:
         return state
 
     def delete(self, name: str, *, timeout_s: float) -> None:
-        """Delete a topic; returns when this broker has seen it vanish. Raises `Refused`."""
+        """Deletes a topic; returns when this broker sees that it is gone. Raises `Refused`."""
         if not self._config["delete.topic.enable"]:
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
         self._change(lambda: self._registry.delete(name))
@@ -157,7 +155,7 @@ class TopicAdmin:
         validate_only: bool,
         timeout_s: float,
     ) -> None:
-        """Raise the number of partitions to `count`. Raises `Refused`."""
+        """Raises the number of partitions to `count`. Raises `Refused`."""
         present = self._change(lambda: self._registry.get(name))
         before = len(present.partitions)
         if not before < count <= PARTITIONS_MAX:
@@ -190,7 +188,7 @@ class TopicAdmin:
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
     ) -> None:
-        """Replace a topic's configuration by what `change` makes of it. Raises `Refused`."""
+        """Replaces a topic's configuration by what `change` makes of it. Raises `Refused`."""
         present = self._change(lambda: self._registry.get(name))
         wanted = change(dict(present.config))
         self._check_config(wanted)
@@ -199,7 +197,7 @@ class TopicAdmin:
             logger.info("topic %s configured: %s", name, wanted)
 
     def explain(self, overrides: Mapping[str, str]) -> Iterable[tuple[str, str, int]]:
-        """`(name, value, source)` of every setting of a topic with these overrides."""
+        """Yields `(name, value, source)` of every setting of a topic with these overrides."""
         for name, setting in TOPIC_SETTINGS.items():
             if name in overrides:
                 yield name, overrides[name], SOURCE_TOPIC
@@ -208,7 +206,7 @@ class TopicAdmin:
             else:
                 yield name, self._config.topic_text(name), SOURCE_DEFAULT
 
-    # inside
+    # --- checks ---
 
     def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
         count = self._config["num.partitions"] if new.partition_count == -1 else new.partition_count
@@ -253,8 +251,10 @@ class TopicAdmin:
         except CoordinationError as error:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
 
+    # --- waiting ---
+
     def _wait_usable(self, state: TopicState, timeout_s: float) -> None:
-        """Until this broker knows the topic and every leader serves its partitions."""
+        """Waits until this broker knows the topic and all leaders serve its partitions. Raises `Refused`."""
         left = dict(state.partitions)
 
         def usable() -> bool:
@@ -262,8 +262,8 @@ class TopicAdmin:
             if known is None or len(known.partitions) < len(state.partitions):
                 return False
             for leader in {partition.leader for partition in left.values()}:
-                asked = [index for index, partition in left.items() if partition.leader == leader]
-                for index in self._served(leader, state.name, asked):
+                led = [index for index, partition in left.items() if partition.leader == leader]
+                for index in self._served(leader, state.name, led):
                     del left[index]
             return not left
 
@@ -283,7 +283,7 @@ class TopicAdmin:
         return True
 
     def _served(self, leader: int, topic: str, indexes: list[int]) -> list[int]:
-        """Which of these partitions their leader serves, asked by ListOffsets."""
+        """Returns those of these partitions that their leader serves."""
         here = [index for index in indexes if self._served_here(topic, index)]
         broker = self._view().brokers.get(leader)
         if broker is None or here:
@@ -313,5 +313,5 @@ def _served_by(host: str, port: int, topic: str, indexes: list[int]) -> list[int
 
 
 def _seed(topic_id: UUID) -> int:
-    """Partitions added later go on round the brokers; only the topic decides where it began."""
+    """The seed of a topic's placement: partitions added later continue round the brokers from it."""
     return topic_id.int & 0xFFFFFFFF

@@ -11,7 +11,7 @@ Range = tuple[int, int, int]
 
 
 def answer(spoken: Iterable[Range]) -> Tree:
-    """The response's tree; `spoken`: (api key, lowest, highest version)."""
+    """Returns the response's tree; `spoken`: (api key, lowest, highest version)."""
     return {
         "error_code": ErrorCode.NONE,
         "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in spoken],
