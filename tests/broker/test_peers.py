@@ -10,7 +10,7 @@ import pytest
 
 from fix_client import LOSE_ANSWER, FakeCluster
 from headrace.broker.loop import EventLoop, Timer
-from headrace.broker.peers import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_MS, Lost, Peers
+from headrace.broker.peers import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost, Peers
 from headrace.client.connection import CONNECT_MAX_S
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop
@@ -103,7 +103,7 @@ def test_a_leader_that_reads_nothing_is_sent_no_more_than_the_bound(
             link.loop.turn(0)
         in_kernel = len(responses)  # with acks=0 that is all that can be known
         assert accepted - in_kernel <= IN_FLIGHT_MAX_BYTES // MEBIBYTE
-        link.set_forward(RESPONSE_WAIT_MAX_MS / 1000)
+        link.set_forward(RESPONSE_WAIT_MAX_S)
     assert len(responses) == accepted
     assert all(isinstance(each, Lost) and each.was_sent for each in responses[in_kernel:])
     assert link.peers.is_idle
@@ -147,7 +147,7 @@ def test_a_response_that_does_not_come_ends_the_link(
         link.send(cluster.brokers[0].port, batch(b"2"), responses)
         for _ in range(3):
             link.loop.turn(0.05)
-        link.set_forward(RESPONSE_WAIT_MAX_MS / 1000 - 1)
+        link.set_forward(RESPONSE_WAIT_MAX_S - 1)
         assert len(responses) == 1
         link.set_forward(1)
     assert isinstance(responses[1], Lost) and responses[1].was_sent

@@ -2,7 +2,7 @@
 
 A producer that knows only the balancer's address may be connected to any broker; that broker passes each
 batch on to its partition's leader, over one ordered connection a leader, so keys keep their order. Consumers
-connect to brokers directly; the front refuses their requests with a message that says so.
+connect to brokers directly; the front refuses their requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.broker.bodies import Tree
 from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import cluster, fetch, metadata
 from headrace.broker.handlers.init_producer_id import ProducerIds
-from headrace.broker.peers import RESPONSE_WAIT_MAX_MS, Lost, Peers
+from headrace.broker.peers import RESPONSE_WAIT_MAX_S, Lost, Peers
 from headrace.broker.produce.job import ACKS_NONE, PassedPartition, ProduceJob
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
@@ -26,7 +26,7 @@ from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceRespo
 
 VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front listener; no broker has it
 # A leader whose disk stalls must respond before the link to it is given up with all that is in flight there.
-PASSED_TIMEOUT_MAX_MS: Final = RESPONSE_WAIT_MAX_MS - 5_000
+PASSED_TIMEOUT_MAX_MS: Final = int(RESPONSE_WAIT_MAX_S * 1000) - 5_000
 
 # The errors for batches that cannot have reached their leader, and for those that the leader may have stored.
 # All clients try again after these two; librdkafka takes NETWORK_EXCEPTION in a response for final.

@@ -7,13 +7,11 @@ Connecting, versions and keepalive are those of `client.connection`.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import selectors
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
@@ -26,7 +24,7 @@ from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceRespo
 logger = logging.getLogger(__name__)
 
 CLIENT_ID: Final = "headrace-front"
-RESPONSE_WAIT_MAX_MS: Final = 30_000
+RESPONSE_WAIT_MAX_S: Final = 30.0
 DEADLINE_CHECK_MS: Final = 500  # how late an overdue request or connection may be noticed
 IN_FLIGHT_MAX_BYTES: Final = 128 * 1024 * 1024  # to one broker; requests beyond it are refused
 REQUEST_OVERHEAD_BYTES: Final = 256  # what a request counts for beside its batches
@@ -43,12 +41,24 @@ class Lost(NamedTuple):
 Done = Callable[[ProduceResponse | Lost], None]
 
 
-class _Unfinished(NamedTuple):
+class _Unfinished:
     """A request without a response; with acks=0, one that the kernel has not taken whole."""
 
-    size_bytes: int
-    deadline_s: float
-    done: Done
+    __slots__ = ("_link", "deadline_s", "done", "size_bytes")
+
+    def __init__(self, link: _Link, size_bytes: int, deadline_s: float, done: Done) -> None:
+        self._link = link
+        self.size_bytes = size_bytes
+        self.deadline_s = deadline_s
+        self.done = done
+
+    def finish(self, response: Any, error: ClientError | None) -> None:
+        """The connection calls it, once."""
+        self._link.remove(self)
+        if error is not None:
+            self.done(Lost(str(error), was_sent=True))
+        else:
+            self.done(response or ProduceResponse([]))
 
 
 class Peers:
@@ -112,10 +122,9 @@ class _Link:
     def __init__(self, peers: Peers, address: Address) -> None:
         self._peers = peers
         self._address = address
-        self._numbers = itertools.count()
-        self._unfinished: dict[int, _Unfinished] = {}  # in the order of arrival, and of deadlines
+        self._unfinished: dict[_Unfinished, None] = {}  # in the order of arrival, and of deadlines
         self._unfinished_bytes = 0
-        self._unsent: deque[tuple[int, ProduceRequest]] = deque()  # until the connection is ready
+        self._unsent: deque[tuple[_Unfinished, ProduceRequest]] = deque()  # until the connection is ready
         self._connection = Connection(
             address,
             client_id=CLIENT_ID,
@@ -135,32 +144,27 @@ class _Link:
 
     def send(self, request: ProduceRequest, done: Done) -> bool:
         """Sends a request after those before it; False if too much is in flight."""
-        parts = [part for topic in request.topics for part in topic.partitions]
-        size_bytes = REQUEST_OVERHEAD_BYTES + sum(len(part.records or b"") for part in parts)
+        size_bytes = REQUEST_OVERHEAD_BYTES
+        for topic in request.topics:
+            for part in topic.partitions:
+                size_bytes += len(part.records or b"")
         if self._unfinished and self._unfinished_bytes + size_bytes > IN_FLIGHT_MAX_BYTES:
             return False
-        number = next(self._numbers)
-        deadline_s = self._peers.clock_s() + RESPONSE_WAIT_MAX_MS / 1000
-        self._unfinished[number] = _Unfinished(size_bytes, deadline_s, done)
+        unfinished = _Unfinished(self, size_bytes, self._peers.clock_s() + RESPONSE_WAIT_MAX_S, done)
+        self._unfinished[unfinished] = None
         self._unfinished_bytes += size_bytes
-        if self._connection.state is State.READY:
-            self._hand_over(number, request)
+        if self._connection.state is not State.READY:
+            self._unsent.append((unfinished, _copied(request)))
+            return True
+        self._connection.send(produce_call(request), unfinished.finish, timeout_s=RESPONSE_WAIT_MAX_S)
+        if not self._events & WRITABLE:
             self._watch()
-        else:
-            self._unsent.append((number, _copied(request)))
         return True
 
-    def _hand_over(self, number: int, request: ProduceRequest) -> None:
-        finish = partial(self._finish, number)
-        self._connection.send(produce_call(request), finish, timeout_s=RESPONSE_WAIT_MAX_MS / 1000)
-
-    def _finish(self, number: int, response: Any, error: ClientError | None) -> None:
-        finished = self._unfinished.pop(number)
+    def remove(self, finished: _Unfinished) -> None:
+        """Takes note that a request is finished."""
+        del self._unfinished[finished]
         self._unfinished_bytes -= finished.size_bytes
-        if error is not None:
-            finished.done(Lost(str(error), was_sent=True))
-        else:
-            finished.done(response or ProduceResponse([]))
 
     def on_ready(self, events: int) -> None:
         # As in `selectors`: an error makes the socket ready for both.
@@ -170,7 +174,9 @@ class _Link:
             self._connection.on_event(mask)
             if self._connection.state is State.READY:
                 while self._unsent:
-                    self._hand_over(*self._unsent.popleft())
+                    unfinished, request = self._unsent.popleft()
+                    call = produce_call(request)
+                    self._connection.send(call, unfinished.finish, timeout_s=RESPONSE_WAIT_MAX_S)
         except ClientError as error:
             self.fail(error)
             return
@@ -191,9 +197,9 @@ class _Link:
         except NetworkError as error:
             self.fail(error)
             return
-        oldest = next(iter(self._unfinished.values()), None)
+        oldest = next(iter(self._unfinished), None)
         if oldest is not None and now_s >= oldest.deadline_s:
-            self.fail(NetworkError(f"{self._address} did not respond within {RESPONSE_WAIT_MAX_MS} ms"))
+            self.fail(NetworkError(f"{self._address} did not respond within {RESPONSE_WAIT_MAX_S:g} s"))
 
     def fail(self, error: ClientError) -> None:
         """Ends the link; its requests are lost."""
@@ -202,8 +208,9 @@ class _Link:
         self._peers.loop.unregister(self._fd)
         unsent, self._unsent = self._unsent, deque()
         self._connection.close(error)
-        for number, _ in unsent:
-            self._unfinished.pop(number).done(Lost(str(error), was_sent=False))
+        for unfinished, _ in unsent:
+            self.remove(unfinished)
+            unfinished.done(Lost(str(error), was_sent=False))
 
 
 def _copied(request: ProduceRequest) -> ProduceRequest:

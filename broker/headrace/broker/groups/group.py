@@ -88,7 +88,7 @@ class Group:
             reply(self._synced(member))
             return
         # The member may have an older request parked.
-        member.answer_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
+        member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
         member.reply_to_sync = reply
         if request.member_id == self.leader_id:
             self._become_stable(request.assignments, now_ms)
@@ -255,15 +255,15 @@ class Group:
         if has_generation and not is_changed and not leads_stable:
             reply(self._joined(member))
             return
-        member.answer_join(JoinReply(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
+        member.complete_join(JoinReply(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         member.reply_to_join = reply
         self._prepare(now_ms, earliest_ms=now_ms)
 
     def _replace_static(self, old: Member, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
         """Gives a restarted static member (KIP-345) a new member id, and its old place and assignment."""
         was_leader = old.member_id == self.leader_id
-        old.answer_join(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
-        old.answer_sync(SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
+        old.complete_join(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
+        old.complete_sync(SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
         unchanged = old.protocols == request.protocols and self.state is GroupState.STABLE
         del self._members[old.member_id]
         old.member_id = self._new_member_id(request.client_id)
@@ -285,7 +285,7 @@ class Group:
         """Begins to wait for all members to join again, unless that has begun; ends the wait if all have."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             for member in self._members.values():
-                member.answer_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
+                member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
             self.state = GroupState.PREPARING_REBALANCE
             timeout_ms = max(m.rebalance_timeout_ms for m in self._members.values())
             self._phase_deadline_ms = now_ms + timeout_ms
@@ -315,7 +315,7 @@ class Group:
         self._phase_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in self._members.values())
         for member in self._members.values():
             member.session_deadline_ms = now_ms + member.session_timeout_ms
-            member.answer_join(self._joined(member))
+            member.complete_join(self._joined(member))
 
     def _become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
         self.state = GroupState.STABLE
@@ -323,7 +323,7 @@ class Group:
             member.assignment = assignments.get(member.member_id, b"")
             if member.reply_to_sync is not None:
                 member.session_deadline_ms = now_ms + member.session_timeout_ms
-                member.answer_sync(self._synced(member))
+                member.complete_sync(self._synced(member))
 
     def _become_empty(self) -> None:
         self.state = GroupState.EMPTY
@@ -339,8 +339,8 @@ class Group:
 
     def _remove(self, member_id: str, error: ErrorCode) -> None:
         member = self._members.pop(member_id)
-        member.answer_join(JoinReply(error=error, member_id=member_id))
-        member.answer_sync(SyncReply(error=error))
+        member.complete_join(JoinReply(error=error, member_id=member_id))
+        member.complete_sync(SyncReply(error=error))
 
     # --- replies ---
 

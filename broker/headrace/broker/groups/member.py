@@ -39,13 +39,13 @@ class Member:
         """Whether a request is parked: the member sends no heartbeats then, and its session does not end."""
         return self.reply_to_join is not None or self.reply_to_sync is not None
 
-    def answer_join(self, reply: JoinReply) -> None:
+    def complete_join(self, reply: JoinReply) -> None:
         """Completes the parked JoinGroup, if there is one."""
         waiting, self.reply_to_join = self.reply_to_join, None
         if waiting is not None:
             waiting(reply)
 
-    def answer_sync(self, reply: SyncReply) -> None:
+    def complete_sync(self, reply: SyncReply) -> None:
         """Completes the parked SyncGroup, if there is one."""
         waiting, self.reply_to_sync = self.reply_to_sync, None
         if waiting is not None:

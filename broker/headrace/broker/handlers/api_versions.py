@@ -10,7 +10,7 @@ from headrace.wire.errors import ErrorCode
 Range = tuple[int, int, int]
 
 
-def answer(spoken: Iterable[Range]) -> Tree:
+def respond(spoken: Iterable[Range]) -> Tree:
     """Returns the response's tree; `spoken`: (api key, lowest, highest version)."""
     return {
         "error_code": ErrorCode.NONE,

@@ -25,7 +25,7 @@ from headrace.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE_BYTES, LENGTH
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
-from headrace.wire.primitives import INT32, bytes_length, read_bytes
+from headrace.wire.primitives import INT32, bytes_length, read_uvarint
 from headrace.wire.produce import (
     FLEXIBLE_FROM,
     ProducePartitionResult,
@@ -197,14 +197,12 @@ def _match(templates: TemplateCache, frame: memoryview, version: int) -> tuple[T
         return None
     if template.flexible:
         try:
-            _, end = read_bytes(frame, head_end, True)
+            length_and_1, at = read_uvarint(frame, head_end)
         except (IndexError, ValueError):
             return None
+        end = at + length_and_1 - 1
         if end != len(frame) - TAIL_BYTES or frame[end] or frame[end + 1] or frame[end + 2]:
             return None
-        at = head_end + 1
-        while frame[at - 1] & 0x80:
-            at += 1
     else:
         at = head_end + 4
         end = len(frame)
