@@ -29,7 +29,7 @@ from fix_ports import free_port
 from fix_zookeeper import ZooKeeperRoom, ZooKeeperServer, die_with_parent, room_on
 from headrace.wire import fetch, produce
 from headrace.wire.messages import decode_response, encode_request
-from headrace.wire.primitives import NO_UUID
+from headrace.wire.primitives import NO_UUID, Buffer
 
 READY_WAIT_MAX_S: Final = 90.0
 STOP_WAIT_MAX_S: Final = 60.0
@@ -67,13 +67,13 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the process; `wait` until it says that it is ready."""
+        """Start the process; `wait` until it reports that it is ready."""
         command = [sys.executable, "-m", "headrace.broker", "--broker-id", str(self.broker_id)]
         command += ["--datacenter", self.datacenter, "--listen", self.address, "--zookeeper", self.zookeeper]
         command += ["--data-dir", str(self.data_dir), *self.extra_arguments]
         for name, value in self.config.items():
             command += ["--set", f"{name}={value}"]
-        self._said_ready = self.output().count(self._ready_line)
+        self._ready_count = self.output().count(self._ready_line)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -92,7 +92,7 @@ class BrokerProcess:
     def wait_until_ready(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + READY_WAIT_MAX_S
-        while self.output().count(self._ready_line) <= self._said_ready:
+        while self.output().count(self._ready_line) <= self._ready_count:
             assert self._process.poll() is None, f"broker {self.broker_id} ended:\n{self.output()[-4000:]}"
             assert time.monotonic() < deadline, (
                 f"broker {self.broker_id} is not ready:\n{self.output()[-4000:]}"
@@ -171,7 +171,7 @@ class BrokerCluster:
             broker.wait_until_ready()
         everybody = {broker.broker_id for broker in self.brokers}
         deadline = time.monotonic() + READY_WAIT_MAX_S
-        # Each learns of the others a moment after it is ready itself.
+        # A broker sees the others a moment after it is ready itself.
         while len(everybody) > 1 and any(broker.sees() != everybody for broker in self.brokers):
             assert time.monotonic() < deadline, f"not all of brokers {everybody} see all others"
             time.sleep(0.02)
@@ -228,8 +228,14 @@ def one_broker(zookeeper_server: ZooKeeperServer) -> Iterator[BrokerCluster]:
         _close_all(started)
 
 
+def batches_of(result: fetch.FetchPartitionResult) -> Buffer:
+    """The bytes that a fetch returned."""
+    assert result.records is not None and not isinstance(result.records, int)
+    return result.records
+
+
 class RawClient:
-    """A client that says just what it is told and reads just one answer: for what no real client does."""
+    """A client that sends the frames it is given and reads single responses: for what no real client does."""
 
     def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
@@ -267,13 +273,13 @@ class RawClient:
         return memoryview(body)
 
     def ask(self, body: Any) -> Any:
-        """Send one of kio's requests; its response's body."""
+        """Send one of kio's requests; returns its response's body."""
         self.send(encode_request(body, correlation_id=self.next_id(), client_id="raw"))
-        correlation_id, answer = decode_response(
+        correlation_id, response = decode_response(
             self.receive(), api_key=body.__api_key__, version=body.__version__
         )
         assert correlation_id == self._correlation_id
-        return answer
+        return response
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> Any:
         """CreateTopics; the topic's result, which must be a success."""
@@ -310,7 +316,7 @@ class RawClient:
     def produce(
         self, topic: str, partition: int, batch: bytes, *, acks: int = -1, version: int = 9
     ) -> produce.ProducePartitionResult:
-        """One batch, and what became of it."""
+        """Send one batch; returns its result."""
         self.send(self.produce_frame(topic, partition, batch, acks=acks, version=version))
         return self.read_produced(version=version)
 
@@ -343,15 +349,15 @@ class RawClient:
         data = b""
         result = self.fetch(topic, partition, 0)
         while result.records:
-            data += result.records
+            data += batches_of(result)
             result = self.fetch(topic, partition, len(data))
         return data
 
     def list_offset(self, topic: str, partition: int, timestamp: int) -> tuple[int, int]:
         """`(offset, timestamp)` for a timestamp, or for -1 latest, -2 earliest, -3 greatest."""
-        asked = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
-        topics = (ListOffsetsTopic(name=TopicName(topic), partitions=(asked,)),)
-        answer = self.ask(ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=topics))
-        (found,) = answer.topics[0].partitions
+        wanted = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
+        topics = (ListOffsetsTopic(name=TopicName(topic), partitions=(wanted,)),)
+        response = self.ask(ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=topics))
+        (found,) = response.topics[0].partitions
         assert found.error_code.name == "none", found.error_code
         return found.offset, found.timestamp

@@ -1,9 +1,9 @@
-"""Four Kafka clients that nobody here wrote, and ours, behind one small face; one judge of what they read.
+"""Four Kafka clients of others, and ours, behind one small interface; one judge of what they read.
 
 Owns: the records (`Sample`), the adapters for confluent-kafka, kafka-python, kcat, the Java client and our
 own, and `judge`. An adapter produces with idempotence on, and reads one partition from an offset or a time;
 it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
-nothing here knows whose broker it is.
+nothing here depends on whose broker it is.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import confluent_kafka
 import kafka
@@ -26,9 +26,9 @@ from fix_java import JavaPeer
 CLIENT_NAMES: Final = ("confluent-kafka", "kafka-python", "kcat", "java")
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_BYTES: Final = 32_768
-"""What every producer is told a batch may hold: a test's records make hundreds of batches."""
+"""The batch size of every producer: a test's records make hundreds of batches."""
 READ_IDLE_WAIT_MAX_S: Final = 60.0
-"""A reader that hears nothing for so long gives up; the judge then says what is missing."""
+"""A reader that gets nothing for so long stops; the judge then reports what is missing."""
 PRODUCE_WAIT_MAX_S: Final = 90.0
 EVENT_TIME_MS: Final = 1_300_000_000_000
 STEP_MS: Final = 10
@@ -51,11 +51,18 @@ class Got(NamedTuple):
     value: bytes | None
 
 
+def got_of(message: confluent_kafka.Message) -> Got:
+    """What librdkafka read."""
+    offset = message.offset()
+    assert offset is not None
+    return Got(offset, message.timestamp()[1], message.key(), message.value())
+
+
 @dataclass(frozen=True)
 class Read:
     """`count` records of a partition, from `offset`, or from the first not before `timestamp_ms`.
 
-    `fetch_bytes` is what the client asks a fetch to be bounded by; a batch may be larger.
+    `fetch_bytes` bounds what the client requests by one fetch; a batch may be larger.
     """
 
     topic: str
@@ -165,7 +172,7 @@ class ConfluentKafka:
                     if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                         return rows
                     assert error is None, error
-                    rows.append(Got(message.offset(), message.timestamp()[1], message.key(), message.value()))
+                    rows.append(got_of(message))
                     heard = time.monotonic()
         finally:
             consumer.close()
@@ -237,7 +244,7 @@ class Kcat:
         self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
     ) -> None:
         lines = self._scratch / f"{topic}.in"
-        lines.write_bytes(b"".join(b"%b:%b\n" % (sample.key, sample.value) for sample in samples))
+        lines.write_bytes(b"".join(b"%b:%b\n" % (s.key or b"", s.value or b"") for s in samples))
         self._run(
             bootstrap,
             # -E: a broker that is down for a moment is no reason to give up.
@@ -347,7 +354,7 @@ class Headrace:
             future.result(timeout=0)
 
     def read(self, bootstrap: str, what: Read) -> list[Got]:
-        limits = {}
+        limits: dict[str, Any] = {}
         if what.fetch_bytes is not None:
             limits = {"max_partition_fetch_bytes": what.fetch_bytes, "fetch_max_bytes": what.fetch_bytes}
         rows: list[Got] = []

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import confluent_kafka.admin
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from fix_broker import BrokerCluster, StartCluster
 from fix_zookeeper import ZooKeeperServer, room_on
@@ -27,7 +28,7 @@ SETTINGS: Final = {
 
 
 class Datacenter:
-    """Its brokers, and what a test may ask of them besides Kafka's protocol: the files."""
+    """Its brokers, and what tests need of them besides Kafka's protocol: the files."""
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self.brokers = cluster.brokers
@@ -35,8 +36,8 @@ class Datacenter:
         self.zookeeper = cluster.zookeeper
 
     def create_topic(self, name: str, partitions: int) -> None:
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
-        wanted = confluent_kafka.admin.NewTopic(name, partitions, 1)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        wanted = NewTopic(name, partitions, 1)
         for created in admin.create_topics([wanted]).values():
             created.result(timeout=CREATE_WAIT_MAX_S)
 

@@ -105,7 +105,7 @@ def test_every_module_says_what_it_is() -> None:
 def test_every_room_is_described_and_layered() -> None:
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     layers = (ROOT / "pyproject.toml").read_text()
-    assert not [room for room in rooms() if f"## {room}" not in page and f"headrace.{room}" not in page]
+    assert not [room for room in rooms() if f"\n**{room}**" not in page]
     assert not [room for room in rooms() if f"headrace.{room}" not in layers]
 
 
@@ -123,6 +123,7 @@ def test_modules_that_a_page_names_exist(page: str) -> None:
         for room, module in named
         if room in packages
         and (room, module) != ("site", "yaml")
+        and module not in ("x", "hop_")  # any module of the room, and those that begin so
         and not (packages[room] / f"{module}.py").exists()
         and not (packages[room] / module).is_dir()
     ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.core import IN_FLIGHT_MAX, Connection, Slot
+from headrace.broker.core import IN_FLIGHT_MAX, ClientConnection, Slot
 from headrace.log.files import FileSlice
 from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
 
@@ -21,7 +21,7 @@ class Echo:
         self.frames: list[bytes] = []
         self.slots: list[Slot] = []
 
-    def handle(self, connection: Connection, frame: memoryview, *, owned: bool) -> None:
+    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
         self.frames.append(bytes(frame))
         slot = connection.open_slot()
         self.slots.append(slot)
@@ -29,8 +29,8 @@ class Echo:
             slot.fill((bytes(frame),))
 
 
-def connect(service: Echo) -> Connection:
-    return Connection(
+def connect(service: Echo) -> ClientConnection:
+    return ClientConnection(
         service,
         peer="test",
         frame_limit_bytes=LIMIT_BYTES,
@@ -43,7 +43,7 @@ def framed(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
-def feed(connection: Connection, data: bytes, cuts: list[int]) -> None:
+def feed(connection: ClientConnection, data: bytes, cuts: list[int]) -> None:
     """Give the bytes in pieces, as a transport does: into the frame that has begun, if there is one."""
     at = 0
     for end in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
@@ -61,8 +61,8 @@ def feed(connection: Connection, data: bytes, cuts: list[int]) -> None:
                 at += count
 
 
-def sent(connection: Connection) -> bytes:
-    connection.release_answers()
+def sent(connection: ClientConnection) -> bytes:
+    connection.release_responses()
     parts = [part.read() if isinstance(part, FileSlice) else bytes(part) for part in connection.outgoing]
     connection.outgoing.clear()
     return b"".join(parts)
@@ -126,7 +126,7 @@ def test_a_client_that_is_owed_too_much_is_not_read_from() -> None:
     feed(connection, framed(b"12345678") * IN_FLIGHT_MAX, [])
     assert connection.must_pause
     service.slots[0].fill((b"answer",))
-    connection.release_answers()
+    connection.release_responses()
     assert not connection.must_pause
 
 

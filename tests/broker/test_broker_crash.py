@@ -83,8 +83,9 @@ def test_a_kill_under_load_loses_nothing_acknowledged(broker_cluster: StartClust
     for at, header in hop(data):
         assert header.base_offset == at
         (record,) = decode_records(data, at)
-        who, number = record.value.rstrip(b"\0").split(b"/")
-        assert (int(who), int(number)) == (header.producer_id, header.base_sequence)
+        assert record.value is not None
+        producer, sequence = record.value.rstrip(b"\0").split(b"/")
+        assert (int(producer), int(sequence)) == (header.producer_id, header.base_sequence)
         assert (header.producer_id, header.base_sequence) not in stored, "nothing twice"
         stored[header.producer_id, header.base_sequence] = at
     acknowledged = 0

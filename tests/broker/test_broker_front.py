@@ -288,7 +288,7 @@ def test_a_broker_leaves_a_balancer_before_it_stops(
         # Where no balancer has marked it, there is nothing to wait for.
         assert fronts.balancers_of(2) == []
         assert cluster[2].stop() == 0
-        assert "has not let go" not in cluster[2].output()
+        assert "still sends connections" not in cluster[2].output()
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

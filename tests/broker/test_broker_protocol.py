@@ -5,6 +5,7 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 
 import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
@@ -23,7 +24,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i32Timedelta
 
-from fix_broker import BrokerCluster, RawClient, StartCluster
+from fix_broker import BrokerCluster, RawClient, StartCluster, batches_of
 from headrace.wire.batch import hop, read_header, seal
 from headrace.wire.compression import Codec, compress
 from headrace.wire.errors import ErrorCode
@@ -34,7 +35,7 @@ FIVE_S = i32Timedelta.parse(datetime.timedelta(seconds=5))
 
 
 @pytest.fixture
-def client(one_broker: BrokerCluster) -> RawClient:
+def client(one_broker: BrokerCluster) -> Iterator[RawClient]:
     with RawClient(one_broker.bootstrap) as made:
         yield made
 
@@ -57,7 +58,7 @@ def batch(value: bytes = b"v", count: int = 1, at_ms: int = 1_000, **fields: int
 @pytest.mark.parametrize("acks", [1, -1])
 def test_produce_in_every_version(client: RawClient, topic: str, version: int, acks: int) -> None:
     end = 0
-    for number in range(3):  # the first goes the long way, the others the short one
+    for number in range(3):  # the first leaves a template, the others take the fast path
         raw = batch(b"%d" % number)
         result = client.produce(topic, 0, raw, acks=acks, version=version)
         assert (result.error_code, result.base_offset, result.log_append_time_ms) == (0, end, -1)
@@ -70,8 +71,8 @@ def test_fetch_in_every_version(client: RawClient, topic: str, version: int) -> 
     raw = batch(b"hello", 3)
     client.produce(topic, 0, raw)
     result = client.fetch(topic, 0, 0, version=version)
-    assert result.error_code == 0 and result.records is not None
-    assert [record.value for record in decode_records(result.records)] == [b"hello"] * 3
+    assert result.error_code == 0
+    assert [record.value for record in decode_records(batches_of(result))] == [b"hello"] * 3
     assert result.high_watermark == result.last_stable_offset == len(raw)
 
 
@@ -93,9 +94,9 @@ def test_the_first_batch_is_whole_however_small_the_limit(client: RawClient, top
     for raw in (big, small, small, small):
         client.produce(topic, 0, raw)
     got = client.fetch(topic, 0, 0, max_bytes=1)
-    assert got.records is not None and len(got.records) == len(big)
+    assert len(batches_of(got)) == len(big)
     got = client.fetch(topic, 0, len(big), max_bytes=2 * len(small) + 1)
-    assert got.records is not None and len(got.records) == 2 * len(small)
+    assert len(batches_of(got)) == 2 * len(small)
 
 
 def test_positions_inside_a_batch(client: RawClient, topic: str) -> None:
@@ -104,9 +105,9 @@ def test_positions_inside_a_batch(client: RawClient, topic: str) -> None:
         client.produce(topic, 0, raw)
     size = len(raw)
     for offset, expected in ((0, 0), (9, 0), (10, size), (size - 1, size), (size + 9, size)):
-        records = client.fetch(topic, 0, offset).records
-        assert records and read_header(records).base_offset == expected
-    # Past the last record of the last batch a reader is at the end, and is told so in its own terms.
+        records = batches_of(client.fetch(topic, 0, offset))
+        assert read_header(records).base_offset == expected
+    # An offset past the last record of the last batch is the end: the high watermark equals it.
     result = client.fetch(topic, 0, size + 10)
     assert not result.records and result.high_watermark == size + 10
     result = client.fetch(topic, 0, 2 * size)
@@ -136,7 +137,7 @@ def test_a_long_poll_ends_when_enough_is_there(
         result = client.fetch(topic, 0, 0, max_wait_ms=10_000, min_bytes=len(raw) + 1)
         took = time.monotonic() - began
         thread.join()
-    assert result.records is not None and len(result.records) == 2 * len(raw)
+    assert len(batches_of(result)) == 2 * len(raw)
     assert 0.4 < took < 9.5
     began = time.monotonic()
     assert not client.fetch(topic, 0, 2 * len(raw), max_wait_ms=300).records
@@ -389,7 +390,7 @@ def test_a_mirror_partition_takes_only_what_carries_its_end(client: RawClient, t
 def test_topics_come_and_go(broker_cluster: StartCluster) -> None:
     cluster = broker_cluster(count=2, config={"auto.create.topics.enable": "false"})
 
-    def metadata(*names: str, create: bool = True) -> dict[str, tuple[str, int]]:
+    def metadata(client: RawClient, *names: str, create: bool = True) -> dict[str, tuple[str, int]]:
         topics = tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names)
         request = MetadataRequest(
             topics=topics, allow_auto_topic_creation=create, include_topic_authorized_operations=False
@@ -399,11 +400,11 @@ def test_topics_come_and_go(broker_cluster: StartCluster) -> None:
 
     with RawClient(cluster[1].address) as client, RawClient(cluster[2].address) as other:
         both = {1: client, 2: other}
-        assert metadata("t") == {"t": ("unknown_topic_or_partition", 0)}
-        assert metadata("no/such") == {"no/such": ("invalid_topic_exception", 0)}
+        assert metadata(client, "t") == {"t": ("unknown_topic_or_partition", 0)}
+        assert metadata(client, "no/such") == {"no/such": ("invalid_topic_exception", 0)}
         result = client.create_topic("t", partitions=3)
         assert (result.num_partitions, result.replication_factor) == (3, 1)
-        assert metadata("t") == {"t": ("none", 3)}
+        assert metadata(client, "t") == {"t": ("none", 3)}
         with pytest.raises(AssertionError, match="topic_already_exists"):
             client.create_topic("t")
         for partition in range(3):
@@ -412,10 +413,10 @@ def test_topics_come_and_go(broker_cluster: StartCluster) -> None:
         grow = CreatePartitionsTopic(name=TopicName("t"), count=i32(5), assignments=None)
         answer = client.ask(CreatePartitionsRequest(topics=(grow,), timeout=FIVE_S, validate_only=False))
         assert answer.results[0].error_code.name == "none", answer.results[0].error_message
-        assert metadata("t") == {"t": ("none", 5)}
+        assert metadata(client, "t") == {"t": ("none", 5)}
         answer = client.ask(DeleteTopicsRequest(topic_names=(TopicName("t"), TopicName("u")), timeout=FIVE_S))
         assert [each.error_code.name for each in answer.responses] == ["none", "unknown_topic_or_partition"]
-        assert metadata("t") == {"t": ("unknown_topic_or_partition", 0)}
+        assert metadata(client, "t") == {"t": ("unknown_topic_or_partition", 0)}
         wait_until(lambda: not [p for b in cluster.brokers for p in b.data_dir.glob("t-*")])
         client.create_topic("t")
         (leader,) = [n for n in (1, 2) if both[n].produce("t", 0, batch()).error_code == 0]
@@ -466,7 +467,8 @@ def test_settings_are_told_and_changed(client: RawClient, topic: str) -> None:
         (result,) = client.ask(
             IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
         ).responses
-        return result.error_code.name
+        name_of_code: str = result.error_code.name
+        return name_of_code
 
     assert described()["retention.ms"] == ("604800000", 5)
     assert change(0, "max.message.bytes", "100") == "none"

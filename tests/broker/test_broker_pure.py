@@ -1,22 +1,26 @@
 """The broker's pure decisions: settings, validation, responses of every version, what to open or drop."""
 
+from collections.abc import Callable
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
-from headrace.broker.bodies import build
+from headrace.broker.bodies import Tree, build
 from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError
 from headrace.broker.controller import plan
 from headrace.broker.errors import Refused
 from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.produce.validation import check, split, to_store
 from headrace.broker.promise import Promise
-from headrace.broker.validation import check, split, to_store
+from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.wire.batch import hop, read_header, seal, verify
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request, decode_response, encode_response
+from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, decode_records, encode_batch
 
 # settings
@@ -68,7 +72,7 @@ def test_wrong_broker_settings_are_refused() -> None:
 PLAIN = BrokerConfig().topic({})
 
 
-def code_of(batch: bytes) -> ErrorCode:
+def code_of(batch: Buffer) -> ErrorCode:
     with pytest.raises(Refused) as caught:
         for _, header in split(memoryview(batch)):
             check(header, PLAIN)
@@ -219,13 +223,13 @@ def test_plan_opens_closes_and_deletes() -> None:
 # producer ids
 
 
-class Held:
-    """Workers that run when told."""
+class ManualWorkers:
+    """Workers that run a job when `run` is called."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple] = []  # type: ignore[type-arg]
+        self.jobs: list[tuple[Callable[[], Any], Outcome]] = []
 
-    def submit(self, job: object, done: object) -> None:
+    def submit(self, job: Callable[[], Any], done: Outcome) -> None:
         self.jobs.append((job, done))
 
     def run(self) -> None:
@@ -237,13 +241,14 @@ class Held:
         done(result, error)
 
 
-class Asking:
+class InitProducerIdBody:
     transactional_id = None
 
 
-def test_producer_ids_come_from_blocks_and_askers_wait_for_the_next() -> None:
-    control = Held()
-    blocks = iter([range(10, 12), OSError("no ZooKeeper"), range(50, 52)])
+def test_producer_ids_come_from_blocks_and_requests_wait_for_the_next() -> None:
+    control = ManualWorkers()
+    outcomes: list[range | OSError] = [range(10, 12), OSError("no ZooKeeper"), range(50, 52)]
+    blocks = iter(outcomes)
 
     def allocate() -> range:
         block = next(blocks)
@@ -251,13 +256,18 @@ def test_producer_ids_come_from_blocks_and_askers_wait_for_the_next() -> None:
             raise block
         return block
 
-    ids = ProducerIds(control, allocate)  # type: ignore[arg-type]
+    ids = ProducerIds(cast(Workers, control), allocate)
     got: list[tuple[int, int]] = []
 
+    def note(tree: Tree) -> None:
+        got.append((tree["producer_id"], int(tree["error_code"])))
+
     def ask() -> None:
-        answer = ids.handle(Request(22, 4, 1, None, Asking()))
-        note = lambda tree: got.append((tree["producer_id"], int(tree["error_code"])))  # noqa: E731
-        answer.then(note) if isinstance(answer, Promise) else note(answer)
+        response = ids.handle(Request(22, 4, 1, None, InitProducerIdBody()))
+        if isinstance(response, Promise):
+            response.then(note)
+        else:
+            note(response)
 
     ask()
     ask()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Iterator
 
 import pytest
 from kio.schema.offset_commit.v9.request import (
@@ -65,7 +66,7 @@ def fetch(client: RawClient, group: str, topic: str, *partitions: int, everythin
 
 
 @pytest.fixture
-def client(one_broker: BrokerCluster) -> RawClient:
+def client(one_broker: BrokerCluster) -> Iterator[RawClient]:
     with RawClient(one_broker.bootstrap) as made:
         yield made
 
@@ -130,7 +131,7 @@ def test_they_outlive_a_restart_and_a_move_of_the_coordinator(broker_cluster: St
 
 
 @pytest.fixture
-def session(zookeeper: ZooKeeperRoom) -> ZooKeeperSession:
+def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
     with zookeeper.session() as made:
         yield made
 
@@ -144,7 +145,7 @@ def test_an_offset_set_the_papers_way_makes_the_words_void(session: ZooKeeperSes
     registry.commit("t", 0, 4)
     assert committed.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
     committed.write(session, GROUP, {("t", 0): Committed(5, "again")})
-    assert registry.offset("t", 0) == 5
+    assert registry.all_offsets() == {("t", 0): 5}
     registry.delete()
     assert committed.read(session, GROUP, None) == {}
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from headrace.broker.refusals import ENTRIES_MAX, KEPT_MS, ProducerBatch, Refusals, precedes, producer_batch
+from headrace.broker.produce.refusals import (
+    ENTRIES_MAX,
+    KEPT_MS,
+    Refusals,
+    SequencedBatch,
+    precedes,
+    sequenced_batch,
+)
 from headrace.wire.batch import SEQUENCE_SPAN, readdress
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
@@ -10,8 +17,8 @@ from headrace.wire.records import Record, encode_batch
 GONE = ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def batch(first_sequence: int, epoch: int = 0, producer_id: int = 5) -> ProducerBatch:
-    return ProducerBatch(producer_id, epoch, first_sequence)
+def batch(first_sequence: int, epoch: int = 0, producer_id: int = 5) -> SequencedBatch:
+    return SequencedBatch(producer_id, epoch, first_sequence)
 
 
 def test_those_behind_wait_until_the_refused_one_comes_again() -> None:
@@ -65,10 +72,10 @@ def test_sequence_numbers_wrap() -> None:
 def test_only_an_idempotent_producers_own_batch_has_a_turn() -> None:
     record = Record(0, 1_000, None, b"v")
     mine = encode_batch([record], producer_id=5, producer_epoch=1, base_sequence=2)
-    assert producer_batch(mine) == (5, 1, 2)
-    assert producer_batch(encode_batch([record])) is None
-    assert producer_batch(None) is None
-    assert producer_batch(mine[:40]) is None
+    assert sequenced_batch(mine) == (5, 1, 2)
+    assert sequenced_batch(encode_batch([record])) is None
+    assert sequenced_batch(None) is None
+    assert sequenced_batch(mine[:40]) is None
     copied = bytearray(mine)
     readdress(copied, 0, 100)
-    assert producer_batch(bytes(copied)) is None, "a mirror's copy has its order from its address"
+    assert sequenced_batch(bytes(copied)) is None, "a mirror's copy has its order from its address"

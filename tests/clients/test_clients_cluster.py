@@ -14,6 +14,7 @@ from typing import NamedTuple
 import confluent_kafka
 import pytest
 
+from fix_clients import got_of
 from fix_containers import Cluster
 from headrace.client import Admin, Consumer, Producer
 
@@ -101,13 +102,12 @@ def read_librdkafka(bootstrap: str, topic: str, is_all: Callable[[int], bool]) -
             [confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)]
         )
         while not is_all(len(rows)) and time.monotonic() < deadline:
-            got = consumer.consume(5_000, 0.2)
-            rows += [
-                Row(each.partition(), each.offset(), each.key(), int(each.value()))
-                for each in got
-                # While a broker is away librdkafka says so, and goes on.
-                if each.error() is None
-            ]
+            for message in consumer.consume(5_000, 0.2):
+                if message.error() is not None:
+                    continue  # librdkafka reports that a broker is down, and continues
+                partition, read = message.partition(), got_of(message)
+                assert partition is not None and read.key is not None and read.value is not None
+                rows.append(Row(partition, read.offset, read.key, int(read.value)))
     finally:
         consumer.close()
     return rows

@@ -17,7 +17,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from fix_clients import Got, RealClients, judge, make_samples, parse_java_row, require_kcat
+from fix_clients import Got, RealClients, got_of, judge, make_samples, parse_java_row, require_kcat
 from fix_datacenter import Datacenter
 from fix_java import JavaPeer
 
@@ -64,8 +64,9 @@ class ConfluentMember:
         rows = []
         for message in self._consumer.consume(BITE, POLL_S):
             assert message.error() is None, message.error()
-            got = Got(message.offset(), message.timestamp()[1], message.key(), message.value())
-            rows.append((message.partition(), got))
+            partition = message.partition()
+            assert partition is not None
+            rows.append((partition, got_of(message)))
         if rows:
             self._consumer.commit(asynchronous=False)
         return rows

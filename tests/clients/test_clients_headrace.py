@@ -128,10 +128,14 @@ def test_keys_land_where_others_put_them(bootstrap: str) -> None:
     keys = [b"member-%d" % each for each in range(KEYED)]
     theirs = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
     placed: dict[bytes, set[int]] = {key: set() for key in keys}
+
+    def delivered(_: object, message: confluent_kafka.Message) -> None:
+        key, partition = message.key(), message.partition()
+        assert key is not None and partition is not None
+        placed[key].add(partition)
+
     for key in keys:
-        theirs.produce(
-            topic, b"", key, on_delivery=lambda _, message: placed[message.key()].add(message.partition())
-        )
+        theirs.produce(topic, b"", key, on_delivery=delivered)
     assert theirs.flush(30) == 0
     python = kafka.KafkaProducer(bootstrap_servers=bootstrap)
     for key, future in [(key, python.send(topic, b"", key)) for key in keys]:

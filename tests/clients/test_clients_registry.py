@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -71,7 +71,7 @@ def read_values(bootstrap: str, topic: str, count: int) -> list[bytes]:
     finally:
         consumer.close()
     assert len(messages) == count
-    return [message.value() for message in messages]
+    return [value for message in messages if (value := message.value()) is not None]
 
 
 def test_two_versions_of_a_schema_in_one_topic(
@@ -100,7 +100,7 @@ def test_two_versions_of_a_schema_in_one_topic(
     assert [ours.deserialize(value) for value in values] == rows
 
 
-def versions(registry: SchemaRegistryClient, subject: str) -> list[object]:
+def versions(registry: SchemaRegistryClient, subject: str) -> list[RegisteredSchema]:
     return [registry.get_version(subject, number) for number in registry.get_versions(subject)]
 
 

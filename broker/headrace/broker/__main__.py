@@ -23,7 +23,7 @@ from headrace.process.command_line import (
 )
 
 SWITCH_INTERVAL_S: Final = 0.001
-GC_THRESHOLD: Final = 50_000  # young objects before the collector looks: requests leave no cycles behind
+GC_THRESHOLD: Final = 50_000  # new objects before a collection: requests leave no cycles behind
 
 
 def parse_address(text: str) -> Address:
@@ -55,22 +55,22 @@ def parser() -> argparse.ArgumentParser:
         "--advertise",
         type=parse_address,
         metavar="HOST:PORT",
-        help="what clients are told, if not what is listened on",
+        help="the address that clients see, if not --listen",
     )
     made.add_argument(
         "--front-listen",
         type=parse_address,
         metavar="HOST:PORT",
-        help="where a TCP balancer connects to: producers see the whole cluster as one node there",
+        help="where a TCP balancer connects: producers see the whole cluster as one node there",
     )
     made.add_argument(
         "--front-advertise",
         type=parse_address,
         metavar="HOST:PORT",
-        help="the balancer's own address, which its clients are told",
+        help="the balancer's own address, which its clients see",
     )
     made.add_argument("--zookeeper", metavar="HOSTS", help="host:port[,host:port…][/chroot]")
-    made.add_argument("--data-dir", type=Path, metavar="DIR", help="logs live here, one directory a broker")
+    made.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of its logs, one a broker")
     made.add_argument(
         "--set",
         type=parse_setting,
@@ -86,14 +86,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def tune_process() -> None:
-    """As many descriptors as allowed (connections, segments), quick handovers from the fsync threads."""
+    """Allows as many descriptors as possible (connections, segments), and quick switches between threads."""
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 after a clean stop, 1 when starting failed, 2 for a wrong command line."""
+    """Returns the exit code: 0 after a clean stop, 1 if starting failed, 2 for a wrong command line."""
     command = parser()
     options = command.parse_args(arguments)
     if options.help_settings:

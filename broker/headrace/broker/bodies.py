@@ -1,8 +1,7 @@
-"""Control responses from plain values: `build` makes kio's dataclasses for whatever version the client
-speaks.
+"""Control responses from plain values: `build` makes kio's dataclasses of the version that the client speaks.
 
-A handler states all it knows as a tree of dicts and lists, in the newest version's names; fields that an
-older version lacks are left out, and what is missing takes the protocol's default.
+A handler returns all it knows as a tree of dicts and lists, by the newest version's names; fields that an
+older version lacks are left out, and missing ones take the protocol's default.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import datetime
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
@@ -19,12 +18,14 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.protocol import ResponsePayload
 
-Tree = Mapping[str, Any]
+Tree = dict[str, Any]
+"""A response, or a part of one, by the names of its fields."""
 
 
 def build(api_key: int, version: int, tree: Tree) -> ResponsePayload:
-    """The response of that API and version. Times in ms, error codes as numbers. Raises `TypeError` for a
-    missing field that has no default.
+    """Returns the response of that API and version. In the tree times are in ms, error codes numbers.
+
+    Raises `TypeError` for a missing field that has no default.
     """
     made: ResponsePayload = _maker(load_response_schema(api_key, version))(tree)
     return made

@@ -1,7 +1,6 @@
 """A whole broker put together: directory, session with ZooKeeper, event loop, partitions, listeners.
 
-Owns the order of starting and stopping. The parts know nothing of one another beyond what is handed to them
-here.
+Owns the order of starting and stopping. The parts know nothing of one another beyond what they get here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BrokerConfig
 from headrace.broker.controller import Controller
 from headrace.broker.front import FrontService
@@ -47,10 +45,10 @@ logger = logging.getLogger(__name__)
 
 CONTROL_THREADS: Final = 4
 DEREGISTER_WAIT_MAX_S: Final = 3.0
-# How long a broker that stops waits: for balancers to see that it leaves, for other brokers' answers to what
-# it passed on, for clients to take their last answers.
+# How long a broker that stops waits: for balancers to see that it leaves, for other brokers' responses to
+# what it passed on, for clients to take their last responses.
 LEAVE_WAIT_MAX_S: Final = 5.0
-LEAVE_LOOK_S: Final = 0.02
+LEAVE_POLL_S: Final = 0.02
 PASSED_WAIT_MAX_S: Final = 5.0
 FAREWELL_WAIT_MAX_S: Final = 4.0
 PRODUCER_ID_BLOCK: Final = 1000
@@ -60,9 +58,9 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What the command line says. Port 0 takes any free port; `advertise` is what clients are told.
+    """A broker's configuration. Port 0 takes any free port; `advertise` is the address that clients see.
 
-    `front_listen` is where a balancer connects to, `front_advertise` the balancer's own address.
+    A balancer connects to `front_listen`; `front_advertise` is the balancer's own address.
     """
 
     broker_id: int
@@ -77,7 +75,7 @@ class BrokerOptions:
 
 
 class Broker:
-    """`run` serves until `stop` is called (any thread, or a signal handler). `on_ready` gets the address."""
+    """`run` serves until `stop` is called; `on_ready` gets the address that clients see."""
 
     def __init__(self, options: BrokerOptions, on_ready: Callable[[Address], None]) -> None:
         self._options = options
@@ -103,7 +101,7 @@ class Broker:
         self._held_front: HeldNode | None = None
         self._leaving = False
         self._is_ready = False
-        self._born = 0
+        self._topics_created_zxid = 0
         self._files = Workers("files", self._loop.post)
         self._control = Workers("control", self._loop.post, CONTROL_THREADS)
         self._brokers = BrokerRegistry(self._session)
@@ -127,7 +125,7 @@ class Broker:
         self._service = BrokerService(self._state, producer_ids)
         self._groups = self._serve_groups()
         self._listener = self._server.bind(*options.listen, self._service)
-        self._peers = Peers(self._loop, now_ms)
+        self._peers = Peers(self._loop)
         self._front: Listener | None = None
         if options.front_listen is not None:
             advertised = options.front_advertise or options.front_listen
@@ -135,12 +133,12 @@ class Broker:
             self._front = self._server.bind(*options.front_listen, front)
 
     def run(self) -> None:
-        """Serve until stopped. Raises what made starting impossible."""
+        """Serves until stopped. Raises the error that made starting impossible."""
         self._session.start()
-        # Writes come before answers, and answers before the next wait.
+        # Writes come before responses, and responses before the next wait.
         self._loop.put_hook_first(self._state.partitions.commit)
         self._session.ensure_path(znodes.TOPICS)
-        self._see_topics(self._topics.list(), self._topics_born())
+        self._see_topics(self._topics.list(), self._read_created_zxid())
         self._controller.warn_of_strays()
         self._controller.when_idle(lambda: self._control.submit(self._register, self._registered))
         self._loop.every(
@@ -158,7 +156,9 @@ class Broker:
             raise self._failure
 
     def stop(self) -> None:
-        """End `run` cleanly: leave the balancer, finish what was asked, go. Called again: leave at once."""
+        """Ends `run` cleanly, from any thread or a signal handler: leaves the balancer, finishes what was
+        requested. A second call does not wait for the balancer.
+        """
         if self._leaving or self._held_front is None:
             self._loop.stop()
         else:
@@ -184,7 +184,7 @@ class Broker:
     def _serves(self, topic: str, index: int) -> bool:
         return self._state.partitions.get(topic, index) is not None
 
-    # starting
+    # --- starting ---
 
     @property
     def _advertised(self) -> Address:
@@ -192,7 +192,7 @@ class Broker:
         return host, port or self._listener.address[1]
 
     def _register(self) -> HeldNode:
-        """On a control thread: tell ZooKeeper that we are here."""
+        """Registers this broker in ZooKeeper. Called on a control thread."""
         host, port = self._advertised
         registration = BrokerRegistration(self._options.broker_id, host, port, self._options.datacenter)
         self._remove_predecessor(registration)
@@ -202,8 +202,10 @@ class Broker:
         return held
 
     def _remove_predecessor(self, registration: BrokerRegistration) -> None:
-        """We hold the data directory's lock: whoever registered this id and address from it is dead, though
-        its session may live on for a while."""
+        """Removes the registration that a dead broker left with this id and address: its session may live on.
+
+        That it is dead is certain: we hold the lock of the data directory.
+        """
         path = znodes.broker(registration.broker_id)
         node = self._session.get_or_none(path)
         if node is not None:
@@ -232,7 +234,7 @@ class Broker:
         self._topics.watch(self._topics_changed)
 
     def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
-        self._set_view(self._state.view.with_brokers(brokers))
+        self._state.view = self._state.view.with_brokers(brokers)
         self._groups.brokers_changed()
         if not self._is_ready and self._options.broker_id in self._state.view.brokers:
             self._is_ready = True
@@ -248,52 +250,49 @@ class Broker:
             self._on_ready(self._advertised)
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
-        """On the session's callback thread."""
-        born = self._topics_born()
-        if not born:
+        """Called on the session's callback thread."""
+        created_zxid = self._read_created_zxid()
+        if not created_zxid:
             self._session.ensure_path(znodes.TOPICS)
-        self._loop.post(lambda: self._see_topics(topics, born))
+        self._loop.post(lambda: self._see_topics(topics, created_zxid))
 
-    def _topics_born(self) -> int:
-        """When the topics' own node was created: another one means another memory."""
+    def _read_created_zxid(self) -> int:
+        """Returns when the topics' own node was created: a change means that ZooKeeper lost its data."""
         stat = self._session.exists(znodes.TOPICS)
         return 0 if stat is None else stat.created_zxid
 
-    def _see_topics(self, topics: dict[str, TopicState], born: int) -> None:
-        may_delete = born == self._born
-        self._born = born
+    def _see_topics(self, topics: dict[str, TopicState], created_zxid: int) -> None:
+        may_delete = created_zxid == self._topics_created_zxid
+        self._topics_created_zxid = created_zxid
         if topics == self._state.view.topics:
             return
-        self._set_view(self._state.view.with_topics(topics))
+        self._state.view = self._state.view.with_topics(topics)
         self._controller.apply(topics, may_delete=may_delete)
 
-    def _set_view(self, view: ClusterView) -> None:
-        self._state.view = view
-
-    # stopping
+    # --- stopping ---
 
     def _leave(self) -> None:
-        """Ask for no new connections, and go on serving until no balancer sends any: then `run` ends."""
+        """Withdraws the front, and serves until no balancer sends connections: then `run` ends."""
         logger.info("broker %d leaves the balancer", self._state.broker_id)
         self._loop.call_later(LEAVE_WAIT_MAX_S * 1000, self._loop.stop)
         self._control.submit(self._leave_balancers, self._left)
 
     def _leave_balancers(self) -> list[str]:
-        """On a control thread: the balancers that have not let go of us in time."""
+        """Returns the balancers that still use this broker when time is up. Called on a control thread."""
         assert self._held_front is not None
         self._held_front.release()
-        deadline = time.monotonic() + LEAVE_WAIT_MAX_S
+        deadline_s = time.monotonic() + LEAVE_WAIT_MAX_S
         while (balancers := self._fronts.balancers_of(self._options.broker_id)) and (
-            time.monotonic() < deadline
+            time.monotonic() < deadline_s
         ):
-            time.sleep(LEAVE_LOOK_S)
+            time.sleep(LEAVE_POLL_S)
         return balancers
 
     def _left(self, balancers: list[str] | None, error: Exception | None) -> None:
         if error is not None:
             logger.warning("leaving the balancer: %s", error)
         elif balancers:
-            logger.warning("balancer %s has not let go of us, leaving all the same", ", ".join(balancers))
+            logger.warning("balancer %s still sends connections; stopping all the same", ", ".join(balancers))
         self._loop.stop()
 
     def _shut_down(self) -> None:
@@ -316,8 +315,8 @@ class Broker:
         self._directory.close()
 
     def _turn_while(self, condition: Callable[[], bool], wait_max_s: float) -> None:
-        deadline = time.monotonic() + wait_max_s
-        while condition() and (left_s := deadline - time.monotonic()) > 0:
+        deadline_s = time.monotonic() + wait_max_s
+        while condition() and (left_s := deadline_s - time.monotonic()) > 0:
             self._loop.turn(left_s)
 
     def _deregister(self) -> None:

@@ -1,7 +1,7 @@
 """What this broker knows of the whole datacenter: live brokers and topics, as one immutable value.
 
-Replaced as a whole when ZooKeeper tells of a change; never edited, so that whoever holds one may read it at
-leisure. While ZooKeeper is away, the last one stays in force.
+A new one replaces it when ZooKeeper reports a change; it is never edited, so any thread may read it. While
+ZooKeeper is unreachable, the last one stays in force.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_BROKER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """`version` grows with every change."""
+    """The live brokers and all topics. `version` grows with every change."""
 
     version: int = 0
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
@@ -38,5 +38,5 @@ class ClusterView:
         return None if state is None else state.partitions.get(index)
 
     def controller_id(self) -> int:
-        """Any broker can create topics; tools want one to be named: the lowest id alive."""
+        """Returns the lowest live id: any broker can create topics, but tools expect one to be named."""
         return min(self.brokers, default=NO_BROKER)

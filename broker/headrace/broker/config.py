@@ -1,12 +1,12 @@
-"""What a broker and a topic can be told: Kafka's names, their types, defaults and checks, in one table each.
+"""The settings of a broker and of a topic: Kafka's names, their types, defaults and checks, in one table.
 
-Owns parsing and explaining. Knows nothing of who stores the values.
+Owns parsing and explaining. Where the values are stored is unknown here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from headrace.log.config import LogConfig
@@ -15,19 +15,20 @@ from headrace.replication.gaps import AcceptedGap
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
-DAY_MS: Final = 24 * 3600 * 1000
+WEEK_MS: Final = str(7 * 24 * 3600 * 1000)
 
 
 class ConfigError(Exception):
     """The caller's fault: an unknown name or a value out of range. Says which, and what is allowed."""
 
 
-class Kind(NamedTuple):
-    """A type as DescribeConfigs numbers it, and how text becomes a value."""
+class SettingKind(NamedTuple):
+    """A type: its number in DescribeConfigs, its name in errors, and the parser of its text."""
 
     number: int
+    name: str
     parse: Callable[[str], Any]
-    says_why: bool = False  # its ValueErrors are for people
+    explains_errors: bool = False  # the parser's ValueErrors are written for people
 
 
 def _parse_bool(text: str) -> bool:
@@ -36,34 +37,37 @@ def _parse_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
-BOOLEAN: Final = Kind(1, _parse_bool)
-STRING: Final = Kind(2, str)
-INT: Final = Kind(3, int)
-LONG: Final = Kind(5, int)
-LIST: Final = Kind(7, str)
-GAPS: Final = Kind(2, gaps.parse, says_why=True)
+BOOLEAN: Final = SettingKind(1, "boolean", _parse_bool)
+STRING: Final = SettingKind(2, "string", str)
+INT: Final = SettingKind(3, "number", int)
+LONG: Final = SettingKind(5, "number", int)
+LIST: Final = SettingKind(7, "list", str)
+GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One configurable value. `broker_name`: the broker's setting a topic inherits it from."""
+    """One configurable value. `broker_name`: the broker setting that a topic inherits it from; `topic_name`:
+    the topic setting that inherits it.
+    """
 
     name: str
-    kind: Kind
+    kind: SettingKind
     default: str
     doc: str
     low: int | None = None
     high: int | None = None
     choices: tuple[str, ...] = ()
     broker_name: str | None = None
+    topic_name: str | None = None
 
     def parse(self, text: str) -> Any:
-        """Raises `ConfigError`."""
+        """Returns the value. Raises `ConfigError`."""
         try:
             value = self.kind.parse(text)
         except ValueError as error:
-            why = str(error) if self.kind.says_why else f"not a {_KIND_NAMES[self.kind.number]}"
-            raise ConfigError(f"{self.name}={text!r}: {why}") from None
+            problem = str(error) if self.kind.explains_errors else f"not a {self.kind.name}"
+            raise ConfigError(f"{self.name}={text!r}: {problem}") from None
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise ConfigError(f"{self.name}={text}: must be from {self.low} to {self.high}")
         if self.choices and value not in self.choices:
@@ -71,179 +75,114 @@ class Setting:
         return value
 
 
-_KIND_NAMES: Final = {1: "boolean", 2: "string", 3: "number", 5: "number", 7: "list"}
-
-BROKER_SETTINGS: Final = {
-    setting.name: setting
-    for setting in (
-        Setting("num.partitions", INT, "1", "partitions of a topic created without a number", 1, 10_000),
-        Setting(
-            "auto.create.topics.enable", BOOLEAN, "true", "whether asking for an unknown topic creates it"
-        ),
-        Setting("default.replication.factor", INT, "1", "replicas of a topic created without a number", 1, 1),
-        Setting("delete.topic.enable", BOOLEAN, "true", "whether DeleteTopics is allowed"),
-        Setting("log.segment.bytes", INT, "134217728", "size at which a new segment is begun", 1024, INT_MAX),
-        Setting("log.roll.ms", LONG, str(7 * DAY_MS), "age at which a new segment is begun", 1, LONG_MAX),
-        Setting(
-            "log.retention.ms",
-            LONG,
-            str(7 * DAY_MS),
-            "how long a segment is kept after its last append; -1: for ever",
-            -1,
-            LONG_MAX,
-        ),
-        Setting("log.retention.bytes", LONG, "-1", "how much of a partition is kept; -1: all", -1, LONG_MAX),
-        Setting("log.retention.check.interval.ms", LONG, "30000", "how often retention looks", 1, LONG_MAX),
-        Setting(
-            "log.flush.interval.messages",
-            LONG,
-            str(LONG_MAX),
-            "fsync after so many records; with neither flush setting: at once, grouped",
-            1,
-            LONG_MAX,
-        ),
-        Setting("log.flush.interval.ms", LONG, str(LONG_MAX), "fsync after so long", 0, LONG_MAX),
-        Setting(
-            "log.flush.offset.checkpoint.interval.ms",
-            INT,
-            "30000",
-            "how often checkpoints are saved",
-            1,
-            INT_MAX,
-        ),
-        Setting(
-            "log.message.timestamp.type",
-            STRING,
-            "CreateTime",
-            "whose clock stamps records",
-            choices=("CreateTime", "LogAppendTime"),
-        ),
-        Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX),
-        Setting(
-            "producer.id.expiration.ms",
-            INT,
-            str(DAY_MS),
-            "when a silent idempotent producer is forgotten",
-            1,
-            INT_MAX,
-        ),
-        Setting("socket.request.max.bytes", INT, "104857600", "largest request", 1024, INT_MAX),
-        Setting(
-            "queued.max.request.bytes",
-            LONG,
-            "536870912",
-            "all requests being received, together",
-            1024,
-            LONG_MAX,
-        ),
-        Setting("max.connections", INT, "10000", "connections at once", 1, INT_MAX),
-        Setting(
-            "connections.max.idle.ms",
-            LONG,
-            "600000",
-            "an idle connection is closed after this",
-            1000,
-            LONG_MAX,
-        ),
-        Setting("fetch.max.bytes", INT, "57671680", "largest fetch response", 1024, INT_MAX),
-        Setting("zookeeper.session.timeout.ms", INT, "10000", "session timeout", 100, INT_MAX),
-        Setting(
-            "group.min.session.timeout.ms",
-            INT,
-            "1000",
-            "shortest session timeout of a group member",
-            1,
-            INT_MAX,
-        ),
-        Setting(
-            "group.max.session.timeout.ms",
-            INT,
-            "1800000",
-            "longest session timeout of a group member",
-            1,
-            INT_MAX,
-        ),
-        Setting(
-            "group.initial.rebalance.delay.ms",
-            INT,
-            "500",
-            "how long an empty group waits for more members",
-            0,
-            INT_MAX,
-        ),
-        Setting("group.max.size", INT, "1000", "members a group may have", 1, INT_MAX),
-        # ZooKeeper takes no more than 1 MiB in one write.
-        Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, 512 * 1024),
-    )
-}
+_BROKER_SETTINGS: Final = (
+    Setting("num.partitions", INT, "1", "partitions of a topic created without a number", 1, 10_000),
+    Setting("auto.create.topics.enable", BOOLEAN, "true", "whether requests create unknown topics"),
+    Setting("default.replication.factor", INT, "1", "replicas of a topic created without a number", 1, 1),
+    Setting("delete.topic.enable", BOOLEAN, "true", "whether DeleteTopics is allowed"),
+    Setting(
+        "log.segment.bytes",
+        INT,
+        "134217728",
+        "size at which a segment is rolled",
+        1024,
+        INT_MAX,
+        topic_name="segment.bytes",
+    ),
+    Setting(
+        "log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX, topic_name="segment.ms"
+    ),
+    Setting(
+        "log.retention.ms",
+        LONG,
+        WEEK_MS,
+        "how long a segment is kept after its last append; -1: for ever",
+        -1,
+        LONG_MAX,
+        topic_name="retention.ms",
+    ),
+    Setting(
+        "log.retention.bytes",
+        LONG,
+        "-1",
+        "how much of a partition is kept; -1: all",
+        -1,
+        LONG_MAX,
+        topic_name="retention.bytes",
+    ),
+    Setting("log.retention.check.interval.ms", LONG, "30000", "how often retention is enforced", 1, LONG_MAX),
+    Setting(
+        "log.flush.interval.messages",
+        LONG,
+        str(LONG_MAX),
+        "fsync after so many records; with neither flush setting: at once, grouped",
+        1,
+        LONG_MAX,
+        topic_name="flush.messages",
+    ),
+    Setting(
+        "log.flush.interval.ms",
+        LONG,
+        str(LONG_MAX),
+        "fsync after so long",
+        0,
+        LONG_MAX,
+        topic_name="flush.ms",
+    ),
+    Setting(
+        "log.flush.offset.checkpoint.interval.ms", INT, "30000", "how often checkpoints are saved", 1, INT_MAX
+    ),
+    Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX, topic_name="max.message.bytes"),
+    Setting(
+        "log.message.timestamp.type",
+        STRING,
+        "CreateTime",
+        "whose clock stamps records",
+        choices=("CreateTime", "LogAppendTime"),
+        topic_name="message.timestamp.type",
+    ),
+    Setting(
+        "producer.id.expiration.ms",
+        INT,
+        "86400000",
+        "when a silent idempotent producer is forgotten",
+        1,
+        INT_MAX,
+    ),
+    Setting("socket.request.max.bytes", INT, "104857600", "largest request", 1024, INT_MAX),
+    Setting(
+        "queued.max.request.bytes", LONG, "536870912", "all requests being received, together", 1024, LONG_MAX
+    ),
+    Setting("max.connections", INT, "10000", "connections at once", 1, INT_MAX),
+    Setting("connections.max.idle.ms", LONG, "600000", "when an idle connection is closed", 1000, LONG_MAX),
+    Setting("fetch.max.bytes", INT, "57671680", "largest fetch response", 1024, INT_MAX),
+    Setting("zookeeper.session.timeout.ms", INT, "10000", "session timeout", 100, INT_MAX),
+    Setting(
+        "group.initial.rebalance.delay.ms",
+        INT,
+        "500",
+        "how long an empty group waits for more members",
+        0,
+        INT_MAX,
+    ),
+    # ZooKeeper takes no more than 1 MiB in one write.
+    Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, 512 * 1024),
+    # Accepted, so that Kafka's configurations can be used; `groups.types` has the bounds that hold.
+    Setting("group.min.session.timeout.ms", INT, "1000", "no effect: the shortest is 1000 ms", 1, INT_MAX),
+    Setting(
+        "group.max.session.timeout.ms", INT, "1800000", "no effect: the longest is 1800000 ms", 1, INT_MAX
+    ),
+    Setting("group.max.size", INT, "1000", "no effect: 1000 members", 1, INT_MAX),
+)
+BROKER_SETTINGS: Final = {setting.name: setting for setting in _BROKER_SETTINGS}
 
 TOPIC_SETTINGS: Final = {
     setting.name: setting
     for setting in (
-        Setting(
-            "segment.bytes",
-            INT,
-            "134217728",
-            "size at which a new segment is begun",
-            1024,
-            INT_MAX,
-            broker_name="log.segment.bytes",
-        ),
-        Setting(
-            "segment.ms",
-            LONG,
-            str(7 * DAY_MS),
-            "age at which a new segment is begun",
-            1,
-            LONG_MAX,
-            broker_name="log.roll.ms",
-        ),
-        Setting(
-            "retention.ms",
-            LONG,
-            str(7 * DAY_MS),
-            "how long a segment is kept after its last append; -1: for ever",
-            -1,
-            LONG_MAX,
-            broker_name="log.retention.ms",
-        ),
-        Setting(
-            "retention.bytes",
-            LONG,
-            "-1",
-            "how much of a partition is kept; -1: all",
-            -1,
-            LONG_MAX,
-            broker_name="log.retention.bytes",
-        ),
-        Setting(
-            "flush.messages",
-            LONG,
-            str(LONG_MAX),
-            "fsync after so many records",
-            1,
-            LONG_MAX,
-            broker_name="log.flush.interval.messages",
-        ),
-        Setting(
-            "flush.ms",
-            LONG,
-            str(LONG_MAX),
-            "fsync after so long",
-            0,
-            LONG_MAX,
-            broker_name="log.flush.interval.ms",
-        ),
-        Setting(
-            "max.message.bytes", INT, "1048588", "largest batch", 0, INT_MAX, broker_name="message.max.bytes"
-        ),
-        Setting(
-            "message.timestamp.type",
-            STRING,
-            "CreateTime",
-            "whose clock stamps records",
-            choices=("CreateTime", "LogAppendTime"),
-            broker_name="log.message.timestamp.type",
+        *(
+            replace(setting, name=setting.topic_name, broker_name=setting.name, topic_name=None)
+            for setting in _BROKER_SETTINGS
+            if setting.topic_name
         ),
         Setting("cleanup.policy", LIST, "delete", "what becomes of old data", choices=("delete",)),
         Setting(
@@ -261,7 +200,7 @@ TOPIC_SETTINGS: Final = {
             GAPS,
             "",
             "accepted gaps of a mirror's copy, PARTITION:FROM-TO,…: a partition that ends at FROM drops what "
-            "it holds and begins anew with the batch for TO",
+            "it holds and restarts with the batch for TO",
         ),
     )
 }
@@ -269,7 +208,7 @@ TOPIC_SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings, parsed; `log` is what its partitions' logs need."""
+    """A topic's settings, parsed; `log` holds those of its partitions' logs."""
 
     log: LogConfig
     max_message_bytes: int
@@ -279,7 +218,7 @@ class TopicConfig:
 
 
 class BrokerConfig:
-    """The broker's own settings. `overrides` by Kafka's names; raises `ConfigError`."""
+    """The broker's own settings; `overrides` are those set, by Kafka's names. Raises `ConfigError`."""
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
         self.overrides = dict(overrides or {})
@@ -296,12 +235,12 @@ class BrokerConfig:
         return self._values[name]
 
     def topic_text(self, name: str) -> str:
-        """What a topic that says nothing about `name` gets."""
+        """Returns the value of a topic that does not set `name` itself."""
         setting = TOPIC_SETTINGS[name]
         return self.text(setting.broker_name) if setting.broker_name else setting.default
 
     def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Parse a topic's own settings over this broker's. Raises `ConfigError`."""
+        """Parses a topic's own settings over this broker's. Raises `ConfigError`."""
         check_topic_config(overrides)
 
         def value(name: str) -> Any:
@@ -329,11 +268,11 @@ def _unless_max(value: int) -> int | None:
 
 
 def check_topic_config(overrides: Mapping[str, str]) -> None:
-    """Raises `ConfigError` for a name no topic has or a value it cannot take."""
+    """Raises `ConfigError` for a setting that topics do not have, or a value that it cannot have."""
     for name, text in overrides.items():
         if name == "cleanup.policy" and "compact" in text:
             raise ConfigError(
-                "cleanup.policy=compact is not supported: addresses are bytes of a log without holes; "
+                "cleanup.policy=compact is not supported: addresses are bytes of a log without gaps; "
                 "use delete"
             )
         if name not in TOPIC_SETTINGS:

@@ -1,5 +1,4 @@
-"""Keeps this broker's partitions in step with the topics in ZooKeeper: opens what it is to lead, closes what
-is gone.
+"""Keeps this broker's partitions in step with the topics in ZooKeeper: opens those it leads, closes others.
 
 Owns opening (on worker threads, since recovery reads files) and deleting of logs. Decisions are pure: `plan`.
 """
@@ -25,17 +24,21 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What must happen. `close`: led elsewhere now. `delete`: the topic is gone, or another has its name."""
+class PartitionPlan:
+    """Partitions to open, to close (led elsewhere now), and to delete (the topic is gone, or another has its
+    name).
+    """
 
     open: list[tuple[PartitionName, UUID]] = field(default_factory=list)
     close: list[PartitionName] = field(default_factory=list)
     delete: list[PartitionName] = field(default_factory=list)
 
 
-def plan(broker_id: int, present: Mapping[PartitionName, UUID], topics: Mapping[str, TopicState]) -> Plan:
-    """From what is open (or being opened) here, and what the topics are, to what must be done."""
-    made = Plan()
+def plan(
+    broker_id: int, present: Mapping[PartitionName, UUID], topics: Mapping[str, TopicState]
+) -> PartitionPlan:
+    """Compares what is open (or being opened) here with the topics."""
+    planned = PartitionPlan()
     wanted = {
         PartitionName(name, index): topic.topic_id
         for name, topic in topics.items()
@@ -47,15 +50,17 @@ def plan(broker_id: int, present: Mapping[PartitionName, UUID], topics: Mapping[
             continue
         topic = topics.get(name.topic)
         if topic is None or topic.topic_id != topic_id:
-            made.delete.append(name)
+            planned.delete.append(name)
         else:
-            made.close.append(name)
-    made.open.extend((name, topic_id) for name, topic_id in wanted.items() if present.get(name) != topic_id)
-    return made
+            planned.close.append(name)
+    planned.open.extend(
+        (name, topic_id) for name, topic_id in wanted.items() if present.get(name) != topic_id
+    )
+    return planned
 
 
 class Controller:
-    """Called on the loop's thread whenever the topics changed."""
+    """Opens, closes and deletes logs; called on the loop's thread whenever the topics changed."""
 
     def __init__(self, state: BrokerState, directory: LogDirectory, workers: Workers) -> None:
         self._state = state
@@ -65,40 +70,40 @@ class Controller:
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def warn_of_strays(self) -> None:
-        """Say which logs on disk no topic asks for: they are never deleted unasked."""
-        wanted = {each.name for each in self._state.partitions} | set(self._opening)
+        """Logs which logs on disk belong to no topic: they are never deleted automatically."""
+        wanted = {partition.name for partition in self._state.partitions} | set(self._opening)
         for name in self._directory.partitions():
             if name not in wanted:
                 logger.warning(
-                    "%s: no topic needs this log; its files are kept, remove %s if they are not wanted",
+                    "%s: no topic has this log; its files are kept, remove %s if they are not needed",
                     name,
                     self._directory.path / str(name),
                 )
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call back once nothing is being opened (at once if so already)."""
+        """Calls back once nothing is being opened; at once if nothing is now."""
         self._idle_callbacks.append(callback)
         self._check_idle()
 
     def apply(self, topics: Mapping[str, TopicState], *, may_delete: bool) -> None:
-        """Do what the topics' present state asks for.
+        """Makes this broker's partitions those that it leads now.
 
-        `may_delete`: False when ZooKeeper may have lost its memory. Then logs of topics that are gone are
+        `may_delete`: False when ZooKeeper may have lost its data. Then logs of topics that are gone are
         closed and their files kept.
         """
         partitions = self._state.partitions
-        present = {each.name: each.topic_id for each in partitions} | self._opening
-        made = plan(self._state.broker_id, present, topics)
-        for name in (*made.close, *made.delete):
-            self._drop(name, delete=may_delete and name in made.delete)
-        if made.delete and not may_delete:
+        present = {partition.name: partition.topic_id for partition in partitions} | self._opening
+        planned = plan(self._state.broker_id, present, topics)
+        for name in (*planned.close, *planned.delete):
+            self._drop(name, delete=may_delete and name in planned.delete)
+        if planned.delete and not may_delete:
             logger.error(
                 "ZooKeeper forgot all topics: %d partitions are closed, their files kept in %s; "
                 "restore ZooKeeper's data, or create the topics anew and import the files",
-                len(made.delete),
+                len(planned.delete),
                 self._directory.path,
             )
-        for name, topic_id in made.open:
+        for name, topic_id in planned.open:
             self._open(name, topic_id, topics[name.topic])
         for partition in partitions:
             topic = topics.get(partition.topic)
@@ -140,7 +145,7 @@ class Controller:
 
     def _drop(self, name: PartitionName, *, delete: bool) -> None:
         if self._opening.pop(name, None) is not None:
-            return  # `opened` sees that it is not wanted any more
+            return  # `opened` sees that it is not needed any more
         partition = self._state.partitions.get(name.topic, name.partition)
         if partition is None:
             return

@@ -1,7 +1,7 @@
-"""The sans-IO core: one client's bytes in, its responses and file slices out, in the order it asked.
+"""The sans-IO core: one client's bytes in, its responses and file slices out, in the order of its requests.
 
-Owns framing, the order of answers and the bounds of one connection. It may not touch sockets, clocks or
-disks: a `Service` does what requests say, a transport moves the bytes.
+Owns framing, the order of responses and the bounds of one connection. It may not touch sockets, clocks or
+disks: a `Service` serves the requests, a transport moves the bytes.
 """
 
 from __future__ import annotations
@@ -19,36 +19,38 @@ LENGTH_BYTES: Final = 4
 JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
 JOINED_MAX_BYTES: Final = 256 * 1024
 REQUEST_HEAD_BYTES: Final = 8
-IN_FLIGHT_MAX: Final = 256  # answers owed before we stop reading (what has arrived already is still served)
-OUTGOING_MAX_BYTES: Final = 32 * 1024 * 1024  # answers not taken by the peer before we stop reading
+# Pending responses, and bytes that the client has not taken, before its socket is read no more. Requests that
+# have arrived already are still served.
+IN_FLIGHT_MAX: Final = 256
+OUTGOING_MAX_BYTES: Final = 32 * 1024 * 1024
 
-Part = bytes | bytearray | memoryview | FileSlice
+Part = Buffer | FileSlice
 
 _LENGTH = struct.Struct(">i")
 
 
 class Service(Protocol):
-    """What requests are handed to."""
+    """Serves the requests of connections."""
 
-    def handle(self, connection: Connection, frame: memoryview, *, owned: bool) -> None:
-        """Serve one request frame. `owned`: the frame is the request's alone and may be kept and written to;
-        otherwise it is valid during the call only. Raises `WireError` if the connection must be closed.
+    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
+        """Serves one request frame. `owned`: the handler may keep the frame and write to it; otherwise the
+        frame is valid during the call only. Raises `WireError` if the connection must be closed.
         """
 
 
-class Answer(Protocol):
-    """Something in a connection's order of answers: `parts` is None until it is known."""
+class PendingResponse(Protocol):
+    """A place in a connection's order of responses: `parts` is None until the response is known."""
 
     @property
     def parts(self) -> Sequence[Part] | None: ...
 
 
 class Slot:
-    """The place of one answer in its connection's order; `fill` it once, whenever."""
+    """The place of one response in its connection's order; `fill` it once, at any time."""
 
     __slots__ = ("connection", "parts")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
         self.parts: Sequence[Part] | None = None
 
@@ -58,7 +60,7 @@ class Slot:
 
 
 class TemplateCache:
-    """What the Produce handler remembers of this client's requests, by their heads."""
+    """The templates that Produce keeps of this client's requests, by the bytes of their heads."""
 
     __slots__ = ("by_head", "head_ends")
 
@@ -67,9 +69,9 @@ class TemplateCache:
         self.head_ends: tuple[int, ...] = ()
 
 
-class Connection:
-    """One client. `on_output` is called when an answer was given: `release_answers`, then send what is
-    outgoing. `abort(reason)` ends it from our side. `peer` names it in log lines.
+class ClientConnection:
+    """One client. `on_output` is called when a response is known: call `release_responses`, then send what is
+    outgoing. `abort(problem)` ends the connection from this side. `peer` names the client in log lines.
     """
 
     __slots__ = (
@@ -94,7 +96,7 @@ class Connection:
         *,
         peer: str,
         frame_limit_bytes: int,
-        on_output: Callable[[Connection], None],
+        on_output: Callable[[ClientConnection], None],
         on_abort: Callable[[str], None],
     ) -> None:
         self._service = service
@@ -102,20 +104,20 @@ class Connection:
         self.frame_limit_bytes = frame_limit_bytes
         self.on_output = on_output
         self.abort = on_abort
-        self.slots: deque[Answer] = deque()
+        self.slots: deque[PendingResponse] = deque()
         self.outgoing: deque[Part] = deque()
         self.outgoing_bytes = 0
         self.closed = False
         self.templates = TemplateCache()
         self._head = b""  # the first 1 to 3 bytes of a frame's length
-        self._partial: bytearray | None = None  # a frame that has begun
+        self._partial: bytearray | None = None  # a partly received frame
         self._partial_filled = 0
 
-    # in
+    # --- requests ---
 
     @property
     def must_pause(self) -> bool:
-        """The peer is owed too much: read nothing more from it for now."""
+        """Whether too many responses are pending or untaken to read more from the client now."""
         return len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_MAX_BYTES
 
     @property
@@ -124,13 +126,16 @@ class Connection:
         return 0 if self._partial is None else len(self._partial)
 
     def wanted(self) -> memoryview | None:
-        """Where the rest of a frame that has begun belongs, to receive straight into; then call `filled`."""
+        """Returns where the rest of a partly received frame belongs, or None between frames.
+
+        Receive straight into it, then call `filled`.
+        """
         if self._partial is None:
             return None
         return memoryview(self._partial)[self._partial_filled :]
 
     def filled(self, count: int) -> None:
-        """`count` bytes were put into what `wanted` gave. Raises `WireError`."""
+        """Takes note of `count` bytes put where `wanted` said. Raises `WireError`."""
         assert self._partial is not None
         self._partial_filled += count
         if self._partial_filled == len(self._partial):
@@ -138,14 +143,17 @@ class Connection:
             self._serve(memoryview(frame), owned=True)
 
     def receive(self, data: memoryview) -> None:
-        """Bytes from the peer, valid during the call only. Raises `WireError`: then close the connection."""
+        """Takes bytes from the client, valid during the call only.
+
+        Raises `WireError` if the connection must be closed.
+        """
         if self._head:
             missing = LENGTH_BYTES - len(self._head)
             self._head += bytes(data[:missing])
             if len(self._head) < LENGTH_BYTES:
                 return
             data = data[missing:]
-            self._begin(self._length(self._head, 0), data[:0])
+            self._begin_frame(self._length(self._head, 0), data[:0])
             self._head = b""
         at, end = 0, len(data)
         if self._partial is not None:
@@ -158,11 +166,11 @@ class Connection:
             start = at + LENGTH_BYTES
             length = self._length(data, at)
             if start + length > end:
-                self._begin(length, data[start:])
+                self._begin_frame(length, data[start:])
                 return
             at = start + length
             if self.closed:
-                return  # a handler ended the connection: what else has arrived is not served
+                return  # a handler ended the connection: later requests are not served
             if length < REQUEST_HEAD_BYTES:
                 raise MalformedMessageError(f"a frame of {length} bytes holds no request")
             handle(self, data[start:at], owned=False)
@@ -178,7 +186,7 @@ class Connection:
             )
         return length
 
-    def _begin(self, length: int, beginning: memoryview) -> None:
+    def _begin_frame(self, length: int, beginning: memoryview) -> None:
         partial = bytearray(length)
         partial[: len(beginning)] = beginning
         self._partial = partial
@@ -191,16 +199,16 @@ class Connection:
             raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
         self._service.handle(self, frame, owned=owned)
 
-    # out
+    # --- responses ---
 
     def open_slot(self) -> Slot:
-        """The place of the answer to the request being served."""
+        """Returns the place of the response to the request being served."""
         slot = Slot(self)
         self.slots.append(slot)
         return slot
 
-    def release_answers(self) -> None:
-        """Move answers that are next in order to the outgoing queue, small ones joined."""
+    def release_responses(self) -> None:
+        """Moves responses that are next in order to the outgoing queue; joins small ones."""
         slots = self.slots
         outgoing = self.outgoing
         small: list[Buffer] = []
@@ -224,7 +232,7 @@ class Connection:
             outgoing.append(b"".join(small))
 
     def close(self) -> None:
-        """The peer is gone: answers still to come are dropped."""
+        """Drops all responses, those still to come too."""
         self.closed = True
         self.outgoing.clear()
         self.outgoing_bytes = 0

@@ -1,16 +1,22 @@
-"""How a handler says no."""
+"""The error by which handlers refuse a request, or a part of it."""
 
 from __future__ import annotations
 
+from headrace.broker.bodies import Tree
 from headrace.wire.errors import ErrorCode
 
 
 class Refused(Exception):
-    """The request, or its part for one partition or topic, is answered with `code`; `message` names the way
-    out.
+    """The request, or its part for one partition or topic, gets the error `code`; `message` says why, and
+    what to do instead.
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
+
+    @property
+    def fields(self) -> Tree:
+        """The error's fields of a response's tree."""
+        return {"error_code": self.code, "error_message": self.message}

@@ -1,8 +1,8 @@
 """Searches of logs by timestamp, off the event loop: a cold segment of small batches takes seconds to scan.
 
-Owns who is next and the bounds. A search takes turns with the others after each segment; what it learned of a
-segment stays with the log, so that whoever asks again after a timeout goes on where it was. What a search
-reads is `log.search`'s business.
+Owns their order and bounds. After each segment a search goes to the end of the queue. What it learned of a
+segment stays with the log, so a client that asks again after a timeout continues there. What a search reads
+is up to `log.search`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.broker.workers import Workers
 from headrace.log.search import Scanned, Search, SegmentScan, TimestampedOffset
 from headrace.wire.errors import ErrorCode
 
-RUNNING_MAX: Final = 2  # of the threads that fsync, too
+RUNNING_MAX: Final = 2  # the threads fsync, too
 WAITING_MAX: Final = 1_000
 WAIT_MAX_MS: Final = 30_000
 
@@ -27,13 +27,13 @@ Outcome = TimestampedOffset | None | Exception
 
 
 class _Lookup:
-    """One search and who wants to know. Compared by identity."""
+    """One search and the promise of its outcome. Compared by identity."""
 
     __slots__ = ("deadline_ms", "promise", "scanned", "search")
 
     def __init__(self, search: Search, deadline_ms: float) -> None:
         self.search = search
-        self.scanned: Scanned | None = None  # what its last segment brought
+        self.scanned: Scanned | None = None  # the result of its last segment
         self.promise: Promise[Outcome] = Promise()
         self.deadline_ms = deadline_ms
 
@@ -50,15 +50,15 @@ class Lookups:
         self._workers = workers
         self._call_later = call_later
         self._monotonic_ms = monotonic_ms
-        self._open: dict[_Lookup, None] = {}  # in order of arrival, which is that of their deadlines
+        self._open: dict[_Lookup, None] = {}  # in the order of arrival, and of deadlines
         self._queue: deque[_Lookup] = deque()
         self._running = 0
-        self._looks_for_timeouts = False
+        self._checks_deadlines = False
 
     def find(self, search: Search) -> Promise[Outcome]:
-        """Run the search; resolves with what it found or what went wrong, within `WAIT_MAX_MS`.
+        """Runs the search; resolves with what it found or the exception, within `WAIT_MAX_MS`.
 
-        `Refused` when that is over, or when `WAITING_MAX` others wait.
+        The exception is `Refused` when that time is over, or when `WAITING_MAX` others wait.
         """
         lookup = _Lookup(search, self._monotonic_ms() + WAIT_MAX_MS)
         if len(self._open) >= WAITING_MAX:
@@ -68,8 +68,8 @@ class Lookups:
         self._open[lookup] = None
         self._queue.append(lookup)
         self._start()
-        if self._open and not self._looks_for_timeouts:
-            self._looks_for_timeouts = True
+        if self._open and not self._checks_deadlines:
+            self._checks_deadlines = True
             self._call_later(WAIT_MAX_MS, self._time_out)
         return lookup.promise
 
@@ -111,10 +111,10 @@ class Lookups:
             if lookup.deadline_ms > now_ms:
                 break
             self._end(lookup, _refusal(f"not found within {WAIT_MAX_MS} ms"))
-        self._looks_for_timeouts = bool(self._open)
+        self._checks_deadlines = bool(self._open)
         if self._open:
             self._call_later(next(iter(self._open)).deadline_ms - now_ms, self._time_out)
 
 
-def _refusal(why: str) -> Refused:
-    return Refused(ErrorCode.REQUEST_TIMED_OUT, f"{why}; ask again")
+def _refusal(problem: str) -> Refused:
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, f"{problem}; ask again")

@@ -1,6 +1,7 @@
 """The event loop: epoll, timers, and calls posted by other threads. Knows nothing of what it drives.
 
-A *wakeup* is one turn: wait, run what is ready, then the `at_wakeup_end` hooks (commit writes, send answers).
+A *wakeup* is one turn: wait, run what is ready, then the `at_wakeup_end` hooks (commit writes, send
+responses).
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ Call = Callable[[], None]
 
 
 class Ready(Protocol):
-    """What is registered for a descriptor."""
+    """What is registered for a file descriptor."""
 
     def on_ready(self, events: int) -> None: ...
 
 
 class Timer:
-    """`cancel()` before it is due."""
+    """A call at a later time; `cancel` forgets it."""
 
     __slots__ = ("call",)
 
@@ -59,11 +60,11 @@ class EventLoop:
         self._hooks: list[Call] = []
 
     def at_wakeup_end(self, hook: Call) -> None:
-        """Run `hook` at the end of every wakeup, in the order given."""
+        """Runs `hook` at the end of every wakeup, after those registered before."""
         self._hooks.append(hook)
 
     def put_hook_first(self, hook: Call) -> None:
-        """Like `at_wakeup_end`, before all others."""
+        """Runs `hook` at the end of every wakeup, before all others."""
         self._hooks.insert(0, hook)
 
     def register(self, fd: int, ready: Ready, events: int = READABLE) -> None:
@@ -84,7 +85,7 @@ class EventLoop:
         return timer
 
     def every(self, period_ms: float, call: Call) -> None:
-        """Call it again and again; an exception is logged and does not end it."""
+        """Repeats a call; its exceptions are logged and do not end the repetition."""
 
         def again() -> None:
             try:
@@ -95,12 +96,12 @@ class EventLoop:
         self.call_later(period_ms, again)
 
     def post(self, call: Call) -> None:
-        """Run `call` on the loop's thread soon. Any thread."""
+        """Runs `call` on the loop's thread soon. Any thread."""
         self._posted.append(call)
         os.eventfd_write(self._wake_fd, 1)
 
     def stop(self) -> None:
-        """End `run` after the present wakeup. Any thread, and signal handlers."""
+        """Ends `run` after the present wakeup. Any thread, and signal handlers."""
         self._stopping = True
         os.eventfd_write(self._wake_fd, 1)
 
@@ -110,7 +111,7 @@ class EventLoop:
         self.turn(0)
 
     def turn(self, wait_s: float) -> None:
-        """One wakeup that waits at most `wait_s`."""
+        """Runs one wakeup that waits at most `wait_s`."""
         ready = self._ready
         for fd, events in self._epoll.poll(wait_s, EVENTS_MAX):
             if fd == self._wake_fd:

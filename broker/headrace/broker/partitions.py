@@ -1,8 +1,8 @@
-"""The partitions this broker leads: staged appends, who waits for what, flush scheduling.
+"""The partitions this broker leads: staged appends, waiting producers and readers, flush scheduling.
 
-Owns the order of things: stage during a wakeup, one writev a partition at its end (`commit`), then the fsync
-on a worker, then whoever waited for durability or for visible bytes is told. Knows no protocol: those who
-wait are called back with error codes.
+Owns the order of steps: stage during a wakeup, one writev a partition at its end (`commit`), then the fsync
+on a worker, then a call to everything that waits for durable or visible bytes. Knows no protocol: waiters are
+called back with error codes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-LAZY_FLUSH_MS: Final = 10  # adaptive flushing, while neither a producer nor a consumer waits for it
-APPEND_WAIT_MAX_MS: Final = 300_000  # for the flush, whatever the producer's own timeout is
-TIMEOUT_LOOK_MS: Final = 50  # how late a producer may hear that its time is over
+LAZY_FLUSH_MS: Final = 10  # adaptive flushing, while neither a producer nor a consumer waits
+APPEND_WAIT_MAX_MS: Final = 300_000  # for a flush, whatever the producer's own timeout is
+TIMEOUT_CHECK_MS: Final = 50  # how late a producer may get its timeout
 
 
 class AppendWaiter(Protocol):
-    """Told once what became of its append, which ends at `end_address`.
+    """An append in progress, which ends at `end_address`; `appended` is called once, with its outcome.
 
-    `durable`: it waits for the flush (acks=all), not only for the write; at most `timeout_ms`, then it is
-    told REQUEST_TIMED_OUT, and its bytes may become durable all the same.
+    `durable`: it waits for the flush (acks=all), not only for the write. After `timeout_ms` the outcome is
+    REQUEST_TIMED_OUT, and its bytes may become durable all the same.
     """
 
     @property
@@ -50,14 +50,14 @@ class AppendWaiter(Protocol):
 
 
 class ReadWaiter(Protocol):
-    """Told when a partition has more visible bytes, or is gone."""
+    """A fetch in progress: `more` is called when a partition has more visible bytes, or is gone."""
 
     def more(self) -> None: ...
 
 
 class Partition:
-    """One partition led here. `failure` is set when the disk failed under it: appends are then refused, and
-    when its log is offline reads too.
+    """One partition led here. `failure` is set when its disk failed: appends are then refused, and reads too
+    if the log is offline.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Partition:
         self.set_config(config)
         self.waiting: list[AppendWaiter] = []
         self.durable_waiting: deque[tuple[float, AppendWaiter]] = deque()  # with their deadlines
-        self.soonest_deadline_ms = math.inf  # no deadline of theirs is before it
+        self.soonest_deadline_ms = math.inf  # the earliest of their deadlines, or before it
         self.readers: dict[ReadWaiter, None] = {}
         self.flushing = False
         self.flush_timer: Timer | None = None
@@ -109,23 +109,23 @@ class Partition:
     def set_config(self, config: TopicConfig) -> None:
         self.config = config
         self.log.config = config.log
-        # Whether batches may be stored just as they come: what the Produce handler's short way relies on.
+        # Whether batches are stored as they come: the fast path of Produce relies on it.
         self.is_plain = not (config.mirror or config.log_append_time or self.failure)
 
-    def fail(self, reason: str) -> None:
-        """Refuse appends from now on."""
-        self.failure = reason
+    def fail(self, problem: str) -> None:
+        """Refuses appends from now on."""
+        self.failure = problem
         self.is_plain = False
 
     @property
     def visible_address(self) -> int:
-        """Consumers see nothing beyond it."""
+        """The end of what consumers see."""
         return self.log.flushed_address
 
 
 class Partitions:
-    """All of them. `call_later(delay_ms, fn)` is the loop's timer; `clock` gives the time of day in ms,
-    `monotonic_ms` one that is never set back.
+    """All partitions. `call_later(delay_ms, fn)` is the loop's timer; `clock` gives the time of day in ms,
+    `monotonic_ms` a time that is never set back.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class Partitions:
         self._monotonic_ms = monotonic_ms
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._dirty: dict[Partition, None] = {}
-        self._awaited: dict[Partition, None] = {}  # some producer may wait for their flush
-        self._looks_for_timeouts = False
+        self._awaited: dict[Partition, None] = {}  # producers may wait for their flush
+        self._checks_timeouts = False
 
     def get(self, topic: str, index: int) -> Partition | None:
         return self._by_name.get((topic, index))
@@ -157,19 +157,19 @@ class Partitions:
         self._by_name[partition.topic, partition.index] = partition
 
     def remove(self, partition: Partition) -> None:
-        """Whoever waits for it is told that it is gone."""
+        """Removes a partition; everything that waits for it fails."""
         self._by_name.pop((partition.topic, partition.index), None)
         partition.fail("the topic was deleted")
         self._dirty.pop(partition, None)
-        waiting = [*partition.waiting, *(each for _, each in partition.durable_waiting)]
+        waiting = [*partition.waiting, *(waiter for _, waiter in partition.durable_waiting)]
         partition.waiting.clear()
         partition.durable_waiting.clear()
-        for each in waiting:
-            each.appended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+        for waiter in waiting:
+            waiter.appended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
         self._wake_readers(partition)
 
     def staged(self, partition: Partition, waiting: AppendWaiter | None, records: int) -> None:
-        """Something was staged in its log: it will be written at the end of this wakeup."""
+        """Takes note that something was staged in its log: the end of this wakeup writes it."""
         if waiting is not None:
             partition.waiting.append(waiting)
         if not partition.unflushed_records:
@@ -178,7 +178,7 @@ class Partitions:
         self._dirty[partition] = None
 
     def commit(self) -> None:
-        """The end of a wakeup: write what is staged, answer who waits for the write, start the flushes."""
+        """Ends a wakeup: writes what is staged, calls those that wait for the write, starts the flushes."""
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
@@ -186,72 +186,74 @@ class Partitions:
             try:
                 partition.log.commit()
             except LogOfflineError:
-                pass  # `settle` says so
+                pass  # `complete_writes` reports it
             except LogStorageError as error:
                 logger.error("%s: %s", partition.name, error)
-            self.settle(partition)
+            self.complete_writes(partition)
             if partition.log.flushed_address < partition.log.end_address:
                 self._schedule_flush(partition)
 
-    def settle(self, partition: Partition) -> None:
-        """Nothing is staged any more: tell who waits whether their bytes are in the file."""
+    def complete_writes(self, partition: Partition) -> None:
+        """Calls the waiters once nothing is staged any more: their bytes are in the file, or failed."""
         if partition.log.offline is not None and not partition.failure:
             self._fail(partition, str(partition.log.offline))
         waiting, partition.waiting = partition.waiting, []
         end = partition.log.end_address
         flushed = partition.log.flushed_address
-        for each in waiting:
-            if each.end_address > end:
-                each.appended(ErrorCode.KAFKA_STORAGE_ERROR, "writing to the disk failed")
-            elif each.durable and each.end_address > flushed:
+        for waiter in waiting:
+            if waiter.end_address > end:
+                waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, "writing to the disk failed")
+            elif waiter.durable and waiter.end_address > flushed:
                 if partition.failure:
-                    each.appended(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
+                    waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
                 else:
-                    self._await_flush(partition, each)
+                    self._await_flush(partition, waiter)
             else:
-                each.appended(ErrorCode.NONE, None)
+                waiter.appended(ErrorCode.NONE, None)
 
     def _await_flush(self, partition: Partition, waiter: AppendWaiter) -> None:
         deadline_ms = self._monotonic_ms() + min(max(0, waiter.timeout_ms), APPEND_WAIT_MAX_MS)
         partition.durable_waiting.append((deadline_ms, waiter))
         partition.soonest_deadline_ms = min(partition.soonest_deadline_ms, deadline_ms)
         self._awaited[partition] = None
-        if not self._looks_for_timeouts:
-            self._looks_for_timeouts = True
-            self._call_later(TIMEOUT_LOOK_MS, self._look_for_timeouts)
+        if not self._checks_timeouts:
+            self._checks_timeouts = True
+            self._call_later(TIMEOUT_CHECK_MS, self._check_timeouts)
 
-    def _look_for_timeouts(self) -> None:
-        """Again and again while somebody waits: one timer for all, so that none is made for a request."""
+    def _check_timeouts(self) -> None:
+        """Repeats while a producer waits: one timer for all, so that none is made for a request."""
         now_ms = self._monotonic_ms()
-        looked, self._awaited = self._awaited, {}
+        checked, self._awaited = self._awaited, {}
         try:
-            for partition in looked:
+            for partition in checked:
                 if partition.soonest_deadline_ms <= now_ms:
                     self._time_out(partition, now_ms)
                 if partition.durable_waiting:
                     self._awaited[partition] = None
         finally:
-            self._looks_for_timeouts = bool(self._awaited)
-            if self._looks_for_timeouts:
-                self._call_later(TIMEOUT_LOOK_MS, self._look_for_timeouts)
+            self._checks_timeouts = bool(self._awaited)
+            if self._checks_timeouts:
+                self._call_later(TIMEOUT_CHECK_MS, self._check_timeouts)
 
     @staticmethod
     def _time_out(partition: Partition, now_ms: float) -> None:
         waiting, partition.durable_waiting = partition.durable_waiting, deque()
-        partition.durable_waiting.extend(each for each in waiting if each[0] > now_ms)
-        partition.soonest_deadline_ms = min((each[0] for each in partition.durable_waiting), default=math.inf)
-        for deadline_ms, each in waiting:
+        partition.durable_waiting.extend(entry for entry in waiting if entry[0] > now_ms)
+        partition.soonest_deadline_ms = min(
+            (deadline_ms for deadline_ms, _ in partition.durable_waiting), default=math.inf
+        )
+        for deadline_ms, waiter in waiting:
             if deadline_ms <= now_ms:
-                each.appended(
+                waiter.appended(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{partition.name}: written, but not flushed to the disk within "
-                    f"{min(each.timeout_ms, APPEND_WAIT_MAX_MS)} ms; it may still be",
+                    f"{min(waiter.timeout_ms, APPEND_WAIT_MAX_MS)} ms; it may be flushed later",
                 )
 
-    # flush
+    # --- flush ---
 
-    def wanted(self, partition: Partition) -> None:
-        """Somebody waits for bytes that are not visible yet: flush now."""
+    def flush_now(self, partition: Partition) -> None:
+        """Flushes what is not visible yet, as soon as the flush settings allow: a reader waits for it."""
         if partition.log.flushed_address < partition.log.end_address:
             self._schedule_flush(partition)
 
@@ -260,8 +262,8 @@ class Partitions:
             return
         config = partition.log.config
         if config.flush_messages is None and config.flush_ms is None:
-            somebody_waits = partition.durable_waiting or partition.readers
-            wait_ms = 0 if somebody_waits else LAZY_FLUSH_MS
+            is_awaited = partition.durable_waiting or partition.readers
+            wait_ms = 0 if is_awaited else LAZY_FLUSH_MS
         else:
             wait_ms = flush_wait_ms(config, partition.unflushed_records, self._age_ms(partition))
         if wait_ms <= 0:
@@ -298,39 +300,43 @@ class Partitions:
             return
         log = partition.log
         if error is not None:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            self._fail(partition, str(log.take_offline(f"fsync failed: {reason}")))
+            problem = error.strerror if isinstance(error, OSError) else str(error)
+            self._fail(partition, str(log.take_offline(f"fsync failed: {problem}")))
             return
         log.end_flush(job)
-        flushed = log.flushed_address
-        durable = partition.durable_waiting
-        while durable and durable[0][1].end_address <= flushed:
-            _, each = durable.popleft()
-            each.appended(ErrorCode.NONE, None)
+        self._complete_durable(partition)
         self._wake_readers(partition)
-        if flushed < log.end_address:
+        if log.flushed_address < log.end_address:
             self._schedule_flush(partition)
 
-    def _fail(self, partition: Partition, reason: str) -> None:
-        """The log is offline: whoever waits for it is told, readers too."""
-        partition.fail(reason)
-        logger.error("%s: %s", partition.name, reason)
+    @staticmethod
+    def _complete_durable(partition: Partition) -> None:
+        flushed = partition.log.flushed_address
+        durable = partition.durable_waiting
+        while durable and durable[0][1].end_address <= flushed:
+            _, waiter = durable.popleft()
+            waiter.appended(ErrorCode.NONE, None)
+
+    def _fail(self, partition: Partition, problem: str) -> None:
+        """Fails everything that waits for a partition whose log is offline."""
+        partition.fail(problem)
+        logger.error("%s: %s", partition.name, problem)
         if partition.flush_timer is not None:
             partition.flush_timer.cancel()
             partition.flush_timer = None
         while partition.durable_waiting:
-            _, each = partition.durable_waiting.popleft()
-            each.appended(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+            _, waiter = partition.durable_waiting.popleft()
+            waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         self._wake_readers(partition)
 
     def _wake_readers(self, partition: Partition) -> None:
         for reader in list(partition.readers):
             reader.more()
 
-    # upkeep
+    # --- upkeep ---
 
     def retain(self, now_ms: int) -> None:
-        """Let every log drop what retention no longer covers."""
+        """Deletes what retention no longer covers, in every log."""
         for partition in self:
             try:
                 deleted = partition.log.retain(now_ms)
@@ -343,23 +349,17 @@ class Partitions:
                 )
 
     def checkpoint(self) -> None:
-        """Let every log save its checkpoint with its next flush, at once where nothing waits for one."""
+        """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""
         for partition in self:
             if partition.log.request_checkpoint() and not partition.flushing and not partition.failure:
                 self._flush(partition)
 
     def close(self) -> None:
-        """Flush and close every log."""
+        """Flushes and closes every log."""
         self.commit()
         for partition in self:
             try:
                 partition.log.close()
             except (LogError, OSError) as error:
                 logger.error("%s: closing failed: %s", partition.name, error)
-            self._flushed_at_close(partition)
-
-    def _flushed_at_close(self, partition: Partition) -> None:
-        durable = partition.durable_waiting
-        while durable and durable[0][1].end_address <= partition.log.flushed_address:
-            _, each = durable.popleft()
-            each.appended(ErrorCode.NONE, None)
+            self._complete_durable(partition)

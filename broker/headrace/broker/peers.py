@@ -1,190 +1,229 @@
-"""Connections from this broker to others, on the event loop: a request goes out, its response comes back.
+"""Links to other brokers, on the event loop: Produce requests go out, their responses come back.
 
-Owns sockets, order and deadlines; knows nothing of what is in a request. One connection a peer, opened when
-it is first needed; when it breaks, all that is in flight on it fails at once; the next request opens another.
+Owns the order of requests to a broker, and their bounds in bytes and time. One link a broker, opened by the
+first request for it; when it breaks, all its requests fail at once, and the next request opens another.
+Connecting, versions and keepalive are those of `client.connection`.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
-import select
-import socket
+import selectors
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
-from headrace.wire.errors import WireError
-from headrace.wire.frames import FrameReader
+from headrace.client.calls import produce_call
+from headrace.client.cluster import BrokerAddress
+from headrace.client.connection import CONNECT_MAX_S, BrokerConnection, ConnectionState
+from headrace.client.errors import ClientError, NetworkError
+from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 logger = logging.getLogger(__name__)
 
-ANSWER_WAIT_MS: Final = 30_000
-IN_FLIGHT_MAX_BYTES: Final = (
-    128 * 1024 * 1024
-)  # of one peer; beyond it requests are refused, to be tried again
-RECEIVE_BYTES: Final = 64 * 1024
-ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
-GATHER_MAX: Final = 64
-
-Address = tuple[str, int]
+CLIENT_ID: Final = "headrace-front"
+RESPONSE_WAIT_MAX_S: Final = 30.0
+DEADLINE_CHECK_MS: Final = 500  # how late an overdue request or connection may be noticed
+IN_FLIGHT_MAX_BYTES: Final = 128 * 1024 * 1024  # to one broker; requests beyond it are refused
+REQUEST_OVERHEAD_BYTES: Final = 256  # what a request counts for beside its batches
+RESPONSE_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 class Lost(NamedTuple):
-    """No answer will come. `was_sent`: the peer may have got the request all the same."""
+    """No response will come. `was_sent`: the broker may have got the request all the same."""
 
-    reason: str
+    problem: str
     was_sent: bool
 
 
-Done = Callable[[memoryview | Lost], None]
+Done = Callable[[ProduceResponse | Lost], None]
 
 
-class _InFlight(NamedTuple):
-    size_bytes: int
-    deadline_ms: int
-    done: Done
+class _Unfinished:
+    """A request without a response; with acks=0, one that the kernel has not taken whole."""
+
+    __slots__ = ("_link", "deadline_s", "done", "size_bytes")
+
+    def __init__(self, link: _Link, size_bytes: int, deadline_s: float, done: Done) -> None:
+        self._link = link
+        self.size_bytes = size_bytes
+        self.deadline_s = deadline_s
+        self.done = done
+
+    def finish(self, response: Any, error: ClientError | None) -> None:
+        """The connection calls it, once."""
+        self._link.remove(self)
+        if error is not None:
+            self.done(Lost(str(error), was_sent=True))
+        else:
+            self.done(response or ProduceResponse([]))
 
 
 class Peers:
-    """One link an address. `clock_ms` decides deadlines."""
+    """One link an address. `clock_s` decides deadlines."""
 
-    def __init__(self, loop: EventLoop, clock_ms: Callable[[], int]) -> None:
-        self._loop = loop
-        self._clock_ms = clock_ms
-        self._links: dict[Address, _Link] = {}
+    def __init__(self, loop: EventLoop, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self.loop = loop
+        self.clock_s = clock_s
+        self._links: dict[tuple[str, int], _Link] = {}
+        self._checks_deadlines = False
 
-    def ask(self, address: Address, frame: bytes, done: Done | None) -> bool:
-        """Send a framed request; `done(answer)` or `done(lost)` follows, unless `done` is None.
+    def send(self, host: str, port: int, request: ProduceRequest, done: Done) -> bool:
+        """Sends a request; `done` is called later, or at once if no connection can be begun. With acks=0 its
+        response is empty, and comes when the kernel has taken the request.
 
-        False if too much is in flight to that peer already: nothing was sent.
+        False if too much is in flight to that broker already: nothing was sent.
         """
-        link = self._links.get(address)
+        link = self._links.get((host, port))
         if link is None:
-            link = self._links[address] = _Link(self, address)
-        return link.send(frame, done)
+            try:
+                link = _Link(self, BrokerAddress(host, port))
+            except NetworkError as error:
+                logger.warning("%s", error)
+                done(Lost(str(error), was_sent=False))
+                return True
+            self._links[host, port] = link
+        if not link.send(request, done):
+            return False
+        if not self._checks_deadlines:
+            self._checks_deadlines = True
+            self.loop.call_later(DEADLINE_CHECK_MS, self._check_deadlines)
+        return True
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is on its way to or from any peer."""
-        return not any(link.is_busy for link in self._links.values())
+        """Whether nothing is on its way to or from any broker."""
+        return all(link.is_idle for link in self._links.values())
 
-    def drop(self, address: Address) -> None:
-        self._links.pop(address, None)
+    def forget(self, address: BrokerAddress) -> None:
+        """A link calls it when it ends."""
+        self._links.pop((address.host, address.port), None)
 
     def close(self) -> None:
+        """Ends all links; their requests are lost."""
         for link in list(self._links.values()):
-            link.fail("the broker stops")
+            link.fail(NetworkError("the broker stops"))
+
+    def _check_deadlines(self) -> None:
+        """Repeats while a request is unfinished: one timer for all, so that none is made for a request."""
+        now_s = self.clock_s()
+        for link in list(self._links.values()):
+            link.check_deadline(now_s)
+        self._checks_deadlines = not self.is_idle
+        if self._checks_deadlines:
+            self.loop.call_later(DEADLINE_CHECK_MS, self._check_deadlines)
 
 
 class _Link:
-    def __init__(self, peers: Peers, address: Address) -> None:
+    """A connection to one broker. Raises `NetworkError` if it cannot be begun."""
+
+    def __init__(self, peers: Peers, address: BrokerAddress) -> None:
         self._peers = peers
-        self._loop = peers._loop
         self._address = address
-        self._reader = FrameReader(limit_bytes=ANSWER_MAX_BYTES)
-        self._outgoing: deque[memoryview] = deque()
-        self._in_flight: deque[_InFlight] = deque()
-        self._in_flight_bytes = 0
+        self._unfinished: dict[_Unfinished, None] = {}  # in the order of arrival, and of deadlines
+        self._unfinished_bytes = 0
+        self._unsent: deque[tuple[_Unfinished, ProduceRequest]] = deque()  # until the connection is ready
+        self._connection = BrokerConnection(
+            address,
+            client_id=CLIENT_ID,
+            clock=peers.clock_s,
+            request_timeout_s=CONNECT_MAX_S,  # for the negotiation of versions
+            frame_limit_bytes=RESPONSE_MAX_BYTES,
+        )
+        self._connection.start()
+        assert self._connection.socket is not None
+        self._fd = self._connection.socket.fileno()
         self._events = READABLE | WRITABLE
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._fd = self._socket.fileno()
-        self._loop.register(self._fd, self, self._events)
-        refused = self._socket.connect_ex(address)
-        self._connected = refused == 0
-        if refused not in (0, errno.EINPROGRESS):
-            self._loop.call_later(0, lambda: self.fail(errno.errorcode.get(refused, str(refused))))
+        peers.loop.register(self._fd, self, self._events)
 
     @property
-    def is_busy(self) -> bool:
-        return bool(self._in_flight or self._outgoing)
+    def is_idle(self) -> bool:
+        return not self._unfinished
 
-    def send(self, frame: bytes, done: Done | None) -> bool:
-        if self._in_flight_bytes + len(frame) > IN_FLIGHT_MAX_BYTES and self._in_flight:
+    def send(self, request: ProduceRequest, done: Done) -> bool:
+        """Sends a request after those before it; False if too much is in flight."""
+        size_bytes = REQUEST_OVERHEAD_BYTES
+        for topic in request.topics:
+            for part in topic.partitions:
+                size_bytes += len(part.records or b"")
+        if self._unfinished and self._unfinished_bytes + size_bytes > IN_FLIGHT_MAX_BYTES:
             return False
-        self._outgoing.append(memoryview(frame))
-        if done is not None:
-            deadline_ms = self._peers._clock_ms() + ANSWER_WAIT_MS
-            if not self._in_flight:
-                self._loop.call_later(ANSWER_WAIT_MS, self._check_deadline)
-            self._in_flight.append(_InFlight(len(frame), deadline_ms, done))
-            self._in_flight_bytes += len(frame)
-        if self._connected:
-            self._want_to_write()
+        unfinished = _Unfinished(self, size_bytes, self._peers.clock_s() + RESPONSE_WAIT_MAX_S, done)
+        self._unfinished[unfinished] = None
+        self._unfinished_bytes += size_bytes
+        if self._connection.state is not ConnectionState.READY:
+            self._unsent.append((unfinished, _copied(request)))
+            return True
+        self._connection.send(produce_call(request), unfinished.finish, timeout_s=RESPONSE_WAIT_MAX_S)
+        if not self._events & WRITABLE:
+            self._watch()
         return True
 
+    def remove(self, finished: _Unfinished) -> None:
+        """Takes note that a request is finished."""
+        del self._unfinished[finished]
+        self._unfinished_bytes -= finished.size_bytes
+
     def on_ready(self, events: int) -> None:
+        # As in `selectors`: an error makes the socket ready for both.
+        mask = selectors.EVENT_READ if events & ~WRITABLE else 0
+        mask |= selectors.EVENT_WRITE if events & ~READABLE else 0
         try:
-            if not self._connected:
-                refused = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if refused:
-                    raise OSError(refused, errno.errorcode.get(refused, str(refused)))
-                self._connected = True
-            if events & (READABLE | select.EPOLLHUP | select.EPOLLERR):
-                self._receive()
-            if self._connected:
-                self._flush()
-        except BlockingIOError:
+            self._connection.on_event(mask)
+            if self._connection.state is ConnectionState.READY:
+                while self._unsent:
+                    unfinished, request = self._unsent.popleft()
+                    call = produce_call(request)
+                    self._connection.send(call, unfinished.finish, timeout_s=RESPONSE_WAIT_MAX_S)
+        except ClientError as error:
+            self.fail(error)
             return
-        except (OSError, WireError) as error:
-            self.fail(str(error))
+        self._watch()
 
-    def _receive(self) -> None:
-        data = self._socket.recv(RECEIVE_BYTES)
-        if not data:
-            raise ConnectionResetError("it closed the connection")
-        self._reader.feed(data)
-        for frame in self._reader:
-            if not self._in_flight:
-                raise ConnectionResetError("it answered what nobody asked")
-            answered = self._in_flight.popleft()
-            self._in_flight_bytes -= answered.size_bytes
-            answered.done(frame)
+    def _watch(self) -> None:
+        wanted = self._connection.events
+        events = READABLE if wanted & selectors.EVENT_READ else 0
+        events |= WRITABLE if wanted & selectors.EVENT_WRITE else 0
+        if events != self._events:
+            self._events = events
+            self._peers.loop.modify(self._fd, events)
 
-    def _flush(self) -> None:
-        while self._outgoing:
-            parts = [self._outgoing[at] for at in range(min(GATHER_MAX, len(self._outgoing)))]
-            sent = self._socket.sendmsg(parts)
-            while sent:
-                first = self._outgoing[0]
-                if sent < len(first):
-                    self._outgoing[0] = first[sent:]
-                    break
-                sent -= len(first)
-                self._outgoing.popleft()
-        if self._events & WRITABLE:
-            self._events = READABLE
-            self._loop.modify(self._fd, READABLE)
-
-    def _want_to_write(self) -> None:
-        if not self._events & WRITABLE:
-            self._events = READABLE | WRITABLE
-            self._loop.modify(self._fd, self._events)
-
-    def _check_deadline(self) -> None:
-        if not self._in_flight or self._fd < 0:
+    def check_deadline(self, now_s: float) -> None:
+        """Ends the link if its oldest request, or the connection itself, took too long."""
+        try:
+            self._connection.check_deadline(now_s)
+        except NetworkError as error:
+            self.fail(error)
             return
-        left_ms = self._in_flight[0].deadline_ms - self._peers._clock_ms()
-        if left_ms <= 0:
-            self.fail(f"no answer within {ANSWER_WAIT_MS} ms")
-        else:
-            self._loop.call_later(left_ms, self._check_deadline)
+        oldest = next(iter(self._unfinished), None)
+        if oldest is not None and now_s >= oldest.deadline_s:
+            self.fail(NetworkError(f"{self._address} did not respond within {RESPONSE_WAIT_MAX_S:g} s"))
 
-    def fail(self, reason: str) -> None:
-        """End the link; whoever waits is told."""
-        if self._fd < 0:
-            return
-        self._peers.drop(self._address)
-        self._loop.unregister(self._fd)
-        self._fd = -1
-        self._socket.close()
-        where = f"{self._address[0]}:{self._address[1]}"
-        logger.warning("connection to the broker at %s lost: %s", where, reason)
-        waiting, self._in_flight = self._in_flight, deque()
-        lost = Lost(f"the broker at {where}: {reason}", self._connected)
-        for each in waiting:
-            each.done(lost)
+    def fail(self, error: ClientError) -> None:
+        """Ends the link; its requests are lost."""
+        logger.warning("the link to the broker at %s broke: %s", self._address, error)
+        self._peers.forget(self._address)
+        self._peers.loop.unregister(self._fd)
+        unsent, self._unsent = self._unsent, deque()
+        self._connection.close(error)
+        for unfinished, _ in unsent:
+            self.remove(unfinished)
+            unfinished.done(Lost(str(error), was_sent=False))
+
+
+def _copied(request: ProduceRequest) -> ProduceRequest:
+    """Returns a request that may be kept: received batches are valid during the call only."""
+    topics = [
+        ProduceTopic(
+            topic.name,
+            topic.topic_id,
+            [
+                ProducePartition(part.partition, None if part.records is None else bytes(part.records))
+                for part in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return request._replace(topics=topics)

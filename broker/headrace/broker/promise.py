@@ -1,4 +1,4 @@
-"""An answer that comes later, on the event loop's thread. Owns nothing else: no threads, no timeouts."""
+"""A value that comes later, on the event loop's thread. Owns nothing else: no threads, no timeouts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 class Promise(Generic[T]):
-    """`resolve` once; callbacks given to `then` run at once or as soon as it is resolved. A second `resolve`
-    is ignored, so that a timeout and an answer may race.
+    """`resolve` gives it its value, and runs the callbacks given to `then`. A second `resolve` is ignored, so
+    that a timeout and a response may race.
     """
 
     __slots__ = ("_callbacks", "_done", "_value")

@@ -1,6 +1,6 @@
-"""From a queue of answers to a socket: many small parts by one sendmsg, slices of files by sendfile.
+"""From a queue of responses to a socket: many small parts by one sendmsg, slices of files by sendfile.
 
-Owns the choice between the two. The queue is a connection's own; what was sent is taken from its head.
+Owns the choice between the two. The queue is a connection's; what was sent is removed from its head.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Final
 
 from headrace.broker.core import Part
 from headrace.log.files import FileSlice
+from headrace.wire.primitives import Buffer
 
 GATHER_PARTS_MAX: Final = 256
 COPY_SLICE_BELOW_BYTES: Final = 16 * 1024  # cheaper to read and send with the rest than a sendfile of its own
 
 
 def send_some(client: socket.socket, outgoing: deque[Part]) -> int:
-    """One call of the kernel for what is at the head of the queue, which is not empty: the bytes sent.
+    """Sends from the head of the queue, which is not empty, by one system call; returns the bytes sent.
 
     Raises `OSError`: `BlockingIOError` when the socket takes no more, EIO when a file is too short.
     """
@@ -52,7 +53,7 @@ def _send_slice(client: socket.socket, head: FileSlice, outgoing: deque[Part]) -
 
 
 def _inline(outgoing: deque[Part]) -> None:
-    """Read small slices at the head of the queue into memory."""
+    """Replaces small slices at the head of the queue by their bytes."""
     for index, part in enumerate(outgoing):
         if index >= GATHER_PARTS_MAX or (
             isinstance(part, FileSlice) and part.length_bytes >= COPY_SLICE_BELOW_BYTES
@@ -69,11 +70,11 @@ def _too_short(part: FileSlice) -> OSError:
     return OSError(errno.EIO, f"{part.file.path} ended before byte {part.position_bytes + part.length_bytes}")
 
 
-def _gather(outgoing: deque[Part]) -> list[bytes | bytearray | memoryview]:
-    """What may be sent at once, up to the next large slice."""
+def _gather(outgoing: deque[Part]) -> list[Buffer]:
+    """Returns the parts that one sendmsg may send, up to the next large slice."""
     if any(isinstance(part, FileSlice) for part in islice(outgoing, GATHER_PARTS_MAX)):
         _inline(outgoing)
-    parts: list[bytes | bytearray | memoryview] = []
+    parts: list[Buffer] = []
     for part in outgoing:
         if isinstance(part, FileSlice) or len(parts) >= GATHER_PARTS_MAX:
             break

@@ -1,7 +1,7 @@
-"""Every API in one table, and the way from a frame to its handler and from a handler's answer to the slot.
+"""Every API in one table; from a request's frame to its handler, from the handler's response to the slot.
 
-Owns dispatch. Produce and Fetch answer for themselves; all others return a tree (or a promise of one) that
-becomes the response of the version asked for.
+Owns dispatch. Produce and Fetch fill their slots themselves; all others return a tree (or a promise of one),
+from which the response of the requested version is built.
 """
 
 from __future__ import annotations
@@ -11,20 +11,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.bodies import build
-from headrace.broker.core import Connection, Slot
-from headrace.broker.handlers import (
-    api_versions,
-    cluster,
-    configs,
-    fetch,
-    list_offsets,
-    metadata,
-    produce,
-    produce_plain,
-    topics,
-)
+from headrace.broker.bodies import Tree, build
+from headrace.broker.core import ClientConnection, Slot
+from headrace.broker.handlers import api_versions, cluster, configs, fetch, list_offsets, metadata, topics
 from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.produce import job, plain
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.wire import fetch as fetch_wire
@@ -32,20 +23,19 @@ from headrace.wire import produce as produce_wire
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import UnsupportedVersionError
 from headrace.wire.messages import Request, decode_request, encode_response, unsupported_api_versions_response
+from headrace.wire.primitives import INT32
 
 logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">hhi")
-_CORRELATION_ID = struct.Struct(">i")
 
 METADATA_CACHE_ENTRIES_MAX: Final = 256
 
-Tree = dict[str, Any]
 Handler = Callable[[BrokerState, Request], "Tree | Promise[Any]"]
 
 
 class Api(NamedTuple):
-    """A control API: the versions spoken and who answers."""
+    """A control API: the versions spoken and the handler."""
 
     low: int
     high: int
@@ -53,15 +43,20 @@ class Api(NamedTuple):
 
 
 class BrokerService:
-    """What every connection hands its requests to."""
+    """Serves the requests of all connections. `pass_on` takes Produce partitions that other brokers lead;
+    without it they are refused.
+    """
 
-    def __init__(self, state: BrokerState, producer_ids: ProducerIds) -> None:
+    def __init__(
+        self, state: BrokerState, producer_ids: ProducerIds, *, pass_on: job.PassOn | None = None
+    ) -> None:
         self._state = state
+        self._pass_on = pass_on
         self._apis: dict[int, Api] = {
             ApiKey.LIST_OFFSETS: Api(1, 10, list_offsets.handle),
             ApiKey.METADATA: Api(0, 13, metadata.handle),
             ApiKey.FIND_COORDINATOR: Api(0, 6, cluster.find_coordinator),
-            ApiKey.API_VERSIONS: Api(0, 4, lambda _state, _request: api_versions.answer(self.spoken())),
+            ApiKey.API_VERSIONS: Api(0, 4, lambda _state, _request: api_versions.respond(self.spoken())),
             ApiKey.CREATE_TOPICS: Api(2, 7, topics.create),
             ApiKey.DELETE_TOPICS: Api(1, 6, topics.delete),
             ApiKey.INIT_PRODUCER_ID: Api(0, 5, lambda _state, request: producer_ids.handle(request)),
@@ -75,56 +70,59 @@ class BrokerService:
         self._metadata_view = -1
 
     def add(self, key: int, api: Api) -> None:
-        """Serve one more API."""
+        """Serves one more API."""
         self._apis[key] = api
 
     def spoken(self) -> list[tuple[int, int, int]]:
-        """`(key, lowest, highest version)` of every API."""
+        """Returns `(key, lowest, highest version)` of every API."""
         hot = [
             (int(ApiKey.PRODUCE), produce_wire.VERSION_MIN, produce_wire.VERSION_MAX),
             (int(ApiKey.FETCH), fetch_wire.VERSION_MIN, fetch_wire.VERSION_MAX),
         ]
         return sorted(hot + [(int(key), api.low, api.high) for key, api in self._apis.items()])
 
-    def handle(self, connection: Connection, frame: memoryview, *, owned: bool) -> None:
-        """Serve one request. Raises `WireError` for what must end the connection."""
+    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
+        """Serves one request. Raises `WireError` for what must end the connection."""
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         if api_key == ApiKey.PRODUCE:
             state = self._state
-            if not produce_plain.serve(state, connection, frame, version, correlation_id, owned=owned):
+            if not plain.serve(state, connection, frame, version, correlation_id, owned=owned):
                 request = decode_request(frame)
-                produce.handle(state, connection, request, owned=owned)
-                produce_plain.learn(state, connection, frame, request)
+                job.handle(state, connection, request, owned=owned, pass_on=self._pass_on)
+                plain.learn(state, connection, frame, request)
         elif api_key == ApiKey.FETCH:
-            fetch.handle(self._state, connection, decode_request(frame))
+            self._fetch(connection, decode_request(frame))
         else:
             self._control(connection, frame, api_key, version, correlation_id)
 
+    def _fetch(self, connection: ClientConnection, request: Request) -> None:
+        fetch.handle(self._state, connection, request)
+
     def _control(
-        self, connection: Connection, frame: memoryview, api_key: int, version: int, correlation_id: int
+        self, connection: ClientConnection, frame: memoryview, api_key: int, version: int, correlation_id: int
     ) -> None:
         api = self._apis.get(api_key)
         if api is None or not api.low <= version <= api.high:
             if api_key == ApiKey.API_VERSIONS:
-                answer = unsupported_api_versions_response(correlation_id, self.spoken())
-                connection.open_slot().fill((answer,))
+                response = unsupported_api_versions_response(correlation_id, self.spoken())
+                connection.open_slot().fill((response,))
                 return
             raise UnsupportedVersionError(api_key, version, correlation_id)
         cached = self._cached_metadata(frame) if api_key == ApiKey.METADATA else None
         slot = connection.open_slot()
         if cached is not None:
-            _CORRELATION_ID.pack_into(cached, 4, correlation_id)
+            INT32.pack_into(cached, 4, correlation_id)
             slot.fill((bytes(cached),))
             return
         request = decode_request(frame)
         self._state.peer = connection.peer
-        answer_tree = api.handle(self._state, request)
-        if isinstance(answer_tree, Promise):
-            answer_tree.then(lambda tree: self._answer(slot, request, tree, None))
+        found = api.handle(self._state, request)
+        if isinstance(found, Promise):
+            found.then(lambda tree: self._respond(slot, request, tree, None))
         else:
-            self._answer(slot, request, answer_tree, bytes(frame) if api_key == ApiKey.METADATA else None)
+            self._respond(slot, request, found, bytes(frame) if api_key == ApiKey.METADATA else None)
 
-    def _answer(self, slot: Slot, request: Request, tree: Tree | Exception, cache_for: bytes | None) -> None:
+    def _respond(self, slot: Slot, request: Request, tree: Tree | Exception, cache_for: bytes | None) -> None:
         if isinstance(tree, Exception):
             logger.error("API %d failed", request.api_key, exc_info=tree)
             slot.connection.abort(f"API {request.api_key} failed")
@@ -137,7 +135,7 @@ class BrokerService:
         slot.fill((response,))
 
     def _cached_metadata(self, frame: memoryview) -> bytearray | None:
-        """The response to the same question about the same view, if it was given before."""
+        """Returns the response to the same request about the same view, if there was one."""
         if self._metadata_view != self._state.view.version:
             self._metadata_view = self._state.view.version
             self._metadata.clear()

@@ -1,36 +1,31 @@
-"""What handlers work with: one value that holds this broker's parts. Owns no logic but looking things up."""
+"""The parts of this broker that handlers work with, in one value. Owns no logic but looking things up."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
-from headrace.broker.refusals import Refusals
+from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Workers
 from headrace.process.clock import now_ms
 from headrace.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from headrace.broker.topics import TopicAdmin
-
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class BrokerState:
-    """Touched on the loop's thread only. `control`: threads for what must wait for ZooKeeper or other
-    brokers.
-    """
+    """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers."""
 
     broker_id: int
     datacenter: str
@@ -42,13 +37,12 @@ class BrokerState:
     topics: TopicAdmin
     lookups: Lookups
     clock_ms: Callable[[], int] = now_ms
-    peer: str = ""  # who is being served, while its handler runs
+    peer: str = ""  # the client of the request being handled
     view: ClusterView = field(default_factory=ClusterView)
-    opening: dict[tuple[str, int], int] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
 
     def led_partition(self, topic: str, index: int) -> Partition:
-        """The partition, if this broker leads it and its log is not offline. Raises `Refused`."""
+        """Returns a partition that this broker leads and whose log is online. Raises `Refused`."""
         found = self.partitions.get(topic, index)
         if found is not None:
             if found.log.offline is not None:
@@ -62,7 +56,7 @@ class BrokerState:
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is led by broker {known.leader}")
 
     def check_leader_epoch(self, partition: Partition, epoch: int) -> None:
-        """A client that knows another epoch must learn the new one first (KIP-320). Raises `Refused`."""
+        """Raises `Refused` for a client that does not know the present epoch (KIP-320)."""
         if 0 <= epoch < partition.leader_epoch:
             raise Refused(
                 ErrorCode.FENCED_LEADER_EPOCH, f"{partition.name} has leader epoch {partition.leader_epoch}"
@@ -73,13 +67,15 @@ class BrokerState:
             )
 
     def storage_failed(self, partition: Partition, error: Exception) -> None:
-        """A log could not be read: say so once a partition and cause."""
+        """Reports that a log could not be read, once a partition and cause."""
         if partition.failure != str(error):
             partition.fail(str(error))
             logger.error("%s: %s", partition.name, error)
 
-    def later(self, job: Callable[[], object]) -> Promise[object]:
-        """Run a blocking job on a control thread; the promise gets its result, or the exception it raised."""
-        promise: Promise[object] = Promise()
-        self.control.submit(job, lambda result, error: promise.resolve(result if error is None else error))
+    def later(self, field_name: str, job: Callable[[], list[Tree]]) -> Promise[Tree | Exception]:
+        """Runs a blocking job on a control thread; the tree has its results as the only field."""
+        promise: Promise[Tree | Exception] = Promise()
+        self.control.submit(
+            job, lambda found, error: promise.resolve({field_name: found} if error is None else error)
+        )
         return promise

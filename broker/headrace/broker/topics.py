@@ -1,29 +1,28 @@
 """Topics as administrators change them: checks, placement, and the wait until a change is usable everywhere.
 
-Runs on control threads: it talks to ZooKeeper and to other brokers, and blocks. It may not touch partitions
-or connections; what it knows of the cluster is the immutable view.
+Runs on control threads, since calls to ZooKeeper and to other brokers block. It may not touch partitions or
+connections; it sees the cluster through the immutable view.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
-from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i8, i32, i64
-
 from headrace.broker.cluster import ClusterView
 from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, check_topic_config
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
+from headrace.client.admin import LATEST
+from headrace.client.calls import list_offsets_call
+from headrace.client.cluster import BrokerAddress
+from headrace.client.errors import ClientError
+from headrace.client.network import Network
 from headrace.coordination.errors import (
     CoordinationError,
     InvalidTopicError,
@@ -32,8 +31,7 @@ from headrace.coordination.errors import (
 )
 from headrace.coordination.placement import place_partitions
 from headrace.coordination.topics import PartitionState, TopicRegistry, TopicState, check_topic_name
-from headrace.wire.errors import ErrorCode, WireError
-from headrace.wire.messages import decode_response, encode_request
+from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ T = TypeVar("T")
 
 USABLE_WAIT_MAX_S: Final = 30.0
 USABLE_POLL_S: Final = 0.02
-LEADER_CALL_TIMEOUT_S: Final = 2.0
+LEADER_CALL_MAX_S: Final = 2.0
 PARTITIONS_MAX: Final = 2_000
 SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
@@ -54,9 +52,7 @@ _ONE_REPLICA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What CreateTopics asks for; -1 means the broker's default. `assignment`: brokers by partition, if
-    chosen.
-    """
+    """A topic to be created; -1 means the broker's default. `assignment`: brokers by partition, if chosen."""
 
     name: str
     partition_count: int = -1
@@ -66,7 +62,7 @@ class NewTopic:
 
 
 class TopicAdmin:
-    """`view` gives the present view of the cluster, `served_here` whether this broker serves a partition.
+    """`view` returns the present view of the cluster, `served_here` whether this broker serves a partition.
 
     Methods that change something raise `Refused`.
     """
@@ -102,7 +98,7 @@ class TopicAdmin:
         return True
 
     def create_on_demand(self, name: str) -> Promise[object]:
-        """On the loop's thread: create a topic with all defaults, once however many ask at the same time."""
+        """Creates a topic with all defaults, once for concurrent requests. Called on the loop's thread."""
         promise = self._creating.get(name)
         if promise is None:
             promise = self._creating[name] = Promise()
@@ -120,7 +116,7 @@ class TopicAdmin:
         return promise
 
     def create(self, new: NewTopic, *, validate_only: bool, timeout_s: float) -> TopicState:
-        """Create a topic and wait until it is usable; raises `Refused`."""
+        """Creates a topic and waits until it is usable. Raises `Refused`."""
         self.check_name(new.name)
         self._check_config(new.config)
         topic_id = uuid4()
@@ -138,7 +134,7 @@ class TopicAdmin:
         return state
 
     def delete(self, name: str, *, timeout_s: float) -> None:
-        """Delete a topic; returns when this broker has seen it vanish. Raises `Refused`."""
+        """Deletes a topic; returns when this broker sees that it is gone. Raises `Refused`."""
         if not self._config["delete.topic.enable"]:
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
         self._change(lambda: self._registry.delete(name))
@@ -154,7 +150,7 @@ class TopicAdmin:
         validate_only: bool,
         timeout_s: float,
     ) -> None:
-        """Raise the number of partitions to `count`. Raises `Refused`."""
+        """Raises the number of partitions to `count`. Raises `Refused`."""
         present = self._change(lambda: self._registry.get(name))
         before = len(present.partitions)
         if not before < count <= PARTITIONS_MAX:
@@ -187,7 +183,7 @@ class TopicAdmin:
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
     ) -> None:
-        """Replace a topic's configuration by what `change` makes of it. Raises `Refused`."""
+        """Replaces a topic's configuration by what `change` makes of it. Raises `Refused`."""
         present = self._change(lambda: self._registry.get(name))
         wanted = change(dict(present.config))
         self._check_config(wanted)
@@ -196,7 +192,7 @@ class TopicAdmin:
             logger.info("topic %s configured: %s", name, wanted)
 
     def explain(self, overrides: Mapping[str, str]) -> Iterable[tuple[str, str, int]]:
-        """`(name, value, source)` of every setting of a topic with these overrides."""
+        """Yields `(name, value, source)` of every setting of a topic with these overrides."""
         for name, setting in TOPIC_SETTINGS.items():
             if name in overrides:
                 yield name, overrides[name], SOURCE_TOPIC
@@ -205,7 +201,7 @@ class TopicAdmin:
             else:
                 yield name, self._config.topic_text(name), SOURCE_DEFAULT
 
-    # inside
+    # --- checks ---
 
     def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
         count = self._config["num.partitions"] if new.partition_count == -1 else new.partition_count
@@ -250,8 +246,10 @@ class TopicAdmin:
         except CoordinationError as error:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, str(error)) from None
 
+    # --- waiting ---
+
     def _wait_usable(self, state: TopicState, timeout_s: float) -> None:
-        """Until this broker knows the topic and every leader serves its partitions."""
+        """Waits until this broker knows the topic and all leaders serve its partitions. Raises `Refused`."""
         left = dict(state.partitions)
 
         def usable() -> bool:
@@ -259,8 +257,8 @@ class TopicAdmin:
             if known is None or len(known.partitions) < len(state.partitions):
                 return False
             for leader in {partition.leader for partition in left.values()}:
-                asked = [index for index, partition in left.items() if partition.leader == leader]
-                for index in self._served(leader, state.name, asked):
+                led = [index for index, partition in left.items() if partition.leader == leader]
+                for index in self._served(leader, state.name, led):
                     del left[index]
             return not left
 
@@ -280,48 +278,37 @@ class TopicAdmin:
         return True
 
     def _served(self, leader: int, topic: str, indexes: list[int]) -> list[int]:
-        """Which of these partitions their leader serves, asked by ListOffsets."""
+        """Returns those of these partitions that their leader serves."""
         here = [index for index in indexes if self._served_here(topic, index)]
         broker = self._view().brokers.get(leader)
         if broker is None or here:
             return here
         try:
-            return _ask_served(broker.host, broker.port, topic, indexes)
-        except (OSError, WireError):
+            return _served_by(broker.host, broker.port, topic, indexes)
+        except ClientError:
             return []
 
 
-def _ask_served(host: str, port: int, topic: str, indexes: list[int]) -> list[int]:
-    request = ListOffsetsRequest(
-        replica_id=BrokerId(-1),
-        isolation_level=i8(0),
-        topics=(
-            ListOffsetsTopic(
-                name=TopicName(topic),
-                partitions=tuple(
-                    ListOffsetsPartition(partition_index=i32(index), timestamp=i64(-1)) for index in indexes
-                ),
-            ),
-        ),
+def _served_by(host: str, port: int, topic: str, indexes: list[int]) -> list[int]:
+    """Asks a broker by ListOffsets which of these partitions it serves. Raises `ClientError`."""
+    network = Network(
+        str(BrokerAddress(host, port)),
+        client_id="headrace-broker",
+        request_timeout_ms=LEADER_CALL_MAX_S * 1000,
     )
-    with socket.create_connection((host, port), timeout=LEADER_CALL_TIMEOUT_S) as connection:
-        connection.sendall(encode_request(request, correlation_id=1, client_id="headrace-broker"))
-        stream = connection.makefile("rb")
-        head = stream.read(4)
-        if len(head) < 4:
-            raise ConnectionResetError(f"{host}:{port} closed the connection")
-        (length,) = struct.unpack(">i", head)
-        _, response = decode_response(
-            stream.read(length), api_key=request.__api_key__, version=request.__version__
-        )
+    try:
+        call = list_offsets_call({topic: dict.fromkeys(indexes, LATEST)})
+        response = network.send_and_wait(call, deadline_s=time.monotonic() + LEADER_CALL_MAX_S)
+    finally:
+        network.close()
     return [
-        each.partition_index
+        partition.partition_index
         for found in response.topics
-        for each in found.partitions
-        if each.error_code == ErrorCode.NONE
+        for partition in found.partitions
+        if partition.error_code == ErrorCode.NONE
     ]
 
 
 def _seed(topic_id: UUID) -> int:
-    """Partitions added later go on round the brokers; only the topic decides where it began."""
+    """The seed of a topic's placement: partitions added later continue round the brokers from it."""
     return topic_id.int & 0xFFFFFFFF

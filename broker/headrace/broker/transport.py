@@ -1,4 +1,4 @@
-"""Sockets: accepts clients, moves their bytes to the sans-IO core and its answers back.
+"""Sockets: accepts clients, moves their bytes to the sans-IO core and its responses back.
 
 Owns listening, connection bounds, idle connections. Knows nothing of requests.
 """
@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Final
 
-from headrace.broker.core import Connection, Service
+from headrace.broker.core import ClientConnection, Service
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
 from headrace.broker.sending import send_some
 from headrace.wire.errors import WireError
@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 
 SCRATCH_BYTES: Final = 64 * 1024
 BACKLOG: Final = 1024
-READ_BYTES_PER_WAKEUP: Final = 4 * 1024 * 1024  # of one connection, so that others get their turn
+READ_BYTES_PER_WAKEUP: Final = 4 * 1024 * 1024  # of one connection, so that others are served too
 SEND_BYTES_PER_WAKEUP: Final = 8 * 1024 * 1024
 ACCEPT_PAUSE_MS: Final = 100
-RECENT_S: Final = 1.0  # a connection silent for longer has nothing on its way when the broker stops
+RECENT_S: Final = 1.0  # a connection silent for longer has nothing in flight when the broker stops
 
-_GONE: Final = frozenset(
+# The client or its network ended the connection: nothing to log.
+_ENDED_BY_CLIENT: Final = frozenset(
     {
         errno.ECONNRESET,
         errno.EPIPE,
@@ -41,7 +42,7 @@ _GONE: Final = frozenset(
 
 
 class Server:
-    """All connections of a broker. `service_for` makes the service of a new client."""
+    """All connections of a broker, and what they share: bounds and a receive buffer."""
 
     def __init__(
         self,
@@ -59,16 +60,16 @@ class Server:
         self.receiving_bytes = 0
         self.connections: dict[int, Transport] = {}
         self.with_output: dict[Transport, None] = {}
-        self.starved: dict[Transport, None] = {}  # wait for others' large requests to end
+        self.starved: dict[Transport, None] = {}  # not read until others' large requests end
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.serves = True  # what arrives is looked at
+        self.serves = True  # False: what arrives is discarded
         self._idle_s = idle_ms / 1000
         self._listeners: list[Listener] = []
         loop.at_wakeup_end(self.send_all)
         loop.every(min(10_000, idle_ms), self._close_idle)
 
     def bind(self, host: str, port: int, service: Service) -> Listener:
-        """Take the address; its clients are served once the listener is `start`ed. Raises `OSError`."""
+        """Binds an address; its clients are served once the listener is started. Raises `OSError`."""
         listener = Listener(self, host, port, service)
         self._listeners.append(listener)
         return listener
@@ -78,7 +79,7 @@ class Server:
             listener.close()
 
     def send_all(self) -> None:
-        """Send what every connection has to send."""
+        """Sends the responses of all connections that have some."""
         if not self.with_output:
             return
         ready, self.with_output = self.with_output, {}
@@ -86,21 +87,22 @@ class Server:
             transport.send()
 
     def feed_starved(self) -> None:
+        """Lets starved connections read again if they may."""
         starved, self.starved = self.starved, {}
         for transport in starved:
             transport.update_interest()
 
     def stop_serving(self) -> None:
-        """Look at nothing that arrives from now on; what was asked before is still answered."""
+        """Discards what arrives from now on; requests taken before are still answered."""
         self.serves = False
         for transport in list(self.connections.values()):
             transport.update_interest()
 
     def end_connections(self) -> None:
-        """Say to every client that nothing comes after what was answered; it closes, and so do we then.
+        """Shuts every connection down after its last response; it closes when its client has closed.
 
-        Closing at once would do that too, but with requests unread the kernel says it by a reset, which may
-        overtake the last answers. The loop must turn until `connections` is empty, or patience is over.
+        If it closed at once with requests unread, the kernel would send a reset, which may overtake the last
+        responses. The loop must turn until `connections` is empty, or the caller's wait is over.
         """
         recent_s = time.monotonic() - RECENT_S
         for transport in list(self.connections.values()):
@@ -130,14 +132,14 @@ class Listener:
         try:
             self._socket = socket.create_server((host, port), backlog=BACKLOG, reuse_port=False)
         except OSError as error:
-            reason = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
-            raise OSError(error.errno, f"{reason}; is another process there?") from None
+            problem = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
+            raise OSError(error.errno, f"{problem}; is another process there?") from None
         self._socket.setblocking(False)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._started = False
 
     def start(self) -> None:
-        """Serve clients from now on; those who came earlier wait in the backlog."""
+        """Serves clients from now on; those that came earlier wait in the backlog."""
         self._started = True
         self._server.loop.register(self._socket.fileno(), self)
 
@@ -148,7 +150,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of descriptors or memory: the backlog stays readable, so look again a little later.
+                # Out of descriptors or memory. The socket stays readable, so accept again a little later.
                 logger.error("accepting a connection failed: %s", error)
                 self._server.loop.modify(self._socket.fileno(), 0)
                 self._server.loop.call_later(ACCEPT_PAUSE_MS, self._resume)
@@ -186,7 +188,7 @@ class Transport:
         self._reserved_bytes = 0
         self._ending = False
         self.active_s = time.monotonic()
-        self.core = Connection(
+        self.core = ClientConnection(
             service,
             peer=peer,
             frame_limit_bytes=server.frame_limit_bytes,
@@ -196,7 +198,7 @@ class Transport:
         server.connections[self._fd] = self
         server.loop.register(self._fd, self)
 
-    def _on_output(self, _: Connection) -> None:
+    def _on_output(self, _: ClientConnection) -> None:
         self._server.with_output[self] = None
 
     def on_ready(self, events: int) -> None:
@@ -211,7 +213,7 @@ class Transport:
             self._discard()
 
     def _discard(self) -> None:
-        """The broker stops: requests that come now are left to whoever is asked next."""
+        """Reads and drops requests, since the broker stops: clients send them to another broker."""
         self.active_s = time.monotonic()
         budget = READ_BYTES_PER_WAKEUP
         try:
@@ -224,7 +226,7 @@ class Transport:
         except BlockingIOError:
             return
         except OSError as error:
-            self.close("" if error.errno in _GONE else str(error))
+            self.close(_problem(error))
 
     def _read(self) -> None:
         core = self.core
@@ -256,7 +258,7 @@ class Transport:
             self.close(f"{type(error).__name__}: {error}")
             return
         except OSError as error:
-            self.close("" if error.errno in _GONE else str(error))
+            self.close(_problem(error))
             return
         except Exception:
             logger.exception("%s: serving a request failed", core.peer)
@@ -265,7 +267,7 @@ class Transport:
         self.update_interest()
 
     def _account(self) -> None:
-        """What is being received counts against the bound that all connections share."""
+        """Counts the frame being received against the bound that all connections share."""
         server = self._server
         now = self.core.partial_bytes
         if now == self._reserved_bytes:
@@ -278,7 +280,7 @@ class Transport:
 
     @property
     def _starves(self) -> bool:
-        """Too much is being received already, and not only by this connection."""
+        """Whether too much is being received already, and not only by this connection."""
         server = self._server
         return (
             self._reserved_bytes > SCRATCH_BYTES
@@ -287,11 +289,11 @@ class Transport:
         )
 
     def send(self) -> None:
-        """Send as much as the socket takes, then wait for it to take more."""
+        """Sends as much as the socket takes, then waits for it to take more."""
         core = self.core
         if core.closed:
             return
-        core.release_answers()
+        core.release_responses()
         budget = SEND_BYTES_PER_WAKEUP
         try:
             while core.outgoing and budget > 0:
@@ -301,27 +303,27 @@ class Transport:
         except BlockingIOError:
             pass
         except OSError as error:
-            self.close("" if error.errno in _GONE else str(error))
+            self.close(_problem(error))
             return
         if not core.closed:
             self.active_s = time.monotonic()
             self.update_interest()
             if self._ending and not core.outgoing:
-                self._say_end()
+                self._shut_down()
 
     def end(self) -> None:
-        """After what is answered by now, say that no more comes."""
+        """Shuts the connection down once the responses known now are sent."""
         self._ending = True
         self.send()
 
-    def _say_end(self) -> None:
+    def _shut_down(self) -> None:
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
-            self.close("" if error.errno in _GONE else str(error))
+            self.close(_problem(error))
 
     def update_interest(self) -> None:
-        """Read unless the peer is owed too much; write if something waits."""
+        """Watches for reading unless the connection must pause, for writing if responses wait."""
         core = self.core
         if core.closed:
             return
@@ -338,13 +340,13 @@ class Transport:
             self._events = events
             self._server.loop.modify(self._fd, events)
 
-    def close(self, reason: str) -> None:
-        """End the connection; a reason is logged."""
+    def close(self, problem: str) -> None:
+        """Ends the connection; a problem is logged."""
         core = self.core
         if core.closed:
             return
-        if reason:
-            logger.info("%s: connection closed: %s", core.peer, reason)
+        if problem:
+            logger.info("%s: connection closed: %s", core.peer, problem)
         core.close()
         server = self._server
         server.loop.unregister(self._fd)
@@ -353,3 +355,7 @@ class Transport:
         server.starved.pop(self, None)
         self._account()
         self._socket.close()
+
+
+def _problem(error: OSError) -> str:
+    return "" if error.errno in _ENDED_BY_CLIENT else str(error)

@@ -1,4 +1,4 @@
-"""The threads that run fsync and other blocking file work, so that the event loop never waits for a disk.
+"""The threads that run fsync and other blocking work, so that the event loop never waits for a disk.
 
 Owns threads and their queue. What a job does, and what follows on the loop's thread, is the caller's.
 """
@@ -20,7 +20,7 @@ Outcome = Callable[[Any, Exception | None], None]
 
 
 class Workers:
-    """Runs `job()` on some thread, then `done(result, error)` on the loop's thread by `post`.
+    """Runs `job()` on one of its threads, then `done(result, error)` on the loop's thread by `post`.
 
     The queue is bounded by its users: a partition has one flush in flight, a connection one control request.
     """
@@ -39,7 +39,7 @@ class Workers:
         self._queue.put((job, done))
 
     def stop(self) -> None:
-        """Finish what is queued, then end the threads."""
+        """Finishes what is queued, then ends the threads."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

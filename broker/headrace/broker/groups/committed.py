@@ -1,8 +1,8 @@
-"""A committed offset together with the words its client sent along, in ZooKeeper.
+"""A committed offset and its metadata in ZooKeeper.
 
-Owns the child `metadata` of an offset's node. The offset's own node stays decimal text, as all who read it
-expect (the paper's consumers, `headrace groups`). Both are written in one transaction, so they carry one
-zxid: whoever sets the offset alone, the paper's way, thereby makes the words void. Blocking calls.
+Owns the child `metadata` of an offset's node. The offset's own node stays decimal text, as its other readers
+expect (the paper's consumers, `headrace groups`). Both are written in one transaction, so they have one zxid:
+a commit of the offset alone, the paper's way, invalidates the metadata. Calls block.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headrace.coordination.errors import BadVersionError, CorruptNodeError, Node
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 
-ATTEMPTS_MAX: Final = 5  # of a write or a read that somebody else's write came in between of
+ATTEMPTS_MAX: Final = 5  # of a write, or of a read, that another write interrupts
 
 TopicPartition = tuple[str, int]
 
 
 class Committed(NamedTuple):
-    """The next address to read, and what the client wants to know when it asks for it; "" for nothing."""
+    """The next address to read, and metadata of the client's own; "" for none."""
 
     offset: int
     metadata: str = ""
@@ -32,7 +32,7 @@ Offsets = dict[TopicPartition, Committed]
 
 
 def write(session: ZooKeeperSession, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-    """Store them, one after the other. Raises `CoordinationError`."""
+    """Stores offsets, one after the other. Raises `CoordinationError`."""
     registry = ConsumerRegistry(session, group)
     for (topic, partition), committed in offsets.items():
         if committed.metadata:
@@ -44,47 +44,48 @@ def write(session: ZooKeeperSession, group: str, offsets: Mapping[TopicPartition
 def _write_both(
     session: ZooKeeperSession, group: str, topic: str, partition: int, committed: Committed
 ) -> None:
-    path, beside = znodes.offset(group, topic, partition), _beside(group, topic, partition)
+    path = znodes.offset(group, topic, partition)
+    metadata_path = _metadata_path(group, topic, partition)
     for _ in range(ATTEMPTS_MAX):
         transaction = session.transaction()
-        for each, data in ((path, str(committed.offset)), (beside, committed.metadata)):
-            put = transaction.create if session.exists(each) is None else transaction.set
-            put(each, data.encode())
+        for node_path, data in ((path, str(committed.offset)), (metadata_path, committed.metadata)):
+            put = transaction.create if session.exists(node_path) is None else transaction.set
+            put(node_path, data.encode())
         try:
             return transaction.commit()
         except NodeExistsError:
             continue
         except NoNodeError:
             session.ensure_path(znodes.offsets(group, topic))
-    raise BadVersionError(f"{path}: others made or deleted it in each of {ATTEMPTS_MAX} attempts; try again")
+    raise BadVersionError(f"{path} was created or deleted meanwhile in {ATTEMPTS_MAX} attempts; try again")
 
 
 def read(session: ZooKeeperSession, group: str, wanted: Iterable[TopicPartition] | None) -> Offsets:
-    """What is stored for `wanted`, or all of the group's; what has none is left out.
+    """Returns the offsets of `wanted` (None: all of the group's); partitions without one are left out.
 
     Raises `CoordinationError`.
     """
     left = list(ConsumerRegistry(session, group).all_offsets() if wanted is None else wanted)
     found: Offsets = {}
     for _ in range(ATTEMPTS_MAX):
-        # The offset is read before the words: if those are the newer ones, a write came in between.
-        paths = [path for key in left for path in (znodes.offset(group, *key), _beside(group, *key))]
+        # Offsets are read before their metadata: if the metadata is newer, a write came in between.
+        paths = [path for key in left for path in (znodes.offset(group, *key), _metadata_path(group, *key))]
         nodes = iter(session.get_many(paths))
         torn = []
-        for key, node, words in zip(left, nodes, nodes, strict=True):
-            if node is None and words is None:
+        for key, node, metadata in zip(left, nodes, nodes, strict=True):
+            if node is None and metadata is None:
                 continue
-            if node is None or (words is not None and words.stat.modified_zxid > node.stat.modified_zxid):
+            if node is None or (metadata and metadata.stat.modified_zxid > node.stat.modified_zxid):
                 torn.append(key)
             else:
-                found[key] = Committed(_offset(group, key, node), _metadata(node, words))
+                found[key] = Committed(_offset(group, key, node), _metadata(node, metadata))
         left = torn
         if not left:
             return found
-    raise BadVersionError(f"offsets of group {group} changed in each of {ATTEMPTS_MAX} reads; try again")
+    raise BadVersionError(f"offsets of group {group} changed meanwhile in {ATTEMPTS_MAX} reads; try again")
 
 
-def _beside(group: str, topic: str, partition: int) -> str:
+def _metadata_path(group: str, topic: str, partition: int) -> str:
     return f"{znodes.offset(group, topic, partition)}/metadata"
 
 
@@ -98,7 +99,7 @@ def _offset(group: str, key: TopicPartition, node: Node) -> int:
         ) from None
 
 
-def _metadata(node: Node, words: Node | None) -> str:
-    if words is None or words.stat.modified_zxid != node.stat.modified_zxid:
+def _metadata(node: Node, metadata: Node | None) -> str:
+    if metadata is None or metadata.stat.modified_zxid != node.stat.modified_zxid:
         return ""
-    return words.data.decode(errors="replace")
+    return metadata.data.decode(errors="replace")

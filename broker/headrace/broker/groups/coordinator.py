@@ -2,9 +2,9 @@
 (ZooKeeper).
 
 Which broker coordinates a group is a pure function of the live brokers (`coordinator_for`, rendezvous
-hashing): when a broker comes or goes, only the groups that it had or gets move. Membership lives in memory
-alone: after a move the members are answered NOT_COORDINATOR or UNKNOWN_MEMBER_ID, find the new coordinator
-and join there, and go on at their stored offsets.
+hashing): when a broker comes or goes, only its own groups move. Membership is kept in memory only: after a
+move the members get NOT_COORDINATOR or UNKNOWN_MEMBER_ID, find the new coordinator, join there and continue
+at their stored offsets.
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ from headrace.wire.errors import ErrorCode
 
 
 def coordinator_for(group_id: str, broker_ids: Iterable[int]) -> int | None:
-    """The live broker that coordinates `group_id`; None when no broker lives.
-
-    Every broker computes the same.
-    """
+    """Returns the live broker that coordinates a group, the same on every broker; None if no broker lives."""
     return max(broker_ids, key=lambda b: (zlib.crc32(f"{b}/{group_id}".encode()), b), default=None)
 
 
 class GroupCoordinator:
-    """The groups of one broker. Called from the event loop's thread alone; time comes in as `now_ms`."""
+    """The groups of one broker. Called on the event loop's thread only; time comes in as `now_ms`."""
 
     def __init__(
         self,
@@ -98,8 +95,8 @@ class GroupCoordinator:
     def refuse_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation_id: int
     ) -> ErrorCode:
-        """NONE when this member may commit offsets; a client that only stores offsets (no generation) may
-        when the group is empty.
+        """Returns NONE if this member may commit offsets. A client outside the group (no generation) may
+        while the group is empty.
         """
         error = self._misplaced(group_id)
         if error is not ErrorCode.NONE:
@@ -110,20 +107,18 @@ class GroupCoordinator:
         return ErrorCode.NONE if generation_id < 0 and not member_id else ErrorCode.UNKNOWN_MEMBER_ID
 
     def refuse_offset_read(self, group_id: str) -> ErrorCode:
-        """NONE when this broker is the one to ask for the group's offsets."""
+        """Returns NONE if this broker coordinates the group, and so serves its offsets."""
         return self._misplaced(group_id)
 
     def refuse_delete(self, group_id: str) -> ErrorCode:
-        """NONE when the group's offsets may be deleted: nobody is in it."""
+        """Returns NONE if the group's offsets may be deleted: it has no members."""
         error = self._misplaced(group_id)
         if error is ErrorCode.NONE and group_id in self._groups:
             return ErrorCode.NON_EMPTY_GROUP
         return error
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
-        """The group's state; (NONE, None) when nobody is in it (whether it has offsets is the registry's
-        to say).
-        """
+        """Returns the group's state; (NONE, None) if it has no members: it may have offsets all the same."""
         error = self._misplaced(group_id)
         group = self._groups.get(group_id)
         return error, None if group is None or error is not ErrorCode.NONE else group.describe()
@@ -132,7 +127,7 @@ class GroupCoordinator:
         return [group.describe() for group in self._groups.values()]
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must run next; None when no group waits for time."""
+        """Returns when `tick` must run next; None if no group has a deadline."""
         deadlines = [d for g in self._groups.values() if (d := g.next_deadline_ms()) is not None]
         return min(deadlines, default=None)
 
@@ -144,7 +139,7 @@ class GroupCoordinator:
                 self._forget_if_idle(group)
 
     def brokers_changed(self) -> None:
-        """Let go of groups that another broker coordinates now."""
+        """Disbands the groups that another broker coordinates now."""
         for group_id in [g for g in self._groups if not self._coordinates(g)]:
             self._groups.pop(group_id).disband(ErrorCode.NOT_COORDINATOR)
 

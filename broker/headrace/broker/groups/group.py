@@ -1,9 +1,9 @@
-"""One consumer group: who is in it, which generation it is, who waits for what. Owns nothing outside itself.
+"""One consumer group: its members, its generation, its parked requests. Owns nothing outside itself.
 
-The machine of Kafka's classic group protocol. Members join, the first of them leads; when all have joined
-(or the rebalance timeout is over) a new generation begins and the leader is given everybody's metadata; its
-SyncGroup carries the assignment, and everybody's SyncGroup is answered with its own part. Time comes in as
-`now_ms` with each call; a reply that has to wait is a callback that is called later, exactly once.
+The state machine of Kafka's classic group protocol. Members join, the first of them leads. When all have
+joined (or the rebalance timeout is over) a new generation begins, and the leader gets the metadata of all
+members. Its SyncGroup carries the assignment; the response to each member's SyncGroup is the member's part of
+it. Time comes in as `now_ms` with each call. A reply that has to wait is a callback, called exactly once.
 
 Source: https://kafka.apache.org/protocol; KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394.
 """
@@ -36,8 +36,8 @@ class Group:
     """One group's state machine. All calls come from one thread."""
 
     def __init__(self, group_id: str, *, new_member_id: Callable[[str], str], initial_delay_ms: int) -> None:
-        """`new_member_id` makes a unique id from a client id; `initial_delay_ms` is how long an empty
-        group waits for company.
+        """`new_member_id` makes a unique id from a client id; `initial_delay_ms` is how long an empty group
+        waits for more members.
         """
         self.group_id = group_id
         self.state = GroupState.EMPTY
@@ -46,19 +46,16 @@ class Group:
         self.protocol_name = ""
         self.leader_id = ""
         self._members: dict[str, Member] = {}
-        self._promised: dict[str, int] = {}  # member ids handed out (KIP-394) → until when they may be used
+        self._promised: dict[str, int] = {}  # ids of members yet to join (KIP-394) → until when they may
         self._phase_deadline_ms = 0  # end of the joining or the syncing phase
         self._phase_earliest_ms = 0  # an empty group's first generation does not begin before
         self._new_member_id = new_member_id
         self._initial_delay_ms = initial_delay_ms
 
-    # --- what members ask
+    # --- requests ---
 
     def join(self, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
-        """A member wants to be in the next generation.
-
-        The reply may come at once or when the generation begins.
-        """
+        """Takes a member into the next generation; the reply comes at once or when that begins."""
         error = self._refuse_join(request)
         if error is not ErrorCode.NONE:
             reply(JoinReply(error=error, member_id=request.member_id))
@@ -76,7 +73,7 @@ class Group:
             self._admit(self._new_member_id(request.client_id), request, now_ms, reply)
 
     def sync(self, request: Sync, now_ms: int, reply: ReplyToSync) -> None:
-        """The leader brings the assignment, the others ask for their part of it."""
+        """Takes the leader's assignment; replies with the member's part of it as soon as it is known."""
         error = self.check_member(request.member_id, request.group_instance_id, request.generation_id)
         if error is ErrorCode.NONE and not self._same_protocol(request):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -90,8 +87,8 @@ class Group:
         if self.state is GroupState.STABLE:
             reply(self._synced(member))
             return
-        # An older request of the same member.
-        member.answer_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
+        # The member may have an older request parked.
+        member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
         member.reply_to_sync = reply
         if request.member_id == self.leader_id:
             self._become_stable(request.assignments, now_ms)
@@ -99,7 +96,7 @@ class Group:
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
-        """A member says it lives; the answer tells whether it must join again."""
+        """Extends a member's session; returns whether it must join again."""
         error = self.check_member(member_id, instance_id, generation_id)
         if error is not ErrorCode.NONE:
             return error
@@ -110,7 +107,7 @@ class Group:
         return ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-        """A member goes; the rest rebalances. A static member may be named by its instance id alone."""
+        """Removes a member; the others rebalance. A static member may be named by its instance id alone."""
         standing = self._static_member(instance_id)
         if instance_id is not None:
             if standing is None:
@@ -128,7 +125,7 @@ class Group:
         return ErrorCode.NONE
 
     def check_member(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
-        """Whether a request of this member and generation is to be honoured (offset commits ask this too)."""
+        """Returns NONE for a member of the present generation."""
         standing = self._static_member(instance_id)
         if instance_id is not None and standing is not None and standing.member_id != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
@@ -139,9 +136,8 @@ class Group:
         return ErrorCode.NONE
 
     def refuse_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
-        """NONE when offsets may be committed.
-
-        Clients outside the group (no generation) may while nobody is in it.
+        """Returns NONE if offsets may be committed. A client outside the group (no generation) may while the
+        group is empty.
         """
         if generation_id < 0 and not member_id:
             return ErrorCode.NONE if not self._members else ErrorCode.UNKNOWN_MEMBER_ID
@@ -160,10 +156,10 @@ class Group:
             members=tuple(member.describe(protocol) for member in self._members.values()),
         )
 
-    # --- time
+    # --- time ---
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None when time alone changes nothing."""
+        """Returns when `tick` has something to do; None if nothing has a deadline."""
         deadlines = [m.session_deadline_ms for m in self._members.values() if not m.waits]
         deadlines.extend(self._promised.values())
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -175,7 +171,7 @@ class Group:
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Let go of members whose time is over, and end phases whose time is over."""
+        """Removes members whose session is over, and ends phases whose time is over."""
         for member_id in [i for i, until_ms in self._promised.items() if until_ms <= now_ms]:
             del self._promised[member_id]
         silent = [
@@ -196,15 +192,13 @@ class Group:
             self._after_loss(now_ms)
 
     def disband(self, error: ErrorCode) -> None:
-        """Answer everybody who waits with `error` and forget them: this broker coordinates the group no
-        longer.
-        """
+        """Removes all members with `error`: this broker does not coordinate the group any more."""
         for member_id in list(self._members):
             self._remove(member_id, error)
         self._promised.clear()
         self.state = GroupState.DEAD
 
-    # --- joining
+    # --- joining ---
 
     def _refuse_join(self, request: Join) -> ErrorCode:
         if self.state is GroupState.DEAD:
@@ -248,30 +242,28 @@ class Group:
         self._prepare(now_ms, earliest_ms=now_ms + self._initial_delay_ms if first else now_ms)
 
     def _refresh(self, member: Member, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
-        """A member that is in the group joins again: a rebalance if it leads or brings news, else the
-        present generation.
+        """Serves a member that joins again: a rebalance if it leads or has new protocols, else the present
+        generation.
         """
-        news = member.protocols != request.protocols
+        is_changed = member.protocols != request.protocols
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_deadline_ms = now_ms + member.session_timeout_ms
-        settled = self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
+        has_generation = self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE)
         leads_stable = self.state is GroupState.STABLE and member.member_id == self.leader_id
-        if settled and not news and not leads_stable:
+        if has_generation and not is_changed and not leads_stable:
             reply(self._joined(member))
             return
-        member.answer_join(JoinReply(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
+        member.complete_join(JoinReply(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id))
         member.reply_to_join = reply
         self._prepare(now_ms, earliest_ms=now_ms)
 
     def _replace_static(self, old: Member, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
-        """A static member came back under a new member id (KIP-345): it takes the place, and the
-        assignment, of the old one.
-        """
+        """Gives a restarted static member (KIP-345) a new member id, and its old place and assignment."""
         was_leader = old.member_id == self.leader_id
-        old.answer_join(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
-        old.answer_sync(SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
+        old.complete_join(JoinReply(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id))
+        old.complete_sync(SyncReply(error=ErrorCode.FENCED_INSTANCE_ID))
         unchanged = old.protocols == request.protocols and self.state is GroupState.STABLE
         del self._members[old.member_id]
         old.member_id = self._new_member_id(request.client_id)
@@ -287,13 +279,13 @@ class Group:
         old.reply_to_join = reply
         self._prepare(now_ms, earliest_ms=now_ms)
 
-    # --- phases
+    # --- phases ---
 
     def _prepare(self, now_ms: int, *, earliest_ms: int) -> None:
-        """Begin (or go on with) gathering everybody for the next generation."""
+        """Begins to wait for all members to join again, unless that has begun; ends the wait if all have."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             for member in self._members.values():
-                member.answer_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
+                member.complete_sync(SyncReply(error=ErrorCode.REBALANCE_IN_PROGRESS))
             self.state = GroupState.PREPARING_REBALANCE
             timeout_ms = max(m.rebalance_timeout_ms for m in self._members.values())
             self._phase_deadline_ms = now_ms + timeout_ms
@@ -323,7 +315,7 @@ class Group:
         self._phase_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in self._members.values())
         for member in self._members.values():
             member.session_deadline_ms = now_ms + member.session_timeout_ms
-            member.answer_join(self._joined(member))
+            member.complete_join(self._joined(member))
 
     def _become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
         self.state = GroupState.STABLE
@@ -331,14 +323,14 @@ class Group:
             member.assignment = assignments.get(member.member_id, b"")
             if member.reply_to_sync is not None:
                 member.session_deadline_ms = now_ms + member.session_timeout_ms
-                member.answer_sync(self._synced(member))
+                member.complete_sync(self._synced(member))
 
     def _become_empty(self) -> None:
         self.state = GroupState.EMPTY
         self.leader_id = self.protocol_name = ""
 
     def _after_loss(self, now_ms: int) -> None:
-        """Members have gone: those who remain rebalance."""
+        """Rebalances the members that remain."""
         if self._members:
             self._prepare(now_ms, earliest_ms=now_ms)
         elif self.state is not GroupState.EMPTY:
@@ -347,10 +339,10 @@ class Group:
 
     def _remove(self, member_id: str, error: ErrorCode) -> None:
         member = self._members.pop(member_id)
-        member.answer_join(JoinReply(error=error, member_id=member_id))
-        member.answer_sync(SyncReply(error=error))
+        member.complete_join(JoinReply(error=error, member_id=member_id))
+        member.complete_sync(SyncReply(error=error))
 
-    # --- small answers
+    # --- replies ---
 
     def _static_member(self, instance_id: str | None) -> Member | None:
         if instance_id is None:
@@ -364,9 +356,9 @@ class Group:
         )
 
     def _joined(self, member: Member) -> JoinReply:
-        everybody: tuple[JoinedMember, ...] = ()
+        members: tuple[JoinedMember, ...] = ()
         if member.member_id == self.leader_id:
-            everybody = tuple(
+            members = tuple(
                 JoinedMember(m.member_id, m.group_instance_id, m.metadata_for(self.protocol_name))
                 for m in self._members.values()
             )
@@ -377,7 +369,7 @@ class Group:
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader_id=self.leader_id,
-            members=everybody,
+            members=members,
         )
 
     def _synced(self, member: Member) -> SyncReply:

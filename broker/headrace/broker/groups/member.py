@@ -1,6 +1,6 @@
-"""One member of a consumer group: its timeouts, what it understands, which of its requests wait for answers.
+"""One member of a consumer group: its timeouts, its protocols, its parked requests.
 
-Owns also what members have in common: the protocol that all of them know. Decides nothing for the group.
+Owns the choice of a protocol that all members know, too. Decides nothing else for the group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ReplyToSync = Callable[[SyncReply], None]
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """`reply_to_join` and `reply_to_sync`: where the answer goes that its parked request waits for."""
+    """A member. `reply_to_join` and `reply_to_sync` complete its parked requests."""
 
     member_id: str
     group_instance_id: str | None
@@ -31,28 +31,28 @@ class Member:
     reply_to_sync: ReplyToSync | None = None
 
     def metadata_for(self, protocol_name: str) -> bytes:
-        """The bytes this member gave for a protocol; every member of a generation knows the chosen one."""
+        """Returns this member's bytes for a protocol; all members of a generation know the chosen one."""
         return next(p.metadata for p in self.protocols if p.name == protocol_name)
 
     @property
     def waits(self) -> bool:
-        """Whose request is parked here cannot send heartbeats, so its session does not run out."""
+        """Whether a request is parked: the member sends no heartbeats then, and its session does not end."""
         return self.reply_to_join is not None or self.reply_to_sync is not None
 
-    def answer_join(self, reply: JoinReply) -> None:
-        """Answers the parked JoinGroup, if there is one."""
+    def complete_join(self, reply: JoinReply) -> None:
+        """Completes the parked JoinGroup, if there is one."""
         waiting, self.reply_to_join = self.reply_to_join, None
         if waiting is not None:
             waiting(reply)
 
-    def answer_sync(self, reply: SyncReply) -> None:
-        """Answers the parked SyncGroup, if there is one."""
+    def complete_sync(self, reply: SyncReply) -> None:
+        """Completes the parked SyncGroup, if there is one."""
         waiting, self.reply_to_sync = self.reply_to_sync, None
         if waiting is not None:
             waiting(reply)
 
     def describe(self, protocol_name: str | None) -> MemberDescription:
-        """As others see it; without a protocol (no generation is settled) nothing is known of its part."""
+        """Returns what DescribeGroups shows: without a protocol (no stable generation) no assignment."""
         return MemberDescription(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -64,13 +64,13 @@ class Member:
 
 
 def known_to_all(members: list[Member]) -> set[str]:
-    """The names of the protocols that every one of them understands."""
+    """Returns the names of the protocols that all members know."""
     return set.intersection(*({p.name for p in m.protocols} for m in members))
 
 
 def choose_protocol(members: list[Member]) -> str:
-    """Everybody votes for the first protocol of its list that all know; most votes win, the first name in
-    a tie.
+    """Returns the protocol with most votes, the first by name in a tie. Each member votes for the first one
+    in its list that all know.
     """
     common = known_to_all(members)
     votes: dict[str, int] = {}

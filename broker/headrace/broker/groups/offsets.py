@@ -2,7 +2,7 @@
 `/consumers/<group>/offsets` in ZooKeeper.
 
 Owns the order of a group's commits: one write is in flight a group, later ones wait and are merged, so that
-an older offset can never overtake a newer one. What lies in the nodes is `committed`'s to know.
+an older offset can never overtake a newer one. The contents of the nodes are up to `committed`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class _Queue:
     """A group's commits that wait for the one in flight."""
 
     pending: Offsets = field(default_factory=dict)
-    askers: list[Promise[Exception | None]] = field(default_factory=list)
+    promises: list[Promise[Exception | None]] = field(default_factory=list)
     writing: bool = False
 
 
 class OffsetStore:
-    """Called on the loop's thread; ZooKeeper is spoken to on control threads."""
+    """Called on the loop's thread; calls to ZooKeeper run on control threads."""
 
     def __init__(self, session: ZooKeeperSession, control: Workers) -> None:
         self._session = session
@@ -39,11 +39,11 @@ class OffsetStore:
         self._queues: dict[str, _Queue] = {}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> Promise[Exception | None]:
-        """Store them; resolves with what went wrong, or None."""
+        """Stores offsets; resolves with the exception, or None."""
         promise: Promise[Exception | None] = Promise()
         queue = self._queues.setdefault(group, _Queue())
         queue.pending.update(offsets)
-        queue.askers.append(promise)
+        queue.promises.append(promise)
         if not queue.writing:
             self._write(group, queue)
         return promise
@@ -51,13 +51,13 @@ class OffsetStore:
     def _write(self, group: str, queue: _Queue) -> None:
         queue.writing = True
         offsets, queue.pending = queue.pending, {}
-        askers, queue.askers = queue.askers, []
+        promises, queue.promises = queue.promises, []
 
         def written(_: None, error: Exception | None) -> None:
             queue.writing = False
-            for promise in askers:
+            for promise in promises:
                 promise.resolve(error)
-            if queue.askers:
+            if queue.promises:
                 self._write(group, queue)
             else:
                 del self._queues[group]
@@ -65,15 +65,15 @@ class OffsetStore:
         self._control.submit(lambda: committed.write(self._session, group, offsets), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
-        """The offsets stored for `wanted`, or all of the group's; what has none is left out."""
+        """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
         return self._later(lambda: committed.read(self._session, group, wanted))
 
     def groups(self) -> Promise[list[str] | Exception]:
-        """Every group that stored something."""
+        """Reads the names of all groups that ZooKeeper knows."""
         return self._later(lambda: groups(self._session))
 
     def delete(self, group: str) -> Promise[bool | Exception]:
-        """Forget a group; False if nothing is known of it. Paper-style members keep it alive."""
+        """Deletes a group; False if there is none. Fails while it has paper-style members."""
 
         def delete() -> bool:
             if group not in groups(self._session):
@@ -90,5 +90,5 @@ class OffsetStore:
 
 
 def is_group_name(group: str) -> bool:
-    """Whether a group of this name can have offsets: one element of a ZooKeeper path."""
+    """Whether a group of this name can have offsets: it must be one element of a ZooKeeper path."""
     return bool(group) and "/" not in group and group not in (".", "..") and all(ord(c) >= 32 for c in group)

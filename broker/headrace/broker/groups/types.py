@@ -1,7 +1,7 @@
-"""What goes into a group and comes out of it. Owns the values; `group` owns what they do.
+"""The requests, replies and bounds of a group, as plain values.
 
 Source: https://kafka.apache.org/protocol (JoinGroup, SyncGroup, DescribeGroups), KIP-345 (static members),
-KIP-394 (member ids are handed out before a member counts).
+KIP-394 (a member gets its id before it joins).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEMBER_METADATA_MAX_BYTES: Final = 1 << 20
 
 
 class GroupState(Enum):
-    """The protocol's own names, as DescribeGroups and ListGroups show them."""
+    """The states, by the names that DescribeGroups and ListGroups show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -31,7 +31,7 @@ class GroupState(Enum):
 
 
 class MemberProtocol(NamedTuple):
-    """One way of assigning partitions that a member knows, with the bytes its leader needs for it."""
+    """One way of assigning partitions that a member knows, with the bytes that the leader needs for it."""
 
     name: str
     metadata: bytes

@@ -1,9 +1,10 @@
-"""DescribeCluster (KIP-700) and FindCoordinator (KIP-699): who is there, and who coordinates a group."""
+"""DescribeCluster (KIP-700) and FindCoordinator (KIP-699): live brokers, and a group's coordinator."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.state import BrokerState
@@ -13,8 +14,6 @@ from headrace.wire.messages import Request
 GROUP: Final = 0
 TRANSACTION: Final = 1
 
-Tree = dict[str, Any]
-
 
 def describe(state: BrokerState, request: Request) -> Tree:
     return {
@@ -23,13 +22,13 @@ def describe(state: BrokerState, request: Request) -> Tree:
         "controller_id": state.view.controller_id(),
         "brokers": [
             {
-                "broker_id": each.broker_id,
-                "host": each.host,
-                "port": each.port,
-                "rack": each.datacenter,
+                "broker_id": broker.broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.datacenter,
                 "is_fenced": False,
             }
-            for each in sorted(state.view.brokers.values(), key=lambda broker: broker.broker_id)
+            for _, broker in sorted(state.view.brokers.items())
         ],
     }
 
@@ -41,39 +40,28 @@ def find_coordinator(state: BrokerState, request: Request) -> Tree:
     return _coordinator(state, getattr(body, "key_type", GROUP), body.key)
 
 
-def no_coordinator(request: Request, why: str) -> Tree:
-    """Nobody coordinates what is asked for."""
-    nobody: Tree = {
-        "node_id": NO_BROKER,
-        "host": "",
-        "port": -1,
-        "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "error_message": why,
-    }
+def no_coordinator(request: Request, problem: str) -> Tree:
+    """Returns a response that names no coordinator for any of the keys."""
     body = request.body
     if hasattr(body, "coordinator_keys"):
-        return {"coordinators": [{"key": key, **nobody} for key in body.coordinator_keys]}
-    return nobody
+        return {"coordinators": [_unavailable(key, problem) for key in body.coordinator_keys]}
+    return _unavailable(body.key, problem)
+
+
+def _unavailable(key: str, problem: str, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> Tree:
+    found: Tree = {"key": key, "node_id": NO_BROKER, "host": "", "port": -1}
+    return found | {"error_code": code, "error_message": problem}
 
 
 def _coordinator(state: BrokerState, kind: int, key: str) -> Tree:
-    nobody: Tree = {"key": key, "node_id": NO_BROKER, "host": "", "port": -1}
     if kind == TRANSACTION:
-        return nobody | {
-            "error_code": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "error_message": "headrace has no transactions: send without a transactional id",
-        }
+        problem = "headrace has no transactions: send without a transactional id"
+        return _unavailable(key, problem, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if kind != GROUP:
-        return nobody | {
-            "error_code": ErrorCode.INVALID_REQUEST,
-            "error_message": f"coordinator type {kind} is unknown",
-        }
+        return _unavailable(key, f"coordinator type {kind} is unknown", ErrorCode.INVALID_REQUEST)
     broker_id = coordinator_for(key, state.view.brokers)
     if broker_id is None:
-        return nobody | {
-            "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            "error_message": "no broker is registered",
-        }
+        return _unavailable(key, "no broker is registered")
     broker = state.view.brokers[broker_id]
     return {
         "key": key,

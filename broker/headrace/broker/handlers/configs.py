@@ -1,12 +1,12 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs. Topics' settings change at run time, brokers' do
-not.
-"""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs. Only topics' settings change at run time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
@@ -17,34 +17,40 @@ from headrace.wire.messages import Request
 
 TOPIC: Final = 2
 BROKER: Final = 4
-SET, DELETE, APPEND, SUBTRACT = range(4)
+SET: Final = 0
+DELETE: Final = 1
 
-Tree = dict[str, Any]
+Config = dict[str, str]
 
 
 def describe(state: BrokerState, request: Request) -> Tree:
-    """Every setting with its value and where that comes from."""
+    """Returns every setting with its value and the value's source."""
     results = []
     for resource in request.body.resources:
-        answer: Tree = {
-            "resource_type": resource.resource_type,
-            "resource_name": resource.resource_name,
-            "error_code": ErrorCode.NONE,
-            "error_message": None,
-        }
-        try:
-            found = _describe(state, resource.resource_type, resource.resource_name)
-        except Refused as refused:
-            results.append(answer | {"error_code": refused.code, "error_message": refused.message})
-            continue
+        result = _result(resource)
         wanted = resource.configuration_keys
-        answer["configs"] = [
-            _entry(setting, value, source, read_only)
-            for setting, value, source, read_only in found
-            if not wanted or setting.name in wanted
-        ]
-        results.append(answer)
+        try:
+            result["configs"] = [
+                _entry(setting, value, source, read_only)
+                for setting, value, source, read_only in _describe(
+                    state, resource.resource_type, resource.resource_name
+                )
+                if not wanted or setting.name in wanted
+            ]
+        except Refused as refused:
+            result |= refused.fields
+        results.append(result)
     return {"results": results}
+
+
+def _result(resource: Any) -> Tree:
+    """Returns the beginning of a resource's result: success."""
+    return {
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+    }
 
 
 def _describe(state: BrokerState, kind: int, name: str) -> list[tuple[Setting, str, int, bool]]:
@@ -61,8 +67,8 @@ def _describe(state: BrokerState, kind: int, name: str) -> list[tuple[Setting, s
             )
         config = state.config
         return [
-            (setting, config.text(each), SOURCE_BROKER if each in config.overrides else SOURCE_DEFAULT, True)
-            for each, setting in BROKER_SETTINGS.items()
+            (setting, config.text(key), SOURCE_BROKER if key in config.overrides else SOURCE_DEFAULT, True)
+            for key, setting in BROKER_SETTINGS.items()
         ]
     raise Refused(
         ErrorCode.INVALID_REQUEST, f"resource type {kind}: only topics (2) and brokers (4) have settings"
@@ -84,50 +90,45 @@ def _entry(setting: Setting, value: str, source: int, read_only: bool) -> Tree:
 
 
 def alter(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
-    """AlterConfigs: the settings named replace all that were set before."""
-
-    def wanted(resource: Any) -> Callable[[dict[str, str]], dict[str, str]]:
-        return lambda _: {each.name: each.value for each in resource.configs if each.value is not None}
-
-    return _alter(state, request, wanted)
+    """Serves AlterConfigs: the given settings replace all that were set before."""
+    return _alter(
+        state,
+        request,
+        lambda resource, _: {
+            setting.name: setting.value for setting in resource.configs if setting.value is not None
+        },
+    )
 
 
 def alter_incrementally(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
-    """IncrementalAlterConfigs (KIP-339): set and delete single settings."""
+    """Serves IncrementalAlterConfigs (KIP-339): sets and deletes single settings."""
 
-    def wanted(resource: Any) -> Callable[[dict[str, str]], dict[str, str]]:
-        def change(config: dict[str, str]) -> dict[str, str]:
-            for each in resource.configs:
-                if each.config_operation == DELETE:
-                    config.pop(each.name, None)
-                elif each.config_operation == SET and each.value is not None:
-                    config[each.name] = each.value
-                else:
-                    raise Refused(
-                        ErrorCode.INVALID_CONFIG,
-                        f"{each.name}: only SET (with a value) and DELETE are supported",
-                    )
-            return config
+    def change(resource: Any, config: Config) -> Config:
+        for setting in resource.configs:
+            if setting.config_operation == DELETE:
+                config.pop(setting.name, None)
+            elif setting.config_operation == SET and setting.value is not None:
+                config[setting.name] = setting.value
+            else:
+                raise Refused(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{setting.name}: only SET (with a value) and DELETE are supported",
+                )
+        return config
 
-        return change
-
-    return _alter(state, request, wanted)
+    return _alter(state, request, change)
 
 
 def _alter(
-    state: BrokerState, request: Request, wanted: Callable[[Any], Callable[[dict[str, str]], dict[str, str]]]
+    state: BrokerState, request: Request, change: Callable[[Any, Config], Config]
 ) -> Promise[Tree | Exception]:
+    """`change` makes a resource's new configuration from its present one."""
     body = request.body
 
     def run() -> list[Tree]:
-        answers = []
+        results = []
         for resource in body.resources:
-            answer: Tree = {
-                "resource_type": resource.resource_type,
-                "resource_name": resource.resource_name,
-                "error_code": ErrorCode.NONE,
-                "error_message": None,
-            }
+            result = _result(resource)
             try:
                 if resource.resource_type != TOPIC:
                     raise Refused(
@@ -135,15 +136,11 @@ def _alter(
                         "only topics' settings can change; restart a broker with --set to change its own",
                     )
                 state.topics.set_config(
-                    resource.resource_name, wanted(resource), validate_only=body.validate_only
+                    resource.resource_name, partial(change, resource), validate_only=body.validate_only
                 )
             except Refused as refused:
-                answer |= {"error_code": refused.code, "error_message": refused.message}
-            answers.append(answer)
-        return answers
+                result |= refused.fields
+            results.append(result)
+        return results
 
-    promise: Promise[Tree | Exception] = Promise()
-    state.later(run).then(
-        lambda done: promise.resolve(done if isinstance(done, Exception) else {"responses": done})
-    )
-    return promise
+    return state.later("responses", run)

@@ -1,8 +1,7 @@
 """Kafka's own group protocol on the wire: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups,
 DescribeGroups, DeleteGroups.
 
-Translates between messages and the state machine in `broker.groups`; owns the timer
-that lets time pass there.
+Translates between messages and the state machine in `broker.groups`; owns the timer of its deadlines.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
+from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
 from headrace.broker.groups.offsets import OffsetStore, is_group_name
 from headrace.broker.groups.types import (
@@ -31,17 +31,15 @@ MEMBER_ID_REQUIRED_FROM: Final = 4  # JoinGroup versions that know KIP-394
 MEMBERS_FROM: Final = 3  # LeaveGroup versions that name several members
 GROUP_TYPE: Final = "classic"
 
-Tree = dict[str, Any]
-
 
 class GroupService:
-    """The groups this broker coordinates, and their clock."""
+    """The groups this broker coordinates, and their timer."""
 
     def __init__(self, state: BrokerState, offsets: OffsetStore) -> None:
         self._state = state
         self._offsets = offsets
         self._timer: Timer | None = None
-        self._timer_due_ms = 0
+        self._timer_at_ms = 0
         self.coordinator = GroupCoordinator(
             coordinates=self._coordinates,
             new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
@@ -52,7 +50,7 @@ class GroupService:
         return coordinator_for(group_id, self._state.view.brokers) == self._state.broker_id
 
     def brokers_changed(self) -> None:
-        """Other brokers may coordinate some of our groups now."""
+        """Disbands the groups that other brokers coordinate now."""
         self.coordinator.brokers_changed()
 
     def join(self, _: BrokerState, request: Request) -> Promise[Tree]:
@@ -72,7 +70,7 @@ class GroupService:
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=rebalance_ms if rebalance_ms > 0 else session_ms,
             protocol_type=body.protocol_type,
-            protocols=tuple(MemberProtocol(each.name, bytes(each.metadata)) for each in body.protocols),
+            protocols=tuple(MemberProtocol(known.name, bytes(known.metadata)) for known in body.protocols),
             requires_known_member=request.version >= MEMBER_ID_REQUIRED_FROM,
         )
         self.coordinator.join(join, self._state.clock_ms(), lambda reply: promise.resolve(_joined(reply)))
@@ -89,7 +87,7 @@ class GroupService:
             generation_id=body.generation_id,
             protocol_type=getattr(body, "protocol_type", None),
             protocol_name=getattr(body, "protocol_name", None),
-            assignments={each.member_id: bytes(each.assignment) for each in body.assignments},
+            assignments={given.member_id: bytes(given.assignment) for given in body.assignments},
         )
         self.coordinator.sync(sync, self._state.clock_ms(), lambda reply: promise.resolve(_synced(reply)))
         self._set_timer()
@@ -114,30 +112,30 @@ class GroupService:
             code = self.coordinator.leave(body.group_id, body.member_id, None, now_ms)
             self._set_timer()
             return {"error_code": code}
-        answers = [
+        members = [
             {
-                "member_id": each.member_id,
-                "group_instance_id": each.group_instance_id,
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
                 "error_code": self.coordinator.leave(
-                    body.group_id, each.member_id, each.group_instance_id, now_ms
+                    body.group_id, member.member_id, member.group_instance_id, now_ms
                 ),
             }
-            for each in body.members
+            for member in body.members
         ]
         self._set_timer()
         misplaced = self.coordinator.refuse_offset_read(body.group_id)
-        return {"error_code": misplaced, "members": answers if misplaced is ErrorCode.NONE else []}
+        return {"error_code": misplaced, "members": members if misplaced is ErrorCode.NONE else []}
 
     def describe(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
-        """Groups without members are "Empty" if they stored offsets, else "Dead"."""
+        """Describes groups; those without members are "Empty" if they have offsets, else "Dead"."""
         wanted = list(request.body.groups)
         promise: Promise[Tree | Exception] = Promise()
 
-        def answer(stored: list[str] | Exception) -> None:
+        def respond(stored: list[str] | Exception) -> None:
             known = stored if isinstance(stored, list) else []
             promise.resolve({"groups": [self._describe(group, group in known) for group in wanted]})
 
-        self._offsets.groups().then(answer)
+        self._offsets.groups().then(respond)
         return promise
 
     def _describe(self, group_id: str, stored: bool) -> Tree:
@@ -165,13 +163,13 @@ class GroupService:
         }
 
     def list(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
-        """This broker's groups: those with members, and those that only stored offsets."""
-        # The Java client writes "Classic" and means "classic": names of states and types know no case.
-        states = {each.lower() for each in getattr(request.body, "states_filter", ())}
-        types = {each.lower() for each in getattr(request.body, "types_filter", ())}
+        """Lists this broker's groups: those with members, and those with offsets only."""
+        # The Java client writes "Classic" for "classic": names of states and types are compared without case.
+        states = {state.lower() for state in getattr(request.body, "states_filter", ())}
+        types = {kind.lower() for kind in getattr(request.body, "types_filter", ())}
         promise: Promise[Tree | Exception] = Promise()
 
-        def answer(stored: list[str] | Exception) -> None:
+        def respond(stored: list[str] | Exception) -> None:
             found = {group.group_id: _listed(group) for group in self.coordinator.groups()}
             for group_id in stored if isinstance(stored, list) else ():
                 if group_id not in found and self._coordinates(group_id):
@@ -180,15 +178,15 @@ class GroupService:
                 {
                     "error_code": ErrorCode.NONE,
                     "groups": [
-                        each
-                        for each in found.values()
-                        if (not states or each["group_state"].lower() in states)
-                        and (not types or each["group_type"].lower() in types)
+                        group
+                        for group in found.values()
+                        if (not states or group["group_state"].lower() in states)
+                        and (not types or group["group_type"].lower() in types)
                     ],
                 }
             )
 
-        self._offsets.groups().then(answer)
+        self._offsets.groups().then(respond)
         return promise
 
     def delete(self, _: BrokerState, request: Request) -> Promise[Tree]:
@@ -198,10 +196,10 @@ class GroupService:
 
         def finish() -> None:
             if len(results) == len(set(names)):
-                answers = [{"group_id": name, "error_code": results[name]} for name in names]
-                promise.resolve({"results": answers})
+                deleted = [{"group_id": name, "error_code": results[name]} for name in names]
+                promise.resolve({"results": deleted})
 
-        def deleted(name: str, outcome: bool | Exception) -> None:
+        def record(name: str, outcome: bool | Exception) -> None:
             if isinstance(outcome, Exception):
                 results[name] = ErrorCode.NON_EMPTY_GROUP
             else:
@@ -215,19 +213,19 @@ class GroupService:
             if code is not ErrorCode.NONE:
                 results[name] = code
                 continue
-            self._offsets.delete(name).then(partial(deleted, name))
+            self._offsets.delete(name).then(partial(record, name))
         finish()
         return promise
 
-    # time
+    # --- time ---
 
     def _set_timer(self) -> None:
         due_ms = self.coordinator.next_deadline_ms()
-        if due_ms is None or (self._timer is not None and self._timer_due_ms <= due_ms):
+        if due_ms is None or (self._timer is not None and self._timer_at_ms <= due_ms):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_due_ms = due_ms
+        self._timer_at_ms = due_ms
         self._timer = self._state.loop.call_later(max(0, due_ms - self._state.clock_ms()), self._tick)
 
     def _tick(self) -> None:

@@ -1,12 +1,13 @@
-"""InitProducerId (KIP-98): producer ids out of blocks that ZooKeeper hands to each broker."""
+"""InitProducerId (KIP-98): producer ids from blocks that ZooKeeper allocates to each broker."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
 from headrace.wire.errors import ErrorCode
@@ -14,13 +15,11 @@ from headrace.wire.messages import Request
 
 logger = logging.getLogger(__name__)
 
-Tree = dict[str, Any]
-
-WAITING_MAX = 10_000
+WAITING_MAX: Final = 10_000
 
 
 class ProducerIds:
-    """This broker's stock. `allocate` blocks, on a control thread; one allocation is in flight at a time."""
+    """This broker's stock of ids. `allocate` may block: it runs on a control thread, one call at a time."""
 
     def __init__(self, control: Workers, allocate: Callable[[], range]) -> None:
         self._control = control
@@ -28,16 +27,16 @@ class ProducerIds:
         self._stock: deque[range] = deque()
         self._next = 0
         self._waiting: deque[Promise[Tree]] = deque()
-        self._asked = False
+        self._is_allocating = False
 
     def handle(self, request: Request) -> Tree | Promise[Tree]:
-        """A fresh id with epoch 0, whatever id the client had before (as Kafka does without a transactional
-        id).
+        """Returns a fresh id with epoch 0, whatever id the client had before: so does Kafka without a
+        transactional id.
         """
         if request.body.transactional_id is not None:
             return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if self._stock:
-            return self._give()
+            return self._next_id()
         if len(self._waiting) >= WAITING_MAX:
             return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         promise: Promise[Tree] = Promise()
@@ -45,7 +44,7 @@ class ProducerIds:
         self._restock()
         return promise
 
-    def _give(self) -> Tree:
+    def _next_id(self) -> Tree:
         block = self._stock[0]
         producer_id = block[self._next]
         self._next += 1
@@ -57,12 +56,12 @@ class ProducerIds:
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
 
     def _restock(self) -> None:
-        if not self._asked:
-            self._asked = True
+        if not self._is_allocating:
+            self._is_allocating = True
             self._control.submit(self._allocate, self._restocked)
 
     def _restocked(self, block: range | None, error: Exception | None) -> None:
-        self._asked = False
+        self._is_allocating = False
         if block is not None:
             self._stock.append(block)
         else:
@@ -73,7 +72,7 @@ class ProducerIds:
                     return
                 self._waiting.popleft().resolve(_failed(ErrorCode.COORDINATOR_NOT_AVAILABLE))
                 continue
-            self._waiting.popleft().resolve(self._give())
+            self._waiting.popleft().resolve(self._next_id())
 
 
 def _failed(code: ErrorCode) -> Tree:

@@ -1,14 +1,14 @@
-"""Metadata: brokers, topics, leaders, answered from this broker's view of the whole cluster.
+"""Metadata: brokers, topics and leaders, from this broker's view of the whole cluster.
 
-Responses are cached by what was asked and the view's version. Asking for an unknown topic creates it, if
-configured.
+A request for an unknown topic creates it, if so configured.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
+from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
@@ -20,23 +20,21 @@ from headrace.wire.messages import Request
 AUTO_CREATE_WAIT_MS: Final = 5_000
 NO_ID: Final = UUID(int=0)
 
-Tree = dict[str, Any]
-
 
 def handle(state: BrokerState, request: Request) -> Tree | Promise[Tree]:
-    """The response's tree; later, if a topic is being created first."""
+    """Returns the response's tree, or a promise of it while topics are being created."""
     missing = _to_create(state, request)
     if not missing:
-        return answer(state, request)
+        return respond(state, request)
     promise: Promise[Tree] = Promise()
-    state.loop.call_later(AUTO_CREATE_WAIT_MS, lambda: promise.resolve(answer(state, request)))
+    state.loop.call_later(AUTO_CREATE_WAIT_MS, lambda: promise.resolve(respond(state, request)))
     left = len(missing)
 
     def created(_: object) -> None:
         nonlocal left
         left -= 1
         if not left and not promise.done:
-            promise.resolve(answer(state, request))
+            promise.resolve(respond(state, request))
 
     for name in missing:
         state.topics.create_on_demand(name).then(created)
@@ -54,20 +52,19 @@ def _to_create(state: BrokerState, request: Request) -> list[str]:
     )
 
 
-def answer(state: BrokerState, request: Request) -> Tree:
-    """What is known now."""
+def respond(state: BrokerState, request: Request) -> Tree:
+    """Returns the response's tree from the present view."""
     view = state.view
-    asked = request.body.topics
+    wanted = request.body.topics
     # An empty list means all topics in version 0, none in later ones; null means all.
-    everything = asked is None or (request.version == 0 and not asked)
-    if everything:
+    if wanted is None or (request.version == 0 and not wanted):
         topics = [_topic(state, topic) for topic in view.topics.values()]
     else:
-        topics = [_asked(state, each.name, getattr(each, "topic_id", None)) for each in asked]
+        topics = [_wanted(state, topic.name, getattr(topic, "topic_id", None)) for topic in wanted]
     return {
         "brokers": [
-            {"node_id": each.broker_id, "host": each.host, "port": each.port, "rack": each.datacenter}
-            for each in sorted(view.brokers.values(), key=lambda broker: broker.broker_id)
+            {"node_id": broker_id, "host": broker.host, "port": broker.port, "rack": broker.datacenter}
+            for broker_id, broker in sorted(view.brokers.items())
         ],
         "cluster_id": state.cluster_id,
         "controller_id": view.controller_id(),
@@ -75,7 +72,7 @@ def answer(state: BrokerState, request: Request) -> Tree:
     }
 
 
-def _asked(state: BrokerState, name: str | None, topic_id: UUID | None) -> Tree:
+def _wanted(state: BrokerState, name: str | None, topic_id: UUID | None) -> Tree:
     if name is None:
         name = state.view.names_by_id.get(topic_id or NO_ID)
         if name is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
+from headrace.broker.bodies import Tree
 from headrace.broker.groups.committed import Committed, Offsets, TopicPartition
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.offsets import OffsetStore, is_group_name
@@ -12,22 +15,20 @@ from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
-GROUPS_FROM: Final = 8  # OffsetFetch versions that ask for several groups
+GROUPS_FROM: Final = 8  # OffsetFetch versions that name several groups
 NOTHING: Final = Committed(-1)
-
-Tree = dict[str, Any]
 
 
 class OffsetService:
-    """Handlers around the store."""
+    """The handlers of both APIs, around the store."""
 
     def __init__(self, coordinator: GroupCoordinator, store: OffsetStore) -> None:
         self._coordinator = coordinator
         self._store = store
 
     def commit(self, state: BrokerState, request: Request) -> Promise[Tree]:
-        """Answered when ZooKeeper has them. Unknown partitions and words that are too long are refused, the
-        others stored.
+        """Commits offsets; responds when ZooKeeper has them. Unknown partitions and metadata that is too long
+        are refused, the others stored.
         """
         body = request.body
         promise: Promise[Tree] = Promise()
@@ -40,20 +41,20 @@ class OffsetService:
         known: Offsets = {}
         refused: dict[TopicPartition, ErrorCode] = {}
         for topic in body.topics:
-            for each in topic.partitions:
-                key = (topic.name, each.partition_index)
-                metadata = each.committed_metadata or ""
+            for part in topic.partitions:
+                key = (topic.name, part.partition_index)
+                metadata = part.committed_metadata or ""
                 if state.view.partition(*key) is None:
                     refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif len(metadata.encode()) > state.config["offset.metadata.max.bytes"]:
                     refused[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
-                    known[key] = Committed(each.committed_offset, metadata)
+                    known[key] = Committed(part.committed_offset, metadata)
 
         def code_of(key: TopicPartition, outcome: ErrorCode) -> ErrorCode:
             return outcome if outcome is not ErrorCode.NONE else refused.get(key, outcome)
 
-        def answer(outcome: ErrorCode) -> None:
+        def respond(outcome: ErrorCode) -> None:
             promise.resolve(
                 {
                     "topics": [
@@ -61,10 +62,10 @@ class OffsetService:
                             "name": topic.name,
                             "partitions": [
                                 {
-                                    "partition_index": each.partition_index,
-                                    "error_code": code_of((topic.name, each.partition_index), outcome),
+                                    "partition_index": part.partition_index,
+                                    "error_code": code_of((topic.name, part.partition_index), outcome),
                                 }
-                                for each in topic.partitions
+                                for part in topic.partitions
                             ],
                         }
                         for topic in body.topics
@@ -73,37 +74,37 @@ class OffsetService:
             )
 
         if code is not ErrorCode.NONE or not known:
-            answer(code)
+            respond(code)
         else:
             stored = self._store.commit(body.group_id, known)
-            stored.then(lambda error: answer(ErrorCode.NONE if error is None else _UNAVAILABLE))
+            stored.then(lambda error: respond(ErrorCode.NONE if error is None else _UNAVAILABLE))
         return promise
 
     def fetch(self, _: BrokerState, request: Request) -> Promise[Tree]:
-        """What the groups stored; -1 where there is nothing."""
+        """Returns the groups' offsets; -1 where there is none."""
         body = request.body
         promise: Promise[Tree] = Promise()
         if request.version >= GROUPS_FROM:
-            asked = [(group.group_id, group.topics) for group in body.groups]
+            wanted = [(group.group_id, group.topics) for group in body.groups]
         else:
-            asked = [(body.group_id, body.topics)]
-        answers: list[Tree] = [{} for _ in asked]
-        left = len(asked)
+            wanted = [(body.group_id, body.topics)]
+        groups: list[Tree] = [{} for _ in wanted]
+        left = len(wanted)
 
-        def answered(at: int, answer: Tree) -> None:
+        def fetched(at: int, group: Tree) -> None:
             nonlocal left
-            answers[at] = answer
+            groups[at] = group
             left -= 1
             if not left:
-                promise.resolve({"groups": answers} if request.version >= GROUPS_FROM else answers[0])
+                promise.resolve({"groups": groups} if request.version >= GROUPS_FROM else groups[0])
 
-        if not asked:
+        if not wanted:
             promise.resolve({"groups": []})
-        for at, (group_id, topics) in enumerate(asked):
-            self._fetch_group(group_id, topics, lambda answer, at=at: answered(at, answer))
+        for at, (group_id, topics) in enumerate(wanted):
+            self._fetch_group(group_id, topics, partial(fetched, at))
         return promise
 
-    def _fetch_group(self, group_id: str, topics: Any, done: Any) -> None:
+    def _fetch_group(self, group_id: str, topics: Any, done: Callable[[Tree], None]) -> None:
         code = self._coordinator.refuse_offset_read(group_id)
         if code is ErrorCode.NONE and not is_group_name(group_id):
             code = ErrorCode.INVALID_GROUP_ID

@@ -1,7 +1,7 @@
-"""What a produced batch must be before it is stored. Pure: bytes and settings in, bytes or a refusal out.
+"""What a produced batch must be, wherever it is stored. Pure: bytes and settings in, bytes or a refusal out.
 
-Looks at headers and checksums; opens a batch only to store it uncompressed when it holds more records than
-bytes (each record needs an address of its own).
+Reads headers and checksums; decompresses a batch only if it holds more records than bytes, since each record
+needs an address of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DECOMPRESSED_MAX_BYTES: Final = 256 * 1024 * 1024
 
 
 def split(records: memoryview | None) -> list[tuple[memoryview, BatchHeader]]:
-    """The batches of a partition's records, checksums verified. Raises `Refused`."""
+    """Returns the batches of a partition's records, checksums verified. Raises `Refused`."""
     if records is None or not len(records):
         raise Refused(
             ErrorCode.INVALID_RECORD, "a Produce request must hold a record batch for each partition"
@@ -81,17 +81,17 @@ def check(header: BatchHeader, config: TopicConfig) -> None:
 def to_store(
     batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
 ) -> tuple[Buffer, BatchHeader]:
-    """The batch as it is to be stored: usually itself; rewritten for LogAppendTime or to give each record an
-    address.
+    """Returns the batch as it is to be stored: usually unchanged; rewritten for LogAppendTime, or to give
+    each record an address.
 
-    Raises `Refused` if it cannot be unpacked.
+    Raises `Refused` if it cannot be decompressed.
     """
-    unpack = header.record_count > header.size_bytes
-    if not unpack and not config.log_append_time and not header.is_log_append_time:
+    uncompress = header.record_count > header.size_bytes
+    if not uncompress and not config.log_append_time and not header.is_log_append_time:
         return batch, header
     payload: Buffer = batch[HEADER_SIZE_BYTES:]
     attributes = header.attributes
-    if unpack:
+    if uncompress:
         try:
             payload = decompress(header.codec, bytes(payload), limit_bytes=DECOMPRESSED_MAX_BYTES)
         except CorruptBatchError as error:

@@ -1,9 +1,9 @@
-"""Produce, the short way: one plain batch for one partition, in a request whose head was seen before.
+"""The fast path of Produce: one plain batch for one partition, in a request whose head was seen before.
 
 A client's Produce requests differ in their correlation id and their batch, hardly ever in anything else. The
-first one goes the long way (`handlers.produce`) and leaves a template: the bytes of its head, the partition
-they mean, and its response with holes. Whatever is not plain and right here goes the long way too, which also
-finds the words for what is wrong.
+first one goes through `produce.job` and leaves a template: the bytes of its head, the partition they mean,
+and its response with places for the correlation id and the address. A request that is not plain or not
+valid goes through `produce.job`, too, which also words the refusal.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from headrace.broker.core import Connection, Part
+from headrace.broker.core import ClientConnection, Part, TemplateCache
 from headrace.broker.partitions import Partition
+from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
 from headrace.log.producers import SequenceVerdict, check
@@ -24,7 +25,7 @@ from headrace.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE_BYTES, LENGTH
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
-from headrace.wire.primitives import bytes_length, read_bytes
+from headrace.wire.primitives import INT32, bytes_length, read_uvarint
 from headrace.wire.produce import (
     FLEXIBLE_FROM,
     ProducePartitionResult,
@@ -35,39 +36,25 @@ from headrace.wire.produce import (
 )
 
 CORRELATION_END: Final = 8  # api key, version, correlation id
-TEMPLATES_MAX: Final = 256  # partitions one connection may alternate between
+TEMPLATES_MAX: Final = 256  # partitions that one connection may alternate between
 HEAD_ENDS_MAX: Final = 4  # lengths of heads looked for: names of topics differ in length
 TAIL_BYTES: Final = 3  # empty tagged fields of partition, topic and request in flexible versions
 
 CODEC_LARGEST: Final = max(Codec)
-ACKS_NONE: Final = 0
-ACKS_ALL: Final = -1
 
-_INT32 = struct.Struct(">i")
 _BASE_MARK: Final = 0x1122334455667788  # stands in the template response where the address goes
 
 
 class Template:
-    """What a request's head means, and how to answer it."""
+    """What a request's head means, and how to respond to it."""
 
-    __slots__ = (
-        "acks_none",
-        "body",
-        "durable",
-        "flexible",
-        "partition",
-        "request",
-        "response",
-        "timeout_ms",
-        "version",
-    )
+    __slots__ = ("body", "durable", "flexible", "partition", "request", "response", "timeout_ms", "version")
 
     def __init__(self, partition: Partition, request: Request) -> None:
         body: ProduceRequest = request.body
         self.partition = partition
         self.version = request.version
         self.flexible = request.version >= FLEXIBLE_FROM
-        self.acks_none = body.acks == ACKS_NONE
         self.durable = body.acks == ACKS_ALL
         self.timeout_ms = body.timeout_ms
         topic = body.topics[0]
@@ -81,7 +68,7 @@ class Template:
         self.body = (encoded[:4], encoded[8:at], encoded[end:])
 
     def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_address: int) -> bytes:
-        """The response, the long way."""
+        """Encodes the response field by field."""
         version, name, topic_id, partition = self.request
         result = ProducePartitionResult(
             partition, code, base_address, -1, self.partition.log.start_address, message
@@ -93,8 +80,10 @@ class Template:
         )
 
 
-class PlainProduce:
-    """A request on its way: its answer's place, and what the partition tells."""
+class PlainAppend:
+    """A plain request in progress: a place among its connection's responses, filled when the partition has
+    written (or flushed) the batch.
+    """
 
     __slots__ = (
         "_base_address",
@@ -108,7 +97,7 @@ class PlainProduce:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         template: Template,
         correlation_id: int,
         base_address: int,
@@ -138,8 +127,8 @@ class PlainProduce:
         self._connection.on_output(self._connection)
 
 
-def learn(state: BrokerState, connection: Connection, frame: memoryview, request: Request) -> None:
-    """Keep a template of a request that was served, if its like can go the short way."""
+def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, request: Request) -> None:
+    """Keeps a template of a request that `produce.job` served, if such requests can take the fast path."""
     body: ProduceRequest = request.body
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1 or body.acks == ACKS_NONE:
         return
@@ -164,42 +153,73 @@ def learn(state: BrokerState, connection: Connection, frame: memoryview, request
 
 def serve(
     state: BrokerState,
-    connection: Connection,
+    connection: ClientConnection,
     frame: memoryview,
     version: int,
     correlation_id: int,
     *,
     owned: bool,
 ) -> bool:
-    """Serve the request if it is plain and right; False if it must go the long way (nothing was done)."""
-    by_head = connection.templates.by_head
-    for head_end in connection.templates.head_ends:
-        template = by_head.get(bytes(frame[CORRELATION_END:head_end]))
+    """Serves the request if it is plain and valid; False if `produce.job` must (nothing was done)."""
+    matched = _match(connection.templates, frame, version)
+    if matched is None:
+        return False
+    template, at, end = matched
+    partition = template.partition
+    header = _check(state, partition, frame, at, end)
+    if header is None:
+        return False
+    batch = frame[at:end]
+    if not owned and end - at >= COPY_BELOW_BYTES:
+        batch = memoryview(bytearray(batch))
+    log = partition.log
+    try:
+        base_address = log.stage(batch, header)
+    except LogStorageError:
+        state.partitions.complete_writes(partition)
+        return False
+    append = PlainAppend(connection, template, correlation_id, base_address, log.staged_end_address)
+    connection.slots.append(append)
+    state.partitions.staged(partition, append, header.record_count)
+    return True
+
+
+def _match(templates: TemplateCache, frame: memoryview, version: int) -> tuple[Template, int, int] | None:
+    """Returns the template of the request's head, and where in the frame its records begin and end."""
+    by_head = templates.by_head
+    for head_end in templates.head_ends:
+        template: Template | None = by_head.get(bytes(frame[CORRELATION_END:head_end]))
         if template is not None:
             break
     else:
-        return False
-    partition = template.partition
-    if template.version != version or not partition.is_plain:
-        return False
+        return None
+    if template.version != version or not template.partition.is_plain:
+        return None
     if template.flexible:
         try:
-            _, end = read_bytes(frame, head_end, True)
+            length_and_1, at = read_uvarint(frame, head_end)
         except (IndexError, ValueError):
-            return False
+            return None
+        end = at + length_and_1 - 1
         if end != len(frame) - TAIL_BYTES or frame[end] or frame[end + 1] or frame[end + 2]:
-            return False
-        at = head_end + 1
-        while frame[at - 1] & 0x80:
-            at += 1
+            return None
     else:
         at = head_end + 4
         end = len(frame)
-        if end - at < 0 or _INT32.unpack_from(frame, head_end)[0] != end - at:
-            return False
+        if end - at < 0 or INT32.unpack_from(frame, head_end)[0] != end - at:
+            return None
+    return template, at, end
+
+
+def _check(
+    state: BrokerState, partition: Partition, frame: memoryview, at: int, end: int
+) -> BatchHeader | None:
+    """Returns the header of the batch in `frame[at:end]`; None if anything about it is to be refused,
+    rewritten or deduplicated.
+    """
     size_bytes = end - at
     if not HEADER_SIZE_BYTES <= size_bytes <= partition.config.max_message_bytes:
-        return False
+        return None
     header = BatchHeader._make(HEADER.unpack_from(frame, at))
     count = header.record_count
     if (
@@ -210,28 +230,19 @@ def serve(
         or not 1 <= count <= size_bytes
         or crc32c(frame[at + ATTRIBUTES_AT : end]) != header.crc
     ):
-        return False
-    log = partition.log
+        return None
     producer_id = header.producer_id
     if producer_id >= 0 and (
         header.producer_epoch < 0
         or header.base_sequence < 0
         or len(state.refusals)
         or check(
-            log.producers.get(producer_id), header.producer_epoch, header.base_sequence, header.last_sequence
+            partition.log.producers.get(producer_id),
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_sequence,
         ).verdict
         is not SequenceVerdict.ACCEPT
     ):
-        return False
-    batch = frame[at:end]
-    if not owned and size_bytes >= COPY_BELOW_BYTES:
-        batch = memoryview(bytearray(batch))
-    try:
-        base_address = log.stage(batch, header)
-    except LogStorageError:
-        state.partitions.settle(partition)
-        return False
-    waiting = PlainProduce(connection, template, correlation_id, base_address, log.staged_end_address)
-    connection.slots.append(waiting)
-    state.partitions.staged(partition, waiting, count)
-    return True
+        return None
+    return header

@@ -1,12 +1,12 @@
-"""Batches that were refused and will come again: those behind them must wait, or a producer's order is lost.
+"""Refused batches that their producers will send again: later batches must wait, or the order is lost.
 
-A producer has several requests under way. If its first one for a partition is refused (the leader was gone,
-the log not open yet) and the next arrives a moment later, when all is well again, a leader that knows nothing
-of that producer would take it for a beginning (KIP-360 lets an unknown producer begin anywhere), and the
-first one, sent again, would come out of order. One connection between the client and the leader can hardly
-show this; a front listener, where each batch is passed on by itself, can.
+A producer has several requests in flight. Suppose its first batch for a partition is refused (the leader was
+down, the log not open yet), and the next one arrives a moment later, when the leader is back. A leader that
+does not know the producer would accept it as the producer's first (KIP-360 lets an unknown producer start at
+any sequence), and the first one, sent again, would be out of order. This can hardly happen on one connection
+between client and leader, but it can behind a front listener, which passes on each batch by itself.
 
-Owns the memory of what was refused. Pure: time comes in.
+Owns the memory of refused batches. Pure: time comes in.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.wire.batch import SEQUENCE_SPAN, read_header
 from headrace.wire.errors import ErrorCode, WireError
 from headrace.wire.primitives import Buffer
 
-KEPT_MS: Final = 120_000  # as long as clients try by default (delivery.timeout.ms)
+KEPT_MS: Final = 120_000  # clients retry so long by default (delivery.timeout.ms)
 ENTRIES_MAX: Final = 10_000  # beyond it the oldest is forgotten
 
-# The client sends it again, and it is not in the log, or may not be.
-_COMES_AGAIN: Final = frozenset(
+# After these errors clients send the batch again, and it may not be in the log.
+_RETRIED: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -34,8 +34,8 @@ _COMES_AGAIN: Final = frozenset(
 )
 
 
-class ProducerBatch(NamedTuple):
-    """Which batch of which idempotent producer."""
+class SequencedBatch(NamedTuple):
+    """An idempotent producer's batch, by its first sequence number."""
 
     producer_id: int
     epoch: int
@@ -48,9 +48,9 @@ class _Refused(NamedTuple):
     until_ms: int
 
 
-def producer_batch(records: Buffer | None) -> ProducerBatch | None:
-    """Of a partition's records in a Produce request; None without a producer id, without a whole header, and
-    for a mirror's verbatim batch: its order is that of addresses.
+def sequenced_batch(records: Buffer | None) -> SequencedBatch | None:
+    """Returns the batch that a partition's records begin with; None without a whole header, without a
+    producer id, and for a mirror's verbatim batch: its order is that of addresses.
     """
     if records is None:
         return None
@@ -60,16 +60,16 @@ def producer_batch(records: Buffer | None) -> ProducerBatch | None:
         return None
     if header.producer_id < 0 or header.last_offset_delta != header.record_count - 1:
         return None
-    return ProducerBatch(header.producer_id, header.producer_epoch, header.base_sequence)
+    return SequencedBatch(header.producer_id, header.producer_epoch, header.base_sequence)
 
 
 def precedes(one: int, other: int) -> bool:
-    """Whether sequence number `one` comes before `other`; they wrap."""
+    """Whether sequence number `one` comes before `other`; sequence numbers wrap."""
     return 0 < (other - one) % SEQUENCE_SPAN < SEQUENCE_SPAN // 2
 
 
 class Refusals:
-    """By topic, partition and producer: the earliest batch that was refused and has not come again."""
+    """The earliest refused batch that was not sent again, by topic, partition and producer."""
 
     def __init__(self) -> None:
         self._refused: dict[tuple[str, int, int], _Refused] = {}
@@ -78,10 +78,10 @@ class Refusals:
         return len(self._refused)
 
     def note(
-        self, topic: str, partition: int, batch: ProducerBatch | None, code: ErrorCode, now_ms: int
+        self, topic: str, partition: int, batch: SequencedBatch | None, code: ErrorCode, now_ms: int
     ) -> None:
-        """The batch was answered with `code`."""
-        if batch is None or code not in _COMES_AGAIN:
+        """Remembers a batch that got the error `code`, if its producer will send it again."""
+        if batch is None or code not in _RETRIED:
             return
         key = (topic, partition, batch.producer_id)
         known = self._refused.pop(key, None)
@@ -93,11 +93,11 @@ class Refusals:
             del self._refused[next(iter(self._refused))]
 
     def awaited_before(
-        self, topic: str, partition: int, batch: ProducerBatch | None, now_ms: int
+        self, topic: str, partition: int, batch: SequencedBatch | None, now_ms: int
     ) -> int | None:
-        """The sequence number that must come before this batch, or None: the batch may go on.
+        """Returns the sequence number that must come before this batch; None if the batch may be stored.
 
-        The awaited one itself may go on, and is forgotten with that.
+        The awaited batch itself may be stored, and is forgotten then.
         """
         if not self._refused or batch is None:
             return None
@@ -113,7 +113,7 @@ class Refusals:
         return None
 
     def _expire(self, now_ms: int) -> None:
-        """Entries are in the order of their times."""
+        """Forgets old entries; they are in the order of their times."""
         while self._refused:
             oldest = next(iter(self._refused))
             if self._refused[oldest].until_ms > now_ms:

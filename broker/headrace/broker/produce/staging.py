@@ -1,0 +1,128 @@
+"""From a partition's records in a Produce request to batches staged in its log, or a refusal.
+
+Owns what depends on the partition: its sequences, and the addresses that a mirror's copy takes. What a batch
+must be by itself is `validation`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.broker.errors import Refused
+from headrace.broker.partitions import Partition
+from headrace.broker.produce import validation
+from headrace.broker.state import BrokerState
+from headrace.log.errors import LogStorageError
+from headrace.log.producers import SequenceVerdict, check
+from headrace.log.staging import COPY_BELOW_BYTES
+from headrace.replication.gaps import SETTING, AcceptedGap
+from headrace.wire.batch import BatchHeader
+from headrace.wire.errors import ErrorCode
+from headrace.wire.primitives import Buffer
+
+logger = logging.getLogger(__name__)
+
+Batches = list[tuple[memoryview, BatchHeader]]
+
+
+def stage(
+    state: BrokerState, partition: Partition, records: Buffer | None, *, owned: bool
+) -> tuple[int, int]:
+    """Returns `(base address, records staged)`. `owned`: the records may be kept and written to.
+
+    A duplicate has its first copy's address and stages nothing. Raises `Refused`.
+    """
+    if partition.failure:
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
+    batches = validation.split(None if records is None else memoryview(records))
+    try:
+        if partition.config.mirror:
+            return _stage_verbatim(partition, batches, owned=owned)
+        return _stage_one(state, partition, batches, owned=owned)
+    except LogStorageError as error:
+        # Rolling to a new segment failed: this batch is not staged, those before it are written or lost.
+        state.partitions.complete_writes(partition)
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
+
+
+def _stage_one(state: BrokerState, partition: Partition, batches: Batches, *, owned: bool) -> tuple[int, int]:
+    if len(batches) != 1:
+        raise Refused(
+            ErrorCode.INVALID_RECORD, f"{len(batches)} batches for {partition.name}: exactly one is allowed"
+        )
+    config = partition.config
+    batch, header = batches[0]
+    validation.check(header, config)
+    if header.producer_id >= 0:
+        address = _check_sequence(partition, header)
+        if address >= 0:
+            return address, 0
+    stored, stored_header = validation.to_store(batch, header, config, state.clock_ms())
+    if stored is batch and not owned and len(batch) >= COPY_BELOW_BYTES:
+        stored = memoryview(bytearray(batch))
+    return partition.log.stage(stored, stored_header), header.record_count
+
+
+def _check_sequence(partition: Partition, header: BatchHeader) -> int:
+    """Returns the first copy's address for a duplicate, -1 for a batch to store. Raises `Refused`."""
+    entry = partition.log.producers.get(header.producer_id)
+    checked = check(entry, header.producer_epoch, header.base_sequence, header.last_sequence)
+    if checked.verdict is SequenceVerdict.ACCEPT:
+        return -1
+    if checked.verdict is SequenceVerdict.DUPLICATE:
+        return checked.address
+    producer = f"{partition.name}: producer {header.producer_id} epoch {header.producer_epoch}"
+    if checked.verdict is SequenceVerdict.FENCED:
+        raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, f"{producer} is fenced by a newer epoch")
+    raise Refused(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"{producer} sent sequence {header.base_sequence}, expected {checked.expected_sequence}",
+    )
+
+
+def _stage_verbatim(partition: Partition, batches: Batches, *, owned: bool) -> tuple[int, int]:
+    """Stages a mirror's batches: they must carry exactly the addresses they get here."""
+    log = partition.log
+    base = batches[0][1].base_offset
+    expected = base
+    for _, header in batches:
+        if header.last_offset_delta != header.size_bytes - 1:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{partition.name} is a mirror's copy (headrace.mirror=true): ordinary producers are refused",
+            )
+        if header.base_offset != expected:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.name}: batches are not contiguous at {expected}"
+            )
+        expected += header.size_bytes
+    if base != log.staged_end_address and not log.is_pristine:
+        _pass_gap(partition, base)
+    log.rebase(base)
+    count = 0
+    for batch, header in batches:
+        kept = batch if owned or len(batch) < COPY_BELOW_BYTES else memoryview(bytearray(batch))
+        log.stage(kept, header, verbatim=True)
+        count += header.record_count
+    return base, count
+
+
+def _pass_gap(partition: Partition, base: int) -> None:
+    """Restarts a copy at `base` if exactly that gap was accepted. Raises `Refused`, `LogStorageError`."""
+    log = partition.log
+    end = log.staged_end_address
+    if AcceptedGap(partition.index, end, base) not in partition.config.accepted_gaps:
+        raise Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition.name} ends at {end}, the batch is for {base}: ask for its end and continue there",
+        )
+    start = log.start_address
+    log.restart(base)
+    logger.warning(
+        "%s: addresses %d to %d dropped, the log restarts at %d: the gap was accepted (%s)",
+        partition.name,
+        start,
+        end,
+        base,
+        SETTING,
+    )

@@ -1,0 +1,197 @@
+"""A front's links to leaders: every wait ends, what is in flight is bounded, batches keep their order."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fix_client import LOSE_ANSWER, FakeCluster
+from headrace.broker.loop import EventLoop, Timer
+from headrace.broker.peers import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost, Peers
+from headrace.client.connection import CONNECT_MAX_S
+from headrace.wire.apis import ApiKey
+from headrace.wire.batch import hop
+from headrace.wire.primitives import NO_UUID, Buffer
+from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from headrace.wire.records import Record, decode_records, encode_batch
+
+MEBIBYTE = 1 << 20
+
+
+class Link:
+    """Peers on a loop whose clock stands still unless a test sets it forward."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timer_count = 0
+        test = self
+
+        class Loop(EventLoop):
+            def call_later(self, delay_ms: float, call: Callable[[], None]) -> Timer:
+                test.timer_count += 1
+                return super().call_later(delay_ms, call)
+
+        self.loop = Loop(lambda: self.now_s)
+        self.peers = Peers(self.loop, lambda: self.now_s)
+
+    def send(
+        self, port: int, records: Buffer, responses: list[ProduceResponse | Lost], *, acks: int = -1
+    ) -> bool:
+        topics = [ProduceTopic("t", NO_UUID, [ProducePartition(0, records)])]
+        request = ProduceRequest(None, acks, 1_000, topics)
+        return self.peers.send("127.0.0.1", port, request, responses.append)
+
+    def turn_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, "waited too long"
+            self.loop.turn(0.05)
+
+    def set_forward(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.loop.turn(0)
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    made = Link()
+    yield made
+    made.peers.close()
+    made.loop.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a leader whose kernel accepts connections, and that never reads."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def batch(text: bytes) -> bytes:
+    return encode_batch([Record(0, 1_000, None, text)])
+
+
+def test_idle_links_leave_no_timers_behind(link: Link, fake_cluster: Callable[..., FakeCluster]) -> None:
+    port = fake_cluster().brokers[0].port
+    for number in range(300):
+        responses: list[ProduceResponse | Lost] = []
+        assert link.send(port, batch(b"%d" % number), responses)
+        link.turn_until(lambda responses=responses: responses)  # type: ignore[misc]
+        assert isinstance(responses[0], ProduceResponse)
+    assert link.timer_count == 1
+    assert link.peers.is_idle
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_a_leader_that_reads_nothing_is_sent_no_more_than_the_bound(
+    link: Link, fake_cluster: Callable[..., FakeCluster], acks: int
+) -> None:
+    cluster = fake_cluster()
+    port = cluster.brokers[0].port
+    first: list[ProduceResponse | Lost] = []
+    link.send(port, batch(b"first"), first)
+    link.turn_until(lambda: first)
+    responses: list[ProduceResponse | Lost] = []
+    big = batch(bytes(MEBIBYTE))
+    accepted = 0
+    with cluster.lock:  # its thread waits for it, and reads no more
+        for _ in range(2 * IN_FLIGHT_MAX_BYTES // MEBIBYTE):
+            accepted += link.send(port, big, responses, acks=acks)
+            link.loop.turn(0)
+        in_kernel = len(responses)  # with acks=0 that is all that can be known
+        assert accepted - in_kernel <= IN_FLIGHT_MAX_BYTES // MEBIBYTE
+        link.set_forward(RESPONSE_WAIT_MAX_S)
+    assert len(responses) == accepted
+    assert all(isinstance(each, Lost) and each.was_sent for each in responses[in_kernel:])
+    assert link.peers.is_idle
+
+
+def test_a_leader_that_accepts_connections_and_says_nothing_is_given_up(link: Link, silent: int) -> None:
+    responses: list[ProduceResponse | Lost] = []
+    assert link.send(silent, batch(b"1"), responses)
+    for _ in range(3):  # the connection opens
+        link.loop.turn(0.05)
+    assert not link.peers.is_idle
+    link.set_forward(CONNECT_MAX_S)
+    [lost] = responses
+    assert isinstance(lost, Lost) and not lost.was_sent
+    assert link.peers.is_idle
+
+
+def test_a_connection_that_is_not_accepted_is_given_up(link: Link) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        with socket.create_connection(address):  # the queue is full: further SYNs are dropped
+            responses: list[ProduceResponse | Lost] = []
+            assert link.send(address[1], batch(b"1"), responses)
+            link.loop.turn(0.05)
+            link.set_forward(CONNECT_MAX_S - 1)
+            assert not responses
+            link.set_forward(1)
+            [lost] = responses
+            assert isinstance(lost, Lost) and not lost.was_sent
+            assert "did not accept a connection" in lost.problem
+
+
+def test_a_response_that_does_not_come_ends_the_link(
+    link: Link, fake_cluster: Callable[..., FakeCluster]
+) -> None:
+    cluster = fake_cluster()
+    responses: list[ProduceResponse | Lost] = []
+    link.send(cluster.brokers[0].port, batch(b"1"), responses)
+    link.turn_until(lambda: responses)
+    with cluster.lock:
+        link.send(cluster.brokers[0].port, batch(b"2"), responses)
+        for _ in range(3):
+            link.loop.turn(0.05)
+        link.set_forward(RESPONSE_WAIT_MAX_S - 1)
+        assert len(responses) == 1
+        link.set_forward(1)
+    assert isinstance(responses[1], Lost) and responses[1].was_sent
+    # The next request opens another link.
+    link.send(cluster.brokers[0].port, batch(b"3"), responses)
+    link.turn_until(lambda: len(responses) == 3)
+    assert isinstance(responses[2], ProduceResponse)
+
+
+def test_a_refused_connection_is_no_wait(link: Link) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    responses: list[ProduceResponse | Lost] = []
+    assert link.send(port, batch(b"1"), responses)
+    link.turn_until(lambda: responses)
+    assert isinstance(responses[0], Lost) and not responses[0].was_sent
+    assert link.peers.is_idle
+
+
+def test_batches_keep_their_order_and_bytes(link: Link, fake_cluster: Callable[..., FakeCluster]) -> None:
+    """Those too that wait for the connection, and whose frame is overwritten meanwhile."""
+    cluster = fake_cluster()
+    responses: list[ProduceResponse | Lost] = []
+    for number in range(200):
+        scratch = bytearray(batch(b"%03d" % number))
+        link.send(cluster.brokers[0].port, memoryview(scratch), responses)
+        scratch[:] = bytes(len(scratch))
+        if number > 100:
+            link.loop.turn(0)
+    link.turn_until(lambda: len(responses) == 200)
+    stored = b"".join(cluster.log().batches)
+    values = [record.value for at, _ in hop(stored) for record in decode_records(stored, at)]
+    assert values == [b"%03d" % number for number in range(200)]
+
+
+def test_a_lost_response_fails_all_that_is_in_flight_in_order(
+    link: Link, fake_cluster: Callable[..., FakeCluster]
+) -> None:
+    cluster = fake_cluster()
+    responses: list[ProduceResponse | Lost] = []
+    link.send(cluster.brokers[0].port, batch(b"0"), responses)
+    link.turn_until(lambda: responses)
+    cluster.next(ApiKey.PRODUCE, LOSE_ANSWER)
+    for number in range(1, 4):
+        link.send(cluster.brokers[0].port, batch(b"%d" % number), responses)
+    link.turn_until(lambda: len(responses) == 4)
+    assert all(isinstance(each, Lost) and each.was_sent for each in responses[1:])
