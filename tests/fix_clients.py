@@ -76,7 +76,7 @@ class Read:
 class RealClient(Protocol):
     name: str
     sets_times: bool
-    """Whether a record's time can be given by whoever produces it."""
+    """Whether a record's time can be given by the producer."""
     stops_at_the_end: bool
     """Whether a read of more records than there are ends where the log ends (else it waits in vain)."""
 

@@ -14,7 +14,7 @@ LIMIT_BYTES = 100_000
 
 
 class Echo:
-    """Answers each frame with itself, at once or when told."""
+    """Answers each frame with itself, at once or when its slot is filled."""
 
     def __init__(self, *, at_once: bool = True) -> None:
         self.at_once = at_once

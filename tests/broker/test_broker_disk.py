@@ -1,4 +1,4 @@
-"""A disk that fails or stalls under a running broker: what clients are told, and what goes on.
+"""A disk that fails or stalls under a running broker: which errors clients get, and what continues.
 
 The broker is a real process; a `sitecustomize` of its own lets its fsyncs, writes and reads fail or stall,
 partition by partition, as a file says.
@@ -61,7 +61,7 @@ def batch(value: bytes = b"v", **fields: int) -> bytes:
 
 
 class FaultyBroker:
-    """A broker with the partitions bad-0 and good-0, whose disk does as it is told."""
+    """A broker with the partitions bad-0 and good-0, whose disk fails or stalls on command."""
 
     def __init__(self, cluster: BrokerCluster) -> None:
         self.process: BrokerProcess = cluster[1]
@@ -114,7 +114,7 @@ def test_a_failed_fsync_takes_its_partition_offline_alone(
 ) -> None:
     first = batch(b"first")
     assert client.produce("bad", 0, first).error_code == 0
-    client.send(client.produce_frame("bad", 0, batch(b"warms the short way up")))
+    client.send(client.produce_frame("bad", 0, batch(b"leaves a template")))
     assert client.read_produced().error_code == 0
     visible = client.list_offset("bad", 0, -1)[0]
     broker.fail(f"fdatasync {number} bad-0")
@@ -126,10 +126,10 @@ def test_a_failed_fsync_takes_its_partition_offline_alone(
         assert reader.fetch("bad", 0, visible, max_wait_ms=15_000).error_code == (
             ErrorCode.KAFKA_STORAGE_ERROR
         )
-        assert time.monotonic() - began < 14, "who waits is told at once"
+        assert time.monotonic() - began < 14, "waiting requests fail at once"
     line = broker.says("is offline")
     assert str(directory(broker, "bad-0")) in line and words in line and "restart the broker" in line
-    # The disk seems to work again; but what it holds nobody knows.
+    # The disk seems to work again; but what it holds is unknown.
     broker.fail()
     for acks in (1, -1):
         assert client.produce("bad", 0, batch(b"third"), acks=acks).error_code == (
@@ -160,8 +160,8 @@ def test_a_reader_that_waits_is_told_and_saw_nothing(broker: FaultyBroker, clien
         assert (nothing.error_code, nothing.records or b"", nothing.high_watermark) == (0, b"", 0)
         reader.socket.settimeout(WAIT_MAX_S)
         broker.fail("fdatasync EIO bad-0")
-        told = reader.fetch("bad", 0, 0, max_wait_ms=60_000)
-        assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        failed = reader.fetch("bad", 0, 0, max_wait_ms=60_000)
+        assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert client.read_produced().error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -188,7 +188,7 @@ def test_a_clean_stop_does_not_flush_what_failed(broker: FaultyBroker, client: R
     assert client.produce("bad", 0, batch(b"first")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     broker.fail()
     assert broker.process.stop() == 0
-    assert not (directory(broker, "bad-0") / "checkpoint").exists(), "it would vouch for what nobody knows"
+    assert not (directory(broker, "bad-0") / "checkpoint").exists(), "it would vouch for lost bytes"
     assert (directory(broker, "good-0") / "checkpoint").exists()
 
 
@@ -208,7 +208,7 @@ def produce_within(
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_producers_timeout_is_kept(broker: FaultyBroker, client: RawClient, warm: bool) -> None:
-    """`warm`: by the short way, which a client's second request of a kind takes."""
+    """`warm`: by the fast path, which a client's second request of a kind takes."""
     before = [batch(b"before")] * warm
     for raw in before:
         assert produce_within(client, 400, raw, "bad")["bad"].error_code == 0
@@ -223,7 +223,7 @@ def test_a_producers_timeout_is_kept(broker: FaultyBroker, client: RawClient, wa
     assert produce_within(client, 400, batch(b"written"), "bad", acks=1)["bad"].error_code == 0
     both = produce_within(client, 300, batch(b"to both"), "good", "bad")
     assert [both[name].error_code for name in ("good", "bad")] == [0, ErrorCode.REQUEST_TIMED_OUT]
-    # A producer that is more patient is not told with those that are not.
+    # A producer with a longer timeout keeps waiting.
     with RawClient(broker.process.address) as patient:
         patient.send(patient.produce_frame("bad", 0, batch(b"patient")))
         hasty = produce_within(client, 0, batch(b"hasty"), "bad")["bad"]
@@ -236,7 +236,7 @@ def test_a_producers_timeout_is_kept(broker: FaultyBroker, client: RawClient, wa
     assert client_reads(client, "bad") == len(before) + 5
 
 
-def test_a_lookup_by_timestamp_in_a_cold_log_holds_up_nobody(broker: FaultyBroker, client: RawClient) -> None:
+def test_a_cold_lookup_by_timestamp_delays_no_other_request(broker: FaultyBroker, client: RawClient) -> None:
     size_bytes = 0
     for ms in range(5):
         raw = encode_batch([Record(0, ms, None, b"v")])

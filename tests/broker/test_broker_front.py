@@ -180,7 +180,7 @@ def test_keys_keep_their_order_through_the_balancer(front: tuple[BrokerCluster, 
         assert values == list(range(int(key.split(b"-")[1]), 5_000, 20))
 
 
-def test_a_dead_leader_is_told_and_found_again(front: tuple[BrokerCluster, Balancer]) -> None:
+def test_a_dead_leader_is_reported_and_found_again(front: tuple[BrokerCluster, Balancer]) -> None:
     cluster, _ = front
     with RawClient(cluster[1].address) as client:
         client.create_topic("t", partitions=2)
@@ -234,7 +234,7 @@ def test_a_batch_behind_a_refused_one_waits_for_it(front: tuple[BrokerCluster, B
 def test_a_broker_that_stops_answers_what_it_took_and_takes_no_more(
     front: tuple[BrokerCluster, Balancer],
 ) -> None:
-    """Just what was answered is stored: nobody has to send twice what is there, without idempotence too."""
+    """Exactly what was answered is stored: even without idempotence no record need be sent twice."""
     cluster, _ = front
     with RawClient(cluster[1].address) as client:
         client.create_topic("t", partitions=2)

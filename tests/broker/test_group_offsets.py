@@ -1,4 +1,4 @@
-"""Offsets that Kafka's groups commit, and the words sent with them: what is kept, and who can read it."""
+"""Offsets that Kafka's groups commit, and their metadata: what is kept, and which clients can read it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def client(one_broker: BrokerCluster) -> Iterator[RawClient]:
         yield made
 
 
-def test_the_words_come_back_with_the_offset(client: RawClient, one_broker: BrokerCluster) -> None:
+def test_metadata_comes_back_with_the_offset(client: RawClient, one_broker: BrokerCluster) -> None:
     topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
     client.create_topic(topic, 4)
     kept: Kept = {0: (7, "half of the file, Zürich"), 1: (8, ""), 2: (9, None)}
@@ -136,7 +136,7 @@ def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
         yield made
 
 
-def test_an_offset_set_the_papers_way_makes_the_words_void(session: ZooKeeperSession) -> None:
+def test_an_offset_set_the_papers_way_invalidates_the_metadata(session: ZooKeeperSession) -> None:
     registry = ConsumerRegistry(session, GROUP)
     registry.commit("t", 0, 3)
     assert committed.read(session, GROUP, None) == {("t", 0): Committed(3, "")}

@@ -119,7 +119,7 @@ def test_member_ids_are_handed_out_first_when_the_client_can_use_them() -> None:
     assert answers[0].member_id == promise.member_id
 
 
-def test_a_promised_id_that_is_never_used_holds_nobody_up_for_ever() -> None:
+def test_a_promised_id_that_is_never_used_delays_the_group_only_for_a_time() -> None:
     room = Room()
     answers = room.join()
     room.join(known=True)
@@ -261,7 +261,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS)
-def test_whatever_members_do_nobody_waits_for_ever_and_nobody_is_kept(
+def test_whatever_members_do_no_request_waits_for_ever_and_no_member_stays(
     actions: list[tuple[str, int, int]],
 ) -> None:
     room = Room()

@@ -1,4 +1,4 @@
-"""Lookups by timestamp take turns on the threads, never wait for ever, and hold up nobody."""
+"""Lookups by timestamp share the threads, never wait for ever, and delay no other request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.wire.records import Record, encode_batch
 
 @dataclass
 class Room:
-    """Threads that work when told, and a clock."""
+    """Threads that run a job when `work` is called, and a clock."""
 
     now_ms: float = 0.0
     jobs: list[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = field(
@@ -106,7 +106,7 @@ def test_a_search_ends_in_time_even_if_the_disk_hangs(log: PartitionLog) -> None
         (refused,) = answer
         assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT
     assert late == []
-    # The disk answers after all: nobody is told twice, and who still waits has his turn.
+    # The disk responds after all: no lookup ends twice, and those that still wait run.
     while room.jobs:
         room.work()
     assert late == [(log.end_address // 10 * 9, 9)]
@@ -132,7 +132,7 @@ def test_a_failed_read_is_its_searchs_own(log: PartitionLog) -> None:
     assert second == [(0, 0)]
 
 
-def test_a_batch_that_cannot_be_unpacked_harms_nobody_else(one_broker: BrokerCluster) -> None:
+def test_a_batch_that_cannot_be_unpacked_fails_its_own_lookup_only(one_broker: BrokerCluster) -> None:
     topic = f"t-{uuid.uuid4().hex[:8]}"
     garbage = bytes(seal(b"no zstd", record_count=1, base_timestamp_ms=1, max_timestamp_ms=5, attributes=4))
     with RawClient(one_broker.bootstrap) as client:

@@ -1,4 +1,4 @@
-"""Which batches must wait for one that was refused."""
+"""Which batches must wait for a refused one."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_producer_that_begins_anew_is_not_held() -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.MESSAGE_TOO_LARGE]
 )
-def test_what_is_stored_or_given_up_holds_nobody(code: ErrorCode) -> None:
+def test_what_is_stored_or_given_up_delays_no_batch(code: ErrorCode) -> None:
     refusals = Refusals()
     refusals.note("t", 0, batch(4), code, 0)
     assert not len(refusals)
@@ -69,7 +69,7 @@ def test_sequence_numbers_wrap() -> None:
     assert not precedes(3, 3)
 
 
-def test_only_an_idempotent_producers_own_batch_has_a_turn() -> None:
+def test_only_an_idempotent_producers_own_batch_has_a_place_in_an_order() -> None:
     record = Record(0, 1_000, None, b"v")
     mine = encode_batch([record], producer_id=5, producer_epoch=1, base_sequence=2)
     assert sequenced_batch(mine) == (5, 1, 2)

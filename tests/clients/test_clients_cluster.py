@@ -61,13 +61,13 @@ def publish_librdkafka(bootstrap: str, done: Published, stop: threading.Event) -
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, **settings})
     acknowledged = Counter[str]()
 
-    def told(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+    def delivered(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
         acknowledged["all"] += 1
         if error is not None:
             done.failures.append(error)
 
     while not stop.is_set():
-        producer.produce(LIBRDKAFKA, b"%d" % done.count, b"%d" % (done.count % KEYS), on_delivery=told)
+        producer.produce(LIBRDKAFKA, b"%d" % done.count, b"%d" % (done.count % KEYS), on_delivery=delivered)
         producer.poll(0)
         _count(done)
     if producer.flush(WAIT_MAX_S) or acknowledged["all"] != done.count:
