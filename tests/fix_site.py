@@ -157,7 +157,7 @@ class RunningSite:
             state = self.supervisor.states()[unit]
             if not state.is_running or state.pid in (0, killed_pid):
                 return f"{unit} is {state.state} as process {state.pid}"
-            return self.units[unit].probe.problem()
+            return self.units[unit].probe.check()
 
         wait_for(problem, RESTART_WAIT_MAX_S, f"{unit} came back")
 

@@ -113,7 +113,7 @@ def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgen
 
 def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: RunningAgent) -> None:
     agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
-    value_file = agent.home / "one.told"
+    value_file = agent.home / "one.value"
     value_file.unlink()
     value_file.mkdir()
     before = agent.pid("two")

@@ -151,14 +151,14 @@ def test_drift_is_reported_and_a_put_removes_it(agent: RunningAgent) -> None:
     agent.client.put("one", configuration, wait_s=READY_S)
     assert agent.client.unit("one").drift == ()
     agent.supervisor.stop("one", wait=True)
-    (agent.home / "one.told").write_text("something else")
+    (agent.home / "one.value").write_text("something else")
     drifted = agent.client.unit("one")
     assert [each.what for each in drifted.drift] == [DriftKind.PROCESS, DriftKind.FILE]
     assert not drifted.is_ready and drifted.problem == "stopped"
     put = agent.client.put("one", configuration, wait_s=READY_S)
     assert put.outcome is ChangeOutcome.CHANGED
     assert put.unit is not None and put.unit.is_ready and put.unit.drift == ()
-    assert (agent.home / "one.told").read_text() != "something else"
+    assert (agent.home / "one.value").read_text() != "something else"
 
 
 def test_waiting_for_health_is_bounded_and_names_the_problem(agent: RunningAgent) -> None:

@@ -85,7 +85,7 @@ def test_an_agent_in_a_container_keeps_units_and_ends_them_with_it(run_container
     assert container.run("headrace-container", "health") == (0, "ready\n")
     assert container.stop() == 0
     assert "units have ended with it" in container.output()
-    assert ZooKeeperProbe(zookeeper).problem() is not None
+    assert ZooKeeperProbe(zookeeper).check() is not None
     container.start(wait=False)
     with wait_for_agent(container, agent) as client:
         assert client.unit("keeper", wait_s=WAIT_S).is_ready, "it came back with the agent"

@@ -267,7 +267,7 @@ def test_status_page_and_log_agree(balanced_cluster: Balanced) -> None:
     assert {row["broker_id"] for row in status["backends"]} == {1, 2}
     assert status["why"] in balancer.output()
     probe = BalancerProbe(f"http://127.0.0.1:{balancer.status_port}/status")
-    assert probe.problem() is None
+    assert probe.check() is None
     assert probe.note() == (status["why"] if balancer.engine == "embedded" else "")
     page = balancer.page()
     assert balancer.address in page

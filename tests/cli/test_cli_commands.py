@@ -83,10 +83,10 @@ def test_a_restart_waits_for_health(headrace: Headrace, running_site: RunningSit
     result = headrace("restart", "west-registry")
     assert (result.exit_code, "restarted 1 unit," in result.out) == (0, True), result.err
     assert running_site.pid("west-registry") != before
-    assert running_site.units["west-registry"].probe.problem() is None
+    assert running_site.units["west-registry"].probe.check() is None
     result = headrace("restart", "west-registries")
     assert result.exit_code == ExitCode.NO
-    assert "unit west-registries is not one of this host; it has analysis-auditor" in result.err
+    assert "unit west-registries is not one of this host; the host has analysis-auditor" in result.err
 
 
 def test_an_agent_that_would_send_its_token_unencrypted_is_refused(headrace: Headrace) -> None:

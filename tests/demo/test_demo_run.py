@@ -72,7 +72,7 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
     # Terraform's state is new, so it adds every unit, though all of them run already.
     assert terraform.missing(airflow_site.site) is not None or re.search(r"Terraform: \d+ added\n", output)
     assert "half way: reader 2 leaves" in output
-    assert "the same in every hour, and no row twice" in output
+    assert "published and stored counts agree in every hour; no duplicate rows" in output
     assert f"{len(hours_ms)} of {len(hours_ms)} hours sealed" in output
     assert set(airflow_site.sealed(TOPIC)) == set(hours_ms)
 

@@ -73,7 +73,7 @@ def test_a_killed_unit_comes_back(site: Site, pair: tuple[Unit, Unit]) -> None:
     before = Supervisor(site.home).states()["first"].pid
     os.kill(before, signal.SIGKILL)
     eventually(lambda: Supervisor(site.home).states()["first"].pid not in (0, before))
-    eventually(lambda: pair[0].probe.problem() is None)
+    eventually(lambda: pair[0].probe.check() is None)
 
 
 def test_a_changed_unit_is_started_anew(site: Site, pair: tuple[Unit, Unit]) -> None:

@@ -228,7 +228,7 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
         assert found["gap"] == {"from": copied_to, "to": begins}
         assert "good-0 of east is not halted over a gap: it is caught up" in headrace("good", "0")
         assert "no-such-0 of east is not mirrored" in headrace("no-such", "0")
-        assert f"goes on at {begins:,} within seconds" in headrace("short", "0", "--yes")
+        assert f"continues at {begins:,} within seconds" in headrace("short", "0", "--yes")
         wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
         assert_same(mirror, "short", 0)
         send(east, "short", 100, partitions=1)

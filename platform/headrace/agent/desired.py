@@ -48,7 +48,7 @@ class DesiredState:
             return DesiredUnit(self._parse(name, data["configuration"]), bool(data["is_applied"]))
         except (OSError, ValueError, KeyError, TypeError, BadRequestError) as error:
             raise AgentStateError(
-                f"the agent cannot read {path}: {error}. Mend the file, or delete it and put the unit again"
+                f"the agent cannot read {path}: {error}. Fix the file, or delete it and put the unit again"
             ) from error
 
     def write(self, name: str, desired: DesiredUnit, *, is_durable: bool = True) -> None:

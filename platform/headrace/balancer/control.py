@@ -111,7 +111,7 @@ class Control:
         if self._reload_wanted:
             self._reload_wanted = False
             await self._engine.reload()
-            logger.info("reloaded; open connections go on")
+            logger.info("reloaded; open connections stay open")
         before = self._backends
         if self._announced is not None:
             self._backends = after_fronts(before, self._announced)

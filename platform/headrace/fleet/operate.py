@@ -171,7 +171,7 @@ def check_addresses(units: Sequence[Unit]) -> None:
     """Raises `AddressTakenError`, which names address and process, if another process holds an address."""
     conflicts: list[Conflict] = []
     for unit in units:
-        conflicts += conflicts_of(unit, (), held=(), home=None)
+        conflicts += conflicts_of(unit, (), own_addresses=(), home=None)
     if conflicts:
         raise _taken(conflicts)
 
@@ -320,7 +320,7 @@ def restart(
             if not report.is_ready:
                 raise SiteError(
                     f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
-                    "repair it first"
+                    "fix it first"
                 )
         for name in names:
             agent.roll([name], wait_s=wait_s)
