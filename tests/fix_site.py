@@ -265,7 +265,7 @@ def _ended_with_tests(site: Site) -> Iterator[None]:
 def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
     home = Path(tempfile.mkdtemp(prefix="headrace-site-"))
     (home / "jars").symlink_to(java_jars["hdfs"].parent)
-    # Each test process tries another block first: two at the same time would both find the same one free.
+    # Each test process tries another block first: two concurrent ones would both find the same block free.
     first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(BLOCKS)
     site = _site(home, BLOCKS[first])
     for block in BLOCKS[first + 1 :] + BLOCKS[:first]:
@@ -290,6 +290,6 @@ def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
 
 def _site(home: Path, block: int) -> Site:
     whole = Site.one_machine(home, block=block)
-    # With two brokers, one is left when the other is killed.
+    # With two brokers, one keeps serving while the other is killed.
     smaller = tuple(each.model_copy(update={"broker_count": 2}) for each in whole.datacenters)
     return whole.model_copy(update={"datacenters": smaller, "airflow": False})

@@ -53,7 +53,7 @@ def _hour(hour_ms: int) -> str:
     return done.stdout.strip()
 
 
-def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
+def test_every_line_of_an_access_log_is_in_hdfs_and_seven_lost_events_are_found(
     airflow_site: AirflowSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("headrace.site.site.Site.load", lambda: airflow_site.site)
