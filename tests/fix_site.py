@@ -1,6 +1,6 @@
 """A whole site on this machine, for tests that kill parts of it: datacenters, mirrors, HDFS.
 
-Owns a site with its own block of loopback and home, started once a session; publishing services (`Service`);
+Owns a site with its own block of loopback and home, started once per session; publishers (`Service`);
 the load job as a process; the rows in HDFS and the audit's report. Fixture: `running_site`.
 """
 

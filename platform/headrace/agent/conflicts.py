@@ -9,12 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.agent.errors import (
-    AddressNotOnHostError,
-    ConfigurationError,
-    Conflict,
-    FieldProblem,
-)
+from headrace.agent.errors import AddressNotOnHostError, ConfigurationError, Conflict, FieldProblem
 from headrace.agent.processes import holder_of
 from headrace.agent.unit import Unit, levels
 from headrace.site.addresses import Address, is_taken

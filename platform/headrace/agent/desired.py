@@ -1,6 +1,6 @@
 """What the host should run, on disk: one file for each unit, which a crash leaves either old or new.
 
-Owns `<home>/agent/units/<name>.json`. `keeper` brings the host to it.
+Owns `<home>/agent/units/<name>.json`. `keeper` applies it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT: Final = 1
 
 
 class DesiredUnit(NamedTuple):
-    """A unit as it was last put. `is_applied` is False until the host runs it so."""
+    """A unit as it was last put. `is_applied` is False until the host runs this configuration."""
 
     configuration: Configuration
     is_applied: bool

@@ -1,4 +1,4 @@
-"""Brings a host to its desired units, one change at a time.
+"""Makes a host run its desired units, one change at a time.
 
 Owns the steps of every change (`put`, `restart`, `delete`), and how the next agent completes them after a
 crash (`recover_changes`, which `watch` calls). Units are processes of supervisord and outlive the agent: the

@@ -16,7 +16,7 @@ from headrace.agent.unit import Unit, UnitState
 
 
 class ChangeOutcome(StrEnum):
-    """What a PUT has done, or would do."""
+    """The result of a PUT, or of its dry run."""
 
     CREATED = "created"
     CHANGED = "changed"

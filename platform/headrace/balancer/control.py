@@ -13,14 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from headrace.balancer.backends import (
-    Backend,
-    BackendFigures,
-    Phase,
-    after_fronts,
-    text_of,
-    without_drained,
-)
+from headrace.balancer.backends import Backend, BackendFigures, Phase, after_fronts, text_of, without_drained
 from headrace.balancer.errors import BalancerError
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import Front, FrontRegistry

@@ -114,37 +114,31 @@ def _publish(options: argparse.Namespace, publisher: EventPublisher, stop: threa
             break
         if options.drop and hours.total() == options.drop_after:
             batch = [view, *islice(views, options.drop - 1)]
-            _publish_dropped_batch(options.topic, publisher, batch, hours)
+            _publish_dropped_batch(options.topic, publisher, batch)
         else:
-            _publish_view(options.topic, publisher, view, hours)
+            batch = [view]
+            _publish_view(options.topic, publisher, view)
+        hours.update(time_ms - time_ms % HOUR_MS for time_ms, _ in batch)
         if time.monotonic() - sent_at > PROGRESS_INTERVAL_S:
             send_progress(published=hours.total())
             sent_at = time.monotonic()
     return hours
 
 
-def _publish_dropped_batch(
-    topic: str, publisher: EventPublisher, views: list[LoggedView], hours: Counter[int]
-) -> None:
+def _publish_dropped_batch(topic: str, publisher: EventPublisher, views: list[LoggedView]) -> None:
     """Publishes the events of the planted loss, which the publisher's `DropPlan` drops."""
     # They must be one batch: published together, to one partition, after a flush.
     publisher.flush()
     for view in views:
-        _publish_view(topic, publisher, view, hours, partition=0 if len(views) > 1 else None)
+        _publish_view(topic, publisher, view, partition=0 if len(views) > 1 else None)
 
 
 def _publish_view(
-    topic: str,
-    publisher: EventPublisher,
-    view: LoggedView,
-    hours: Counter[int],
-    *,
-    partition: int | None = None,
+    topic: str, publisher: EventPublisher, view: LoggedView, partition: int | None = None
 ) -> None:
     time_ms, fields = view
     key = fields["member_id"] or fields["remote_host"]
     publisher.publish(topic, fields, key=key, time_ms=time_ms, partition=partition)
-    hours[time_ms - time_ms % HOUR_MS] += 1
 
 
 def _options() -> argparse.Namespace:

@@ -27,20 +27,10 @@ from headrace.agent.errors import (
 from headrace.agent.home import AgentHome
 from headrace.agent.host import Host
 from headrace.agent.kinds import parse_configuration, unit_of
-from headrace.agent.local import (
-    end_idle_daemon,
-    ensure_agent,
-    find_agent,
-    has_ended,
-    wait_ended,
-)
+from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
 from headrace.agent.logs import LOG_TAIL_LINES
 from headrace.agent.processes import end_units_left_in
-from headrace.agent.report import (
-    ChangeOutcome,
-    UnitReport,
-    probed_report,
-)
+from headrace.agent.report import ChangeOutcome, UnitReport, probed_report
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet.units import units_of
