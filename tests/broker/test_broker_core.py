@@ -21,7 +21,7 @@ class Echo:
         self.frames: list[bytes] = []
         self.slots: list[Slot] = []
 
-    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
         self.frames.append(bytes(frame))
         slot = connection.open_slot()
         self.slots.append(slot)

@@ -23,8 +23,8 @@ from kio.static.primitive import i32, i64
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_zookeeper import ZooKeeperRoom
-from headrace.broker.groups import committed
-from headrace.broker.groups.committed import Committed
+from headrace.broker.groups import offset_nodes
+from headrace.broker.groups.offset_nodes import Committed
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import CorruptNodeError
@@ -139,24 +139,24 @@ def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
 def test_an_offset_set_the_papers_way_invalidates_the_metadata(session: ZooKeeperSession) -> None:
     registry = ConsumerRegistry(session, GROUP)
     registry.commit("t", 0, 3)
-    assert committed.read(session, GROUP, None) == {("t", 0): Committed(3, "")}
-    committed.write(session, GROUP, {("t", 0): Committed(4, "words")})
-    assert committed.read(session, GROUP, [("t", 0), ("t", 1)]) == {("t", 0): Committed(4, "words")}
+    assert offset_nodes.read(session, GROUP, None) == {("t", 0): Committed(3, "")}
+    offset_nodes.write(session, GROUP, {("t", 0): Committed(4, "words")})
+    assert offset_nodes.read(session, GROUP, [("t", 0), ("t", 1)]) == {("t", 0): Committed(4, "words")}
     registry.commit("t", 0, 4)
-    assert committed.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
-    committed.write(session, GROUP, {("t", 0): Committed(5, "again")})
+    assert offset_nodes.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
+    offset_nodes.write(session, GROUP, {("t", 0): Committed(5, "again")})
     assert registry.all_offsets() == {("t", 0): 5}
     registry.delete()
-    assert committed.read(session, GROUP, None) == {}
+    assert offset_nodes.read(session, GROUP, None) == {}
 
 
 def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSession) -> None:
     done = threading.Event()
-    committed.write(session, GROUP, {("t", 0): Committed(0, "0")})
+    offset_nodes.write(session, GROUP, {("t", 0): Committed(0, "0")})
 
     def write() -> None:
         for number in range(1, 300):
-            committed.write(session, GROUP, {("t", 0): Committed(number, str(number))})
+            offset_nodes.write(session, GROUP, {("t", 0): Committed(number, str(number))})
         done.set()
 
     writer = threading.Thread(target=write)
@@ -164,7 +164,7 @@ def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSessi
     seen = set()
     try:
         while not done.is_set():
-            found = committed.read(session, GROUP, [("t", 0)])["t", 0]
+            found = offset_nodes.read(session, GROUP, [("t", 0)])["t", 0]
             assert found.metadata == str(found.offset)
             seen.add(found.offset)
     finally:
@@ -175,4 +175,4 @@ def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSessi
 def test_a_damaged_offset_is_named(session: ZooKeeperSession) -> None:
     session.create(f"/consumers/{GROUP}/offsets/t/0", b"seven", make_parents=True)
     with pytest.raises(CorruptNodeError, match=rf"/consumers/{GROUP}/offsets/t/0: .* found b'seven'"):
-        committed.read(session, GROUP, [("t", 0)])
+        offset_nodes.read(session, GROUP, [("t", 0)])

@@ -79,7 +79,7 @@ class Room:
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms
-        self.coordinator.tick(self.now_ms)
+        self.coordinator.expire_and_advance(self.now_ms)
 
     def stable_pair(self) -> tuple[JoinReply, JoinReply]:
         """Two members in a stable group: (leader, follower)."""

@@ -276,7 +276,7 @@ def test_a_message_is_consumed_when_the_next_one_is_requested() -> None:
     assert stream.consumed() == {("t", 0): 6}
     stream.mark_consumed_by(threading.get_ident())
     assert stream.consumed() == {("t", 0): 7}
-    stream.forget()
+    stream.reset_positions()
     assert stream.consumed() == {}
 
 

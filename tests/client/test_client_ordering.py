@@ -91,7 +91,7 @@ def test_after_a_gap_the_rest_goes_on_under_the_next_epoch() -> None:
     made.on_ended(batches[0])
     assert made.next_to_send(0.0) is None
     assert made.can_bump
-    changes = made.bump()
+    changes = made.bump_epoch_and_renumber()
     assert [(old.base_sequence, new.producer_epoch, new.base_sequence) for old, new in changes] == [
         (2, 1, 0),
         (4, 1, 2),
@@ -114,7 +114,7 @@ def test_a_batch_whose_fate_is_unknown_is_settled_before_it_is_renumbered() -> N
     made.on_sent(batches[1])
     made.on_gap(batches[1], at_s=0.0)
     assert made.can_bump
-    assert [new.base_sequence for _, new in made.bump()] == [0]
+    assert [new.base_sequence for _, new in made.bump_epoch_and_renumber()] == [0]
 
 
 def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished() -> None:
@@ -140,7 +140,7 @@ def test_used_up_epochs_need_another_producer_id() -> None:
     made, batches = filled(2, epoch=EPOCH_MAX)
     made.on_ended(batches[0])
     assert made.needs_new_id
-    [(old, new)] = made.bump((77, 0))
+    [(old, new)] = made.bump_epoch_and_renumber((77, 0))
     assert (old.producer_id, new.producer_id, new.producer_epoch, new.base_sequence) == (1, 77, 0, 0)
 
 
@@ -150,7 +150,7 @@ def test_a_disowned_producer_needs_another_id() -> None:
     made.on_fenced(batches[0], at_s=0.0)
     assert made.can_bump
     assert made.needs_new_id
-    made.bump((78, 3))
+    made.bump_epoch_and_renumber((78, 3))
     batch = made.next_to_send(0.0)
     assert batch is not None and batch.identity.producer_id == 78
 
@@ -208,7 +208,7 @@ class World:
                 [self.add, self.send, self.send, self.deliver, self.deliver, self.lose, self.end]
             )()
             if self.queue.can_bump:
-                self.queue.bump((1, self.queue.producer_epoch + 1))
+                self.queue.bump_epoch_and_renumber((1, self.queue.producer_epoch + 1))
         raise AssertionError("some batches never finished")
 
     def add(self) -> None:

@@ -47,7 +47,7 @@ GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One configurable value. `broker_name`: the broker setting that a topic inherits it from; `topic_name`:
+    """One configurable value. `inherits_from`: the broker setting that a topic inherits it from; `inherited_as`:
     the topic setting that inherits it.
     """
 
@@ -58,8 +58,8 @@ class Setting:
     low: int | None = None
     high: int | None = None
     choices: tuple[str, ...] = ()
-    broker_name: str | None = None
-    topic_name: str | None = None
+    inherits_from: str | None = None
+    inherited_as: str | None = None
 
     def parse(self, text: str) -> Any:
         """Returns the value. Raises `ConfigError`."""
@@ -87,10 +87,10 @@ _BROKER_SETTINGS: Final = (
         "size at which a segment is rolled",
         1024,
         INT_MAX,
-        topic_name="segment.bytes",
+        inherited_as="segment.bytes",
     ),
     Setting(
-        "log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX, topic_name="segment.ms"
+        "log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX, inherited_as="segment.ms"
     ),
     Setting(
         "log.retention.ms",
@@ -99,7 +99,7 @@ _BROKER_SETTINGS: Final = (
         "how long a segment is kept after its last append; -1: for ever",
         -1,
         LONG_MAX,
-        topic_name="retention.ms",
+        inherited_as="retention.ms",
     ),
     Setting(
         "log.retention.bytes",
@@ -108,7 +108,7 @@ _BROKER_SETTINGS: Final = (
         "how much of a partition is kept; -1: all",
         -1,
         LONG_MAX,
-        topic_name="retention.bytes",
+        inherited_as="retention.bytes",
     ),
     Setting("log.retention.check.interval.ms", LONG, "30000", "how often retention is enforced", 1, LONG_MAX),
     Setting(
@@ -118,7 +118,7 @@ _BROKER_SETTINGS: Final = (
         "fsync after so many records; with neither flush setting: at once, grouped",
         1,
         LONG_MAX,
-        topic_name="flush.messages",
+        inherited_as="flush.messages",
     ),
     Setting(
         "log.flush.interval.ms",
@@ -127,19 +127,19 @@ _BROKER_SETTINGS: Final = (
         "fsync after so long",
         0,
         LONG_MAX,
-        topic_name="flush.ms",
+        inherited_as="flush.ms",
     ),
     Setting(
         "log.flush.offset.checkpoint.interval.ms", INT, "30000", "how often checkpoints are saved", 1, INT_MAX
     ),
-    Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX, topic_name="max.message.bytes"),
+    Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX, inherited_as="max.message.bytes"),
     Setting(
         "log.message.timestamp.type",
         STRING,
         "CreateTime",
         "whose clock stamps records",
         choices=("CreateTime", "LogAppendTime"),
-        topic_name="message.timestamp.type",
+        inherited_as="message.timestamp.type",
     ),
     Setting(
         "producer.id.expiration.ms",
@@ -180,9 +180,9 @@ TOPIC_SETTINGS: Final = {
     setting.name: setting
     for setting in (
         *(
-            replace(setting, name=setting.topic_name, broker_name=setting.name, topic_name=None)
+            replace(setting, name=setting.inherited_as, inherits_from=setting.name, inherited_as=None)
             for setting in _BROKER_SETTINGS
-            if setting.topic_name
+            if setting.inherited_as
         ),
         Setting("cleanup.policy", LIST, "delete", "what becomes of old data", choices=("delete",)),
         Setting(
@@ -234,17 +234,17 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
-    def topic_text(self, name: str) -> str:
+    def inherited_text(self, name: str) -> str:
         """Returns the value of a topic that does not set `name` itself."""
         setting = TOPIC_SETTINGS[name]
-        return self.text(setting.broker_name) if setting.broker_name else setting.default
+        return self.text(setting.inherits_from) if setting.inherits_from else setting.default
 
-    def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
+    def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Parses a topic's own settings over this broker's. Raises `ConfigError`."""
         check_topic_config(overrides)
 
         def value(name: str) -> Any:
-            return TOPIC_SETTINGS[name].parse(overrides.get(name, self.topic_text(name)))
+            return TOPIC_SETTINGS[name].parse(overrides.get(name, self.inherited_text(name)))
 
         return TopicConfig(
             log=LogConfig(

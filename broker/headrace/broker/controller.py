@@ -113,10 +113,10 @@ class Controller:
 
     def _config(self, topic: TopicState) -> TopicConfig:
         try:
-            return self._state.config.topic(topic.config)
+            return self._state.config.topic_config(topic.config)
         except ConfigError as error:
             logger.error("topic %s: %s; its defaults are used", topic.name, error)
-            return self._state.config.topic({})
+            return self._state.config.topic_config({})
 
     def _open(self, name: PartitionName, topic_id: UUID, topic: TopicState) -> None:
         config = self._config(topic)

@@ -32,8 +32,8 @@ _LENGTH = struct.Struct(">i")
 class Service(Protocol):
     """Serves the requests of connections."""
 
-    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
-        """Serves one request frame. `owned`: the handler may keep the frame and write to it; otherwise the
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
+        """Serves one request frame. `may_keep`: the handler may keep the frame and write to it; otherwise the
         frame is valid during the call only. Raises `WireError` if the connection must be closed.
         """
 
@@ -140,7 +140,7 @@ class ClientConnection:
         self._partial_filled += count
         if self._partial_filled == len(self._partial):
             frame, self._partial = self._partial, None
-            self._serve(memoryview(frame), owned=True)
+            self._serve(memoryview(frame), may_keep=True)
 
     def receive(self, data: memoryview) -> None:
         """Takes bytes from the client, valid during the call only.
@@ -173,7 +173,7 @@ class ClientConnection:
                 return  # a handler ended the connection: later requests are not served
             if length < REQUEST_HEAD_BYTES:
                 raise MalformedMessageError(f"a frame of {length} bytes holds no request")
-            handle(self, data[start:at], owned=False)
+            handle(self, data[start:at], may_keep=False)
         if at < end:
             self._head = bytes(data[at:])
 
@@ -194,10 +194,10 @@ class ClientConnection:
         if not length:
             self.filled(0)
 
-    def _serve(self, frame: memoryview, *, owned: bool) -> None:
+    def _serve(self, frame: memoryview, *, may_keep: bool) -> None:
         if len(frame) < REQUEST_HEAD_BYTES:
             raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
-        self._service.handle(self, frame, owned=owned)
+        self._service.handle(self, frame, may_keep=may_keep)
 
     # --- responses ---
 

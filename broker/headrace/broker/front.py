@@ -45,7 +45,7 @@ class FrontService(BrokerService):
         self._peers = peers
         own = (ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID)
         self._apis = {key: api for key, api in self._apis.items() if key in own} | {
-            ApiKey.METADATA: Api(0, 13, self._metadata_of_one_node),
+            ApiKey.METADATA: Api(0, 13, self._metadata_of_virtual_node),
             ApiKey.FIND_COORDINATOR: Api(0, 6, self._find_coordinator),
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, self._describe_cluster),
         }
@@ -59,15 +59,15 @@ class FrontService(BrokerService):
         host, port = self._advertised
         return {"host": host, "port": port, "rack": self._state.datacenter}
 
-    def _metadata_of_one_node(self, state: BrokerState, request: Request) -> Tree | Promise[Tree]:
+    def _metadata_of_virtual_node(self, state: BrokerState, request: Request) -> Tree | Promise[Tree]:
         found = metadata.handle(state, request)
         if not isinstance(found, Promise):
-            return self._as_one_node(found)
+            return self._as_virtual_node(found)
         promise: Promise[Tree] = Promise()
-        found.then(lambda tree: promise.resolve(self._as_one_node(tree)))
+        found.then(lambda tree: promise.resolve(self._as_virtual_node(tree)))
         return promise
 
-    def _as_one_node(self, tree: Tree) -> Tree:
+    def _as_virtual_node(self, tree: Tree) -> Tree:
         for topic in tree["topics"]:
             for partition in topic["partitions"]:
                 if partition["error_code"] is ErrorCode.NONE:

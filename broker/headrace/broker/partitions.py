@@ -252,7 +252,7 @@ class Partitions:
 
     # --- flush ---
 
-    def flush_now(self, partition: Partition) -> None:
+    def request_flush(self, partition: Partition) -> None:
         """Flushes what is not visible yet, as soon as the flush settings allow: a reader waits for it."""
         if partition.log.flushed_address < partition.log.end_address:
             self._schedule_flush(partition)
@@ -267,7 +267,7 @@ class Partitions:
         else:
             wait_ms = flush_wait_ms(config, partition.unflushed_records, self._age_ms(partition))
         if wait_ms <= 0:
-            self._flush(partition)
+            self._start_flush(partition)
         elif partition.flush_timer is None:
             partition.flush_timer = self._call_later(wait_ms, lambda: self._flush_due(partition))
 
@@ -278,12 +278,12 @@ class Partitions:
         if flush_wait_ms(partition.log.config, partition.unflushed_records, self._age_ms(partition)) > 0:
             self._schedule_flush(partition)
         elif partition.log.flushed_address < partition.log.end_address and not partition.failure:
-            self._flush(partition)
+            self._start_flush(partition)
 
     def _age_ms(self, partition: Partition) -> int:
         return self._clock() - partition.oldest_unflushed_ms
 
-    def _flush(self, partition: Partition) -> None:
+    def _start_flush(self, partition: Partition) -> None:
         if partition.flush_timer is not None:
             partition.flush_timer.cancel()
             partition.flush_timer = None
@@ -292,9 +292,9 @@ class Partitions:
             return
         partition.flushing = True
         partition.unflushed_records = 0
-        self._workers.submit(job.run, lambda _, error: self._flushed(partition, job, error))
+        self._workers.submit(job.run, lambda _, error: self._on_flush_ended(partition, job, error))
 
-    def _flushed(self, partition: Partition, job: FlushJob, error: Exception | None) -> None:
+    def _on_flush_ended(self, partition: Partition, job: FlushJob, error: Exception | None) -> None:
         partition.flushing = False
         if self.get(partition.topic, partition.index) is not partition or partition.log.offline is not None:
             return
@@ -335,11 +335,11 @@ class Partitions:
 
     # --- upkeep ---
 
-    def retain(self, now_ms: int) -> None:
+    def enforce_retention(self, now_ms: int) -> None:
         """Deletes what retention no longer covers, in every log."""
         for partition in self:
             try:
-                deleted = partition.log.retain(now_ms)
+                deleted = partition.log.delete_expired_segments(now_ms)
             except (LogError, OSError) as error:
                 logger.error("%s: retention failed: %s", partition.name, error)
                 continue
@@ -352,7 +352,7 @@ class Partitions:
         """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""
         for partition in self:
             if partition.log.request_checkpoint() and not partition.flushing and not partition.failure:
-                self._flush(partition)
+                self._start_flush(partition)
 
     def close(self) -> None:
         """Flushes and closes every log."""

@@ -196,10 +196,10 @@ class TopicAdmin:
         for name, setting in TOPIC_SETTINGS.items():
             if name in overrides:
                 yield name, overrides[name], SOURCE_TOPIC
-            elif setting.broker_name in self._config.overrides:
-                yield name, self._config.topic_text(name), SOURCE_BROKER
+            elif setting.inherits_from in self._config.overrides:
+                yield name, self._config.inherited_text(name), SOURCE_BROKER
             else:
-                yield name, self._config.topic_text(name), SOURCE_DEFAULT
+                yield name, self._config.inherited_text(name), SOURCE_DEFAULT
 
     # --- checks ---
 

@@ -33,7 +33,7 @@ class OpenFile:
     def fileno(self) -> int:
         return self.fd
 
-    def read_from_disk(self, position_bytes: int) -> None:
+    def drop_page_cache(self, position_bytes: int) -> None:
         """Drops cached pages from `position_bytes` on, so that the next reads see what the disk holds.
 
         After a failed fsync the kernel may cache pages as clean that were never written. Raises `OSError`.

@@ -53,7 +53,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
             segment.note_max_timestamp(saved.max_timestamps_ms[segment.base_address])
     for segment in segments:
         if segment.end_address > saved.recovery_point:
-            segment.file.read_from_disk(max(0, saved.recovery_point - segment.base_address))
+            segment.file.drop_page_cache(max(0, saved.recovery_point - segment.base_address))
     kept = recover(
         directory,
         segments,

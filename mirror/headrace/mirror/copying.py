@@ -99,7 +99,7 @@ class PartitionCopy:
         self.source_end = source_end
         self._waiting.clear()
 
-    def wants_fetch(self) -> int | None:
+    def next_fetch_address(self) -> int | None:
         """Returns the address to fetch at; None if nothing should be fetched now."""
         if self.state is not CopyState.COPYING or self.ahead_bytes >= AHEAD_MAX_BYTES:
             return None

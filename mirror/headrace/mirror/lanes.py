@@ -76,7 +76,7 @@ class Lane:
         now_s = time.monotonic()
         for copy in self.copies:
             room -= copy.ahead_bytes
-            address = copy.wants_fetch()
+            address = copy.next_fetch_address()
             if address is None:
                 has_waiting = has_waiting or copy.ahead_bytes > 0
                 continue

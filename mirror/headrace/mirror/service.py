@@ -193,11 +193,11 @@ class MirrorService:
                 found = {copy.partition: error for copy in copies}
             with self._pipeline.lock:
                 for copy in copies:
-                    self._resolve(copy, found[copy.partition])
+                    self._apply_location(copy, found[copy.partition])
         if unlocated:
             self._pipeline.wake()
 
-    def _resolve(self, copy: PartitionCopy, found: Located | LocatingError) -> None:
+    def _apply_location(self, copy: PartitionCopy, found: Located | LocatingError) -> None:
         """Lets a copy continue, halt or back off."""
         now_s = time.monotonic()
         if isinstance(found, Located):

@@ -257,7 +257,7 @@ class ConsumerGroup(Client):
             logger.warning("group %s: the ZooKeeper session expired", self.group)
             for stream in self._streams:
                 stream.drain(0.0)
-                stream.forget()
+                stream.reset_positions()
             self._owners = {}
             self._assigned_for = None
             self._consumer.assign([])
@@ -309,7 +309,7 @@ class ConsumerGroup(Client):
             stream.drain(max(0.0, until_s - self._clock()))
         self._commit()
         for stream in self._streams:
-            stream.forget()
+            stream.reset_positions()
         owners, self._owners = self._owners, {}
         self._consumer.assign([])
         for key, owner in owners.items():

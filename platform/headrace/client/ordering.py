@@ -144,7 +144,7 @@ class PartitionQueue:
         """Whether the next epoch needs another producer id: fenced, or the epochs of this one are used up."""
         return self._new_id_wanted or self.producer_epoch >= EPOCH_MAX
 
-    def bump(self, new_producer: tuple[int, int] | None = None) -> list[tuple[BatchIdentity, BatchIdentity]]:
+    def bump_epoch_and_renumber(self, new_producer: tuple[int, int] | None = None) -> list[tuple[BatchIdentity, BatchIdentity]]:
         """Renumbers all batches under the next epoch, or as `new_producer` (id, epoch) if `needs_new_id`.
 
         Returns their old and new identities.

@@ -116,11 +116,11 @@ class MessageStream:
         self._full = False
 
     def consumed(self) -> dict[TopicPartition, int]:
-        """Returns, by partition, the offset after the last message consumed since the last `forget`."""
+        """Returns, by partition, the offset after the last message consumed since the last `reset_positions`."""
         with self._changed:
             return dict(self._consumed)
 
-    def forget(self) -> None:
+    def reset_positions(self) -> None:
         """Prepares for a new assignment: the message in hand will not count as consumed."""
         with self._changed:
             self._consumed.clear()

@@ -17,7 +17,7 @@ from headrace.events.reporter import CountingObserver, Origin, Reporter
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
-from headrace.registry.fit import SerializationError
+from headrace.registry.value_validation import SerializationError
 from headrace.registry.serializers import AvroSerializer, record_name_subject
 
 AUDIT_TOPIC: Final = "_audit"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace.registry import errors
 from headrace.registry.errors import RegistryError
-from headrace.registry.rules import DEFAULT_LEVEL, Level, incompatibilities
+from headrace.registry.compatibility import DEFAULT_LEVEL, Level, incompatibilities
 from headrace.registry.schemas import InvalidSchemaError, ParsedSchema, parse
 from headrace.registry.store import IdCollisionError, SchemaStore, Subject, SubjectVersion
 

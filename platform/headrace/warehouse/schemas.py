@@ -19,7 +19,7 @@ from headrace.registry.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from headrace.registry.rules import Level, incompatibilities
+from headrace.registry.compatibility import Level, incompatibilities
 
 _POINTER: Final = re.compile(r"/fields/\d+[\w/]*")
 _NAMED_TYPES: Final = ("record", "enum", "fixed", "error")

@@ -127,15 +127,15 @@ class GroupCoordinator:
         return [group.describe() for group in self._groups.values()]
 
     def next_deadline_ms(self) -> int | None:
-        """Returns when `tick` must run next; None if no group has a deadline."""
+        """Returns when `expire_and_advance` must run next; None if no group has a deadline."""
         deadlines = [d for g in self._groups.values() if (d := g.next_deadline_ms()) is not None]
         return min(deadlines, default=None)
 
-    def tick(self, now_ms: int) -> None:
+    def expire_and_advance(self, now_ms: int) -> None:
         for group in list(self._groups.values()):
             deadline_ms = group.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= now_ms:
-                group.tick(now_ms)
+                group.expire_and_advance(now_ms)
                 self._forget_if_idle(group)
 
     def brokers_changed(self) -> None:

@@ -159,7 +159,7 @@ class Group:
     # --- time ---
 
     def next_deadline_ms(self) -> int | None:
-        """Returns when `tick` has something to do; None if nothing has a deadline."""
+        """Returns when `expire_and_advance` has something to do; None if nothing has a deadline."""
         deadlines = [m.session_deadline_ms for m in self._members.values() if not m.waits]
         deadlines.extend(self._promised.values())
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -170,7 +170,7 @@ class Group:
             deadlines.append(self._phase_deadline_ms)
         return min(deadlines, default=None)
 
-    def tick(self, now_ms: int) -> None:
+    def expire_and_advance(self, now_ms: int) -> None:
         """Removes members whose session is over, and ends phases whose time is over."""
         for member_id in [i for i, until_ms in self._promised.items() if until_ms <= now_ms]:
             del self._promised[member_id]

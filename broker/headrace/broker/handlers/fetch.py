@@ -62,7 +62,7 @@ class FetchWait:
         for target in self._targets:
             if target.partition is not None:
                 target.partition.readers[self] = None
-                state.partitions.flush_now(target.partition)
+                state.partitions.request_flush(target.partition)
 
     def more(self) -> None:
         """Called when more is visible, or a partition is gone."""

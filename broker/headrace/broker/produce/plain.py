@@ -19,7 +19,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
-from headrace.log.producers import SequenceVerdict, check
+from headrace.log.producers import SequenceVerdict, check_sequence
 from headrace.log.staging import COPY_BELOW_BYTES
 from headrace.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE_BYTES, LENGTH_END_BYTES, MAGIC, BatchHeader
 from headrace.wire.compression import Codec
@@ -158,7 +158,7 @@ def serve(
     version: int,
     correlation_id: int,
     *,
-    owned: bool,
+    may_keep: bool,
 ) -> bool:
     """Serves the request if it is plain and valid; False if `produce.job` must (nothing was done)."""
     matched = _match(connection.templates, frame, version)
@@ -170,7 +170,7 @@ def serve(
     if header is None:
         return False
     batch = frame[at:end]
-    if not owned and end - at >= COPY_BELOW_BYTES:
+    if not may_keep and end - at >= COPY_BELOW_BYTES:
         batch = memoryview(bytearray(batch))
     log = partition.log
     try:
@@ -197,10 +197,10 @@ def _match(templates: TemplateCache, frame: memoryview, version: int) -> tuple[T
         return None
     if template.flexible:
         try:
-            length_and_1, at = read_uvarint(frame, head_end)
+            length_plus_1, at = read_uvarint(frame, head_end)
         except (IndexError, ValueError):
             return None
-        end = at + length_and_1 - 1
+        end = at + length_plus_1 - 1
         if end != len(frame) - TAIL_BYTES or frame[end] or frame[end + 1] or frame[end + 2]:
             return None
     else:
@@ -236,7 +236,7 @@ def _check(
         header.producer_epoch < 0
         or header.base_sequence < 0
         or len(state.refusals)
-        or check(
+        or check_sequence(
             partition.log.producers.get(producer_id),
             header.producer_epoch,
             header.base_sequence,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.registry.rules import Level, incompatibilities
+from headrace.registry.compatibility import Level, incompatibilities
 from headrace.registry.schemas import SCHEMA_ID_MAX, InvalidSchemaError, parse, record_name
 
 V1: dict[str, Any] = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.broker.groups import committed
-from headrace.broker.groups.committed import Committed, Offsets, TopicPartition
+from headrace.broker.groups import offset_nodes
+from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
 from headrace.coordination.consumers import ConsumerRegistry, groups
@@ -62,11 +62,11 @@ class OffsetStore:
             else:
                 del self._queues[group]
 
-        self._control.submit(lambda: committed.write(self._session, group, offsets), written)
+        self._control.submit(lambda: offset_nodes.write(self._session, group, offsets), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
-        return self._later(lambda: committed.read(self._session, group, wanted))
+        return self._later(lambda: offset_nodes.read(self._session, group, wanted))
 
     def groups(self) -> Promise[list[str] | Exception]:
         """Reads the names of all groups that ZooKeeper knows."""
