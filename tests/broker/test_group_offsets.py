@@ -24,8 +24,8 @@ from kio.static.primitive import i32, i64
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.groups import offset_nodes
-from headrace.broker.groups.offset_nodes import Committed
 from headrace.broker.groups.coordinator import coordinator_for
+from headrace.broker.groups.offset_nodes import Committed
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import CorruptNodeError
 from headrace.coordination.session import ZooKeeperSession

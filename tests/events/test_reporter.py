@@ -11,7 +11,8 @@ import pytest
 from headrace.client import BatchIdentity
 from headrace.events import reporter as reporter_module
 from headrace.events.handovers import PartTally, SequenceRange
-from headrace.events.reporter import Origin, Reporter, ReportError, split
+from headrace.events.header import Origin
+from headrace.events.reporter import Reporter, ReportError, split
 from headrace.events.schemas import read_schema
 from headrace.registry.serializers import AvroSerializer
 

@@ -292,7 +292,7 @@ class Broker:
         if error is not None:
             logger.warning("leaving the balancer: %s", error)
         elif balancers:
-            logger.warning("balancer %s still sends connections; stopping all the same", ", ".join(balancers))
+            logger.warning("balancer %s still sends connections; stopping nevertheless", ", ".join(balancers))
         self._loop.stop()
 
     def _shut_down(self) -> None:

@@ -1,6 +1,6 @@
 """The settings of a broker and of a topic: Kafka's names, their types, defaults and checks, in one table.
 
-Owns parsing and explaining. Where the values are stored is unknown here.
+Owns parsing and explaining. Does not know where the values are stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEEK_MS: Final = str(7 * 24 * 3600 * 1000)
 
 
 class ConfigError(Exception):
-    """The caller's fault: an unknown name or a value out of range. Says which, and what is allowed."""
+    """An unknown name or a value out of range, caused by the caller. The message says what is allowed."""
 
 
 class SettingKind(NamedTuple):
@@ -47,8 +47,8 @@ GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One configurable value. `inherits_from`: the broker setting that a topic inherits it from; `inherited_as`:
-    the topic setting that inherits it.
+    """One configurable value. `inherits_from`: the broker setting that is the default of this topic setting;
+    `inherited_as`: the topic setting whose default this broker setting is.
     """
 
     name: str
@@ -90,7 +90,13 @@ _BROKER_SETTINGS: Final = (
         inherited_as="segment.bytes",
     ),
     Setting(
-        "log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX, inherited_as="segment.ms"
+        "log.roll.ms",
+        LONG,
+        WEEK_MS,
+        "age at which a segment is rolled",
+        1,
+        LONG_MAX,
+        inherited_as="segment.ms",
     ),
     Setting(
         "log.retention.ms",
@@ -132,7 +138,9 @@ _BROKER_SETTINGS: Final = (
     Setting(
         "log.flush.offset.checkpoint.interval.ms", INT, "30000", "how often checkpoints are saved", 1, INT_MAX
     ),
-    Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX, inherited_as="max.message.bytes"),
+    Setting(
+        "message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX, inherited_as="max.message.bytes"
+    ),
     Setting(
         "log.message.timestamp.type",
         STRING,
@@ -165,7 +173,7 @@ _BROKER_SETTINGS: Final = (
         0,
         INT_MAX,
     ),
-    # ZooKeeper takes no more than 1 MiB in one write.
+    # ZooKeeper accepts at most 1 MiB in one write.
     Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, 512 * 1024),
     # Accepted, so that Kafka's configurations can be used; `groups.types` has the bounds that hold.
     Setting("group.min.session.timeout.ms", INT, "1000", "no effect: the shortest is 1000 ms", 1, INT_MAX),
@@ -176,6 +184,7 @@ _BROKER_SETTINGS: Final = (
 )
 BROKER_SETTINGS: Final = {setting.name: setting for setting in _BROKER_SETTINGS}
 
+# Each broker setting that topics inherit is also a topic setting, under the topic's name for it.
 TOPIC_SETTINGS: Final = {
     setting.name: setting
     for setting in (
@@ -235,7 +244,7 @@ class BrokerConfig:
         return self._values[name]
 
     def inherited_text(self, name: str) -> str:
-        """Returns the value of a topic that does not set `name` itself."""
+        """Returns the text of a setting that a topic does not set itself."""
         setting = TOPIC_SETTINGS[name]
         return self.text(setting.inherits_from) if setting.inherits_from else setting.default
 

@@ -70,7 +70,7 @@ class Controller:
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def warn_of_strays(self) -> None:
-        """Logs which logs on disk belong to no topic: they are never deleted automatically."""
+        """Warns of partition folders that no topic owns; they are never deleted automatically."""
         wanted = {partition.name for partition in self._state.partitions} | set(self._opening)
         for name in self._directory.partitions():
             if name not in wanted:
@@ -88,7 +88,7 @@ class Controller:
     def apply(self, topics: Mapping[str, TopicState], *, may_delete: bool) -> None:
         """Makes this broker's partitions those that it leads now.
 
-        `may_delete`: False when ZooKeeper may have lost its data. Then logs of topics that are gone are
+        `may_delete`: False when ZooKeeper may have lost its data. Then logs of missing topics are
         closed and their files kept.
         """
         partitions = self._state.partitions
@@ -98,8 +98,8 @@ class Controller:
             self._drop(name, delete=may_delete and name in planned.delete)
         if planned.delete and not may_delete:
             logger.error(
-                "ZooKeeper forgot all topics: %d partitions are closed, their files kept in %s; "
-                "restore ZooKeeper's data, or create the topics anew and import the files",
+                "ZooKeeper no longer lists any topic: %d partitions are closed, their files kept in %s; "
+                "restore ZooKeeper's data, or recreate the topics and import the files",
                 len(planned.delete),
                 self._directory.path,
             )
@@ -145,7 +145,7 @@ class Controller:
 
     def _drop(self, name: PartitionName, *, delete: bool) -> None:
         if self._opening.pop(name, None) is not None:
-            return  # `opened` sees that it is not needed any more
+            return  # `opened` sees that it is no longer needed
         partition = self._state.partitions.get(name.topic, name.partition)
         if partition is None:
             return

@@ -1,8 +1,8 @@
 """The front listener: behind a TCP balancer, the whole cluster looks like one virtual node.
 
 A producer that knows only the balancer's address may be connected to any broker; that broker passes each
-batch on to its partition's leader, over one ordered connection a leader, so keys keep their order. Consumers
-connect to brokers directly; the front refuses their requests.
+batch on to its partition's leader, over one ordered connection per leader, so keys keep their order.
+Consumers connect to brokers directly; the front refuses their requests.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front listener; no broker has it
-# A leader whose disk stalls must respond before the link to it is given up with all that is in flight there.
+# A leader whose disk stalls must respond before its link is closed, which fails all requests in flight.
 PASSED_TIMEOUT_MAX_MS: Final = int(RESPONSE_WAIT_MAX_S * 1000) - 5_000
 
 # The errors for batches that cannot have reached their leader, and for those that the leader may have stored.
-# All clients try again after these two; librdkafka takes NETWORK_EXCEPTION in a response for final.
+# All clients try again after these two; librdkafka treats NETWORK_EXCEPTION in a response as not retriable.
 NOT_SENT: Final = ErrorCode.LEADER_NOT_AVAILABLE
 FATE_UNKNOWN: Final = ErrorCode.REQUEST_TIMED_OUT
 
@@ -72,7 +72,7 @@ class FrontService(BrokerService):
             for partition in topic["partitions"]:
                 if partition["error_code"] is ErrorCode.NONE:
                     partition["leader_id"] = VIRTUAL_NODE_ID
-                # Epochs are the real leaders': through the balancer no client can act on them.
+                # Leader epochs are hidden: clients behind the balancer cannot use them.
                 partition["leader_epoch"] = 0
                 partition["replica_nodes"] = partition["isr_nodes"] = (VIRTUAL_NODE_ID,)
                 partition["offline_replicas"] = ()
@@ -128,7 +128,7 @@ class FrontService(BrokerService):
                 _complete_all(job, passed, response)
 
         if not self._peers.send(broker.host, broker.port, request, done):
-            _refuse_all(job, passed, NOT_SENT, f"broker {leader} does not keep up: try again")
+            _refuse_all(job, passed, NOT_SENT, f"broker {leader} has too many requests in flight; retry")
 
 
 def _refuse_all(job: ProduceJob, passed: list[PassedPartition], code: ErrorCode, message: str) -> None:

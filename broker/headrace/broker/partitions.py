@@ -1,8 +1,8 @@
 """The partitions this broker leads: staged appends, waiting producers and readers, flush scheduling.
 
-Owns the order of steps: stage during a wakeup, one writev a partition at its end (`commit`), then the fsync
-on a worker, then a call to everything that waits for durable or visible bytes. Knows no protocol: waiters are
-called back with error codes.
+Owns the order of steps: stage during a wakeup, one writev per partition at its end (`commit`), then the
+fsync on a worker, then a call to everything that waits for durable or visible bytes. Knows no protocol:
+waiters are called back with error codes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AppendWaiter(Protocol):
     """An append in progress, which ends at `end_address`; `appended` is called once, with its outcome.
 
     `durable`: it waits for the flush (acks=all), not only for the write. After `timeout_ms` the outcome is
-    REQUEST_TIMED_OUT, and its bytes may become durable all the same.
+    REQUEST_TIMED_OUT, but its bytes may still become durable.
     """
 
     @property
@@ -50,7 +50,7 @@ class AppendWaiter(Protocol):
 
 
 class ReadWaiter(Protocol):
-    """A fetch in progress: `more` is called when a partition has more visible bytes, or is gone."""
+    """A fetch in progress: `more` is called when a partition has more visible bytes, or was removed."""
 
     def more(self) -> None: ...
 
@@ -169,7 +169,7 @@ class Partitions:
         self._wake_readers(partition)
 
     def staged(self, partition: Partition, waiting: AppendWaiter | None, records: int) -> None:
-        """Takes note that something was staged in its log: the end of this wakeup writes it."""
+        """Schedules the write of what was staged in its log, at the end of this wakeup."""
         if waiting is not None:
             partition.waiting.append(waiting)
         if not partition.unflushed_records:
@@ -221,7 +221,7 @@ class Partitions:
             self._call_later(TIMEOUT_CHECK_MS, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
-        """Repeats while a producer waits: one timer for all, so that none is made for a request."""
+        """Repeats while a producer waits: one timer for all requests instead of one per request."""
         now_ms = self._monotonic_ms()
         checked, self._awaited = self._awaited, {}
         try:
@@ -336,7 +336,7 @@ class Partitions:
     # --- upkeep ---
 
     def enforce_retention(self, now_ms: int) -> None:
-        """Deletes what retention no longer covers, in every log."""
+        """Deletes the expired segments of every log."""
         for partition in self:
             try:
                 deleted = partition.log.delete_expired_segments(now_ms)

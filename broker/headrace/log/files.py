@@ -19,8 +19,8 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class OpenFile:
     """One file descriptor, closed when the last reference is dropped.
 
-    A fetch response that is being sent holds a reference: if retention deletes the segment meanwhile, no
-    other file gets the descriptor's number.
+    A fetch response that is being sent holds a reference: if retention deletes the segment before it is
+    sent, no other file gets the descriptor's number.
     """
 
     __slots__ = ("fd", "path")
@@ -63,7 +63,7 @@ class FileSlice(NamedTuple):
         return self.file.fd
 
     def read(self) -> bytes:
-        """Returns the bytes; fewer only if the file was cut meanwhile."""
+        """Returns the bytes; fewer only if the file was cut concurrently."""
         parts = []
         at, left = self.position_bytes, self.length_bytes
         while left:

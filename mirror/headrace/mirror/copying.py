@@ -21,7 +21,7 @@ AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet
 APPENDS_IN_FLIGHT_MAX: Final = 4
 RETRY_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_S: Final = 60.0
-GAP_RECHECK_S: Final = 2.0  # an accepted gap must be passed before it grows
+GAP_RECHECK_S: Final = 2.0  # the source's retention moves its start: a gap must be passed before it grows
 
 
 class CopyState(StrEnum):
@@ -132,12 +132,15 @@ class PartitionCopy:
         return bool(self._waiting) and self._in_flight < APPENDS_IN_FLIGHT_MAX
 
     def next_append(self) -> Chunk:
-        """Returns the next chunk to send, which counts as in flight from now on."""
+        """Returns the next chunk to send; it is in flight until its response.
+
+        Locating waits until no chunk of any generation is in flight.
+        """
         self._in_flight += 1
         return self._waiting.popleft()
 
     def appended(self, chunk: Chunk) -> None:
-        """Records that the target acknowledged `chunk`."""
+        """Records that the target acknowledged `chunk`; acknowledgements arrive in the order of addresses."""
         self._in_flight -= 1
         if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.copied_to = chunk.end_address

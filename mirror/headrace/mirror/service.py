@@ -198,7 +198,7 @@ class MirrorService:
             self._pipeline.wake()
 
     def _apply_location(self, copy: PartitionCopy, found: Located | LocatingError) -> None:
-        """Lets a copy continue, halt or back off."""
+        """Applies the result of locating a copy: it continues, halts or backs off."""
         now_s = time.monotonic()
         if isinstance(found, Located):
             if copy.problem:
@@ -231,7 +231,7 @@ class MirrorService:
         return (
             f"{error}. A copy cannot contain a gap: once its data is loaded, run `headrace mirror accept-gap "
             f"{copy.topic} {copy.partition} --source {self.settings.source_datacenter}`; the copy then drops "
-            f"what it holds and begins anew at {error.source_start}"
+            f"what it holds and restarts at {error.source_start}"
         )
 
     def _report_gaps(self) -> None:

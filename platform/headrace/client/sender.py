@@ -198,7 +198,7 @@ class Sender:
             call_safely(partial(getattr(self._observer, event), *arguments))
 
     def _refuse_all(self, error: ClientError) -> None:
-        """Fails all batches without numbers, now and later: no producer id can be had."""
+        """Fails all batches without numbers, now and later: no producer id is available."""
         self._accumulator.refuse(error)
         while self._unnumbered:
             self._accumulator.finish(self._unnumbered.popleft(), error=error)

@@ -18,7 +18,7 @@ import avro.schema
 import fastavro.schema
 
 SCHEMA_MAX_BYTES: Final = 900_000
-"""Below ZooKeeper's limit of 1 MiB a node."""
+"""Below ZooKeeper's limit of 1 MiB per node."""
 SCHEMA_ID_MAX: Final = 2**31 - 1
 
 _FASTAVRO_MARKS: Final = ("__fastavro_parsed", "__named_schemas")

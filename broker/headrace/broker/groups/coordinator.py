@@ -35,7 +35,7 @@ def coordinator_for(group_id: str, broker_ids: Iterable[int]) -> int | None:
 
 
 class GroupCoordinator:
-    """The groups of one broker. Called on the event loop's thread only; time comes in as `now_ms`."""
+    """The groups of one broker. Called on the event loop's thread only; `now_ms` is an argument."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class GroupCoordinator:
         return error
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
-        """Returns the group's state; (NONE, None) if it has no members: it may have offsets all the same."""
+        """Returns the group's state; (NONE, None) if it has no members; it may still have offsets."""
         error = self._misplaced(group_id)
         group = self._groups.get(group_id)
         return error, None if group is None or error is not ErrorCode.NONE else group.describe()

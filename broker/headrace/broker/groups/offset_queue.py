@@ -1,8 +1,8 @@
 """Committed offsets of Kafka's own groups, kept where the paper's consumers keep theirs:
 `/consumers/<group>/offsets` in ZooKeeper.
 
-Owns the order of a group's commits: one write is in flight a group, later ones wait and are merged, so that
-an older offset can never overtake a newer one. The contents of the nodes are up to `committed`.
+Owns the order of a group's commits: at most one write per group is in flight; later ones wait and are merged,
+so that an older offset can never overwrite a newer one. `offset_nodes` owns the contents of the nodes.
 """
 
 from __future__ import annotations

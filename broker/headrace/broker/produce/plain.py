@@ -1,9 +1,9 @@
 """The fast path of Produce: one plain batch for one partition, in a request whose head was seen before.
 
 A client's Produce requests differ in their correlation id and their batch, hardly ever in anything else. The
-first one goes through `produce.job` and leaves a template: the bytes of its head, the partition they mean,
-and its response with places for the correlation id and the address. A request that is not plain or not
-valid goes through `produce.job`, too, which also words the refusal.
+first one goes through `produce.job` and leaves a template: the bytes of its head, the partition they
+identify, and its response with places for the correlation id and the address. A request that is not plain or
+not valid goes through `produce.job`, too, which also writes the error message.
 """
 
 from __future__ import annotations
@@ -37,18 +37,27 @@ from headrace.wire.produce import (
 
 CORRELATION_END: Final = 8  # api key, version, correlation id
 TEMPLATES_MAX: Final = 256  # partitions that one connection may alternate between
-HEAD_ENDS_MAX: Final = 4  # lengths of heads looked for: names of topics differ in length
+HEAD_ENDS_MAX: Final = 4  # distinct head lengths tried per request: topic names differ in length
 TAIL_BYTES: Final = 3  # empty tagged fields of partition, topic and request in flexible versions
 
 CODEC_LARGEST: Final = max(Codec)
 
-_BASE_MARK: Final = 0x1122334455667788  # stands in the template response where the address goes
+_BASE_MARK: Final = 0x1122334455667788  # placeholder for the base offset
 
 
 class Template:
     """What a request's head means, and how to respond to it."""
 
-    __slots__ = ("body", "durable", "flexible", "partition", "request", "response", "timeout_ms", "version")
+    __slots__ = (
+        "body",
+        "durable",
+        "flexible",
+        "partition",
+        "request",
+        "response_format",
+        "timeout_ms",
+        "version",
+    )
 
     def __init__(self, partition: Partition, request: Request) -> None:
         body: ProduceRequest = request.body
@@ -64,7 +73,7 @@ class Template:
         mark = struct.pack(">q", _BASE_MARK)
         at = encoded.index(mark)
         end = at + len(mark)
-        self.response = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
+        self.response_format = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
         self.body = (encoded[:4], encoded[8:at], encoded[end:])
 
     def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_address: int) -> bytes:
@@ -120,7 +129,9 @@ class PlainAppend:
         if code is ErrorCode.NONE:
             length, before, after = template.body
             self.parts = (
-                template.response.pack(length, self._correlation_id, before, self._base_address, after),
+                template.response_format.pack(
+                    length, self._correlation_id, before, self._base_address, after
+                ),
             )
         else:
             self.parts = (template.encode(self._correlation_id, code, message, -1),)
@@ -160,7 +171,9 @@ def serve(
     *,
     may_keep: bool,
 ) -> bool:
-    """Serves the request if it is plain and valid; False if `produce.job` must (nothing was done)."""
+    """Serves the request if it is plain and valid; False if `produce.job` must serve it: then
+    nothing of it is staged and it has no place among the responses.
+    """
     matched = _match(connection.templates, frame, version)
     if matched is None:
         return False
@@ -193,6 +206,7 @@ def _match(templates: TemplateCache, frame: memoryview, version: int) -> tuple[T
             break
     else:
         return None
+    # `is_plain` becomes False, too, when the topic is deleted or its partition fails.
     if template.version != version or not template.partition.is_plain:
         return None
     if template.flexible:
@@ -235,7 +249,7 @@ def _check(
     if producer_id >= 0 and (
         header.producer_epoch < 0
         or header.base_sequence < 0
-        or len(state.refusals)
+        or len(state.refusals)  # any remembered refusal: `produce.job` checks the order
         or check_sequence(
             partition.log.producers.get(producer_id),
             header.producer_epoch,

@@ -1,7 +1,7 @@
 """From a partition's records in a Produce request to batches staged in its log, or a refusal.
 
-Owns what depends on the partition: its sequences, and the addresses that a mirror's copy takes. What a batch
-must be by itself is `validation`'s.
+Owns what depends on the partition: its sequences, and the addresses that a mirror's copy takes. `validation`
+checks the batch alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def stage(
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
 
-def _stage_one(state: BrokerState, partition: Partition, batches: Batches, *, may_keep: bool) -> tuple[int, int]:
+def _stage_one(
+    state: BrokerState, partition: Partition, batches: Batches, *, may_keep: bool
+) -> tuple[int, int]:
     if len(batches) != 1:
         raise Refused(
             ErrorCode.INVALID_RECORD, f"{len(batches)} batches for {partition.name}: exactly one is allowed"
@@ -114,7 +116,7 @@ def _pass_gap(partition: Partition, base: int) -> None:
     if AcceptedGap(partition.index, end, base) not in partition.config.accepted_gaps:
         raise Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.name} ends at {end}, the batch is for {base}: ask for its end and continue there",
+            f"{partition.name} ends at {end}, the batch is for {base}: request its end and continue there",
         )
     start = log.start_address
     log.restart(base)

@@ -1,0 +1,24 @@
+"""The header of every event and report: when, where and by which service it was published."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The publishing service: the constant part of the header."""
+
+    datacenter: str
+    server: str
+    service: str
+
+    def header(self, time_ms: int) -> dict[str, Any]:
+        """Returns a header with this event time and a new GUID."""
+        return {
+            "time": time_ms,
+            "datacenter": self.datacenter,
+            "server": self.server,
+            "service": self.service,
+            "guid": str(uuid.uuid4()),
+        }
