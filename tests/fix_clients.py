@@ -1,7 +1,7 @@
-"""Four Kafka clients of others, and ours, behind one small interface; one judge of what they read.
+"""Four Kafka clients of others, and ours, behind one small interface; one check_rows of what they read.
 
 Owns: the records (`Sample`), the adapters for confluent-kafka, kafka-python, kcat, the Java client and our
-own, and `judge`. An adapter produces with idempotence on, and reads one partition from an offset or a time;
+own, and `check_rows`. An adapter produces with idempotence on, and reads one partition from an offset or a time;
 it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
 nothing here depends on whose broker it is.
 """
@@ -28,7 +28,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_BYTES: Final = 32_768
 """The batch size of every producer: a test's records make hundreds of batches."""
 READ_IDLE_WAIT_MAX_S: Final = 60.0
-"""A reader that gets nothing for so long stops; the judge then reports what is missing."""
+"""A reader that gets nothing for so long stops; the check_rows then reports what is missing."""
 PRODUCE_WAIT_MAX_S: Final = 90.0
 EVENT_TIME_MS: Final = 1_300_000_000_000
 STEP_MS: Final = 10
@@ -105,7 +105,7 @@ def read_all(client: RealClient, bootstrap: str, topic: str, count: int) -> list
     return client.read(bootstrap, Read(topic, count + 1 if client.stops_at_the_end else count))
 
 
-def judge(rows: Sequence[Got], expected: Sequence[Sample], *, times: bool = True) -> None:
+def check_rows(rows: Sequence[Got], expected: Sequence[Sample], *, times: bool = True) -> None:
     """Every record once and in order, at offsets that only go up. Names the first thing that is wrong."""
     for position, (row, sample) in enumerate(zip(rows, expected, strict=False)):
         if (row.key, row.value) != (sample.key, sample.value):
@@ -165,15 +165,15 @@ class ConfluentKafka:
                 asked = confluent_kafka.TopicPartition(what.topic, what.partition, what.timestamp_ms)
                 offset = consumer.offsets_for_times([asked], timeout=READ_IDLE_WAIT_MAX_S)[0].offset
             consumer.assign([confluent_kafka.TopicPartition(what.topic, what.partition, offset)])
-            heard = time.monotonic()
-            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+            last_received_s = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - last_received_s < READ_IDLE_WAIT_MAX_S:
                 for message in consumer.consume(5_000, 0.2):
                     error = message.error()
                     if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                         return rows
                     assert error is None, error
                     rows.append(got_of(message))
-                    heard = time.monotonic()
+                    last_received_s = time.monotonic()
         finally:
             consumer.close()
         return rows[: what.count]
@@ -220,11 +220,11 @@ class KafkaPython:
             if what.timestamp_ms is not None:
                 offset = consumer.offsets_for_times({where: what.timestamp_ms})[where].offset
             consumer.seek(where, offset)
-            heard = time.monotonic()
-            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+            last_received_s = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - last_received_s < READ_IDLE_WAIT_MAX_S:
                 for record in consumer.poll(timeout_ms=200, max_records=5_000).get(where, ()):
                     rows.append(Got(record.offset, record.timestamp, record.key, record.value))
-                    heard = time.monotonic()
+                    last_received_s = time.monotonic()
         finally:
             consumer.close()
         return rows[: what.count]
@@ -331,7 +331,7 @@ def parse_java_row(line: str) -> Got:
 
 
 class Headrace:
-    """Our own client, under the same judge."""
+    """Our own client, under the same check_rows."""
 
     name = "headrace"
     sets_times = True
@@ -364,11 +364,11 @@ class Headrace:
                 consumer.seek(what.topic, what.partition, what.offset)
             else:
                 consumer.seek_to_timestamp(what.topic, what.partition, what.timestamp_ms)
-            heard = time.monotonic()
-            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+            last_received_s = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - last_received_s < READ_IDLE_WAIT_MAX_S:
                 for record in consumer.poll(0.2):
                     rows.append(Got(record.offset, record.timestamp_ms, record.key, record.value))
-                    heard = time.monotonic()
+                    last_received_s = time.monotonic()
         return rows[: what.count]
 
 

@@ -91,7 +91,7 @@ def test_byte_by_byte() -> None:
 
 @settings(max_examples=60)
 @given(order=st.permutations(range(8)))
-def test_answers_leave_in_the_order_of_the_requests(order: list[int]) -> None:
+def test_responses_leave_in_the_order_of_the_requests(order: list[int]) -> None:
     service = Echo(at_once=False)
     connection = connect(service)
     feed(connection, b"".join(framed(b"request%d" % number) for number in range(8)), [])
@@ -120,7 +120,7 @@ def test_a_frame_without_a_request_ends_the_connection(payload: bytes, cuts: lis
         feed(connection, framed(payload), cuts)
 
 
-def test_a_client_that_is_owed_too_much_is_not_read_from() -> None:
+def test_reading_pauses_while_too_many_responses_are_unsent() -> None:
     service = Echo(at_once=False)
     connection = connect(service)
     feed(connection, framed(b"12345678") * IN_FLIGHT_MAX, [])
@@ -130,7 +130,7 @@ def test_a_client_that_is_owed_too_much_is_not_read_from() -> None:
     assert not connection.must_pause
 
 
-def test_answers_after_the_end_are_dropped() -> None:
+def test_responses_after_the_end_are_dropped() -> None:
     service = Echo(at_once=False)
     connection = connect(service)
     feed(connection, framed(b"12345678"), [])

@@ -148,7 +148,7 @@ def test_a_clean_stop_answers_and_exits_0(broker_cluster: StartCluster) -> None:
         assert len(list(hop(client.read_all("t", 0)))) >= 1 + len(codes)
 
 
-def test_without_zookeeper_produce_and_fetch_go_on(
+def test_without_zookeeper_produce_and_fetch_continue(
     broker_cluster: StartCluster, private_zookeeper: ZooKeeperRoom
 ) -> None:
     config = {"zookeeper.session.timeout.ms": "1000"}
@@ -207,7 +207,7 @@ def test_retention_deletes_old_segments_of_a_running_broker(broker_cluster: Star
             assert time.monotonic() < deadline
 
 
-def test_a_zookeeper_that_forgot_everything_deletes_no_log(
+def test_no_log_is_deleted_when_zookeeper_lost_its_data(
     broker_cluster: StartCluster, private_zookeeper: ZooKeeperRoom
 ) -> None:
     config = {"zookeeper.session.timeout.ms": "1000"}

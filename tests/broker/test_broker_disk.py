@@ -109,7 +109,7 @@ def directory(broker: FaultyBroker, partition: str) -> Path:
 
 
 @pytest.mark.parametrize(("number", "words"), [("EIO", "Input/output error"), ("ENOSPC", "No space left")])
-def test_a_failed_fsync_takes_its_partition_offline_alone(
+def test_a_failed_fsync_takes_only_its_partition_offline(
     broker: FaultyBroker, client: RawClient, number: str, words: str
 ) -> None:
     first = batch(b"first")
@@ -152,7 +152,7 @@ def client_reads(client: RawClient, topic: str) -> int:
     return len(list(hop(client.read_all(topic, 0))))
 
 
-def test_a_reader_that_waits_is_told_and_saw_nothing(broker: FaultyBroker, client: RawClient) -> None:
+def test_a_waiting_fetch_gets_the_error_and_no_data(broker: FaultyBroker, client: RawClient) -> None:
     broker.fail("fdatasync STALL bad-0")
     with RawClient(broker.process.address) as reader:
         client.send(client.produce_frame("bad", 0, batch(b"never durable")))
@@ -165,7 +165,7 @@ def test_a_reader_that_waits_is_told_and_saw_nothing(broker: FaultyBroker, clien
         assert client.read_produced().error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_write_that_fails_otherwise_than_for_room_does_so_too(
+def test_a_failed_write_other_than_disk_full_takes_the_partition_offline(
     broker: FaultyBroker, client: RawClient
 ) -> None:
     assert client.produce("bad", 0, batch(b"first")).error_code == 0

@@ -231,7 +231,7 @@ def test_a_batch_behind_a_refused_one_waits_for_it(front: tuple[BrokerCluster, B
     assert values == [b"0", b"1", b"2"]
 
 
-def test_a_broker_that_stops_answers_what_it_took_and_takes_no_more(
+def test_a_stopping_broker_completes_received_requests_and_accepts_no_more(
     front: tuple[BrokerCluster, Balancer],
 ) -> None:
     """Exactly what was answered is stored: even without idempotence no record need be sent twice."""

@@ -82,7 +82,7 @@ def wait_visible(client: RawClient, topic: str, end: int) -> None:
         assert time.monotonic() < deadline
 
 
-def test_acks_0_is_not_answered_and_stored(client: RawClient, topic: str) -> None:
+def test_acks_0_gets_no_response_and_is_stored(client: RawClient, topic: str) -> None:
     raw = batch()
     client.send(client.produce_frame(topic, 0, raw, acks=0) * 3)
     wait_visible(client, topic, 3 * len(raw))
@@ -144,7 +144,7 @@ def test_a_long_poll_ends_when_enough_is_there(
     assert 0.25 < time.monotonic() - began < 15
 
 
-def test_answers_keep_the_order_of_pipelined_requests(client: RawClient, topic: str) -> None:
+def test_responses_keep_the_order_of_pipelined_requests(client: RawClient, topic: str) -> None:
     raw = batch()
     ids = []
     for number in range(200):
@@ -361,7 +361,7 @@ def test_more_records_than_bytes(client: RawClient, topic: str) -> None:
 # mirror partitions
 
 
-def test_a_mirror_partition_takes_only_what_carries_its_end(client: RawClient, topic: str) -> None:
+def test_a_mirror_partition_accepts_only_batches_at_its_end_address(client: RawClient, topic: str) -> None:
     for number in range(4):
         client.produce(topic, 0, batch(b"%d" % number * 50))
     data = client.read_all(topic, 0)
@@ -430,7 +430,7 @@ def wait_until(reached: object, timeout_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_asking_creates_topics_if_configured(broker_cluster: StartCluster) -> None:
+def test_metadata_requests_create_topics_if_configured(broker_cluster: StartCluster) -> None:
     cluster = broker_cluster(count=2, config={"num.partitions": "3"})
     with RawClient(cluster.bootstrap.partition(",")[0]) as client:
         request = MetadataRequest(
@@ -443,7 +443,7 @@ def test_asking_creates_topics_if_configured(broker_cluster: StartCluster) -> No
         assert {each.leader_id for each in found.partitions} == {1, 2}
 
 
-def test_more_than_one_replica_is_refused_with_the_way_out(client: RawClient) -> None:
+def test_more_than_one_replica_is_refused_and_the_message_says_what_to_do(client: RawClient) -> None:
     topic = CreatableTopic(
         name=TopicName("three"), num_partitions=i32(1), replication_factor=i16(3), assignments=(), configs=()
     )
@@ -452,7 +452,7 @@ def test_more_than_one_replica_is_refused_with_the_way_out(client: RawClient) ->
     assert "use replication factor 1" in result.error_message
 
 
-def test_settings_are_told_and_changed(client: RawClient, topic: str) -> None:
+def test_settings_are_described_and_changed(client: RawClient, topic: str) -> None:
     def described() -> dict[str, tuple[str, int]]:
         resource = DescribeConfigsResource(resource_type=i8(2), resource_name=topic, configuration_keys=None)
         (result,) = client.ask(DescribeConfigsRequest(resources=(resource,))).results

@@ -79,14 +79,14 @@ def code_of(batch: Buffer) -> ErrorCode:
     return caught.value.code
 
 
-def test_a_good_batch_passes_as_it_is() -> None:
+def test_a_valid_batch_is_stored_unchanged() -> None:
     raw = memoryview(bytearray(encode_batch([Record(0, 1, None, b"v")])))
     ((batch, header),) = split_verified(raw)
     check_header(header, PLAIN)
     assert to_store(batch, header, PLAIN, 5) == (batch, header)
 
 
-def test_what_is_refused_and_how() -> None:
+def test_invalid_batches_are_refused_with_their_codes() -> None:
     good = bytearray(encode_batch([Record(0, 1, None, b"v"), Record(1, 1, None, b"w")]))
     flipped = bytearray(good)
     flipped[-1] ^= 1

@@ -88,7 +88,7 @@ def test_metadata_comes_back_with_the_offset(client: RawClient, one_broker: Brok
         assert registry.all_offsets() == {(topic, 0): 10, (topic, 1): 10, (topic, 2): 9}
 
 
-def test_words_that_are_too_long_are_refused_alone(client: RawClient) -> None:
+def test_only_metadata_that_is_too_long_is_refused(client: RawClient) -> None:
     topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
     client.create_topic(topic, 3)
     kept: Kept = {0: (1, "x" * 4096), 1: (2, "x" * 4097), 2: (3, "ü" * 2049), 5: (4, "no such partition")}
@@ -101,7 +101,9 @@ def test_words_that_are_too_long_are_refused_alone(client: RawClient) -> None:
     assert fetch(client, group, topic, 0, 1, 2) == {0: (1, "x" * 4096), 1: (-1, ""), 2: (-1, "")}
 
 
-def test_they_outlive_a_restart_and_a_move_of_the_coordinator(broker_cluster: StartCluster) -> None:
+def test_offsets_and_metadata_outlive_a_restart_and_a_move_of_the_coordinator(
+    broker_cluster: StartCluster,
+) -> None:
     cluster = broker_cluster(2, config={"zookeeper.session.timeout.ms": "1000"})
     coordinator = coordinator_for(GROUP, [1, 2])
     assert coordinator is not None
@@ -150,7 +152,7 @@ def test_an_offset_set_the_papers_way_invalidates_the_metadata(session: ZooKeepe
     assert offset_nodes.read(session, GROUP, None) == {}
 
 
-def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSession) -> None:
+def test_a_reader_never_sees_the_metadata_of_another_offset(session: ZooKeeperSession) -> None:
     done = threading.Event()
     offset_nodes.write(session, GROUP, {("t", 0): Committed(0, "0")})
 

@@ -95,7 +95,7 @@ class Room:
         return leader, follower
 
 
-def test_an_empty_group_waits_for_company_and_then_names_one_leader() -> None:
+def test_an_empty_group_waits_for_members_and_then_names_one_leader() -> None:
     room = Room()
     first, second = room.join(), room.join()
     assert first == second == []
@@ -109,7 +109,7 @@ def test_an_empty_group_waits_for_company_and_then_names_one_leader() -> None:
     assert follower.members == ()
 
 
-def test_member_ids_are_handed_out_first_when_the_client_can_use_them() -> None:
+def test_clients_that_know_kip_394_get_a_member_id_before_they_join() -> None:
     room = Room()
     [promise] = room.join(known=True)
     assert promise.error is ErrorCode.MEMBER_ID_REQUIRED
@@ -119,7 +119,7 @@ def test_member_ids_are_handed_out_first_when_the_client_can_use_them() -> None:
     assert answers[0].member_id == promise.member_id
 
 
-def test_a_promised_id_that_is_never_used_delays_the_group_only_for_a_time() -> None:
+def test_an_unused_member_id_delays_the_group_only_until_it_expires() -> None:
     room = Room()
     answers = room.join()
     room.join(known=True)
@@ -140,7 +140,7 @@ def test_a_third_member_starts_a_new_generation() -> None:
     assert len(again[0][0].members) == 3
 
 
-def test_a_silent_member_is_let_go_and_the_others_rebalance() -> None:
+def test_a_silent_member_is_removed_and_the_others_rebalance() -> None:
     room = Room()
     leader, follower = room.stable_pair()
     room.wait(SESSION_MS - 1)
@@ -152,7 +152,7 @@ def test_a_silent_member_is_let_go_and_the_others_rebalance() -> None:
     assert [m.member_id for m in alone.members] == [leader.member_id]
 
 
-def test_a_member_that_does_not_come_back_in_time_is_left_behind() -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     room = Room()
     leader, follower = room.stable_pair()
     newcomer = room.join()
@@ -178,7 +178,7 @@ def test_a_leader_that_never_syncs_loses_the_group() -> None:
     assert alone.leader_id == follower.member_id
 
 
-def test_leaving_rebalances_and_the_last_one_out_empties_the_group() -> None:
+def test_leaving_rebalances_and_the_last_leave_empties_the_group() -> None:
     room = Room()
     leader, follower = room.stable_pair()
     assert room.coordinator.leave("g", leader.member_id, None, room.now_ms) is ErrorCode.NONE
@@ -189,7 +189,7 @@ def test_leaving_rebalances_and_the_last_one_out_empties_the_group() -> None:
     assert room.coordinator.refuse_delete("g") is ErrorCode.NONE
 
 
-def test_a_static_member_comes_back_to_its_place_without_a_rebalance() -> None:
+def test_a_restarted_static_member_keeps_its_assignment_without_a_rebalance() -> None:
     room = Room()
     lead, follow = room.join(instance_id="one"), room.join(instance_id="two")
     room.wait(DELAY_MS)
@@ -206,7 +206,7 @@ def test_a_static_member_comes_back_to_its_place_without_a_rebalance() -> None:
     )
 
 
-def test_the_protocol_most_members_like_best_wins_and_strangers_are_refused() -> None:
+def test_the_protocol_with_most_votes_wins_and_unknown_protocols_are_refused() -> None:
     room = Room()
     sticky_first = (MemberProtocol("sticky", b""), MemberProtocol("range", b""))
     range_first = (MemberProtocol("range", b""), MemberProtocol("sticky", b""))
@@ -219,7 +219,7 @@ def test_the_protocol_most_members_like_best_wins_and_strangers_are_refused() ->
     assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_commits_are_taken_from_the_present_generation_alone() -> None:
+def test_only_the_present_generation_may_commit() -> None:
     room = Room()
     assert room.coordinator.refuse_commit("g", "", None, -1) is ErrorCode.NONE
     leader, _ = room.stable_pair()
@@ -230,7 +230,7 @@ def test_commits_are_taken_from_the_present_generation_alone() -> None:
     assert room.coordinator.refuse_delete("g") is ErrorCode.NON_EMPTY_GROUP
 
 
-def test_a_group_that_moves_to_another_broker_tells_all_who_wait() -> None:
+def test_a_group_that_moves_to_another_broker_answers_all_parked_requests() -> None:
     room = Room()
     leader, follower = room.stable_pair()
     newcomer = room.join()
@@ -243,7 +243,7 @@ def test_a_group_that_moves_to_another_broker_tells_all_who_wait() -> None:
 
 
 @given(st.sets(st.integers(0, 50), min_size=1, max_size=8), st.text(min_size=1, max_size=20))
-def test_a_group_moves_only_when_its_own_broker_goes(brokers: set[int], group_id: str) -> None:
+def test_a_group_moves_only_when_its_own_broker_leaves(brokers: set[int], group_id: str) -> None:
     home = coordinator_for(group_id, brokers)
     assert home in brokers
     for other in brokers - {home}:
@@ -261,7 +261,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS)
-def test_whatever_members_do_no_request_waits_for_ever_and_no_member_stays(
+def test_under_random_member_actions_every_request_ends_and_every_member_expires(
     actions: list[tuple[str, int, int]],
 ) -> None:
     room = Room()

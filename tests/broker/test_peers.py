@@ -109,7 +109,7 @@ def test_a_leader_that_reads_nothing_is_sent_no_more_than_the_bound(
     assert link.peers.is_idle
 
 
-def test_a_leader_that_accepts_connections_and_says_nothing_is_given_up(link: Link, silent: int) -> None:
+def test_a_leader_that_accepts_connections_but_never_responds_times_out(link: Link, silent: int) -> None:
     responses: list[ProduceResponse | Lost] = []
     assert link.send(silent, batch(b"1"), responses)
     for _ in range(3):  # the connection opens
@@ -121,7 +121,7 @@ def test_a_leader_that_accepts_connections_and_says_nothing_is_given_up(link: Li
     assert link.peers.is_idle
 
 
-def test_a_connection_that_is_not_accepted_is_given_up(link: Link) -> None:
+def test_a_connection_that_is_not_accepted_times_out(link: Link) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         address = server.getsockname()
         with socket.create_connection(address):  # the queue is full: further SYNs are dropped
@@ -157,7 +157,7 @@ def test_a_response_that_does_not_come_ends_the_link(
     assert isinstance(responses[2], ProduceResponse)
 
 
-def test_a_refused_connection_is_no_wait(link: Link) -> None:
+def test_a_refused_connection_fails_at_once(link: Link) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     responses: list[ProduceResponse | Lost] = []

@@ -44,7 +44,7 @@ def sequences(made: PartitionQueue) -> list[tuple[int, int]]:
     return [(b.identity.producer_epoch, b.identity.base_sequence) for b in made.batches]
 
 
-def test_batches_are_numbered_on_and_sent_in_order() -> None:
+def test_batches_are_numbered_and_sent_in_order() -> None:
     made, batches = filled(3)
     assert sequences(made) == [(0, 0), (0, 2), (0, 4)]
     for batch in batches:
@@ -55,7 +55,7 @@ def test_batches_are_numbered_on_and_sent_in_order() -> None:
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1, 0, 2)
 
 
-def test_one_batch_is_sent_alone_until_the_broker_knows_the_epoch() -> None:
+def test_only_one_batch_is_sent_until_the_broker_knows_the_epoch() -> None:
     made, batches = filled(2)
     made._is_known = False
     made.on_sent(batches[0])
@@ -64,7 +64,7 @@ def test_one_batch_is_sent_alone_until_the_broker_knows_the_epoch() -> None:
     assert made.next_to_send(0.0) is batches[1]
 
 
-def test_a_retry_goes_before_younger_batches() -> None:
+def test_a_retry_is_sent_before_later_batches() -> None:
     made, batches = filled(3)
     made.on_sent(batches[0])
     made.on_sent(batches[1])
@@ -85,7 +85,7 @@ def test_no_more_than_the_window_is_sent_ahead_of_the_oldest() -> None:
     assert made.next_to_send(0.0) is None
 
 
-def test_after_a_gap_the_rest_goes_on_under_the_next_epoch() -> None:
+def test_after_a_gap_later_batches_continue_under_the_next_epoch() -> None:
     made, batches = filled(3)
     made.on_sent(batches[0])
     made.on_ended(batches[0])
@@ -102,7 +102,7 @@ def test_after_a_gap_the_rest_goes_on_under_the_next_epoch() -> None:
     assert sequences(made)[-1] == (1, 4)
 
 
-def test_a_batch_whose_fate_is_unknown_is_settled_before_it_is_renumbered() -> None:
+def test_a_batch_whose_fate_is_unknown_is_resolved_before_it_is_renumbered() -> None:
     made, batches = filled(2)
     for batch in batches:
         made.on_sent(batch)
@@ -127,7 +127,7 @@ def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished() -> None:
     assert made.next_to_send(0.0) is batches[0]
 
 
-def test_an_acknowledged_batch_vouches_for_those_before_it() -> None:
+def test_an_acknowledgement_proves_that_earlier_batches_are_appended() -> None:
     made, batches = filled(3)
     for batch in batches:
         made.on_sent(batch)
@@ -144,7 +144,7 @@ def test_used_up_epochs_need_another_producer_id() -> None:
     assert (old.producer_id, new.producer_id, new.producer_epoch, new.base_sequence) == (1, 77, 0, 0)
 
 
-def test_a_disowned_producer_needs_another_id() -> None:
+def test_a_fenced_producer_needs_another_id() -> None:
     made, batches = filled(1)
     made.on_sent(batches[0])
     made.on_fenced(batches[0], at_s=0.0)
@@ -286,7 +286,7 @@ def test_whatever_the_network_does_every_record_arrives_once_and_in_order(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_model_does_lose_and_give_up(seed: int) -> None:
+def test_the_model_fails_batches_and_bumps_epochs(seed: int) -> None:
     """Otherwise the property above would prove nothing."""
     worlds = [World(seed * 1000 + i, 12) for i in range(30)]
     for world in worlds:

@@ -95,18 +95,18 @@ def ask_slowly(fake_cluster: Callable[..., FakeCluster]) -> Iterator[Callable[[i
         each.close()
 
 
-def test_an_answer_that_is_arriving_is_not_late(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
+def test_a_response_that_is_arriving_does_not_time_out(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
     answer, error = ask_slowly(1 << 30)
     assert error is None
     assert len(answer.topics[0].partitions[0].records) > VALUE_BYTES
 
 
-def test_an_answer_that_stops_arriving_is(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
+def test_a_response_that_stops_arriving_times_out(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
     _, error = ask_slowly(VALUE_BYTES // 2)
     assert isinstance(error, RequestTimedOutError)
 
 
-def test_connecting_to_where_nothing_answers_is_given_up_soon() -> None:
+def test_connecting_to_an_unresponsive_address_times_out_soon() -> None:
     """A listener with a full backlog drops what comes, as a cut link does."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         host, port = listener.getsockname()

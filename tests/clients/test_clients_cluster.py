@@ -113,7 +113,7 @@ def read_librdkafka(bootstrap: str, topic: str, is_all: Callable[[int], bool]) -
     return rows
 
 
-def judge(rows: Sequence[Row], count: int) -> None:
+def check_rows(rows: Sequence[Row], count: int) -> None:
     """Each record once, those of a partition and of a key in their order."""
     assert sorted(row.number for row in rows) == list(range(count))
     for partition in range(PARTITIONS):
@@ -165,8 +165,8 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_a_broker_is_killed(either_
     for topic, done in published.items():
         assert not done.failures, (topic, done.failures[0])
         assert 0 < before[topic] < done.count, "it was written before the kill, and after"
-    judge(read_along, published[OURS].count)
-    judge(
+    check_rows(read_along, published[OURS].count)
+    check_rows(
         read_ours(bootstrap, LIBRDKAFKA, lambda count: count >= published[LIBRDKAFKA].count),
         published[LIBRDKAFKA].count,
     )

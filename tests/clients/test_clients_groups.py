@@ -17,7 +17,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from fix_clients import Got, RealClients, got_of, judge, make_samples, parse_java_row, require_kcat
+from fix_clients import Got, RealClients, check_rows, got_of, make_samples, parse_java_row, require_kcat
 from fix_datacenter import Datacenter
 from fix_java import JavaPeer
 
@@ -208,9 +208,11 @@ class Tally:
                 for partition, row in member.poll():
                     self._rows[partition].append(row)
 
-    def judge(self) -> None:
+    def check_rows(self) -> None:
         for partition in range(PARTITIONS):
-            judge(self._rows[partition], SAMPLES[partition * PER_PARTITION : (partition + 1) * PER_PARTITION])
+            check_rows(
+                self._rows[partition], SAMPLES[partition * PER_PARTITION : (partition + 1) * PER_PARTITION]
+            )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ class Tally:
         ("confluent-kafka", "kafka-python"),
     ],
 )
-def test_two_share_one_leaves(first: str, second: str, join: Join) -> None:
+def test_two_members_share_and_one_leaves(first: str, second: str, join: Join) -> None:
     group = f"group-{uuid.uuid4().hex[:8]}"
     tally = Tally()
     stays = join(first, group)
@@ -241,7 +243,7 @@ def test_two_share_one_leaves(first: str, second: str, join: Join) -> None:
     tally.run([stays], lambda: tally.count >= len(SAMPLES), "the one that stays reads the rest")
     assert stays.assigned() == set(range(PARTITIONS))
     stays.leave()
-    tally.judge()
+    tally.check_rows()
 
 
 def test_a_member_that_dies_is_replaced(join: Join, datacenter: Datacenter, shared_topic: str) -> None:
@@ -268,10 +270,12 @@ def test_a_member_that_dies_is_replaced(join: Join, datacenter: Datacenter, shar
             dies.kill()
     tally.run([stays], lambda: tally.count >= len(SAMPLES), "the one that stays reads everything")
     stays.leave()
-    tally.judge()
+    tally.check_rows()
 
 
-def test_kcat_comes_back_to_where_it_was(datacenter: Datacenter, shared_topic: str) -> None:
+def test_a_restarted_kcat_continues_at_its_committed_offset(
+    datacenter: Datacenter, shared_topic: str
+) -> None:
     require_kcat()
     group = f"group-{uuid.uuid4().hex[:8]}"
     seen: list[bytes] = []

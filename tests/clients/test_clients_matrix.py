@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fix_clients import CLIENT_NAMES, CODECS, Got, Read, RealClients, judge, make_samples, read_all
+from fix_clients import CLIENT_NAMES, CODECS, Got, Read, RealClients, check_rows, make_samples, read_all
 from fix_datacenter import Datacenter
 
 pytestmark = pytest.mark.real_client
@@ -53,7 +53,7 @@ class Shelf:
             topic = f"matrix-{name}-{codec}"
             client.produce(self._bootstrap, topic, SAMPLES, codec=codec)
             rows = read_all(client, self._bootstrap, topic, COUNT)
-            judge(rows, SAMPLES, times=client.sets_times)
+            check_rows(rows, SAMPLES, times=client.sets_times)
             self._published[name, codec] = Published(topic, rows, client.sets_times)
         return self._published[name, codec]
 
@@ -69,7 +69,7 @@ every_codec = pytest.mark.parametrize("codec", CODECS)
 
 @every_client
 @every_codec
-def test_reads_all_it_wrote(name: str, codec: str, shelf: Shelf, datacenter: Datacenter) -> None:
+def test_a_client_reads_all_it_wrote(name: str, codec: str, shelf: Shelf, datacenter: Datacenter) -> None:
     published = shelf.take(name, codec)
     assert len(datacenter.segments(published.topic)) >= SEGMENTS_MIN, (
         "the topic lies in too few segments to tell"
@@ -78,7 +78,7 @@ def test_reads_all_it_wrote(name: str, codec: str, shelf: Shelf, datacenter: Dat
 
 @pytest.mark.parametrize("writer", CLIENT_NAMES)
 @every_codec
-def test_reads_what_another_wrote(
+def test_a_client_reads_what_another_client_wrote(
     writer: str, codec: str, shelf: Shelf, datacenter: Datacenter, real_clients: RealClients
 ) -> None:
     # Over the five codecs every client meets each of the other three as a reader.

@@ -195,7 +195,7 @@ def test_cold_segments_of_many_spans(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_search_goes_on_while_its_log_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_continues_while_its_log_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, addresses = cold_log(tmp_path / "t-0", list(range(1_000, 1_040)))
     reads: list[int] = []
     real = os.pread

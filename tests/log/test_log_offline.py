@@ -162,7 +162,7 @@ def test_only_a_full_disk_is_retriable(
     assert len(list(hop(content(log)))) == 2
 
 
-def test_no_room_for_a_checkpoint_stops_nothing(
+def test_a_full_disk_at_a_checkpoint_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = PartitionLog(tmp_path / "t-0")

@@ -47,9 +47,7 @@ GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One configurable value. `inherits_from`: the broker setting that is the default of this topic setting;
-    `inherited_as`: the topic setting whose default this broker setting is.
-    """
+    """One configurable value. `inherits_from`: the broker setting that is a topic setting's default."""
 
     name: str
     kind: SettingKind
@@ -59,7 +57,6 @@ class Setting:
     high: int | None = None
     choices: tuple[str, ...] = ()
     inherits_from: str | None = None
-    inherited_as: str | None = None
 
     def parse(self, text: str) -> Any:
         """Returns the value. Raises `ConfigError`."""
@@ -80,24 +77,8 @@ _BROKER_SETTINGS: Final = (
     Setting("auto.create.topics.enable", BOOLEAN, "true", "whether requests create unknown topics"),
     Setting("default.replication.factor", INT, "1", "replicas of a topic created without a number", 1, 1),
     Setting("delete.topic.enable", BOOLEAN, "true", "whether DeleteTopics is allowed"),
-    Setting(
-        "log.segment.bytes",
-        INT,
-        "134217728",
-        "size at which a segment is rolled",
-        1024,
-        INT_MAX,
-        inherited_as="segment.bytes",
-    ),
-    Setting(
-        "log.roll.ms",
-        LONG,
-        WEEK_MS,
-        "age at which a segment is rolled",
-        1,
-        LONG_MAX,
-        inherited_as="segment.ms",
-    ),
+    Setting("log.segment.bytes", INT, "134217728", "size at which a segment is rolled", 1024, INT_MAX),
+    Setting("log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX),
     Setting(
         "log.retention.ms",
         LONG,
@@ -105,17 +86,8 @@ _BROKER_SETTINGS: Final = (
         "how long a segment is kept after its last append; -1: for ever",
         -1,
         LONG_MAX,
-        inherited_as="retention.ms",
     ),
-    Setting(
-        "log.retention.bytes",
-        LONG,
-        "-1",
-        "how much of a partition is kept; -1: all",
-        -1,
-        LONG_MAX,
-        inherited_as="retention.bytes",
-    ),
+    Setting("log.retention.bytes", LONG, "-1", "how much of a partition is kept; -1: all", -1, LONG_MAX),
     Setting("log.retention.check.interval.ms", LONG, "30000", "how often retention is enforced", 1, LONG_MAX),
     Setting(
         "log.flush.interval.messages",
@@ -124,30 +96,18 @@ _BROKER_SETTINGS: Final = (
         "fsync after so many records; with neither flush setting: at once, grouped",
         1,
         LONG_MAX,
-        inherited_as="flush.messages",
     ),
-    Setting(
-        "log.flush.interval.ms",
-        LONG,
-        str(LONG_MAX),
-        "fsync after so long",
-        0,
-        LONG_MAX,
-        inherited_as="flush.ms",
-    ),
+    Setting("log.flush.interval.ms", LONG, str(LONG_MAX), "fsync after so long", 0, LONG_MAX),
     Setting(
         "log.flush.offset.checkpoint.interval.ms", INT, "30000", "how often checkpoints are saved", 1, INT_MAX
     ),
-    Setting(
-        "message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX, inherited_as="max.message.bytes"
-    ),
+    Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX),
     Setting(
         "log.message.timestamp.type",
         STRING,
         "CreateTime",
         "whose clock stamps records",
         choices=("CreateTime", "LogAppendTime"),
-        inherited_as="message.timestamp.type",
     ),
     Setting(
         "producer.id.expiration.ms",
@@ -184,14 +144,23 @@ _BROKER_SETTINGS: Final = (
 )
 BROKER_SETTINGS: Final = {setting.name: setting for setting in _BROKER_SETTINGS}
 
-# Each broker setting that topics inherit is also a topic setting, under the topic's name for it.
+# Topic settings whose default is a setting of the broker.
+_INHERITED: Final = {
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "retention.ms": "log.retention.ms",
+    "retention.bytes": "log.retention.bytes",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+}
 TOPIC_SETTINGS: Final = {
     setting.name: setting
     for setting in (
         *(
-            replace(setting, name=setting.inherited_as, inherits_from=setting.name, inherited_as=None)
-            for setting in _BROKER_SETTINGS
-            if setting.inherited_as
+            replace(BROKER_SETTINGS[inherits_from], name=name, inherits_from=inherits_from)
+            for name, inherits_from in _INHERITED.items()
         ),
         Setting("cleanup.policy", LIST, "delete", "what becomes of old data", choices=("delete",)),
         Setting(

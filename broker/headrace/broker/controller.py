@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Partitions to open, to close (led elsewhere now), and to delete (the topic is gone, or another has its
-    name).
+    """Partitions to open, to close (led elsewhere now), and to delete (the topic was deleted or
+    recreated).
     """
 
     open: list[tuple[PartitionName, UUID]] = field(default_factory=list)

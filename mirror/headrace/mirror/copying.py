@@ -132,15 +132,12 @@ class PartitionCopy:
         return bool(self._waiting) and self._in_flight < APPENDS_IN_FLIGHT_MAX
 
     def next_append(self) -> Chunk:
-        """Returns the next chunk to send; it is in flight until its response.
-
-        Locating waits until no chunk of any generation is in flight.
-        """
-        self._in_flight += 1
+        """Returns the next chunk to send."""
+        self._in_flight += 1  # locating waits for the responses to chunks of every generation
         return self._waiting.popleft()
 
     def appended(self, chunk: Chunk) -> None:
-        """Records that the target acknowledged `chunk`; acknowledgements arrive in the order of addresses."""
+        """Records that the target acknowledged `chunk`; chunks are acknowledged in the order of addresses."""
         self._in_flight -= 1
         if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.copied_to = chunk.end_address

@@ -14,7 +14,6 @@ class Origin:
     service: str
 
     def header(self, time_ms: int) -> dict[str, Any]:
-        """Returns a header with this event time and a new GUID."""
         return {
             "time": time_ms,
             "datacenter": self.datacenter,

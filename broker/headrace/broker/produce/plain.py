@@ -48,16 +48,7 @@ _BASE_MARK: Final = 0x1122334455667788  # placeholder for the base offset
 class Template:
     """What a request's head means, and how to respond to it."""
 
-    __slots__ = (
-        "body",
-        "durable",
-        "flexible",
-        "partition",
-        "request",
-        "response_format",
-        "timeout_ms",
-        "version",
-    )
+    __slots__ = ("body", "durable", "flexible", "layout", "partition", "request", "timeout_ms", "version")
 
     def __init__(self, partition: Partition, request: Request) -> None:
         body: ProduceRequest = request.body
@@ -73,7 +64,8 @@ class Template:
         mark = struct.pack(">q", _BASE_MARK)
         at = encoded.index(mark)
         end = at + len(mark)
-        self.response_format = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
+        # A successful response, with places for the correlation id and the base offset.
+        self.layout = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
         self.body = (encoded[:4], encoded[8:at], encoded[end:])
 
     def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_address: int) -> bytes:
@@ -128,11 +120,8 @@ class PlainAppend:
         template = self._template
         if code is ErrorCode.NONE:
             length, before, after = template.body
-            self.parts = (
-                template.response_format.pack(
-                    length, self._correlation_id, before, self._base_address, after
-                ),
-            )
+            packed = template.layout.pack(length, self._correlation_id, before, self._base_address, after)
+            self.parts = (packed,)
         else:
             self.parts = (template.encode(self._correlation_id, code, message, -1),)
         self._connection.on_output(self._connection)
@@ -171,9 +160,7 @@ def serve(
     *,
     may_keep: bool,
 ) -> bool:
-    """Serves the request if it is plain and valid; False if `produce.job` must serve it: then
-    nothing of it is staged and it has no place among the responses.
-    """
+    """Serves a plain and valid request; else returns False: nothing is staged and no response is begun."""
     matched = _match(connection.templates, frame, version)
     if matched is None:
         return False
