@@ -235,7 +235,7 @@ def batches_of(result: fetch.FetchPartitionResult) -> Buffer:
 
 
 class RawClient:
-    """A client that sends the frames it is given and reads single responses: for what no real client does."""
+    """A client that sends given frames and reads single responses: for requests that no real client sends."""
 
     def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")

@@ -1,8 +1,8 @@
-"""Four Kafka clients of others, and ours, behind one small interface; one check_rows of what they read.
+"""Four third-party Kafka clients and ours behind one small interface, with one checker of what they read.
 
 Owns: the records (`Sample`), the adapters for confluent-kafka, kafka-python, kcat, the Java client and our
-own, and `check_rows`. An adapter produces with idempotence on, and reads one partition from an offset or a time;
-it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
+own, and `check_rows`. An adapter produces with idempotence on, and reads one partition from an offset or a
+time; it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
 nothing here depends on whose broker it is.
 """
 
@@ -28,7 +28,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_BYTES: Final = 32_768
 """The batch size of every producer: a test's records make hundreds of batches."""
 READ_IDLE_WAIT_MAX_S: Final = 60.0
-"""A reader that gets nothing for so long stops; the check_rows then reports what is missing."""
+"""A reader that gets nothing for this long stops; `check_rows` then reports what is missing."""
 PRODUCE_WAIT_MAX_S: Final = 90.0
 EVENT_TIME_MS: Final = 1_300_000_000_000
 STEP_MS: Final = 10
@@ -76,9 +76,9 @@ class Read:
 class RealClient(Protocol):
     name: str
     sets_times: bool
-    """Whether a record's time can be given by the producer."""
+    """Whether the producer can set a record's time."""
     stops_at_the_end: bool
-    """Whether a read of more records than there are ends where the log ends (else it waits in vain)."""
+    """Whether a read of more records than exist ends at the log's end (otherwise it times out)."""
 
     def produce(
         self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
@@ -88,7 +88,7 @@ class RealClient(Protocol):
 
 
 def make_samples(count: int, *, seed: int = 2011) -> list[Sample]:
-    """Records that say which they are, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart."""
+    """Records that contain their number, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart."""
     draw = random.Random(seed)
     return [
         Sample(
@@ -101,12 +101,12 @@ def make_samples(count: int, *, seed: int = 2011) -> list[Sample]:
 
 
 def read_all(client: RealClient, bootstrap: str, topic: str, count: int) -> list[Got]:
-    """All of a partition that should hold `count` records, and one too many where the client can tell."""
+    """Reads a partition of `count` records; requests one more if the client stops at the end."""
     return client.read(bootstrap, Read(topic, count + 1 if client.stops_at_the_end else count))
 
 
 def check_rows(rows: Sequence[Got], expected: Sequence[Sample], *, times: bool = True) -> None:
-    """Every record once and in order, at offsets that only go up. Names the first thing that is wrong."""
+    """Every record once and in order, at increasing offsets. Names the first problem."""
     for position, (row, sample) in enumerate(zip(rows, expected, strict=False)):
         if (row.key, row.value) != (sample.key, sample.value):
             pytest.fail(f"record {position} at {row.offset} is {row.value!r:.60}, not {sample.value!r:.60}")
@@ -247,7 +247,7 @@ class Kcat:
         lines.write_bytes(b"".join(b"%b:%b\n" % (s.key or b"", s.value or b"") for s in samples))
         self._run(
             bootstrap,
-            # -E: a broker that is down for a moment is no reason to give up.
+            # -E: continue while a broker is down for a moment.
             ["-P", "-E", "-t", topic, "-p", str(partition), "-z", codec, "-K", ":", "-l", str(lines)],
             {"enable.idempotence": True, "linger.ms": 20, "batch.size": BATCH_BYTES},
         )
@@ -331,7 +331,7 @@ def parse_java_row(line: str) -> Got:
 
 
 class Headrace:
-    """Our own client, under the same check_rows."""
+    """Our own client, checked like the others."""
 
     name = "headrace"
     sets_times = True
@@ -410,7 +410,7 @@ class RealClients:
 
 
 def require_kcat() -> None:
-    """Skips, with a plain reason, where kcat is missing. `make test` installs it where it may."""
+    """Skips if kcat is missing; `make test` installs it where it may."""
     if shutil.which("kcat") is None:
         pytest.skip("kcat is not installed (as root: apt-get install kcat)")
 

@@ -1,4 +1,4 @@
-"""The sans-IO core: however bytes arrive and whenever answers come, requests and answers keep their order."""
+"""The sans-IO core: the order of requests and responses, for any timing of bytes and responses."""
 
 import random
 
@@ -14,7 +14,7 @@ LIMIT_BYTES = 100_000
 
 
 class Echo:
-    """Answers each frame with itself, at once or when its slot is filled."""
+    """Responds to each frame with itself, at once or when its slot is filled."""
 
     def __init__(self, *, at_once: bool = True) -> None:
         self.at_once = at_once

@@ -1,4 +1,4 @@
-"""A real broker, spoken to frame by frame: what it answers to the right and to the wrong."""
+"""A real broker, frame by frame: its responses to valid and to invalid requests."""
 
 import datetime
 import random
@@ -51,7 +51,7 @@ def batch(value: bytes = b"v", count: int = 1, at_ms: int = 1_000, **fields: int
     return encode_batch([Record(i, at_ms + i, None, value) for i in range(count)], **fields)  # type: ignore[arg-type]
 
 
-# produce and fetch
+# --- produce and fetch ---
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -154,7 +154,7 @@ def test_responses_keep_the_order_of_pipelined_requests(client: RawClient, topic
     assert got == ids
 
 
-# refusals
+# --- refusals ---
 
 
 def test_bad_batches_are_refused_and_change_nothing(client: RawClient, topic: str) -> None:
@@ -192,7 +192,7 @@ def test_unknown_versions_of_api_versions_are_answered_in_version_0(client: RawC
     correlation_id, body = decode_response(client.receive(), api_key=18, version=0)
     assert correlation_id == 7 and body.error_code.name == "unsupported_version"
     assert {0, 1, 3, 18} <= {each.api_key for each in body.api_keys}
-    # The connection goes on.
+    # The connection stays usable.
     assert (
         client.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1")).error_code == 0
     )
@@ -264,7 +264,7 @@ def test_connections_and_frames_are_bounded(broker_cluster: StartCluster) -> Non
         each.close()
 
 
-# idempotence
+# --- idempotence ---
 
 
 def test_duplicates_get_the_first_address_also_after_a_kill(broker_cluster: StartCluster) -> None:
@@ -315,7 +315,7 @@ def test_producer_ids_are_unique(broker_cluster: StartCluster) -> None:
     assert len(seen) == 40
 
 
-# offsets by time
+# --- offsets by time ---
 
 
 def test_list_offsets(client: RawClient, topic: str) -> None:
@@ -358,7 +358,7 @@ def test_more_records_than_bytes(client: RawClient, topic: str) -> None:
     assert [record.offset for record in decode_records(data)] == list(range(10_000))
 
 
-# mirror partitions
+# --- mirror partitions ---
 
 
 def test_a_mirror_partition_accepts_only_batches_at_its_end_address(client: RawClient, topic: str) -> None:
@@ -384,7 +384,7 @@ def test_a_mirror_partition_accepts_only_batches_at_its_end_address(client: RawC
     assert got.records == data[first:]
 
 
-# topics
+# --- topics ---
 
 
 def test_topics_come_and_go(broker_cluster: StartCluster) -> None:

@@ -23,7 +23,7 @@ from headrace.wire.messages import Request, decode_response, encode_response
 from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, decode_records, encode_batch
 
-# settings
+# --- settings ---
 
 
 def test_every_default_is_allowed() -> None:
@@ -67,7 +67,7 @@ def test_wrong_broker_settings_are_refused() -> None:
         BrokerConfig({"num.partitions": "0"})
 
 
-# validation
+# --- validation ---
 
 PLAIN = BrokerConfig().topic_config({})
 
@@ -117,7 +117,7 @@ def test_more_records_than_bytes_are_stored_uncompressed() -> None:
         bytearray(encode_batch(records, codec=Codec.GZIP, producer_id=3, producer_epoch=1, base_sequence=5))
     )
     ((batch, header),) = split_verified(raw)
-    if header.record_count <= header.size_bytes:  # the wire may have seen to it already
+    if header.record_count <= header.size_bytes:  # `wire` may have refused it already
         batch = memoryview(bytearray(_squeezed(records)))
         header = read_header(batch)
     assert header.record_count > header.size_bytes
@@ -150,13 +150,13 @@ def test_log_append_time_stamps_the_batch() -> None:
     verify(stored, 0, stored_header)
     assert stored_header.is_log_append_time and stored_header.max_timestamp_ms == 777
     assert decode_records(stored)[0].timestamp_ms == 777
-    # A client may not claim the log's time where the topic does not give it.
+    # A client may not set the LogAppendTime bit unless the topic uses LogAppendTime.
     claimed, claimed_header = to_store(memoryview(stored), stored_header, PLAIN, 5)
     assert not claimed_header.is_log_append_time
     assert [h.size_bytes for _, h in hop(claimed)] == [len(stored)]
 
 
-# responses
+# --- responses ---
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -192,7 +192,7 @@ def test_one_tree_makes_every_version_of_a_response(version: int) -> None:
     assert version < 10 or body.topics[0].topic_id == topic_id
 
 
-# the controller's plan
+# --- the controller's plan ---
 
 
 def topic(name: str, topic_id: UUID, leaders: list[int]) -> TopicState:
@@ -220,7 +220,7 @@ def test_plan_opens_closes_and_deletes() -> None:
     assert plan(1, after, topics) == plan(1, {}, {}), "nothing more to do"
 
 
-# producer ids
+# --- producer ids ---
 
 
 class ManualWorkers:

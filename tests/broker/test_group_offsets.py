@@ -35,7 +35,7 @@ GROUP = "g"
 
 
 def commit(client: RawClient, group: str, topic: str, offsets: Kept) -> dict[int, str]:
-    """Commit as a client without membership does; the error's name by partition."""
+    """Commits as a client outside the group; returns the error's name by partition."""
     parts = tuple(
         OffsetCommitRequestPartition(
             partition_index=i32(partition), committed_offset=i64(offset), committed_metadata=metadata
@@ -115,7 +115,7 @@ def test_offsets_and_metadata_outlive_a_restart_and_a_move_of_the_coordinator(
         assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}
     cluster[coordinator].stop()
     with RawClient(cluster[3 - coordinator].address) as client:
-        # A broker that stops cleanly leaves ZooKeeper before it ends; the other sees it within moments.
+        # A broker that stops cleanly closes its session first; the other broker sees that soon.
         for _ in range(200):
             answer = client.ask(
                 OffsetFetchRequest(
@@ -129,7 +129,7 @@ def test_offsets_and_metadata_outlive_a_restart_and_a_move_of_the_coordinator(
         assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}
 
 
-# in ZooKeeper, without a broker
+# --- in ZooKeeper, without a broker ---
 
 
 @pytest.fixture

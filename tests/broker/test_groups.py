@@ -19,7 +19,7 @@ DELAY_MS = 200
 
 @dataclass
 class Room:
-    """A coordinator, a clock, and what came back to each asker."""
+    """A coordinator, a clock, and the responses to each request."""
 
     now_ms: int = 1_000
     mine: bool = True

@@ -1,4 +1,4 @@
-"""Lookups by timestamp share the threads, never wait for ever, and delay no other request."""
+"""Lookups by timestamp share the threads, always end, and delay no other request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ManualWorkers:
         return Timer(call)
 
     def work(self, error: Exception | None = None) -> None:
-        """One job, the oldest."""
+        """Runs the oldest job."""
         job, done = self.jobs.pop(0)
         if error is not None:
             done(None, error)
@@ -90,7 +90,7 @@ def test_many_lookups_of_one_cold_log_read_it_about_once(log: PartitionLog) -> N
     size_bytes = log.end_address // 10
     assert answers == [[(9 * size_bytes, 9)]] * 20
     assert jobs < 10 * RUNNING_MAX + 20
-    assert workers.timers, "one timer for all"
+    assert workers.timers, "one timer for all lookups"
     assert len(workers.timers) == 1
     workers.wait(WAIT_MAX_MS)
     assert workers.timers == []
@@ -106,7 +106,7 @@ def test_a_search_ends_in_time_even_if_the_disk_hangs(log: PartitionLog) -> None
         (refused,) = answer
         assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT
     assert late == []
-    # The disk responds after all: no lookup ends twice, and those that still wait run.
+    # The disk responds at last: no lookup ends twice, and waiting lookups run.
     while workers.jobs:
         workers.work()
     assert late == [(log.end_address // 10 * 9, 9)]

@@ -41,7 +41,7 @@ def fill(
     codec: Codec = Codec.NONE,
     size_bytes: int = 20,
 ) -> None:
-    """Batches of records "batch.record", their times 1000 a batch and 1 a record apart."""
+    """Batches of records "batch.record", their times 1000 apart per batch and 1 per record."""
     with cluster.lock:
         for i in range(batches):
             batch = encode_batch(
@@ -383,7 +383,7 @@ def test_prefetching_is_bounded(cluster: FakeCluster, consumer: MakeConsumer) ->
     for _ in range(100):
         reader.poll(1.0)
         most_bytes = max(most_bytes, reader._fetcher.buffered_bytes)
-        # Prefetched bytes arrive meanwhile; the next poll takes them in.
+        # Prefetched bytes arrive during this; the next poll reads them.
         time.sleep(0.005)
     assert 20_000 < most_bytes <= 50_000
 

@@ -183,7 +183,7 @@ def test_expired_batches_are_those_not_in_flight() -> None:
 
 
 class World:
-    """One partition's queue, a broker's log behind a network that loses requests and answers, a seeded
+    """One partition's queue, a broker's log behind a network that loses requests and responses, a seeded
     fate.
     """
 
@@ -235,11 +235,13 @@ class World:
             return
         batch, data = self.in_flight.pop(0)
         if self.random.random() < 0.1:
-            self.queue.retry_later(batch, at_s=0.0, maybe_appended=False)  # the broker refused it for now
+            self.queue.retry_later(
+                batch, at_s=0.0, maybe_appended=False
+            )  # the broker refused it with a retriable error
             return
         code, _ = self.log.append(data)
         if self.random.random() < 0.2:
-            self.queue.retry_later(batch, at_s=0.0, maybe_appended=True)  # the answer was lost
+            self.queue.retry_later(batch, at_s=0.0, maybe_appended=True)  # the response was lost
         elif code is ErrorCode.NONE:
             self.queue.on_acknowledged(batch)
             self.acknowledged.append(batch)
@@ -259,7 +261,7 @@ class World:
             self.in_flight = []
 
     def end(self) -> None:
-        """A batch ends without being acknowledged: expired, or refused for good."""
+        """A batch ends without being acknowledged: expired, or refused permanently."""
         idle = [b for b in self.queue.batches if not b.in_flight]
         if idle and self.random.random() < 0.05:
             batch = idle[0]

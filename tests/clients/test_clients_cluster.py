@@ -25,7 +25,7 @@ KEYS = 50
 BATCH_BYTES = 2_000
 WAIT_MAX_S = 90.0
 PUBLISHING_S = 0.4
-# So slow that all of it is read again in a moment, so fast that requests are in flight all the time.
+# Slow enough to be read again quickly, fast enough that requests are always in flight.
 AT_ONCE, PAUSE_S = 10, 0.002
 OURS, LIBRDKAFKA = "by-headrace", "by-librdkafka"
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Published:
-    """What a producer was given, and what became of it."""
+    """A producer's records and their outcomes."""
 
     count: int = 0
     failures: list[object] = field(default_factory=list)
@@ -114,7 +114,7 @@ def read_librdkafka(bootstrap: str, topic: str, is_all: Callable[[int], bool]) -
 
 
 def check_rows(rows: Sequence[Row], count: int) -> None:
-    """Each record once, those of a partition and of a key in their order."""
+    """Checks that each record is there once, in order within its partition and key."""
     assert sorted(row.number for row in rows) == list(range(count))
     for partition in range(PARTITIONS):
         mine = [row for row in rows if row.partition == partition]

@@ -112,7 +112,7 @@ def test_nulls_and_headers(bootstrap: str) -> None:
 
 
 def test_batches_smaller_than_their_count(bootstrap: str, real_clients: RealClients) -> None:
-    """Empty values compress to less than a byte a record: offsets would run into the next batch's."""
+    """Empty values compress to less than a byte per record: offsets would run into the next batch's."""
     empty = [Sample(FOREIGN[0].timestamp_ms, b"", b"")] * FOREIGN_COUNT
     for name in ("headrace", "confluent-kafka", "kafka-python", "java"):
         topic = fresh(f"empty-{name}")
@@ -149,7 +149,7 @@ def test_keys_get_the_partition_that_other_clients_choose(bootstrap: str) -> Non
 
 def test_apache_kafka_crashes_under_our_producer(apache_kafka: ApacheKafka) -> None:
     topic = fresh("crash-ours")
-    # Times of today: Apache Kafka takes a producer whose last record is of long ago for a silent one, and
+    # Times of today: Apache Kafka expires a producer whose last record is old, and
     # forgets its sequence numbers when it starts (producer.id.expiration.ms counts event time).
     now_ms = time.time_ns() // 1_000_000
     crashing = [each._replace(timestamp_ms=now_ms) for each in SAMPLES[:CRASH_COUNT]]

@@ -1,5 +1,5 @@
 """Real clients against real brokers: each writes 100,000 records with every codec, idempotently, and reads
-its own and others', all of them, once and in order: in small bites, from inside a batch, from a time.
+its own and others', all of them, once and in order: in small fetches, from inside a batch, from a time.
 
 The topics are written once and shared by all tests of this file.
 """
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_client
 
 COUNT = 100_000
 PIECE = 400
-"""How many records a read from the middle takes."""
+"""How many records a read from the middle returns."""
 SMALL_FETCH_BYTES = 5_000
 """Far below a batch: every fetch brings one batch, in several reads of a socket."""
 SEGMENTS_MIN = 8
@@ -26,7 +26,7 @@ SAMPLES = make_samples(COUNT)
 
 @dataclass(frozen=True)
 class Published:
-    """A topic that one client wrote, and what it read of it afterwards."""
+    """A topic that one client wrote, and what that client read from it."""
 
     topic: str
     rows: list[Got]
@@ -40,7 +40,7 @@ class Published:
 
 
 class Shelf:
-    """Writes each topic when it is first asked for, and reads it back with the client that wrote it."""
+    """Writes each topic at its first use, and reads it back with the client that wrote it."""
 
     def __init__(self, bootstrap: str, clients: RealClients) -> None:
         self._bootstrap = bootstrap

@@ -91,7 +91,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(arrives=st.booleans())
     def report(self, arrives: bool) -> None:
-        # Only when no batch can still be on its way may a part be called final.
+        # A part may become final only when no batch of it can be in flight.
         if not self.in_flight and not any(self.waiting.values()):
             self.handovers.finish_idle(self.now_s - 50)
         tallies = self.handovers.changed()

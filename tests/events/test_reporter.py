@@ -1,4 +1,4 @@
-"""Reports against a Kafka that is a list: numbering, failing, telling again, the last word, sizes."""
+"""Reports against a Kafka that is a list: numbers, failures, repetition, the last report, sizes."""
 
 import io
 import json

@@ -222,7 +222,7 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
         whose = (gap.tier, gap.datacenter, gap.topic, gap.partition, gap.from_address, gap.to_address)
         assert whose == ("analysis", "east", "short", 0, copied_to, begins)
 
-        # The command that the message names.
+        # The command in the message.
         headrace = one_line(monkeypatch, capsys, mirror)
         assert "`headrace mirror accept-gap short 0 --source east`" in found["reason"]
         assert found["gap"] == {"from": copied_to, "to": begins}

@@ -205,7 +205,7 @@ def test_an_unknown_id_is_looked_up_at_all_registries() -> None:
     assert client_of(east, west).get_by_id(schema_id) == json.dumps(V1)
     with pytest.raises(RegistryError, match="40403"):
         client_of(east, west).get_by_id(17)
-    # One that is silent may be the one that knows: the answer is "unknown" only after trying again.
+    # A registry that does not respond may know the id: it is unknown only after retries.
     pauses: list[float] = []
     with pytest.raises(RegistryError, match="40403"):
         client_of(east, down, pauses=pauses).get_by_id(schema_id)

@@ -29,7 +29,7 @@ Connect = Callable[[str], "Http"]
 
 
 class Http:
-    """Short words for requests; every answer must have the registry's media type."""
+    """Short methods for requests; every response must have the registry's media type."""
 
     def __init__(self, url: str) -> None:
         self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
@@ -297,7 +297,7 @@ def test_several_registries_at_once(start_registry: StartRegistry, connect: Conn
 def test_concurrent_registration_and_permanent_deletion(
     start_registry: StartRegistry, connect: Connect
 ) -> None:
-    """A schema that some subject has is never lost to somebody else's permanent deletion."""
+    """A schema that one subject uses survives another subject's permanent deletion."""
     one, two = connect(start_registry().url), connect(start_registry().url)
 
     def delete_and_register(_: int) -> None:
