@@ -162,8 +162,8 @@ class ConfluentKafka:
         try:
             offset = what.offset
             if what.timestamp_ms is not None:
-                asked = confluent_kafka.TopicPartition(what.topic, what.partition, what.timestamp_ms)
-                offset = consumer.offsets_for_times([asked], timeout=READ_IDLE_WAIT_MAX_S)[0].offset
+                wanted = confluent_kafka.TopicPartition(what.topic, what.partition, what.timestamp_ms)
+                offset = consumer.offsets_for_times([wanted], timeout=READ_IDLE_WAIT_MAX_S)[0].offset
             consumer.assign([confluent_kafka.TopicPartition(what.topic, what.partition, offset)])
             last_received_s = time.monotonic()
             while len(rows) < what.count and time.monotonic() - last_received_s < READ_IDLE_WAIT_MAX_S:
@@ -387,7 +387,7 @@ def _unhex(word: str) -> bytes | None:
 
 
 class RealClients:
-    """The adapters by name, made when asked for: only a test that wants Java starts a JVM."""
+    """The adapters by name, made on first use: only a test that wants Java starts a JVM."""
 
     def __init__(self, request: pytest.FixtureRequest, scratch: Path) -> None:
         self._request = request

@@ -199,8 +199,8 @@ def produce_within(
     client: RawClient, timeout_ms: int, raw: bytes, *topics: str, acks: int = -1
 ) -> dict[str, ProducePartitionResult]:
     """Sends one request with this timeout; returns the result of each topic."""
-    request = [produce.ProduceTopic(name, NO_UUID, [produce.ProducePartition(0, raw)]) for name in topics]
-    request = produce.ProduceRequest(None, acks, timeout_ms, request)
+    parts = [produce.ProduceTopic(name, NO_UUID, [produce.ProducePartition(0, raw)]) for name in topics]
+    request = produce.ProduceRequest(None, acks, timeout_ms, parts)
     client.send(produce.encode_request(request, version=9, correlation_id=client.next_id(), client_id="raw"))
     _, response = produce.decode_response(client.receive(), version=9)
     return {topic.name: topic.partitions[0] for topic in response.topics}

@@ -42,21 +42,21 @@ def commit(client: RawClient, group: str, topic: str, offsets: Kept) -> dict[int
         )
         for partition, (offset, metadata) in offsets.items()
     )
-    asked = OffsetCommitRequest(
+    request = OffsetCommitRequest(
         group_id=GroupId(group),
         member_id="",
         topics=(OffsetCommitRequestTopic(name=TopicName(topic), partitions=parts),),
     )
-    answer: OffsetCommitResponse = client.ask(asked)
-    return {each.partition_index: each.error_code.name for each in answer.topics[0].partitions}
+    response: OffsetCommitResponse = client.ask(request)
+    return {each.partition_index: each.error_code.name for each in response.topics[0].partitions}
 
 
 def fetch(client: RawClient, group: str, topic: str, *partitions: int, everything: bool = False) -> Kept:
     wanted = OffsetFetchRequestTopics(
         name=TopicName(topic), partition_indexes=tuple(i32(each) for each in partitions)
     )
-    asked = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None if everything else (wanted,))
-    (found,) = client.ask(OffsetFetchRequest(groups=(asked,), require_stable=False)).groups
+    request = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None if everything else (wanted,))
+    (found,) = client.ask(OffsetFetchRequest(groups=(request,), require_stable=False)).groups
     assert found.error_code.name == "none", found.error_code
     return {
         each.partition_index: (each.committed_offset, each.metadata)
@@ -117,13 +117,13 @@ def test_offsets_and_metadata_outlive_a_restart_and_a_move_of_the_coordinator(
     with RawClient(cluster[3 - coordinator].address) as client:
         # A broker that stops cleanly closes its session first; the other broker sees that soon.
         for _ in range(200):
-            answer = client.ask(
+            response = client.ask(
                 OffsetFetchRequest(
                     groups=(OffsetFetchRequestGroup(group_id=GroupId(GROUP), topics=None),),
                     require_stable=False,
                 )
             )
-            if answer.groups[0].error_code.name == "none":
+            if response.groups[0].error_code.name == "none":
                 break
             threading.Event().wait(0.05)
         assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}

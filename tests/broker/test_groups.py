@@ -269,16 +269,16 @@ def test_under_random_member_actions_every_request_ends_and_every_member_expires
     syncs: list[list[SyncReply]] = []
     latest: dict[int, JoinReply] = {}
     pending: dict[int, list[JoinReply]] = {}
-    for action, who, ms in actions:
-        if pending.get(who):
-            latest[who] = pending.pop(who)[0]
-        known = latest.get(who)
+    for action, member, ms in actions:
+        if pending.get(member):
+            latest[member] = pending.pop(member)[0]
+        known = latest.get(member)
         if action == "wait":
             room.wait(ms)
-        elif action == "join" and who not in pending:
+        elif action == "join" and member not in pending:
             alive = known is not None and known.error is ErrorCode.NONE
-            pending[who] = room.join(known.member_id if known is not None and alive else "")
-            joins.append(pending[who])
+            pending[member] = room.join(known.member_id if known is not None and alive else "")
+            joins.append(pending[member])
         elif known is not None and action == "sync":
             parts = {m.member_id: m.member_id.encode() for m in known.members}
             syncs.append(room.sync(known.member_id, known.generation_id, parts))
