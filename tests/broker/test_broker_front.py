@@ -100,7 +100,7 @@ def leaders(cluster: BrokerCluster, topic: str) -> dict[int, int]:
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
-        (found,) = client.ask(request).topics
+        (found,) = client.call(request).topics
         return {each.partition_index: each.leader_id for each in found.partitions}
 
 
@@ -122,7 +122,7 @@ def test_the_cluster_looks_like_one_node(front: tuple[BrokerCluster, Balancer]) 
             request = MetadataRequest(
                 topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
             )
-            answer = client.ask(request)
+            answer = client.call(request)
             (node,) = answer.brokers
             assert (node.node_id, node.host, node.port) == (VIRTUAL_NODE_ID, "127.0.0.1", balancer.port)
             assert {p.leader_id for t in answer.topics for p in t.partitions} == {VIRTUAL_NODE_ID}

@@ -47,7 +47,7 @@ def commit(client: RawClient, group: str, topic: str, offsets: Kept) -> dict[int
         member_id="",
         topics=(OffsetCommitRequestTopic(name=TopicName(topic), partitions=parts),),
     )
-    response: OffsetCommitResponse = client.ask(request)
+    response: OffsetCommitResponse = client.call(request)
     return {each.partition_index: each.error_code.name for each in response.topics[0].partitions}
 
 
@@ -56,7 +56,7 @@ def fetch(client: RawClient, group: str, topic: str, *partitions: int, everythin
         name=TopicName(topic), partition_indexes=tuple(i32(each) for each in partitions)
     )
     request = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None if everything else (wanted,))
-    (found,) = client.ask(OffsetFetchRequest(groups=(request,), require_stable=False)).groups
+    (found,) = client.call(OffsetFetchRequest(groups=(request,), require_stable=False)).groups
     assert found.error_code.name == "none", found.error_code
     return {
         each.partition_index: (each.committed_offset, each.metadata)
@@ -117,7 +117,7 @@ def test_offsets_and_metadata_outlive_a_restart_and_a_move_of_the_coordinator(
     with RawClient(cluster[3 - coordinator].address) as client:
         # A broker that stops cleanly closes its session first; the other broker sees that soon.
         for _ in range(200):
-            response = client.ask(
+            response = client.call(
                 OffsetFetchRequest(
                     groups=(OffsetFetchRequestGroup(group_id=GroupId(GROUP), topics=None),),
                     require_stable=False,
