@@ -196,7 +196,7 @@ def _decide(source: Bounds, copy: Bounds, partition: int, accepted: tuple[Accept
     if source.end < copy.end:
         raise SourceBehindError(
             f"the source ends at {source.end}, before the copy's end {copy.end}: it lost bytes that the copy "
-            "has, or the topic was deleted and created again; find out which side is right, and delete the "
+            "has, or the topic was recreated; find out which side is right, and delete the "
             "topic on the other side"
         )
     if source.start <= copy.end:

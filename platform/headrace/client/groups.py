@@ -349,7 +349,7 @@ class ConsumerGroup(Client):
     def _raise_unless_retriable(self, error: CoordinationError) -> None:
         if not error.retriable:
             raise GroupError(f"group {self.group}: {error}") from error
-        logger.warning("group %s: %s; trying again", self.group, error)
+        logger.warning("group %s: %s; retrying", self.group, error)
 
     # --- leaving ---
 
