@@ -44,10 +44,10 @@ def test_a_complete_hour_is_proven_with_its_counts_and_addresses(
 ) -> None:
     fill(store)
     (proof,) = proofs_of(connection["audit_store"], TOPIC, ["2015-05-17T11:30"])
-    assert (proof.topic, proof.hour, proof.status, proof.words) == (TOPIC, HOUR, "complete", "")
+    assert (proof.topic, proof.hour, proof.status, proof.problem_text) == (TOPIC, HOUR, "complete", "")
     assert (proof.handed_over, proof.arrived) == (100, 100)
-    assert proof.full["counts"]["west"]["warehouse"] == 100
-    assert proof.full["address_ranges"]["west"][0][1] == 0
+    assert proof.proof_document["counts"]["west"]["warehouse"] == 100
+    assert proof.proof_document["address_ranges"]["west"][0][1] == 0
     assert Proof.from_json(proof.to_json()) == proof
     assert undecided([proof]) == refused([proof], 1.0) == []
 
@@ -56,27 +56,27 @@ def test_a_loss_is_told_in_the_audits_words(store: AuditStore, connection: dict[
     fill(store, lost=1)
     (proof,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
     assert proof.status == "lost"
-    assert "10 events of page-view, west, 2015-05-17 11:00" in proof.words
-    assert "sequences 0 to 9" in proof.words
+    assert "10 events of page-view, west, 2015-05-17 11:00" in proof.problem_text
+    assert "sequences 0 to 9" in proof.problem_text
     assert (proof.handed_over, proof.arrived) == (100, 90)
     assert undecided([proof]) == []
 
 
 @pytest.mark.parametrize(
-    ("completeness", "is_enough"), [(1.0, False), (0.91, False), (0.9, True), (0.5, True)]
+    ("completeness", "may_be_sealed"), [(1.0, False), (0.91, False), (0.9, True), (0.5, True)]
 )
 def test_a_loss_within_the_threshold_is_enough(
-    store: AuditStore, connection: dict[str, str], completeness: float, is_enough: bool
+    store: AuditStore, connection: dict[str, str], completeness: float, may_be_sealed: bool
 ) -> None:
     fill(store, lost=1)
     proofs = proofs_of(connection["audit_store"], TOPIC, [HOUR])
-    assert (refused(proofs, completeness) == []) is is_enough
+    assert (refused(proofs, completeness) == []) is may_be_sealed
 
 
 def test_only_a_loss_can_be_within_a_threshold() -> None:
     for status in ("pending", "unknown", "duplicated"):
-        assert not Proof(TOPIC, HOUR, status, 100, 100, "", {}).is_enough(0.01)
-    assert not Proof(TOPIC, HOUR, "lost", 0, 0, "", {}).is_enough(0.01)
+        assert not Proof(TOPIC, HOUR, status, 100, 100, "", {}).may_be_sealed(0.01)
+    assert not Proof(TOPIC, HOUR, "lost", 0, 0, "", {}).may_be_sealed(0.01)
 
 
 def test_silence_is_unknown_and_what_is_late_is_pending(
@@ -84,7 +84,7 @@ def test_silence_is_unknown_and_what_is_late_is_pending(
 ) -> None:
     (unheard,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
     assert unheard.status == "unknown"
-    assert "no tier has ever reported" in unheard.words
+    assert "no tier has ever reported" in unheard.problem_text
     fill(store, loaded=False)
     (late,) = proofs_of(
         connection["audit_store"], TOPIC, [HOUR], delay=timedelta(days=36500), now_ms=1_700_000_060_000

@@ -45,7 +45,7 @@ def load(hdfs: HdfsProcess, rows: dict[int, int]) -> Manifest:
             files.append(DataFile(path, f"{staged}/{number}", hour_ms, count, 4, 1))
         manifest = Manifest(sequence, "load", TOPIC, change_id, 1, "test", files=tuple(files), schema_id=1)
         log.commit(change_id, lambda _state: manifest)
-        log.finish(manifest, None)
+        log.complete(manifest, None)
         return manifest
 
 

@@ -79,7 +79,7 @@ class Died(BaseException):
 def run_load(hdfs: HdfsClient, change_id: str, published: list[int], *, addresses: int = 10) -> Manifest:
     """A load as `loading` does it, without Spark: two files of one hour."""
     log = CommitLog(hdfs, PATHS)
-    log.finish_all(lambda manifest: published.append(manifest.sequence))
+    log.complete_all(lambda manifest: published.append(manifest.sequence))
     state = log.state()
     start = state.ends.get(0, 0)
     crash.reached("planned")
@@ -99,7 +99,7 @@ def run_load(hdfs: HdfsClient, change_id: str, published: list[int], *, addresse
         return Manifest(now.next_sequence, "load", "t", change_id, 0, "w", (loaded,), files=files)
 
     manifest = log.commit(change_id, rebase)
-    log.finish(manifest, lambda manifest: published.append(manifest.sequence))
+    log.complete(manifest, lambda manifest: published.append(manifest.sequence))
     return manifest
 
 
@@ -112,7 +112,7 @@ def check(hdfs: MemoryHdfs, published: list[int]) -> TableState:
     assert len(set(visible.values())) == len(visible)
     assert sum(each.rows for each in state.files.values()) == state.ends.get(0, 0)
     assert set(published) == set(range(state.next_sequence))
-    assert all(each.manifest is None for each in log.unfinished())
+    assert all(each.manifest is None for each in log.staged_changes())
     return state
 
 

@@ -126,4 +126,4 @@ def test_hdfs_killed_right_after_the_commit(
         # The load waits for HDFS to come back, and finds everything that was committed.
         assert load(topic).rows == 100
         assert topic.table().count() == 100
-        assert not topic.log.unfinished()
+        assert not topic.log.staged_changes()

@@ -115,7 +115,7 @@ def test_a_load_that_dies_at_any_step_is_finished_by_the_next(world: World, die_
         assert sum(each.rows for each in manifests) == produced
         # Visible files stay visible: finishing adds files, and moves none twice.
         assert {path for path, _ in after_death} <= set(topic.files())
-    orphans = [each.manifest for each in topic.log.unfinished()]
+    orphans = [each.manifest for each in topic.log.staged_changes()]
     # Only runs that died before their commit leave something, which nobody reads.
     assert orphans == [None] * 2
     assert len(retain_topics(warehouse_of(world), [topic.name])[0].orphans) == 0
@@ -137,7 +137,7 @@ def test_of_two_loads_at_the_same_time_one_commits(world: World, monkeypatch: py
         topic.load()
     assert inner[0].rows == 300
     assert numbers(topic) == list(range(300))
-    assert not topic.log.unfinished()
+    assert not topic.log.staged_changes()
 
 
 def test_a_new_nullable_column_and_a_renamed_one(world: World) -> None:
