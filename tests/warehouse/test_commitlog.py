@@ -118,7 +118,7 @@ def check(hdfs: MemoryHdfs, published: list[int]) -> TableState:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from([*crash.STEPS, None]), min_size=1, max_size=8))
-def test_runs_that_die_at_any_step_leave_nothing_lost_and_nothing_doubled(steps: list[str | None]) -> None:
+def test_runs_killed_at_any_step_lose_and_duplicate_nothing(steps: list[str | None]) -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     for number, step in enumerate(steps):
         with pytest.MonkeyPatch.context() as patch:
@@ -138,9 +138,7 @@ def test_runs_that_die_at_any_step_leave_nothing_lost_and_nothing_doubled(steps:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 60), st.booleans())
-def test_hdfs_that_fails_at_any_call_leaves_nothing_lost_and_nothing_doubled(
-    at: int, is_lost_response: bool
-) -> None:
+def test_hdfs_failing_at_any_call_loses_and_duplicates_nothing(at: int, is_lost_response: bool) -> None:
     """A call fails before it does anything, or afterwards: its response is lost."""
     hdfs, published = MemoryHdfs(), list[int]()
     run_load(hdfs, "first", published)
@@ -175,7 +173,7 @@ def test_only_one_of_two_loads_at_the_same_time_commits(monkeypatch: pytest.Monk
     assert state.next_sequence == 1
 
 
-def test_two_runs_may_finish_the_same_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_may_complete_the_same_change(monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     others = iter([True])
 
@@ -203,7 +201,7 @@ def test_the_response_to_a_commit_may_be_lost(monkeypatch: pytest.MonkeyPatch) -
     check(hdfs, published)
 
 
-def test_a_written_state_stands_for_the_manifests_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_written_state_replaces_the_manifests_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commitlog, "STATE_EVERY", 4)
     hdfs, published = MemoryHdfs(), list[int]()
     for number in range(10):

@@ -99,7 +99,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert not steps, "the load never reached this step"
 
 
-def test_a_load_that_dies_at_any_step_is_finished_by_the_next(world: World, die_at: list[str]) -> None:
+def test_a_load_killed_at_any_step_is_completed_by_the_next(world: World, die_at: list[str]) -> None:
     topic = world.topic("dying")
     produced = 0
     for step in crash.STEPS:
@@ -283,7 +283,7 @@ def test_late_events_make_a_new_sealed_version_of_their_hour(world: World) -> No
     assert len(world.hdfs.entries(topic.paths.sealed)) == 2
 
 
-def test_an_hour_is_not_sealed_over_an_unfinished_change(world: World, die_at: list[str]) -> None:
+def test_an_hour_is_not_sealed_while_a_change_is_incomplete(world: World, die_at: list[str]) -> None:
     topic = world.topic("unsealed")
     topic.publish(clicks(0, 20))
     die_at.append("committed")

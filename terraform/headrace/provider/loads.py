@@ -158,9 +158,7 @@ def _fields_of(values: Values) -> dict[str, Any]:
 def _exists(planned: Values, *, is_same: bool) -> Problem:
     host, topic = planned["host"], planned["topic"]
     if is_same:
-        text = (
-            "It is identical to the planned one: it was created by an interrupted apply or by someone else."
-        )
+        text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Host {host} already loads {topic}; Terraform adopts the load", text, is_warning=True)
     text = f"Someone else created its load. Import it with `terraform import`, as {host}/{topic}."
     return Problem(f"Host {host} already loads {topic}, with other fields", text, ("topic",))

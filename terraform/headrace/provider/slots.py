@@ -23,7 +23,7 @@ class SlotGroup:
 
 
 class Slots:
-    """All groups of one apply. It lives as long as the provider's process, which serves one command."""
+    """All groups of one provider process, which Terraform starts for one apply."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -297,9 +297,7 @@ def _exists(planned: Values, topic: Values) -> Problem:
     name = planned["name"]
     compared = ("partitions", "replication_factor", "config")
     if all(topic.get(attribute) == planned[attribute] for attribute in compared):
-        text = (
-            "It is identical to the planned one: it was created by an interrupted apply or by someone else."
-        )
+        text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
     servers = ",".join(planned["bootstrap_servers"])
     return Problem(
