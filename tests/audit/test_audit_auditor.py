@@ -166,7 +166,7 @@ def test_deleted_addresses_are_reported_as_a_gap_and_counting_continues(
 
 
 class Published:
-    """The records in the audit topic, as far as they are read."""
+    """The records that were read from the audit topic so far."""
 
     def __init__(self, bootstrap: str, registry_url: str) -> None:
         self.reader = AuditReader(bootstrap=bootstrap, registry_url=registry_url, topics=[AUDIT_TOPIC])
@@ -174,7 +174,7 @@ class Published:
 
 
 def beats_to(published: Published, topic: str) -> int:
-    """Reads on; the address of the topic's last heartbeat."""
+    """Reads further heartbeats; returns the address up to which the last one has counted the topic."""
     published.reader.discover()
     published.records += [each.record for each in published.reader.poll(0.2).records]
     heartbeats = [each for each in published.records if isinstance(each, HeartbeatRecord)]

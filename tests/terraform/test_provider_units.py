@@ -229,7 +229,7 @@ def test_an_apply_continues_after_ctrl_c_and_a_failed_unit_shows_its_log(
     assert left["ready"] is False and "status" not in left
     broken.unlink()
     output = folder.apply()
-    # It may have become ready by itself meanwhile; in any case it must not be created anew.
+    # It may have become ready since; in any case it must not be created again.
     assert re.search(r"1 added, [01] changed, 0 destroyed", output)
     assert folder.attributes("headrace_zookeeper.first")["ready"] is True
 

@@ -112,7 +112,7 @@ def check(hdfs: MemoryHdfs, published: list[int]) -> TableState:
     assert len(set(visible.values())) == len(visible)
     assert sum(each.rows for each in state.files.values()) == state.ends.get(0, 0)
     assert set(published) == set(range(state.next_sequence))
-    assert all(each.manifest is None for each in log.staged_changes())
+    assert all(change.manifest is None for change in log.staged_changes())
     return state
 
 
@@ -139,7 +139,7 @@ def test_runs_killed_at_any_step_lose_and_duplicate_nothing(steps: list[str | No
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 60), st.booleans())
 def test_hdfs_failing_at_any_call_loses_and_duplicates_nothing(at: int, is_lost_response: bool) -> None:
-    """A call fails before it does anything, or afterwards: its response is lost."""
+    """A call fails before it takes effect, or afterwards: its response is lost."""
     hdfs, published = MemoryHdfs(), list[int]()
     run_load(hdfs, "first", published)
     calls = 0

@@ -1,4 +1,4 @@
-"""Loads while HDFS fails: one line names the problem, and the repeated load loses and doubles nothing."""
+"""Loads while HDFS fails: one line names the problem, and the repeated load loses and duplicates nothing."""
 
 import shutil
 import time

@@ -109,7 +109,7 @@ def test_a_refusal_is_one_line_and_a_result_file_is_whole(world: World, tmp_path
     topic = world.topic("refused")
     result = tmp_path / "result.json"
     topic.send([(b"x", BASE_TIME_MS)])
-    # The refusal comes before Spark starts: without Java it could not.
+    # The load is refused before Spark starts, which would fail without Java.
     code, _, error = finish(job(topic, "--result", str(result), JAVA_HOME="/nowhere"))
     assert code == 1
     assert f"headrace warehouse: no registry has the subject {topic.name}-value" in error

@@ -113,10 +113,10 @@ def test_a_load_killed_at_any_step_is_completed_by_the_next(world: World, die_at
         assert numbers(topic) == list(range(produced)), step
         manifests = topic.log.manifests()
         assert sum(each.rows for each in manifests) == produced
-        # Visible files stay visible: finishing adds files, and moves none twice.
+        # Visible files stay visible: completing a change adds files, and moves none twice.
         assert {path for path, _ in after_death} <= set(topic.files())
-    orphans = [each.manifest for each in topic.log.staged_changes()]
-    # Only runs that died before their commit leave something, which nobody reads.
+    orphans = [change.manifest for change in topic.log.staged_changes()]
+    # Only a run that died before its commit leaves a staging directory, which nobody reads.
     assert orphans == [None] * 2
     assert len(retain_topics(warehouse_of(world), [topic.name])[0].orphans) == 0
 
@@ -309,7 +309,7 @@ def test_compaction_keeps_the_rows_and_retention_deletes_them(world: World, die_
     die_at.append("moved-one")
     with pytest.raises(Died):
         compact_topics(world.spark, warehouse, [topic.name])
-    # A reader through the log never sees the change half done.
+    # A reader through the log never sees a part of the change.
     assert read(world.spark, topic.name, warehouse=warehouse, by_schema=False).count() == 12_000
     assert compact_topics(world.spark, warehouse, [topic.name])[0].sequence is None
     after = topic.files()

@@ -1,4 +1,4 @@
-"""The parts of the source by themselves: options, ranges, columns. No Spark, no broker."""
+"""The source's options, ranges and columns, without Spark and brokers."""
 
 import json
 from collections.abc import Iterator

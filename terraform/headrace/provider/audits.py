@@ -53,7 +53,7 @@ SCHEMA: Final = BlockSchema(
             name="findings",
             type=["list", "string"],
             computed=True,
-            description="The problems that the audit proved, a sentence each.",
+            description="The problems that the audit proved, one sentence each.",
         ),
         Attribute(
             name="hours",
