@@ -133,7 +133,7 @@ def test_of_two_loads_at_the_same_time_one_commits(world: World, monkeypatch: py
         inner.append(topic.load())
 
     monkeypatch.setattr(loading, "stage_load", overtaken)
-    with pytest.raises(CommitConflictError, match="nothing is doubled"):
+    with pytest.raises(CommitConflictError, match="nothing is duplicated"):
         topic.load()
     assert inner[0].rows == 300
     assert numbers(topic) == list(range(300))
