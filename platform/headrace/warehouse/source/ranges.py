@@ -27,7 +27,7 @@ class Range:
 def split(ranges: Iterable[Range], min_count: int = 1) -> list[Range]:
     """Cuts the ranges into at least `min_count` ranges of nearly the same size, and drops empty ones.
 
-    Returns more parts if there are more partitions, and fewer if there are fewer offsets.
+    Returns more ranges if there are more partitions, and fewer if there are fewer offsets.
     """
     whole = [range_ for range_ in ranges if range_.size > 0]
     total = sum(range_.size for range_ in whole)

@@ -100,9 +100,9 @@ def plan_tasks(
     cluster: "MetadataClient", ranges: Sequence[Range], options: SourceOptions
 ) -> list[InputPartition]:
     """Cuts the ranges into one range per task; returns them, each with its leader."""
-    cut = split(ranges, options.min_partitions or 1)
-    leaders = cluster.leaders({range_.topic for range_ in cut}) if cut else {}
-    return [RangeTask(range_, leaders.get((range_.topic, range_.partition))) for range_ in cut]
+    planned = split(ranges, options.min_partitions or 1)
+    leaders = cluster.leaders({range_.topic for range_ in planned}) if planned else {}
+    return [RangeTask(range_, leaders.get((range_.topic, range_.partition))) for range_ in planned]
 
 
 def read_range(partition: RangeTask, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
