@@ -170,7 +170,7 @@ def compare(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, fig
     )
     figures.at_least("headrace ÷ Spark's connector", mine / other, "times", 1.0)
     for name, title in (("ours", "headrace load"), ("theirs", "Spark's connector")):
-        figures.show(f"{title}: CPU a million rows", statistics.median(cpu_per_million[name]), "s")
+        figures.show(f"{title}: CPU per million rows", statistics.median(cpu_per_million[name]), "s")
         figures.show(f"{title}: Python's share of the CPU", 100 * statistics.median(shares[name]), "%")
 
 

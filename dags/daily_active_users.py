@@ -9,8 +9,8 @@ from pathlib import Path
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, StartOfDayMapper
 
 from headrace.airflow.assets import sealed_asset
-from headrace.airflow.factory import SPARK_POOL
 from headrace.airflow.operators import SparkProgramOperator
+from headrace.airflow.topic_dags import SPARK_POOL
 
 OUTPUT = "/derived/daily-active-users"
 

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
-from headrace.airflow.factory import dags_of
+from headrace.airflow.topic_dags import dags_of
 from headrace.airflow.topics import read_loads, read_topics
 
-PUT = {plan.topic: plan for plan in read_loads()}
-LISTED = [plan for plan in read_topics(Path(__file__).with_name("topics.yaml")) if plan.topic not in PUT]
+PUT = {schedule.topic: schedule for schedule in read_loads()}
+LISTED = [
+    schedule for schedule in read_topics(Path(__file__).with_name("topics.yaml")) if schedule.topic not in PUT
+]
 
 # Airflow looks for DAGs among a module's globals. A load put to the agent (by Terraform, say) is not paused.
 globals().update(dags_of(LISTED) | dags_of(PUT.values(), starts_paused=False))

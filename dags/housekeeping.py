@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
-from headrace.airflow.factory import SPARK_POOL
 from headrace.airflow.operators import WarehouseJobOperator
+from headrace.airflow.topic_dags import SPARK_POOL
 from headrace.airflow.topics import read_all
 from headrace.warehouse.schedule import LoadSchedule
 
-PLANS = read_all(Path(__file__).with_name("topics.yaml"))
+SCHEDULES = read_all(Path(__file__).with_name("topics.yaml"))
 HOUR = timedelta(hours=1)
 
 
@@ -21,7 +21,7 @@ def daily(
     at: str,
     description: str,
     command: str,
-    arguments: Callable[[LoadSchedule], list[str]] = lambda plan: [],
+    arguments: Callable[[LoadSchedule], list[str]] = lambda schedule: [],
     **task_options: Any,
 ) -> DAG:
     """Returns a DAG that runs a command of the warehouse job once a day, one task for each topic."""
@@ -33,16 +33,16 @@ def daily(
         max_active_runs=1,
         tags=["headrace"],
     ) as dag:
-        for plan in PLANS:
+        for schedule in SCHEDULES:
             WarehouseJobOperator(
-                task_id=plan.topic,
+                task_id=schedule.topic,
                 command=command,
-                topics=[plan.topic],
-                root=plan.output,
-                arguments=arguments(plan),
-                owner=plan.owner,
-                retries=plan.retries,
-                retry_delay=plan.retry_delay,
+                topics=[schedule.topic],
+                root=schedule.output,
+                arguments=arguments(schedule),
+                owner=schedule.owner,
+                retries=schedule.retries,
+                retry_delay=schedule.retry_delay,
                 **task_options,
             )
     return dag
@@ -53,7 +53,7 @@ compact = daily(
     "15 3 * * *",
     "Merges the small files of closed hours.",
     "compact",
-    lambda plan: ["--grace-hours", str(plan.grace / HOUR)],
+    lambda schedule: ["--grace-hours", str(schedule.grace / HOUR)],
     pool=SPARK_POOL,
 )
 reconcile = daily(
@@ -67,5 +67,5 @@ retain = daily(
     "15 5 * * *",
     "Deletes hours older than their topic's retention, and files that interrupted runs left behind.",
     "retain",
-    lambda plan: ["--keep-hours", str(plan.retention / HOUR)] if plan.retention else [],
+    lambda schedule: ["--keep-hours", str(schedule.retention / HOUR)] if schedule.retention else [],
 )

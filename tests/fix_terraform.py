@@ -86,12 +86,12 @@ class Workspace:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def attributes(self, address: str) -> dict[str, Any]:
-        """Returns a resource in the state; it has a `status` if it is to be replaced."""
+        """Returns a resource's attributes in the state; also its `status` if it is tainted."""
         kind, _, name = address.partition(".")
         state = json.loads((self.folder / "terraform.tfstate").read_text())
-        for each in state["resources"]:
-            if (each["type"], each["name"]) == (kind, name):
-                (instance,) = each["instances"]
+        for resource in state["resources"]:
+            if (resource["type"], resource["name"]) == (kind, name):
+                (instance,) = resource["instances"]
                 more = {"status": instance["status"]} if "status" in instance else {}
                 return {**instance["attributes"], **more}
         raise AssertionError(f"{address} is not in the state")

@@ -44,47 +44,47 @@ def test_a_complete_hour_is_proven_with_its_counts_and_addresses(
 ) -> None:
     fill(store)
     (proof,) = proofs_of(connection["audit_store"], TOPIC, ["2015-05-17T11:30"])
-    assert (proof.topic, proof.hour, proof.status, proof.words) == (TOPIC, HOUR, "complete", "")
+    assert (proof.topic, proof.hour, proof.status, proof.problem_text) == (TOPIC, HOUR, "complete", "")
     assert (proof.handed_over, proof.arrived) == (100, 100)
-    assert proof.full["counts"]["west"]["warehouse"] == 100
-    assert proof.full["address_ranges"]["west"][0][1] == 0
+    assert proof.proof_document["counts"]["west"]["warehouse"] == 100
+    assert proof.proof_document["address_ranges"]["west"][0][1] == 0
     assert Proof.from_json(proof.to_json()) == proof
     assert undecided([proof]) == refused([proof], 1.0) == []
 
 
-def test_a_loss_is_told_in_the_audits_words(store: AuditStore, connection: dict[str, str]) -> None:
+def test_a_loss_has_the_audits_problem_text(store: AuditStore, connection: dict[str, str]) -> None:
     fill(store, lost=1)
     (proof,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
     assert proof.status == "lost"
-    assert "10 events of page-view, west, 2015-05-17 11:00" in proof.words
-    assert "sequences 0 to 9" in proof.words
+    assert "10 events of page-view, west, 2015-05-17 11:00" in proof.problem_text
+    assert "sequences 0 to 9" in proof.problem_text
     assert (proof.handed_over, proof.arrived) == (100, 90)
     assert undecided([proof]) == []
 
 
 @pytest.mark.parametrize(
-    ("completeness", "is_enough"), [(1.0, False), (0.91, False), (0.9, True), (0.5, True)]
+    ("completeness", "may_be_sealed"), [(1.0, False), (0.91, False), (0.9, True), (0.5, True)]
 )
-def test_a_loss_within_the_threshold_is_enough(
-    store: AuditStore, connection: dict[str, str], completeness: float, is_enough: bool
+def test_a_loss_within_the_threshold_may_be_sealed(
+    store: AuditStore, connection: dict[str, str], completeness: float, may_be_sealed: bool
 ) -> None:
     fill(store, lost=1)
     proofs = proofs_of(connection["audit_store"], TOPIC, [HOUR])
-    assert (refused(proofs, completeness) == []) is is_enough
+    assert (refused(proofs, completeness) == []) is may_be_sealed
 
 
 def test_only_a_loss_can_be_within_a_threshold() -> None:
     for status in ("pending", "unknown", "duplicated"):
-        assert not Proof(TOPIC, HOUR, status, 100, 100, "", {}).is_enough(0.01)
-    assert not Proof(TOPIC, HOUR, "lost", 0, 0, "", {}).is_enough(0.01)
+        assert not Proof(TOPIC, HOUR, status, 100, 100, "", {}).may_be_sealed(0.01)
+    assert not Proof(TOPIC, HOUR, "lost", 0, 0, "", {}).may_be_sealed(0.01)
 
 
-def test_silence_is_unknown_and_what_is_late_is_pending(
+def test_missing_reports_are_unknown_and_late_events_are_pending(
     store: AuditStore, connection: dict[str, str]
 ) -> None:
     (unheard,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
     assert unheard.status == "unknown"
-    assert "no tier has ever reported" in unheard.words
+    assert "no tier has ever reported" in unheard.problem_text
     fill(store, loaded=False)
     (late,) = proofs_of(
         connection["audit_store"], TOPIC, [HOUR], delay=timedelta(days=36500), now_ms=1_700_000_060_000
@@ -99,13 +99,13 @@ def sensor(**more: Any) -> AuditCompleteSensor:
     )
 
 
-def test_the_sensor_is_satisfied_by_a_proof_without_ever_deferring(store: AuditStore) -> None:
+def test_the_sensor_finishes_without_deferring_if_the_hour_is_proven(store: AuditStore) -> None:
     fill(store)
     (proof,) = sensor(deferrable=True).execute({})
     assert (proof["hour"], proof["status"]) == (HOUR, "complete")
 
 
-def test_the_sensor_fails_at_once_on_a_loss_with_the_audits_words(store: AuditStore) -> None:
+def test_the_sensor_fails_at_once_on_a_loss_with_the_audits_problems(store: AuditStore) -> None:
     fill(store, lost=1)
     with pytest.raises(AirflowFailException, match=f"page-view: {HOUR} is lost: 10 events of"):
         sensor().execute({})
@@ -115,18 +115,18 @@ def test_the_sensor_fails_at_once_on_a_loss_with_the_audits_words(store: AuditSt
     assert proof["arrived"] == 90
 
 
-def test_the_sensor_gives_up_in_time_and_says_what_it_waited_for(store: AuditStore) -> None:
+def test_the_sensor_times_out_and_names_the_pending_hours(store: AuditStore) -> None:
     with pytest.raises(AirflowSensorTimeout, match=f"page-view: {HOUR} is unknown: .*{OTHER_HOUR}"):
         sensor(hours=[HOUR, OTHER_HOUR], timeout=0.3, poke_interval=0.05).execute({})
 
 
-def test_an_hour_without_events_is_complete_when_every_tier_says_so(store: AuditStore) -> None:
+def test_an_hour_without_events_is_complete_when_every_tier_reports_it(store: AuditStore) -> None:
     fill(store)
     (proof,) = sensor(hours=OTHER_HOUR).execute({})
     assert (proof["status"], proof["handed_over"], proof["arrived"]) == ("complete", 0, 0)
 
 
-def test_a_deferred_sensor_ends_as_its_trigger_says(store: AuditStore) -> None:
+def test_a_deferred_sensor_ends_with_its_triggers_event(store: AuditStore) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         sensor(deferrable=True, poke_interval=0.02, timeout=20).execute({})
     path, arguments = deferred.value.trigger.serialize()
@@ -181,7 +181,7 @@ def test_the_link_leads_to_the_hours_of_the_task() -> None:
     assert report_url("http://a", "t", ["{{ a template }}"]) == "http://a/headrace/audit/t"
 
 
-def test_the_page_shows_counts_verdict_and_words(store: AuditStore) -> None:
+def test_the_page_shows_counts_verdict_and_findings(store: AuditStore) -> None:
     from headrace.airflow.report_page import page
 
     fill(store, lost=1)
@@ -191,7 +191,7 @@ def test_the_page_shows_counts_verdict_and_words(store: AuditStore) -> None:
     assert "&lt;script&gt;" in page(report(store, TOPIC), "<script>")
 
 
-def test_the_page_is_for_those_who_are_logged_in(airflow_database: Path, store: AuditStore) -> None:
+def test_the_page_requires_a_login(airflow_database: Path, store: AuditStore) -> None:
     from airflow.api_fastapi.app import create_app
 
     fill(store)

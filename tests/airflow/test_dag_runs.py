@@ -45,7 +45,7 @@ def load(hdfs: HdfsProcess, rows: dict[int, int]) -> Manifest:
             files.append(DataFile(path, f"{staged}/{number}", hour_ms, count, 4, 1))
         manifest = Manifest(sequence, "load", TOPIC, change_id, 1, "test", files=tuple(files), schema_id=1)
         log.commit(change_id, lambda _state: manifest)
-        log.finish(manifest, None)
+        log.complete(manifest, None)
         return manifest
 
 
@@ -146,7 +146,7 @@ def test_late_events_make_a_new_version_of_a_sealed_hour(world: World, dags: dic
     assert events_of(run, TOPIC)[HOUR_NAMES[HOUR_A]]["hours"][HOUR_NAMES[HOUR_A]]["version"] == 2
 
 
-def test_a_loss_leaves_its_hour_unsealed_and_fails_the_run_in_the_audits_words(
+def test_a_loss_leaves_its_hour_unsealed_and_fails_the_run_with_the_audits_problems(
     world: World, dags: dict[str, DAG], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2, NEXT_DAY: 4}
@@ -164,9 +164,7 @@ def test_a_loss_leaves_its_hour_unsealed_and_fails_the_run_in_the_audits_words(
     assert "sequence 0 of partition 0" in output
 
 
-def test_hours_that_the_audit_knows_nothing_of_fail_the_run_when_their_time_is_up(
-    world: World, dags: dict[str, DAG]
-) -> None:
+def test_hours_without_audit_reports_fail_the_run_at_the_timeout(world: World, dags: dict[str, DAG]) -> None:
     world.load({HOUR_A: 1})
     run = dags[f"seal-{TOPIC}"].test()
     assert str(run.state) == "failed"
@@ -179,7 +177,7 @@ def test_hours_that_the_audit_knows_nothing_of_fail_the_run_when_their_time_is_u
     assert world.sealed() == {}
 
 
-def test_a_window_chooses_the_hours(world: World, dags: dict[str, DAG]) -> None:
+def test_a_window_selects_the_hours(world: World, dags: dict[str, DAG]) -> None:
     rows = {HOUR_A: 3, HOUR_A + HOUR_MS: 2, NEXT_DAY: 4}
     world.load(rows)
     world.account_for(rows)
@@ -189,7 +187,7 @@ def test_a_window_chooses_the_hours(world: World, dags: dict[str, DAG]) -> None:
     assert world.sealed() == {HOUR_A + HOUR_MS: (1, 2)}
 
 
-def test_an_hour_is_left_alone_until_its_grace_is_over(world: World, dags: dict[str, DAG]) -> None:
+def test_an_hour_is_not_sealed_before_its_grace_has_passed(world: World, dags: dict[str, DAG]) -> None:
     now_ms = round(datetime.now(UTC).timestamp() * 1000)
     world.load({now_ms - now_ms % HOUR_MS: 1})
     run = dags[f"seal-{TOPIC}"].test()
@@ -197,7 +195,7 @@ def test_an_hour_is_left_alone_until_its_grace_is_over(world: World, dags: dict[
     assert world.sealed() == {}
 
 
-def test_hdfs_out_of_reach_fails_the_run_and_says_so(
+def test_an_unreachable_hdfs_fails_the_run_with_that_problem(
     world: World,
     dags: dict[str, DAG],
     set_connection: Callable[..., None],

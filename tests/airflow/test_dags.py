@@ -39,7 +39,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DAG]:
     return dict(found.dags)
 
 
-def test_what_is_shipped_is_imported_without_errors() -> None:
+def test_the_shipped_dags_import_without_errors() -> None:
     found = bag(REPOSITORY / "dags")
     assert not found.import_errors
     assert set(found.dags) == {
@@ -52,7 +52,7 @@ def test_what_is_shipped_is_imported_without_errors() -> None:
     }
 
 
-def test_a_load_that_was_put_to_the_agent_has_its_dags_and_they_are_switched_on(tmp_path: Path) -> None:
+def test_a_load_put_to_the_agent_has_unpaused_dags(tmp_path: Path) -> None:
     (tmp_path / "loads").mkdir()
     for topic, schedule in (("clicks", None), ("page-view", "*/5 * * * *")):
         load = {"owner": "web", "schedule": schedule}
@@ -70,7 +70,7 @@ def test_each_topic_has_its_two_dags(dags: dict[str, DAG]) -> None:
     assert len(dags) == 8
 
 
-def test_every_dag_says_what_it_is_for_and_never_runs_beside_itself(dags: dict[str, DAG]) -> None:
+def test_every_dag_has_a_description_and_one_active_run(dags: dict[str, DAG]) -> None:
     for dag in dags.values():
         assert dag.description
         assert dag.max_active_runs == 1
@@ -91,7 +91,7 @@ def test_loads_of_a_topic_wait_for_each_other_and_for_spark(dags: dict[str, DAG]
     assert dags["load-orders"].get_task("load").root == "/finance"
 
 
-def test_a_seal_follows_a_load_and_goes_by_days(dags: dict[str, DAG]) -> None:
+def test_a_seal_follows_a_load_and_maps_over_days(dags: dict[str, DAG]) -> None:
     seal = dags["seal-page-view"]
     assert [asset.name for asset in seal.timetable.asset_condition.objects] == ["page-view loaded"]
     assert {task.task_id: task.downstream_task_ids for task in seal.tasks} == {
@@ -109,7 +109,7 @@ def test_a_seal_follows_a_load_and_goes_by_days(dags: dict[str, DAG]) -> None:
     assert seal.get_task("every_hour_sealed").trigger_rule == "all_done"
 
 
-def test_housekeeping_knows_each_topics_terms(dags: dict[str, DAG]) -> None:
+def test_housekeeping_uses_each_topics_schedule(dags: dict[str, DAG]) -> None:
     compact, retain, verify = (dags[name].get_task("orders") for name in ("compact", "retain", "reconcile"))
     assert (compact.command, list(compact.arguments)) == ("compact", ["--grace-hours", "1.5"])
     assert (retain.command, list(retain.arguments)) == ("retain", ["--keep-hours", "2160.0"])
@@ -117,7 +117,7 @@ def test_housekeeping_knows_each_topics_terms(dags: dict[str, DAG]) -> None:
     assert dags["retain"].get_task("page-view").arguments == []
 
 
-def test_what_follows_sealed_hours_goes_by_their_day(dags: dict[str, DAG]) -> None:
+def test_dags_on_sealed_hours_run_by_day(dags: dict[str, DAG]) -> None:
     timetable = dags["daily-active-users"].timetable
     assert timetable.asset_condition.name == "page-view"
     assert isinstance(timetable.default_partition_mapper, StartOfDayMapper)
@@ -128,7 +128,7 @@ def test_what_follows_sealed_hours_goes_by_their_day(dags: dict[str, DAG]) -> No
     assert program.is_file()
 
 
-def test_a_bad_topics_file_is_an_import_error_that_says_what_to_mend(tmp_path: Path) -> None:
+def test_an_invalid_topics_file_is_an_import_error_that_names_the_field(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "dags", tmp_path, dirs_exist_ok=True)
     (tmp_path / "topics.yaml").write_text("topics: {page-view: {owner: a, completeness: 2}}")
     errors = bag(tmp_path).import_errors

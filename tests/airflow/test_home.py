@@ -20,7 +20,7 @@ def settings(home: Path, **more: str) -> AirflowSettings:
     return AirflowSettings(home=home, listen="127.9.0.7:8080", dags=Path("/srv/dags"), **more)
 
 
-def test_airflow_listens_where_the_site_says_and_nowhere_else(tmp_path: Path) -> None:
+def test_airflow_listens_only_on_the_configured_address(tmp_path: Path) -> None:
     parser = ConfigParser()
     parser.read_string(configuration(settings(tmp_path), SECRET))
     assert (parser["api"]["host"], parser["api"]["port"]) == ("127.9.0.7", "8080")
@@ -30,7 +30,7 @@ def test_airflow_listens_where_the_site_says_and_nowhere_else(tmp_path: Path) ->
     assert parser["core"]["load_examples"] == "False"
 
 
-def test_another_database_by_configuration_keeps_its_percent_signs(tmp_path: Path) -> None:
+def test_a_configured_database_url_keeps_its_percent_signs(tmp_path: Path) -> None:
     url = "postgresql+psycopg2://airflow:p%40ss@127.0.0.1:5432/airflow"
     parser = ConfigParser()
     parser.read_string(configuration(settings(tmp_path, database_url=url), SECRET))
@@ -53,7 +53,7 @@ def test_secrets_and_password_are_made_once_and_only_the_owner_reads_them(tmp_pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_what_an_earlier_life_left_behind_is_ended_and_nothing_else(tmp_path: Path) -> None:
+def test_only_processes_of_an_earlier_run_are_killed(tmp_path: Path) -> None:
     mine, other = tmp_path / "scheduler", tmp_path / "triggerer"
     mine.mkdir()
     other.mkdir()

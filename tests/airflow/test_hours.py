@@ -19,12 +19,12 @@ TEN = datetime(2015, 5, 17, 10, tzinfo=UTC)
         hour_key(TEN),
     ],
 )
-def test_a_time_names_the_hour_it_falls_into(text: str) -> None:
+def test_a_time_is_parsed_to_its_hour(text: str) -> None:
     assert parse_hour(text) == TEN
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2015-05-17T25", "17/May/2015:10:05:03"])
-def test_what_is_no_time_is_refused_by_name(text: str) -> None:
+def test_an_invalid_time_is_refused_naming_the_parameter(text: str) -> None:
     with pytest.raises(HourFormatError, match=r"from .* is not a time such as 2015-05-17T10:00"):
         parse_hour(text, what="from")
 

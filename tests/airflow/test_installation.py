@@ -17,7 +17,7 @@ ADDRESSES = {
 EXTRA = {**ADDRESSES, "python": PYTHON}
 
 
-def test_a_good_connection() -> None:
+def test_a_valid_connection() -> None:
     installation = parse_installation({**EXTRA, "note": "other fields are ignored"}, conn_id="c")
     assert installation == Installation(python=Path(PYTHON), **ADDRESSES)
     several = "http://127.9.0.3:8081,http://127.1.0.3:8081"

@@ -128,7 +128,7 @@ def test_a_load_is_submitted_with_the_connections_addresses(main: Main, connecti
     assert "--accept-gap" not in arguments
 
 
-def test_an_empty_until_bounds_nothing_and_a_gap_must_be_accepted(main: Main) -> None:
+def test_an_empty_until_is_no_limit_and_a_gap_must_be_accepted(main: Main) -> None:
     load(until="", accept_gap=True).execute({"ti": NoTask()})
     assert "--until" not in main.started["arguments"]
     assert "--accept-gap" in main.started["arguments"]
@@ -145,7 +145,7 @@ def test_a_dry_run_needs_no_spark_and_skips_with_the_plan(main: Main) -> None:
     assert "--dry-run" in main.started["arguments"]
 
 
-def test_a_failed_program_fails_the_task_in_its_own_words(main: Main) -> None:
+def test_a_failed_program_fails_the_task_with_its_own_error(main: Main) -> None:
     main.then(
         "print('26/11/20 INFO much noise'); "
         "print('headrace warehouse: page-view: a gap', file=sys.stderr); sys.exit(1)"
@@ -161,9 +161,7 @@ def test_a_failed_program_fails_the_task_in_its_own_words(main: Main) -> None:
         load(dry_run=True).execute({"ti": NoTask()})
 
 
-def test_a_verification_that_finds_something_is_not_tried_again(
-    main: Main, connection: dict[str, str]
-) -> None:
+def test_a_verification_with_problems_is_not_retried(main: Main, connection: dict[str, str]) -> None:
     task = WarehouseJobOperator(task_id="verify", command="verify", topics=["a", "b"])
     main.then("result.write_text(json.dumps([{'topic': 'a', 'problems': ['x is missing']}])); sys.exit(1)")
     with pytest.raises(AirflowFailException, match=r"^a: x is missing$"):
@@ -172,7 +170,7 @@ def test_a_verification_that_finds_something_is_not_tried_again(
     assert main.value_of("--audit-store") == connection["audit_store"]
 
 
-def test_a_program_of_ones_own_gets_the_addresses_too(main: Main, connection: dict[str, str]) -> None:
+def test_a_users_program_also_gets_the_addresses(main: Main, connection: dict[str, str]) -> None:
     task = SparkProgramOperator(task_id="mine", program="/srv/mine.py", arguments=["--day", "2015-05-17"])
     assert task.execute({}) == [{}]
     arguments = main.started["arguments"]
@@ -230,7 +228,7 @@ def test_results_are_bounded(tmp_path: Path) -> None:
     assert problems_in(None) == problems_in([1, {"topic": "a"}]) == []
 
 
-def test_flags_and_conf_as_templates_make_them() -> None:
+def test_flags_and_conf_from_templates_are_parsed() -> None:
     assert [is_true(value) for value in (True, "True", "false", "", False)] == [
         True,
         True,
@@ -243,7 +241,7 @@ def test_flags_and_conf_as_templates_make_them() -> None:
     assert conf_of({"a": True, "b": 2, "c": "x"}) == {"a": "true", "b": "2", "c": "x"}
 
 
-def test_the_last_words_of_a_program_are_found() -> None:
+def test_a_programs_last_error_is_found() -> None:
     lines = [
         "headrace warehouse: first",
         "26/11/20 WARN Utils",

@@ -13,7 +13,7 @@ def plans(text: str) -> tuple[LoadSchedule, ...]:
     return parse_topics(text, where="topics.yaml")
 
 
-def test_the_file_that_is_shipped_is_good() -> None:
+def test_the_shipped_file_is_valid() -> None:
     read = read_topics(Path(__file__).parents[2] / "dags" / "topics.yaml")
     assert [plan.topic for plan in read] == ["page-view"]
     assert all(plan.completeness == 1.0 and plan.output == "/data" for plan in read)
@@ -55,8 +55,8 @@ topics:
         ("topics: {a: {}}", "topic a: owner is missing"),
         ("topics: {a: {owner: ' '}}", "topic a: owner is missing"),
         ("topics: {1: {owner: b}}", "1 is not a name; quote it"),
-        ("topics: {'a/b': {owner: b}}", "topic a/b: no name for a topic"),
-        ("topics: {'..': {owner: b}}", "topic ..: no name for a topic"),
+        ("topics: {'a/b': {owner: b}}", "topic a/b: not a valid topic name"),
+        ("topics: {'..': {owner: b}}", "topic ..: not a valid topic name"),
         ("topics: {a: {owner: b, schedule: soon}}", "schedule 'soon' is not a cron expression"),
         ("topics: {a: {owner: b, schedule: 10}}", "schedule 10 is not a cron expression"),
         ("topics: {a: {owner: b, output: data}}", "output 'data' is not an absolute HDFS directory"),
@@ -79,12 +79,12 @@ def test_an_error_names_topic_field_and_value(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TopicsFileError, match=r"nothing\.yaml cannot be read: No such file"):
         read_topics(tmp_path / "nothing.yaml")
 
 
-def test_what_was_put_to_the_agent_is_read_beside_the_file_and_is_the_newer_word(tmp_path: Path) -> None:
+def test_loads_at_the_agent_override_the_file(tmp_path: Path) -> None:
     (tmp_path / "topics.yaml").write_text("topics: {clicks: {owner: a}, orders: {owner: a}}")
     (tmp_path / "loads").mkdir()
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "schedule": null, "grace": "1h"}')

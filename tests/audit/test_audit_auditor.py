@@ -72,7 +72,7 @@ def test_the_source_of_a_partitions_events() -> None:
 
 @given(counts=st.lists(st.integers(1, 5), min_size=1, max_size=10), cuts=st.sets(st.integers(1, 10)))
 @settings(max_examples=40, deadline=None)
-def test_cuts_lie_end_to_end_and_lose_nothing(counts: list[int], cuts: set[int]) -> None:
+def test_cut_tallies_are_adjacent_and_complete(counts: list[int], cuts: set[int]) -> None:
     log = PartitionBytes()
     for index, count in enumerate(counts):
         log.append(Batch(0, 5, 0, sum(counts[:index]), count, HOUR_A + index % 3 * BUCKET_MS).encode())
@@ -90,7 +90,7 @@ def test_cuts_lie_end_to_end_and_lose_nothing(counts: list[int], cuts: set[int])
     assert concatenate(each.spans for each in tallies) == tally(log.data)
 
 
-def test_batches_out_of_place_are_an_error_of_the_caller() -> None:
+def test_batches_out_of_order_raise() -> None:
     counter = PartitionCounter(PARTITION, 100, BUCKET_MS, lambda _dc, _id: False)
     with pytest.raises(ValueError, match="counted to 100"):
         counter.feed(b"", 200, 300)
@@ -113,7 +113,7 @@ def test_times_survive_avro(time_ms: int) -> None:
     assert to_ms(to_datetime(time_ms)) == time_ms == to_ms(time_ms)
 
 
-def test_what_retention_deleted_is_reported_and_counting_continues(
+def test_deleted_addresses_are_reported_as_a_gap_and_counting_continues(
     broker_cluster: StartCluster, start_registry: StartRegistry, start_auditor: StartAuditor
 ) -> None:
     eager = {"log.retention.check.interval.ms": "100", "log.segment.bytes": "65536"}
@@ -166,7 +166,7 @@ def test_what_retention_deleted_is_reported_and_counting_continues(
 
 
 class Published:
-    """The records in the audit topic, as far as they are read."""
+    """The records that were read from the audit topic so far."""
 
     def __init__(self, bootstrap: str, registry_url: str) -> None:
         self.reader = AuditReader(bootstrap=bootstrap, registry_url=registry_url, topics=[AUDIT_TOPIC])
@@ -174,7 +174,7 @@ class Published:
 
 
 def beats_to(published: Published, topic: str) -> int:
-    """Reads on; the address of the topic's last heartbeat."""
+    """Reads further heartbeats; returns the address up to which the last one has counted the topic."""
     published.reader.discover()
     published.records += [each.record for each in published.reader.poll(0.2).records]
     heartbeats = [each for each in published.records if isinstance(each, HeartbeatRecord)]

@@ -70,7 +70,7 @@ class Site:
 def shared_site(
     zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """One site for all tests of this file; each takes topics of its own."""
+    """One site for all tests of this file; each test creates its own topics."""
     directory = tmp_path_factory.mktemp("site")
     clusters = {
         name: BrokerCluster(room_on(zookeeper_server), directory / name, 1, name, {})
@@ -116,7 +116,7 @@ def shared_site(
 
 @pytest.fixture
 def site(shared_site: Site) -> Site:
-    """With every auditor running, whatever the test before has stopped."""
+    """The shared site with every auditor running; restarts those that an earlier test stopped."""
     for auditor in shared_site.auditors.values():
         if not auditor.is_running:
             auditor.start()

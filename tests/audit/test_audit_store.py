@@ -174,7 +174,7 @@ def test_events_dropped_before_they_had_a_number_are_lost() -> None:
     assert "service frontend-2" in verdict.findings[0].text
 
 
-def test_two_different_counts_of_one_range_are_a_finding() -> None:
+def test_contradictory_counts_of_one_range_are_a_finding() -> None:
     batch = Batch(0, 5, 0, 0, 4, HOUR_A)
     log = PartitionBytes()
     log.append(batch.encode())
@@ -283,7 +283,7 @@ def test_the_proof_of_an_hour() -> None:
     store.close()
 
 
-def test_an_hour_with_a_loss_is_not_sealed_and_says_why() -> None:
+def test_the_proof_of_an_hour_with_a_loss_names_the_problem() -> None:
     batches, logs = world(7)
     store = AuditStore("sqlite://")
     store.fold(everything_reported(batches, logs))
@@ -294,7 +294,7 @@ def test_an_hour_with_a_loss_is_not_sealed_and_says_why() -> None:
     assert "never reached west's log" in reason
 
 
-def test_waiting_ends_when_all_is_resolved_or_time_is_up() -> None:
+def test_waiting_ends_when_everything_is_resolved_or_at_the_timeout() -> None:
     batches, logs = world(2, lost=0)
     steps = [everything_reported(batches, logs)[:2], everything_reported(batches, logs)]
     store = AuditStore("sqlite://")

@@ -133,7 +133,7 @@ def staging_driver(airflow_site: AirflowSite, topic: str, *, other_than: int = 0
     return pid
 
 
-def test_a_killed_driver_and_a_killed_scheduler_only_cost_retries(
+def test_a_killed_driver_or_scheduler_only_causes_retries(
     airflow_site: AirflowSite,
 ) -> None:
     names = publish(airflow_site, KILLS)

@@ -60,7 +60,7 @@ resource "headrace_zookeeper" "east" {{
     with data_in(running_site):
         output = " ".join(folder.run("destroy", "-auto-approve", code=1).split())
     assert "Warehouse analysis-hdfs holds data" in output
-    assert "of HDFS. To delete it nevertheless, set allow_data_loss = true" in output
+    assert "of HDFS. To delete it anyway, set allow_data_loss = true" in output
     assert "ZooKeeper east-zookeeper holds the registry of" in output
     assert TOPIC in output
     assert [running_site.pid(name) for name in ("analysis-hdfs", "east-zookeeper")] == pids

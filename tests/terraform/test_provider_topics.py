@@ -53,7 +53,7 @@ def count_at_datacenter(url: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_topics_and_schemas_live_and_nothing_with_data_in_it_is_destroyed_by_mistake(
+def test_topics_and_schemas_are_managed_and_data_is_not_destroyed_by_mistake(
     workspace: Make, agent: RunningAgent, zookeeper: ZooKeeperRoom, registry_url: str, tmp_path: Path
 ) -> None:
     broker = f"{HOST}:{free_port(HOST)}"

@@ -174,7 +174,9 @@ resource "headrace_load" "l" {
         )
 
 
-def test_a_plan_asks_the_agent_and_an_import_takes_over(workspace: Make, agent: RunningAgent) -> None:
+def test_a_plan_is_a_dry_run_at_the_agent_and_an_import_adopts_a_unit(
+    workspace: Make, agent: RunningAgent
+) -> None:
     ports = free_ports(3, HOST)
     agent.client.put(
         "zk", {"kind": "zookeeper", "datacenter": "east", "listen": f"{HOST}:{ports[0]}"}, wait_s=60
@@ -202,7 +204,7 @@ def test_a_plan_asks_the_agent_and_an_import_takes_over(workspace: Make, agent: 
     assert agent.pid("zk") == pid
 
 
-def test_after_ctrl_c_the_next_apply_goes_on_and_a_broken_unit_shows_its_log(
+def test_an_apply_continues_after_ctrl_c_and_a_failed_unit_shows_its_log(
     workspace: Make, agent: RunningAgent
 ) -> None:
     ports = free_ports(2, HOST)
@@ -227,7 +229,7 @@ def test_after_ctrl_c_the_next_apply_goes_on_and_a_broken_unit_shows_its_log(
     assert left["ready"] is False and "status" not in left
     broken.unlink()
     output = folder.apply()
-    # It may have become ready by itself meanwhile; in any case it must not be created anew.
+    # It may have become ready since; in any case it must not be created again.
     assert re.search(r"1 added, [01] changed, 0 destroyed", output)
     assert folder.attributes("headrace_zookeeper.first")["ready"] is True
 

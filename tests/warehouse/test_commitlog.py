@@ -79,7 +79,7 @@ class Died(BaseException):
 def run_load(hdfs: HdfsClient, change_id: str, published: list[int], *, addresses: int = 10) -> Manifest:
     """A load as `loading` does it, without Spark: two files of one hour."""
     log = CommitLog(hdfs, PATHS)
-    log.finish_all(lambda manifest: published.append(manifest.sequence))
+    log.complete_all(lambda manifest: published.append(manifest.sequence))
     state = log.state()
     start = state.ends.get(0, 0)
     crash.reached("planned")
@@ -99,7 +99,7 @@ def run_load(hdfs: HdfsClient, change_id: str, published: list[int], *, addresse
         return Manifest(now.next_sequence, "load", "t", change_id, 0, "w", (loaded,), files=files)
 
     manifest = log.commit(change_id, rebase)
-    log.finish(manifest, lambda manifest: published.append(manifest.sequence))
+    log.complete(manifest, lambda manifest: published.append(manifest.sequence))
     return manifest
 
 
@@ -112,13 +112,13 @@ def check(hdfs: MemoryHdfs, published: list[int]) -> TableState:
     assert len(set(visible.values())) == len(visible)
     assert sum(each.rows for each in state.files.values()) == state.ends.get(0, 0)
     assert set(published) == set(range(state.next_sequence))
-    assert all(each.manifest is None for each in log.unfinished())
+    assert all(change.manifest is None for change in log.staged_changes())
     return state
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from([*crash.STEPS, None]), min_size=1, max_size=8))
-def test_runs_that_die_at_any_step_leave_nothing_lost_and_nothing_doubled(steps: list[str | None]) -> None:
+def test_runs_killed_at_any_step_lose_and_duplicate_nothing(steps: list[str | None]) -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     for number, step in enumerate(steps):
         with pytest.MonkeyPatch.context() as patch:
@@ -138,10 +138,8 @@ def test_runs_that_die_at_any_step_leave_nothing_lost_and_nothing_doubled(steps:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 60), st.booleans())
-def test_hdfs_that_fails_at_any_call_leaves_nothing_lost_and_nothing_doubled(
-    at: int, is_lost_response: bool
-) -> None:
-    """A call fails before it does anything, or afterwards: its response is lost."""
+def test_hdfs_failing_at_any_call_loses_and_duplicates_nothing(at: int, is_lost_response: bool) -> None:
+    """A call fails before it takes effect, or afterwards: its response is lost."""
     hdfs, published = MemoryHdfs(), list[int]()
     run_load(hdfs, "first", published)
     calls = 0
@@ -175,7 +173,7 @@ def test_only_one_of_two_loads_at_the_same_time_commits(monkeypatch: pytest.Monk
     assert state.next_sequence == 1
 
 
-def test_two_runs_may_finish_the_same_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_may_complete_the_same_change(monkeypatch: pytest.MonkeyPatch) -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     others = iter([True])
 
@@ -203,7 +201,7 @@ def test_the_response_to_a_commit_may_be_lost(monkeypatch: pytest.MonkeyPatch) -
     check(hdfs, published)
 
 
-def test_a_written_state_stands_for_the_manifests_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_written_state_replaces_the_manifests_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commitlog, "STATE_EVERY", 4)
     hdfs, published = MemoryHdfs(), list[int]()
     for number in range(10):

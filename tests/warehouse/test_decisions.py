@@ -87,7 +87,7 @@ def test_until_shortens_a_plan_and_never_goes_back() -> None:
 
 
 @given(st.integers(0, 10**12), st.integers(1, 64))
-def test_parts_are_neither_too_large_nor_too_small(size_bytes: int, cores: int) -> None:
+def test_tasks_are_neither_too_large_nor_too_small(size_bytes: int, cores: int) -> None:
     parts = split_count(size_bytes, cores)
     assert parts >= 1
     assert size_bytes / parts <= 64 << 20
@@ -111,7 +111,7 @@ def test_a_manifest_survives_its_json() -> None:
             Manifest.from_json(broken, "x")
 
 
-def test_the_log_adds_up() -> None:
+def test_the_state_is_the_fold_of_the_manifests() -> None:
     state = fold([load(0, {0: (0, 10), 1: (0, 5)}), load(1, {0: (10, 20)}, HOUR), load(2, {1: (5, 9)})])
     assert state.ends == {0: 20, 1: 9}
     assert [len(files) for files in state.hours().values()] == [2, 1]
@@ -180,7 +180,7 @@ def test_renames_follow_aliases_only() -> None:
     assert renames(new, old) == {"a": "c"}
 
 
-def test_places_in_a_schema_have_names() -> None:
+def test_pointers_into_a_schema_become_field_names() -> None:
     inner = {"type": "record", "name": "I", "fields": [{"name": "b", "type": "int"}]}
     schema = json.dumps({"type": "record", "name": "E", "fields": [{"name": "a", "type": inner}]})
     assert in_field_names("bad at /fields/0/type/fields/0/type", schema) == "bad at field a.b"

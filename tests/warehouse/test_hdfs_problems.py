@@ -1,4 +1,4 @@
-"""Loads while HDFS fails: one line names the problem, and the repeated load loses and doubles nothing."""
+"""Loads while HDFS fails: one line names the problem, and the repeated load loses and duplicates nothing."""
 
 import shutil
 import time
@@ -126,4 +126,4 @@ def test_hdfs_killed_right_after_the_commit(
         # The load waits for HDFS to come back, and finds everything that was committed.
         assert load(topic).rows == 100
         assert topic.table().count() == 100
-        assert not topic.log.unfinished()
+        assert not topic.log.staged_changes()

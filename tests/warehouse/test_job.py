@@ -66,7 +66,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.kill
 @pytest.mark.timeout(1500)
-def test_ten_kills_at_random_moments_lose_nothing_and_double_nothing(world: World) -> None:
+def test_ten_kills_at_random_moments_lose_and_duplicate_nothing(world: World) -> None:
     topic = world.topic("killed", partitions=3)
     topic.publish(clicks(0, EVENTS_A_RUN))
     began = time.monotonic()
@@ -109,7 +109,7 @@ def test_a_refusal_is_one_line_and_a_result_file_is_whole(world: World, tmp_path
     topic = world.topic("refused")
     result = tmp_path / "result.json"
     topic.send([(b"x", BASE_TIME_MS)])
-    # The refusal comes before Spark starts: without Java it could not.
+    # The load is refused before Spark starts, which would fail without Java.
     code, _, error = finish(job(topic, "--result", str(result), JAVA_HOME="/nowhere"))
     assert code == 1
     assert f"headrace warehouse: no registry has the subject {topic.name}-value" in error
@@ -123,7 +123,7 @@ def test_a_refusal_is_one_line_and_a_result_file_is_whole(world: World, tmp_path
     assert len(plan["ranges"]) == 1
 
 
-def test_where_nothing_is_new_no_spark_is_started(world: World) -> None:
+def test_a_load_without_new_records_starts_no_spark(world: World) -> None:
     topic = world.topic("silent")
     code, out, error = finish(job(topic, JAVA_HOME="/nowhere"))
     assert code == 0, error

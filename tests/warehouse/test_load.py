@@ -99,7 +99,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert not steps, "the load never reached this step"
 
 
-def test_a_load_that_dies_at_any_step_is_finished_by_the_next(world: World, die_at: list[str]) -> None:
+def test_a_load_killed_at_any_step_is_completed_by_the_next(world: World, die_at: list[str]) -> None:
     topic = world.topic("dying")
     produced = 0
     for step in crash.STEPS:
@@ -113,10 +113,10 @@ def test_a_load_that_dies_at_any_step_is_finished_by_the_next(world: World, die_
         assert numbers(topic) == list(range(produced)), step
         manifests = topic.log.manifests()
         assert sum(each.rows for each in manifests) == produced
-        # Visible files stay visible: finishing adds files, and moves none twice.
+        # Visible files stay visible: completing a change adds files, and moves none twice.
         assert {path for path, _ in after_death} <= set(topic.files())
-    orphans = [each.manifest for each in topic.log.unfinished()]
-    # Only runs that died before their commit leave something, which nobody reads.
+    orphans = [change.manifest for change in topic.log.staged_changes()]
+    # Only a run that died before its commit leaves a staging directory, which nobody reads.
     assert orphans == [None] * 2
     assert len(retain_topics(warehouse_of(world), [topic.name])[0].orphans) == 0
 
@@ -133,11 +133,11 @@ def test_of_two_loads_at_the_same_time_one_commits(world: World, monkeypatch: py
         inner.append(topic.load())
 
     monkeypatch.setattr(loading, "stage_load", overtaken)
-    with pytest.raises(CommitConflictError, match="nothing is doubled"):
+    with pytest.raises(CommitConflictError, match="nothing is duplicated"):
         topic.load()
     assert inner[0].rows == 300
     assert numbers(topic) == list(range(300))
-    assert not topic.log.unfinished()
+    assert not topic.log.staged_changes()
 
 
 def test_a_new_nullable_column_and_a_renamed_one(world: World) -> None:
@@ -283,7 +283,7 @@ def test_late_events_make_a_new_sealed_version_of_their_hour(world: World) -> No
     assert len(world.hdfs.entries(topic.paths.sealed)) == 2
 
 
-def test_an_hour_is_not_sealed_over_an_unfinished_change(world: World, die_at: list[str]) -> None:
+def test_an_hour_is_not_sealed_while_a_change_is_incomplete(world: World, die_at: list[str]) -> None:
     topic = world.topic("unsealed")
     topic.publish(clicks(0, 20))
     die_at.append("committed")
@@ -309,7 +309,7 @@ def test_compaction_keeps_the_rows_and_retention_deletes_them(world: World, die_
     die_at.append("moved-one")
     with pytest.raises(Died):
         compact_topics(world.spark, warehouse, [topic.name])
-    # A reader through the log never sees the change half done.
+    # A reader through the log never sees a part of the change.
     assert read(world.spark, topic.name, warehouse=warehouse, by_schema=False).count() == 12_000
     assert compact_topics(world.spark, warehouse, [topic.name])[0].sequence is None
     after = topic.files()

@@ -60,7 +60,7 @@ def test_any_cut_of_apache_kafkas_offsets_gives_every_record_once(apache_kafka: 
     check_any_cut(apache_kafka.bootstrap)
 
 
-def test_a_read_goes_on_where_it_was_when_the_broker_comes_back(broker_cluster: StartCluster) -> None:
+def test_a_read_resumes_after_the_broker_restarts(broker_cluster: StartCluster) -> None:
     cluster = broker_cluster(1)
     end = produce(cluster.bootstrap, "restart", 5000, batch=100)
     options = SourceOptions(bootstrap=(cluster.bootstrap,), fetch_size_bytes=10_000)

@@ -1,4 +1,4 @@
-"""The parts of the source by themselves: options, ranges, columns. No Spark, no broker."""
+"""The source's options, ranges and columns, without Spark and brokers."""
 
 import json
 from collections.abc import Iterator
@@ -113,7 +113,7 @@ def payload_of(value: bytes | None) -> bytes | None:
     return value[5:] + END_MARK
 
 
-def test_arrow_batches_are_of_a_handy_size_and_hold_a_batch_that_is_larger(
+def test_arrow_batches_have_a_target_size_except_for_a_larger_kafka_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(columns, "COMPILED_FROM_SIZE_BYTES", 0)
@@ -160,7 +160,9 @@ def test_splits_cover_every_offset_once(sizes: list[tuple[int, int]], parts: int
     st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 5)), st.integers(0, 1000)),
     st.integers(1, 5000),
 )
-def test_a_limited_batch_gets_on_and_goes_not_beyond(latest: dict[tuple[str, int], int], limit: int) -> None:
+def test_a_limited_batch_advances_and_stays_within_the_log(
+    latest: dict[tuple[str, int], int], limit: int
+) -> None:
     start = dict.fromkeys(latest, 0)
     ends = limited(start, latest, limit)
     assert all(0 <= ends[partition] <= latest[partition] for partition in latest)
@@ -215,7 +217,7 @@ def test_options_are_refused_in_sparks_words(options: dict[str, str], words: str
     assert words in str(caught.value)
 
 
-def test_a_stream_may_begin_at_the_end_but_has_none() -> None:
+def test_a_stream_may_start_at_the_latest_offset_but_has_no_end() -> None:
     assert parse({**BOOTSTRAP, "subscribe": "t"}, streaming=True).start.offsets == "latest"
     assert parse({**BOOTSTRAP, "topic": "t"}).start.offsets == "earliest"
     with pytest.raises(OptionError, match="ending offset not valid in streaming queries"):

@@ -40,7 +40,7 @@ def test_workers_import_the_installed_pyspark(world: World) -> None:
     assert world.spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
 
 
-def test_a_stream_gives_what_is_available_and_goes_on_from_its_checkpoint(
+def test_a_stream_reads_what_is_available_and_resumes_from_its_checkpoint(
     world: World, tmp_path: Path
 ) -> None:
     topic = world.topic("stream")

@@ -41,12 +41,12 @@ def test_sparks_own_zip_is_taken_off_the_path_and_nothing_else(path: str, kept: 
     assert done.stdout.splitlines() == [kept, "['two words', '']"], done.stderr
 
 
-def test_without_a_python_it_says_what_is_missing() -> None:
+def test_a_missing_interpreter_is_named() -> None:
     done = run("-c", "")
     assert done.returncode != 0
     assert "HEADRACE_PYTHON: is not set: it names the Python that has headrace" in done.stderr
 
 
-def test_somebodys_own_spark_keeps_its_zip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_of_the_user_keeps_its_zip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert worker_environment("/a/python") == {"PYSPARK_PYTHON": "/a/python"}

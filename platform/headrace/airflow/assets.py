@@ -1,8 +1,8 @@
 """The assets of a topic: its loaded data, and its sealed hours.
 
 Owns their names and URIs. Each topic has two: `<topic> loaded` is updated by every load and triggers the
-topic's seal DAG; `<topic>` is updated only for sealed hours, one event an hour with the hour as partition
-key, so that DAGs scheduled on it see nothing but sealed hours.
+topic's seal DAG; `<topic>` is updated only for sealed hours, one event per hour, with the hour as partition
+key, so that DAGs scheduled on it see only sealed hours.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SPARK_SLOTS: Final = 1
 
 def prepare(*, connections: Mapping[str, Mapping[str, Any]]) -> None:
     """Creates or updates the schema, the connections (id → Airflow's JSON form) and the pool `spark`."""
-    # Late: Airflow reads its configuration at import, so its home must exist first.
+    # Imported here because Airflow reads its configuration at import: its home must exist first.
     from airflow import settings
     from airflow.models.connection import Connection
     from airflow.models.pool import Pool

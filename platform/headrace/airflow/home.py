@@ -20,7 +20,7 @@ from typing import Final
 USER: Final = "admin"
 PASSWORD_FILE_NAME: Final = "passwords.json"
 SECRETS_FILE_NAME: Final = "secrets.json"
-# Two loads beside sensors and seals. Each slot costs an idle process of about 50 MB.
+# Worker slots: two loads plus sensors and seals. Each costs an idle process of about 50 MB.
 PARALLELISM: Final = 4
 SQLITE_CONNECT_ARGS: Final[Mapping[str, float]] = {"timeout": 30.0}
 

@@ -1,7 +1,6 @@
 """The audit's verdicts on hours, in a form that Airflow can pass from task to task.
 
-Owns `Proof`, and which proofs are undecided, insufficient or good enough. The verdict itself is
-`headrace.audit.report`'s.
+Owns `Proof`, and which proofs are undecided, or let an hour be sealed. `headrace.audit.report` judges.
 """
 
 from __future__ import annotations
@@ -21,13 +20,15 @@ HOURS_SHOWN_MAX: Final = 10
 PROBLEMS_SHOWN_MAX: Final = 5
 # Statuses that may still change.
 _UNDECIDED: Final = frozenset({Status.PENDING, Status.UNKNOWN})
+# The fields of `Proof` in XComs and trigger events.
+_JSON_KEYS: Final = ("topic", "hour", "status", "handed_over", "arrived", "words", "full")
 
 
 class Proof(NamedTuple):
     """The audit's verdict on one hour of a topic, over all datacenters.
 
-    `status` is the audit's status, `words` its problems in one line. `handed_over` events were handed to
-    producers, `arrived` rows are in the warehouse. `full` is the audit's whole proof, which the seal stores.
+    `status` is the audit's status, `problem_text` its problems in one line. `handed_over` events were handed
+    to producers, `arrived` rows are in the warehouse. `proof_document` is what the seal stores.
     """
 
     topic: str
@@ -35,17 +36,17 @@ class Proof(NamedTuple):
     status: str
     handed_over: int
     arrived: int
-    words: str
-    full: Mapping[str, Any]
+    problem_text: str
+    proof_document: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "full": dict(self.full)}
+        return dict(zip(_JSON_KEYS, self, strict=True))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Proof:
-        return cls(**data)
+        return cls(*(data[key] for key in _JSON_KEYS))
 
-    def is_enough(self, completeness: float) -> bool:
+    def may_be_sealed(self, completeness: float) -> bool:
         """Whether the hour may be sealed if it requires the share `completeness` of its events."""
         if self.status == Status.COMPLETE:
             return True
@@ -60,12 +61,12 @@ def undecided(proofs: Iterable[Proof]) -> list[Proof]:
 
 def refused(proofs: Iterable[Proof], completeness: float) -> list[Proof]:
     """Returns the proofs of hours that must not be sealed."""
-    return [proof for proof in proofs if not proof.is_enough(completeness)]
+    return [proof for proof in proofs if not proof.may_be_sealed(completeness)]
 
 
 def summary(proofs: Sequence[Proof], count: int | None = None) -> str:
     """Returns hours and their problems in one line. `count`: the number of hours, if more than `proofs`."""
-    shown = [f"{proof.hour} is {proof.status}: {proof.words}" for proof in proofs[:HOURS_SHOWN_MAX]]
+    shown = [f"{proof.hour} is {proof.status}: {proof.problem_text}" for proof in proofs[:HOURS_SHOWN_MAX]]
     more = (len(proofs) if count is None else count) - len(shown)
     return "; ".join(shown) + (f"; and {more} more hours" if more else "")
 
@@ -101,7 +102,7 @@ def proofs_of(
 
 
 def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
-    status = Status.COMPLETE if proof.complete else worst(each.status for each in verdicts.verdicts)
+    status = Status.COMPLETE if proof.complete else worst(verdict.status for verdict in verdicts.verdicts)
     if not proof.complete and status == Status.COMPLETE:
         # No event is missing, but the audit has no proof: the hour may still change.
         status = Status.PENDING if verdicts.verdicts else Status.UNKNOWN
@@ -114,6 +115,6 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
         status=str(status),
         handed_over=sum(counts.producer for counts in proof.counts.values()),
         arrived=sum(counts.warehouse for counts in proof.counts.values()),
-        words="; ".join(problems),
-        full=proof.to_json(),
+        problem_text="; ".join(problems),
+        proof_document=proof.to_json(),
     )

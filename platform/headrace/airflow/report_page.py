@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import HourFormatError, window
 from headrace.airflow.installation import ConnectionFieldError
-from headrace.audit import wording
+from headrace.audit import phrases
 from headrace.audit.evidence import Verdict
 from headrace.audit.report import Report, report
 from headrace.audit.store import AuditStore, StoreError
@@ -77,7 +77,7 @@ def page(audited: Report, topic: str | None) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
-<p>As of {wording.instant(audited.judged_ms)} UTC: <b class="{audited.status}">{audited.status}</b></p>{note}
+<p>As of {phrases.instant(audited.judged_ms)} UTC: <b class="{audited.status}">{audited.status}</b></p>{note}
 <table><tr><th>topic<th>hour (UTC)<th>datacenter<th>producer<th>datacenter<th>analysis<th>warehouse<th>verdict
 </tr>
 {rows}
@@ -88,7 +88,7 @@ def page(audited: Report, topic: str | None) -> str:
 def _row(verdict: Verdict) -> str:
     counts = verdict.counts
     numbers: Iterable[int] = (counts.producer, counts.datacenter, counts.analysis, counts.warehouse)
-    cells: list[Any] = [verdict.topic, wording.hour(verdict.hour_ms), verdict.datacenter]
+    cells: list[Any] = [verdict.topic, phrases.hour(verdict.hour_ms), verdict.datacenter]
     text = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
     text += "".join(f'<td class="n">{number}</td>' for number in numbers)
     findings = "<br>".join(escape(finding.text) for finding in verdict.findings)

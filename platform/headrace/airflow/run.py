@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ["AIRFLOW_HOME"] = str(settings.home)
     if options.component == "api-server":
         write_home(settings)
-        # Late: Airflow reads its configuration at import, so its home must exist first.
+        # Imported here because Airflow reads its configuration at import: its home must exist first.
         from headrace.airflow.database import prepare
 
         prepare(connections=json.loads(options.connections.read_text()) if options.connections else {})

@@ -82,12 +82,12 @@ class SealHourOperator(BaseOperator):
         sufficient = {
             round(parse_hour(proof.hour).timestamp() * 1000): proof
             for proof in proofs
-            if proof.is_enough(self.completeness)
+            if proof.may_be_sealed(self.completeness)
         }
         made = seal_hours(
             installation.webhdfs_url,
             self.topic,
-            {hour_ms: proof.full for hour_ms, proof in sufficient.items()},
+            {hour_ms: proof.proof_document for hour_ms, proof in sufficient.items()},
             root=self.root,
         )
         seals: dict[str, dict[str, Any]] = {}
@@ -103,7 +103,7 @@ class SealHourOperator(BaseOperator):
             event = context["outlet_events"][asset]
             event.extra = {"hours": seals}
             event.add_partitions(list(seals))
-        unsealed = {proof.hour: f"{proof.status}: {proof.words}" for proof in insufficient}
+        unsealed = {proof.hour: f"{proof.status}: {proof.problem_text}" for proof in insufficient}
         return {"sealed": list(seals), "unsealed": unsealed}
 
 
@@ -113,8 +113,8 @@ def asset_extra(seal: Seal, proof: Proof) -> dict[str, Any]:
         "version": seal.version,
         "rows": seal.rows,
         "files": len(seal.files),
-        "counts": proof.full["counts"],
-        "addresses": proof.full["address_ranges"],
+        "counts": proof.proof_document["counts"],
+        "addresses": proof.proof_document["address_ranges"],
         "completeness": proof.arrived / proof.handed_over if proof.handed_over else 1.0,
     }
 

@@ -83,7 +83,7 @@ class AuditCompleteSensor(BaseSensorOperator):
         return proofs_of(store, self.topic, hour_list(self.hours), delay=self.delay)
 
     def _defer(self, deadline_s: float) -> None:
-        # Late: only deferring needs it.
+        # Imported here because only deferring needs it.
         from headrace.airflow.triggers import AuditDecidedTrigger
 
         self.defer(
@@ -101,7 +101,7 @@ class AuditCompleteSensor(BaseSensorOperator):
     def _finish(self, proofs: list[Proof]) -> list[dict[str, Any]]:
         insufficient = refused(proofs, self.completeness)
         for proof in proofs:
-            self.log.info("%s, %s: %s", self.topic, proof.hour, proof.words or proof.status)
+            self.log.info("%s, %s: %s", self.topic, proof.hour, proof.problem_text or proof.status)
         if insufficient and self.until == "complete":
             raise AirflowFailException(f"{self.topic}: {summary(insufficient)}")
         return [proof.to_json() for proof in proofs]

@@ -1,6 +1,6 @@
 """The topics to load: those in `topics.yaml`, and the loads that were put to this host's agent.
 
-Owns how both are read, and their errors; what a plan may hold is `warehouse.schedule`'s. Imports nothing of
+Owns how both are read, and their errors; `warehouse.schedule` defines a schedule's fields. Imports nothing of
 Airflow.
 """
 
@@ -17,7 +17,7 @@ import yaml
 from headrace.warehouse.schedule import FIELDS, LoadSchedule, LoadScheduleError, parse_schedule
 
 TOPICS_MAX: Final = 1_000
-# The agent stores one file a topic, <home>/loads/<topic>.json.
+# The agent stores one file per topic, <home>/loads/<topic>.json.
 HOME_VARIABLE: Final = "HEADRACE_HOME"
 LOADS_FOLDER: Final = "loads"
 
@@ -27,7 +27,7 @@ class TopicsFileError(ValueError):
 
 
 def read_topics(path: Path) -> tuple[LoadSchedule, ...]:
-    """Returns the plans in a `topics.yaml`. Raises `TopicsFileError`."""
+    """Returns the schedules in a `topics.yaml`. Raises `TopicsFileError`."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -36,7 +36,7 @@ def read_topics(path: Path) -> tuple[LoadSchedule, ...]:
 
 
 def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedule, ...]:
-    """Returns the plans stored by the agent that runs this Airflow; none if no agent does.
+    """Returns the schedules stored by the agent that runs this Airflow; none if no agent does.
 
     Raises `TopicsFileError`.
     """
@@ -45,9 +45,9 @@ def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedul
 
 
 def read_all(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedule, ...]:
-    """Returns the plans of both; a load at the agent overrides the file's plan of the same topic."""
-    plans = {plan.topic: plan for plan in (*read_topics(path), *read_loads(environment))}
-    return tuple(plans.values())
+    """Returns the schedules of both; a load at the agent overrides the file's schedule of the same topic."""
+    schedules = {schedule.topic: schedule for schedule in (*read_topics(path), *read_loads(environment))}
+    return tuple(schedules.values())
 
 
 def _read_load(path: Path) -> LoadSchedule:
@@ -55,11 +55,11 @@ def _read_load(path: Path) -> LoadSchedule:
         fields = _mapping(json.loads(path.read_bytes()), str(path), known=None)
     except (OSError, ValueError) as error:
         raise TopicsFileError(f"{path} cannot be read: {error}") from error
-    return _plan(path.stem, fields, f"{path}: topic {path.stem}")
+    return _schedule(path.stem, fields, f"{path}: topic {path.stem}")
 
 
 def parse_topics(text: str, *, where: str) -> tuple[LoadSchedule, ...]:
-    """Returns the plans in a text of `defaults: {…}` and `topics: {NAME: {…}, …}`.
+    """Returns the schedules in a text of `defaults: {…}` and `topics: {NAME: {…}, …}`.
 
     Raises `TopicsFileError`, one line that begins with `where`.
     """
@@ -74,11 +74,11 @@ def parse_topics(text: str, *, where: str) -> tuple[LoadSchedule, ...]:
         raise TopicsFileError(f"{where}: topics is empty; name at least one topic")
     if len(topics) > TOPICS_MAX:
         raise TopicsFileError(f"{where}: {len(topics)} topics; a file may have at most {TOPICS_MAX}")
-    plans = []
+    schedules = []
     for name, fields in topics.items():
         here = f"{where}: topic {name}"
-        plans.append(_plan(name, {**defaults, **_mapping(fields or {}, here, known=None)}, here))
-    return tuple(plans)
+        schedules.append(_schedule(name, {**defaults, **_mapping(fields or {}, here, known=None)}, here))
+    return tuple(schedules)
 
 
 def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Mapping[str, Any]:
@@ -92,7 +92,7 @@ def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Map
     return value
 
 
-def _plan(topic: str, fields: Mapping[str, Any], where: str) -> LoadSchedule:
+def _schedule(topic: str, fields: Mapping[str, Any], where: str) -> LoadSchedule:
     try:
         return parse_schedule(topic, fields)
     except LoadScheduleError as error:

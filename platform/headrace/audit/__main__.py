@@ -14,7 +14,7 @@ import threading
 from typing import Any, Final
 
 from headrace.audit.auditor import EVERY_DEFAULT_S, Auditor, AuditorSettings
-from headrace.audit.folder import Folder
+from headrace.audit.fold_loop import FoldLoop
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
 from headrace.audit.store import AuditStore, StoreError
@@ -35,7 +35,7 @@ DAY_MS: Final = 24 * 3_600_000
 
 
 class AuditorProcess:
-    """What one auditor process runs: the auditor, and the folder if it has a store."""
+    """What one auditor process runs: the auditor, and the fold loop if it has a store."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._name: str = options.datacenter
@@ -58,8 +58,10 @@ class AuditorProcess:
                 client_id=f"auditor-{self._name}-store",
             )
 
-        self._folder = (
-            Folder(self._store, make_reader, keep_ms=int(options.keep_days * DAY_MS)) if self._store else None
+        self._fold_loop = (
+            FoldLoop(self._store, make_reader, keep_ms=int(options.keep_days * DAY_MS))
+            if self._store
+            else None
         )
         self._auditor = Auditor(
             AuditorSettings(
@@ -72,7 +74,7 @@ class AuditorProcess:
                 bucket_ms=options.bucket_ms,
             ),
             mirrors=mirrors,
-            trusted=self._folder.producers.trusts if self._folder else None,
+            trusted=self._fold_loop.producers.trusts if self._fold_loop else None,
         )
         self._failures: list[BaseException] = []
         self._ending = threading.Event()
@@ -80,8 +82,8 @@ class AuditorProcess:
     def status(self) -> dict[str, Any]:
         """Returns plain data for `GET /status`."""
         status = self._auditor.status()
-        if self._folder is not None:
-            status["store"] = self._folder.status()
+        if self._fold_loop is not None:
+            status["store"] = self._fold_loop.status()
         return status
 
     def stop(self) -> None:
@@ -90,7 +92,7 @@ class AuditorProcess:
 
     def run(self) -> BaseException | None:
         """Runs until `stop` or until a part fails; returns the part's exception."""
-        parts: list[Auditor | Folder] = [self._auditor] + ([self._folder] if self._folder else [])
+        parts: list[Auditor | FoldLoop] = [self._auditor] + ([self._fold_loop] if self._fold_loop else [])
         threads = [
             threading.Thread(target=self._guard, args=(part,), name=type(part).__name__) for part in parts
         ]
@@ -108,7 +110,7 @@ class AuditorProcess:
             self._store.close()
         return self._failures[0] if self._failures else None
 
-    def _guard(self, part: Auditor | Folder) -> None:
+    def _guard(self, part: Auditor | FoldLoop) -> None:
         try:
             part.run()
         except BaseException as error:

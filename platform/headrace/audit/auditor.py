@@ -1,4 +1,4 @@
-"""The auditor of one datacenter: counts its logs, reports the counts, and beats. Owns one thread's loop.
+"""The auditor of one datacenter: counts its logs, publishes counts and heartbeats. Owns one thread's loop.
 
 Keeps no state on disk. The last heartbeat in the audit topic records how far counts are published; a restart
 resumes there. The store keeps only one of two equal counts, and chooses among overlapping ones
@@ -279,7 +279,7 @@ class Auditor:
         else:
             logger.error(
                 "%s ends at %d but was counted to %d: it was deleted and created again, or lost its end; "
-                "counting anew",
+                "counting from its beginning",
                 partition.name,
                 end,
                 address,

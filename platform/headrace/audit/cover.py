@@ -16,7 +16,7 @@ from typing import NamedTuple
 class Candidate(NamedTuple):
     """A counted range [start, end).
 
-    `digest` distinguishes different counts of the same range. `row` is the caller's.
+    `digest` distinguishes different counts of the same range. `row`: opaque value of the caller.
     """
 
     start: int

@@ -2,7 +2,7 @@
 
 `audit.gather` reads evidence from the store, `audit.verdicts` judges it.
 
-A *claim* is a publisher's report that it took over records with certain sequence numbers. A claim is
+A *claim* is a publisher's report that it accepted records with certain sequence numbers. A claim is
 *withdrawn* when a later report omits it: the producer bumped its epoch and gave the same records new numbers
 (KIP-360). A *cover* is the set of addresses that a tier has counted or loaded. A *hop* leads from one tier
 to the next.
@@ -31,7 +31,7 @@ SILENCE_DEFAULT_MS: Final = 30_000
 
 
 class Status(StrEnum):
-    """The verdicts, from best to worst. A whole is as bad as its worst part."""
+    """The verdicts, from best to worst. A combined status is the worst of its parts."""
 
     COMPLETE = "complete"
     PENDING = "pending"
@@ -53,7 +53,7 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 
 class Claim(NamedTuple):
-    """Records that a publisher took over, by identity. `reported_ms` is the time of its last report."""
+    """Records that a publisher accepted, by identity. `reported_ms` is the time of its last report."""
 
     publisher: str
     partition: int
@@ -66,7 +66,7 @@ class Claim(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """How many events of an hour a publisher took over, and how many got a sequence number (its claims).
+    """How many events of an hour a publisher accepted, and how many got a sequence number (its claims).
 
     The rest waits in the client or was dropped there. `final`: the counts will not change again.
     """
@@ -197,8 +197,8 @@ class Policy:
     Something that a tier lacks is pending until `delay_ms` (`load_delay_ms` for the warehouse) after the tier
     before reported it. `report_grace_ms`: how long a publisher may take to report that it renumbered records.
     `silence_ms`: how old a datacenter's newest heartbeat may be if it is from before the hour's end.
-    `accept_foreign` matches the topics whose producers need not report: they are judged from the log on.
-    `hops` are the hops to judge.
+    `accept_foreign` matches topics whose producers need not report: these are judged only from the
+    datacenter's log onward. `hops` are the hops to judge.
     """
 
     delay_ms: int = DELAY_DEFAULT_MS

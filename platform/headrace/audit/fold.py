@@ -68,7 +68,7 @@ def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int) -> None
         rows = [{"tally_id": inserted[0], **span._asdict()} for span in tally.spans]
         connection.execute(insert(tables.spans), rows)
     if overlapping:
-        _choose_again(connection, key, tally.from_address, tally.to_address)
+        _reselect(connection, key, tally.from_address, tally.to_address)
     starts_ms = (span.bucket_start_ms for span in tally.spans)
     _touch(connection, tally.topic, tally.datacenter, starts_ms, time_ms)
     if tally.tier == ANALYSIS_TIER:
@@ -83,8 +83,8 @@ def _overlapping(connection: Connection, key: Mapping[str, Any], start: int, end
     return [Candidate(*row) for row in rows]
 
 
-def _choose_again(connection: Connection, key: Mapping[str, Any], start: int, end: int) -> None:
-    """Chooses anew among all ranges that overlap [start, end), directly or through other ranges."""
+def _reselect(connection: Connection, key: Mapping[str, Any], start: int, end: int) -> None:
+    """Re-selects the ranges that count in [start, end), including ranges connected through others."""
     while True:
         candidates = _overlapping(connection, key, start, end)
         low = min(candidate.start for candidate in candidates)

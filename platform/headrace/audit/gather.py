@@ -156,12 +156,13 @@ class _Gatherer:
         self._partitions: defaultdict[SourcePartition, _PartitionFacts] = defaultdict(_PartitionFacts)
         # Loads report on partitions of the analysis cluster: analysis partition → source partition.
         self._sources: dict[int, SourcePartition] = {}
+        # `_add_rows`, `_add_loads` and `_add_load_gaps` look up `_sources`; the others need no order.
         self._add_sources()
         self._add_handovers()
         self._add_spans()
         self._add_rows()
         self._add_touched()
-        self._add_covers()
+        self._add_counted_ranges()
         self._add_contradictions()
         self._add_heartbeats()
         self._add_gaps()
@@ -216,7 +217,7 @@ class _Gatherer:
         table = tables.load_rows
         group = (table.c.log_partition, table.c.hour_ms)
         sums = (func.sum(table.c[name]) for name in WrittenRows._fields)
-        query = select(*group, *sums).where(*self._loads_of(table), *self._in_window(table.c.hour_ms))
+        query = select(*group, *sums).where(*self._where_loads(table), *self._in_window(table.c.hour_ms))
         for log_partition, hour_ms, *counts in self._connection.execute(query.group_by(*group)):
             if source := self._sources.get(log_partition):
                 rows = WrittenRows(*(int(count) for count in counts))
@@ -236,11 +237,9 @@ class _Gatherer:
             self._sources[row.log_partition] = source
             self._partitions[source].log_partition = row.log_partition
 
-    def _add_covers(self) -> None:
+    def _add_counted_ranges(self) -> None:
         table = tables.tallies
-        columns = (
-            table.c[name] for name in ("tier", "datacenter", "partition", "from_address", "to_address")
-        )
+        columns = [table.c[name] for name in _RANGE_COLUMNS]
         query = select(*columns).where(table.c.topic == self._topic, table.c.chosen)
         for tier, datacenter, partition, start, end in self._connection.execute(query):
             facts = self._partitions[SourcePartition(datacenter, partition)]
@@ -248,12 +247,9 @@ class _Gatherer:
 
     def _add_contradictions(self) -> None:
         table = tables.tallies
-        names = ("tier", "datacenter", "partition", "from_address", "to_address")
-        group = [table.c[name] for name in names]
-        has_several_results = func.count(table.c.digest.distinct()) > 1
-        query = (
-            select(*group).where(table.c.topic == self._topic).group_by(*group).having(has_several_results)
-        )
+        group = [table.c[name] for name in _RANGE_COLUMNS]
+        several_digests = func.count(table.c.digest.distinct()) > 1
+        query = select(*group).where(table.c.topic == self._topic).group_by(*group).having(several_digests)
         for tier, datacenter, partition, start, end in self._connection.execute(query.order_by(*group)):
             problem = (
                 f"addresses {start} to {end} of {self._topic}, partition {partition} of {datacenter}, were "
@@ -276,13 +272,13 @@ class _Gatherer:
 
     def _add_loads(self) -> None:
         table = tables.load_ranges
-        for row in self._connection.execute(select(table).where(*self._loads_of(table))):
+        for row in self._connection.execute(select(table).where(*self._where_loads(table))):
             if source := self._sources.get(row.log_partition):
                 self._partitions[source].warehouse.ranges.append((row.from_address, row.to_address))
 
     def _add_load_gaps(self) -> None:
         table = tables.load_gaps
-        for row in self._connection.execute(select(table).where(*self._loads_of(table))):
+        for row in self._connection.execute(select(table).where(*self._where_loads(table))):
             if source := self._sources.get(row.log_partition):
                 gap = ReportedGap(row.from_address, row.to_address, row.reason)
                 self._partitions[source].warehouse.gaps.append(gap)
@@ -290,8 +286,8 @@ class _Gatherer:
     def _rows_of_topic(self, table: Table) -> CursorResult[Any]:
         return self._connection.execute(select(table).where(table.c.topic == self._topic))
 
-    def _loads_of(self, table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-        """The condition that selects this topic's loads into its warehouse."""
+    def _where_loads(self, table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        """Returns the condition that selects this topic's loads into its warehouse."""
         return table.c.warehouse == self._warehouse, table.c.topic == self._topic
 
 
@@ -310,12 +306,14 @@ def _last_warehouse(connection: Connection, topic: str) -> str | None:
     return connection.execute(query.limit(1)).scalar()
 
 
-def _withdrawn(earlier: list[list[int]], ranges: list[list[int]]) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yields what an earlier report claimed and the newest one, `ranges`, omits."""
+def _withdrawn(
+    ever_claimed_ranges: list[list[int]], ranges: list[list[int]]
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yields ranges that an earlier report claimed and the newest one dropped (renumbered batches)."""
     current: defaultdict[tuple[int, ...], list[Interval]] = defaultdict(list)
     for *identity, first, last in ranges:
         current[tuple(identity)].append((first, last + 1))
-    for partition, producer_id, epoch, first, last in earlier:
+    for partition, producer_id, epoch, first, last in ever_claimed_ranges:
         for start, end in subtract([(first, last + 1)], current[partition, producer_id, epoch]):
             yield partition, producer_id, epoch, start, end - 1
 

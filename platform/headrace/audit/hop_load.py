@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.audit import wording
+from headrace.audit import phrases
 from headrace.audit.evidence import (
     LOAD_HOP,
     CountedSpan,
@@ -85,7 +85,7 @@ def _judge_loaded(
     if compared.accounted < consumed:
         count = consumed - compared.accounted
         text = (
-            f"{wording.events(count, evidence)}, {compared.name}, were not written by the loads that "
+            f"{phrases.events(count, evidence)}, {compared.name}, were not written by the loads that "
             f"consumed their addresses: {consumed} counted in the log, {rows.distinct_offsets} distinct "
             f"rows, {rows.dead_lettered} dead-lettered"
         )
@@ -93,18 +93,18 @@ def _judge_loaded(
     if rows.rows > rows.distinct_offsets:
         count = rows.rows - rows.distinct_offsets
         text = (
-            f"{wording.events(count, evidence)}, {compared.name}, are in the warehouse more than once: "
+            f"{phrases.events(count, evidence)}, {compared.name}, are in the warehouse more than once: "
             f"{rows.rows} rows of {rows.distinct_offsets} distinct offsets"
         )
         yield _finding(Status.DUPLICATED, text, count, compared, extent)
     if compared.accounted > consumed + compared.partly_consumed:
         count = compared.accounted - consumed - compared.partly_consumed
-        status, why = _why_too_many(compared.place, policy, now_ms)
-        text = f"{wording.events(count, evidence)}, {compared.name}, {why}"
+        status, predicate = _status_of_excess(compared.place, policy, now_ms)
+        text = f"{phrases.events(count, evidence)}, {compared.name}, {predicate}"
         yield _finding(status, text, count, compared, extent)
 
 
-def _why_too_many(place: PartitionEvidence, policy: Policy, now_ms: int) -> tuple[Status, str]:
+def _status_of_excess(place: PartitionEvidence, policy: Policy, now_ms: int) -> tuple[Status, str]:
     uncounted = subtract(place.warehouse.cover, place.analysis.cover)
     if not uncounted:
         return Status.DUPLICATED, "were written by loads although the log does not hold them"
@@ -121,12 +121,12 @@ def _judge_unloaded(compared: _Comparison, evidence: Evidence, policy: Policy, n
     count = max(0, unloaded - max(0, compared.accounted - compared.consumed))
     low = min(counted.span.first_address for counted in compared.unloaded)
     high = max(counted.span.end_address for counted in compared.unloaded)
-    status, why = _why_unloaded(compared, low, high, policy, now_ms)
-    text = f"{wording.events(count, evidence)}, {compared.name}, {why} ({wording.addresses(low, high)})"
+    status, predicate = _status_of_unloaded(compared, low, high, policy, now_ms)
+    text = f"{phrases.events(count, evidence)}, {compared.name}, {predicate} ({phrases.addresses(low, high)})"
     return _finding(status, text, count, compared, (low, high))
 
 
-def _why_unloaded(
+def _status_of_unloaded(
     compared: _Comparison, low: int, high: int, policy: Policy, now_ms: int
 ) -> tuple[Status, str]:
     warehouse = compared.place.warehouse
@@ -138,7 +138,7 @@ def _why_unloaded(
         return Status.PENDING, "have not been loaded yet"
     if not warehouse.cover:
         return Status.UNKNOWN, "have not been loaded: no load of that partition was ever reported"
-    overdue, end = wording.duration(age_ms - policy.load_delay_ms), warehouse.cover[-1][1]
+    overdue, end = phrases.duration(age_ms - policy.load_delay_ms), warehouse.cover[-1][1]
     return Status.UNKNOWN, f"are overdue by {overdue}: loads have consumed up to address {end}"
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.audit import wording
+from headrace.audit import phrases
 from headrace.audit.evidence import (
     MIRROR_HOP,
     CountedSpan,
@@ -63,77 +63,78 @@ def judge_mirror_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Iterato
             elif difference < 0:
                 yield _extra(_Difference(identity, -difference, None, in_copy), evidence, policy, now_ms)
             continue
-        for stretch in stretches(_sequences(in_source), _sequences(in_copy)):
-            sequences = (stretch.start, stretch.end - 1)
-            count = (stretch.end - stretch.start) * abs(stretch.left - stretch.right)
-            if stretch.left > stretch.right:
+        compared = stretches(_sequences(in_source), _sequences(in_copy))
+        for start, end, source_times, copy_times in compared:
+            sequences = (start, end - 1)
+            count = (end - start) * abs(source_times - copy_times)
+            if source_times > copy_times:
                 missing = _Difference(identity, count, sequences, _within(in_source, sequences))
                 yield _missing(missing, evidence, policy, now_ms)
-            elif stretch.left < stretch.right:
+            elif source_times < copy_times:
                 extra = _Difference(identity, count, sequences, _within(in_copy, sequences))
                 yield _extra(extra, evidence, policy, now_ms)
 
 
 def _missing(missing: _Difference, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
-    status, why = _why_missing(missing, evidence.partition(missing.identity[0]).analysis, policy, now_ms)
-    return _finding(status, f"in {evidence.datacenter}'s log, {why}", missing, evidence)
+    analysis = evidence.partition(missing.identity[0]).analysis
+    status, predicate = _status_of_missing(missing, analysis, policy, now_ms)
+    return _finding(status, f"in {evidence.datacenter}'s log, {predicate}", missing, evidence)
 
 
-def _why_missing(
+def _status_of_missing(
     missing: _Difference, analysis: TierEvidence, policy: Policy, now_ms: int
 ) -> tuple[Status, str]:
     age_ms, heartbeat = now_ms - missing.counted_ms, analysis.heartbeat
     if gap := analysis.gap_in(missing.low, missing.high):
-        why = f"can no longer be mirrored: {gap.cause} (addresses {gap.start} to {gap.end})"
-        return Status.LOST, why
+        return Status.LOST, f"can no longer be mirrored: {gap.cause} (addresses {gap.start} to {gap.end})"
     if missing.is_within(analysis.cover):
         return Status.LOST, "are not in the copy, although its log reaches beyond them: the copy differs"
     not_counted = "have not been counted in the analysis cluster"
     if age_ms < policy.delay_ms:
         return Status.PENDING, f"{not_counted} yet"
     if heartbeat is None:
-        why = "whose auditor has never reported on that partition: are mirror and auditor running?"
-        return Status.UNKNOWN, f"{not_counted}, {why}"
+        silence = "whose auditor has never reported on that partition: are mirror and auditor running?"
+        return Status.UNKNOWN, f"{not_counted}, {silence}"
     if heartbeat.at_ms < missing.counted_ms + policy.delay_ms:
-        why = f"whose auditor has not reported since {wording.instant(heartbeat.at_ms)}"
-        return Status.UNKNOWN, f"{not_counted}, {why}"
-    overdue = wording.duration(age_ms - policy.delay_ms)
-    why = (
-        f"are overdue by {overdue}: the copy ends at address {heartbeat.end_address}; is the mirror running?"
-    )
-    return Status.UNKNOWN, why
+        silence = f"whose auditor has not reported since {phrases.instant(heartbeat.at_ms)}"
+        return Status.UNKNOWN, f"{not_counted}, {silence}"
+    overdue = phrases.duration(age_ms - policy.delay_ms)
+    end = f"the copy ends at address {heartbeat.end_address}; is the mirror running?"
+    return Status.UNKNOWN, f"are overdue by {overdue}: {end}"
 
 
 def _extra(extra: _Difference, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
     datacenter = evidence.datacenter
     if extra.is_within(evidence.partition(extra.identity[0]).datacenter.cover):
         status = Status.DUPLICATED
-        why = f"are in the copy more often than in {datacenter}'s log at the same addresses: the copy differs"
+        predicate = (
+            f"are in the copy more often than in {datacenter}'s log at the same addresses: the copy differs"
+        )
     elif now_ms - extra.counted_ms < policy.delay_ms:
-        status, why = Status.PENDING, f"are in the copy; {datacenter}'s own tally has not arrived yet"
+        status, predicate = Status.PENDING, f"are in the copy; {datacenter}'s own tally has not arrived yet"
     else:
         status = Status.UNKNOWN
-        why = (
+        predicate = (
             f"are in the copy, but {datacenter}'s auditor never reported that it counted them: "
             "is it running, and is _audit mirrored?"
         )
-    return _finding(status, why, extra, evidence)
+    return _finding(status, predicate, extra, evidence)
 
 
-def _finding(status: Status, why: str, difference: _Difference, evidence: Evidence) -> Finding:
+def _finding(status: Status, predicate: str, difference: _Difference, evidence: Evidence) -> Finding:
     partition, producer_id, epoch = difference.identity
     publisher = evidence.publisher_of(producer_id)
     low, high, sequences = difference.low, difference.high, difference.sequences
     identity = (
-        f"{wording.sequences(*sequences, partition)} of {wording.producer(evidence, producer_id)}"
+        f"{phrases.sequences(*sequences, partition)} of {phrases.producer(evidence, producer_id)}"
         if sequences
         else f"partition {partition}"
     )
-    events = wording.events(difference.record_count, evidence)
+    events = phrases.events(difference.record_count, evidence)
     return Finding(
         status,
         MIRROR_HOP,
-        f"{events}, {identity}, {why} ({wording.addresses(low, high)})",
+        f"{events}, {identity}, {predicate} ({phrases.addresses(low, high)})",
         record_count=difference.record_count,
         partition=partition,
         producer_id=producer_id if sequences else None,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from headrace.audit import wording
+from headrace.audit import phrases
 from headrace.audit.evidence import (
     PRODUCER_HOP,
     Claim,
@@ -89,18 +89,18 @@ def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
         spans = (counted.span for counted in case.counted)
         logged = [(span.first_sequence, span.last_sequence + 1) for span in spans]
         unclaimed: list[Interval] = []
-        for stretch in stretches(live, logged):
-            if not stretch.right:
-                yield _missing(case, stretch.start, stretch.end)
-            if stretch.right > 1:
-                yield _repeated(case, stretch.start, stretch.end, stretch.right)
-            if not stretch.left:
-                unclaimed.append((stretch.start, stretch.end))
-        for stretch in stretches(union(unclaimed), withdrawn):
-            if stretch.left and stretch.right:
-                yield _renumbered_twice(case, stretch.start, stretch.end)
-            elif stretch.left:
-                yield from _unclaimed(case, stretch.start, stretch.end)
+        for start, end, claimed_times, logged_times in stretches(live, logged):
+            if not logged_times:
+                yield _missing(case, start, end)
+            if logged_times > 1:
+                yield _repeated(case, start, end, logged_times)
+            if not claimed_times:
+                unclaimed.append((start, end))
+        for start, end, is_unclaimed, is_withdrawn in stretches(union(unclaimed), withdrawn):
+            if is_unclaimed and is_withdrawn:
+                yield _renumbered_twice(case, start, end)
+            elif is_unclaimed:
+                yield from _unclaimed(case, start, end)
     yield from judge_silence(evidence, policy, now_ms)
 
 
@@ -123,33 +123,38 @@ def _missing(case: _Case, start: int, end: int) -> Finding:
         if claim.first_sequence < end and start <= claim.last_sequence and not claim.withdrawn
     )
     missing = _Missing(start, end, reported_ms, *_neighbours(case, start))
-    status, why = _why_missing(case, missing)
-    where = wording.addresses(missing.after, missing.before)
-    why += f" ({where})" if where else " (nothing of this producer and hour is there)"
-    return _finding(case, status, "handed over by", why, start, end, (missing.after, missing.before))
+    status, predicate = _status_of_missing(case, missing)
+    where = phrases.addresses(missing.after, missing.before)
+    predicate += f" ({where})" if where else " (nothing of this producer and hour is there)"
+    return _finding(case, status, "handed over by", predicate, start, end, (missing.after, missing.before))
 
 
-def _why_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
-    """Decides first whether the whole log was counted, then whether the records can still arrive."""
+def _status_of_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
+    """Returns the status of missing records, and the predicate of the sentence about them.
+
+    The order of the checks matters. Without a heartbeat nothing is known. In a part of the log that was not
+    counted they may still be found, so this precedes both proofs that they can no longer arrive. Without such
+    a proof they are pending during the delay; then lost, if the auditor has reported since, to the log's end.
+    """
     datacenter, heartbeat = case.evidence.datacenter, case.log.heartbeat
     is_recent = case.now_ms - missing.reported_ms < case.policy.delay_ms
     pending = (Status.PENDING, f"have not been seen in {datacenter}'s log yet")
     if heartbeat is None:
         if is_recent:
             return pending
-        why = f"{datacenter}'s auditor has never reported on that partition; is it running?"
-        return Status.UNKNOWN, f"were never counted: {why}"
+        silence = f"{datacenter}'s auditor has never reported on that partition; is it running?"
+        return Status.UNKNOWN, f"were never counted: {silence}"
     uncounted = _uncounted(case, missing, heartbeat)
     if uncounted is not None:
-        why, is_final = uncounted
-        return pending if is_recent and not is_final else (Status.UNKNOWN, why)
-    if _is_passed(case, missing) or _is_over(case, missing, heartbeat):
+        predicate, never_countable = uncounted
+        return pending if is_recent and not never_countable else (Status.UNKNOWN, predicate)
+    if _is_overtaken(case, missing) or _is_counted_after_close(case, missing, heartbeat):
         return Status.LOST, f"never reached {datacenter}'s log"
     if is_recent:
         return pending
     if heartbeat.at_ms < missing.reported_ms + case.policy.delay_ms:
-        why = f"{datacenter}'s auditor has not reported since {wording.instant(heartbeat.at_ms)}"
-        return Status.UNKNOWN, f"have not been seen: {why}"
+        silence = f"{datacenter}'s auditor has not reported since {phrases.instant(heartbeat.at_ms)}"
+        return Status.UNKNOWN, f"have not been seen: {silence}"
     if heartbeat.counted_to_address < heartbeat.end_address:
         progress = f"has counted to address {heartbeat.counted_to_address} of {heartbeat.end_address}"
         return Status.UNKNOWN, f"have not been seen: {datacenter}'s auditor {progress}"
@@ -157,7 +162,7 @@ def _why_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
 
 
 def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[str, bool] | None:
-    """Returns why not all of the log was counted where they would lie, and whether it never will be."""
+    """Returns the predicate if the log was not all counted where they would lie, and if it never can be."""
     log, datacenter = case.log, case.evidence.datacenter
     low = missing.after
     if low is None:
@@ -167,22 +172,22 @@ def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[st
         where = f"addresses {gap.start} to {gap.end}, which {datacenter}'s auditor could not count"
         return f"may lie in {where}: {gap.cause}", True
     if low < high and not covers(log.cover, low, high):
-        why = f"not all of addresses {low} to {high} is counted"
-        return f"may lie where a tally of {datacenter}'s auditor is missing: {why}", False
+        uncounted = f"not all of addresses {low} to {high} is counted"
+        return f"may lie where a tally of {datacenter}'s auditor is missing: {uncounted}", False
     return None
 
 
-def _is_passed(case: _Case, missing: _Missing) -> bool:
-    """Whether the log continues behind them, and their publisher has had time to report new numbers."""
+def _is_overtaken(case: _Case, missing: _Missing) -> bool:
+    """Whether later sequences are logged, and the publisher has had time to report new numbers."""
     partition, producer_id, epoch = case.identity
-    is_passed = case.evidence.latest.get((partition, producer_id), (-1, -1)) > (epoch, missing.end - 1)
+    is_overtaken = case.evidence.latest.get((partition, producer_id), (-1, -1)) > (epoch, missing.end - 1)
     publisher = case.evidence.publisher_of(producer_id)
     is_closed = publisher is not None and publisher.closed and publisher.last_ms >= missing.reported_ms
-    return is_passed and (is_closed or case.now_ms - missing.reported_ms >= case.policy.report_grace_ms)
+    return is_overtaken and (is_closed or case.now_ms - missing.reported_ms >= case.policy.report_grace_ms)
 
 
-def _is_over(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> bool:
-    """Whether their publisher has closed, and the whole log was counted after that."""
+def _is_counted_after_close(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> bool:
+    """Whether the publisher has closed, and the whole log was counted after that."""
     publisher = case.evidence.publisher_of(case.identity.producer_id)
     if publisher is None or not publisher.closed or publisher.last_ms < missing.reported_ms:
         return False
@@ -191,7 +196,7 @@ def _is_over(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> bool:
 
 
 def _neighbours(case: _Case, start: int) -> tuple[int | None, int | None]:
-    """Returns the end of the records before sequence `start` in the log, and the start of those behind it."""
+    """Returns the end of the records before sequence `start` in the log, and the start of those after it."""
     missing = (case.identity.producer_epoch, start)
     before: list[int] = []
     following: list[int] = []
@@ -209,17 +214,19 @@ def _neighbours(case: _Case, start: int) -> tuple[int | None, int | None]:
 def _repeated(case: _Case, start: int, end: int, times: int) -> Finding:
     spans = case.spans_with(start, end)
     extent = _extent(spans)
-    why = f"are {times} times in {case.evidence.datacenter}'s log ({wording.addresses(*extent)})"
-    return _finding(case, Status.DUPLICATED, "from", why, start, end, extent, (end - start) * (times - 1))
+    predicate = f"are {times} times in {case.evidence.datacenter}'s log ({phrases.addresses(*extent)})"
+    return _finding(
+        case, Status.DUPLICATED, "from", predicate, start, end, extent, (end - start) * (times - 1)
+    )
 
 
 def _renumbered_twice(case: _Case, start: int, end: int) -> Finding:
     extent = _extent(case.spans_with(start, end))
-    why = (
-        f"are in {case.evidence.datacenter}'s log ({wording.addresses(*extent)}) although the producer "
+    predicate = (
+        f"are in {case.evidence.datacenter}'s log ({phrases.addresses(*extent)}) although the producer "
         "gave them new numbers and sent them again"
     )
-    return _finding(case, Status.DUPLICATED, "from", why, start, end, extent)
+    return _finding(case, Status.DUPLICATED, "from", predicate, start, end, extent)
 
 
 def _unclaimed(case: _Case, start: int, end: int) -> Iterator[Finding]:
@@ -229,8 +236,8 @@ def _unclaimed(case: _Case, start: int, end: int) -> Iterator[Finding]:
     spans = case.spans_with(start, end)
     extent = _extent(spans)
     report = "that its reports do not mention" if is_reporting else "without any producer report"
-    why = f"are in {case.evidence.datacenter}'s log {report} ({wording.addresses(*extent)})"
-    yield _finding(case, _status_of_unreported(case, spans), "from", why, start, end, extent)
+    predicate = f"are in {case.evidence.datacenter}'s log {report} ({phrases.addresses(*extent)})"
+    yield _finding(case, _status_of_unreported(case, spans), "from", predicate, start, end, extent)
 
 
 def _anonymous(case: _Case) -> Iterator[Finding]:
@@ -241,9 +248,9 @@ def _anonymous(case: _Case) -> Iterator[Finding]:
     yield Finding(
         _status_of_unreported(case, case.counted),
         PRODUCER_HOP,
-        f"{wording.events(count, case.evidence)}, from producers without an id, are in partition "
+        f"{phrases.events(count, case.evidence)}, from producers without an id, are in partition "
         f"{case.identity.partition} of {case.evidence.datacenter}'s log without any producer report "
-        f"({wording.addresses(*extent)})",
+        f"({phrases.addresses(*extent)})",
         record_count=count,
         partition=case.identity.partition,
         after_address=extent[0],
@@ -265,7 +272,7 @@ def _finding(
     case: _Case,
     status: Status,
     verb: str,
-    why: str,
+    predicate: str,
     start: int,
     end: int,
     extent: tuple[int | None, int | None],
@@ -274,12 +281,12 @@ def _finding(
     partition, producer_id, epoch = case.identity
     publisher = case.evidence.publisher_of(producer_id)
     count = end - start if record_count is None else record_count
-    producer = wording.producer(case.evidence, producer_id)
-    sequences = wording.sequences(start, end - 1, partition)
+    producer = phrases.producer(case.evidence, producer_id)
+    sequences = phrases.sequences(start, end - 1, partition)
     return Finding(
         status,
         PRODUCER_HOP,
-        f"{wording.events(count, case.evidence)}, {verb} {producer}, {sequences}, {why}",
+        f"{phrases.events(count, case.evidence)}, {verb} {producer}, {sequences}, {predicate}",
         record_count=count,
         partition=partition,
         producer_id=producer_id,

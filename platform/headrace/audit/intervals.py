@@ -24,7 +24,7 @@ class Stretch(NamedTuple):
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Returns the same numbers, each once, as sorted intervals that do not touch."""
     out: list[Interval] = []
-    for start, end in sorted(each for each in intervals if each[0] < each[1]):
+    for start, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
         if out and start <= out[-1][1]:
             if end > out[-1][1]:
                 out[-1] = (out[-1][0], end)
@@ -35,11 +35,8 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def subtract(whole: Iterable[Interval], taken: Iterable[Interval]) -> list[Interval]:
     """Returns the numbers in `whole` that are not in `taken`."""
-    return [
-        (each.start, each.end)
-        for each in stretches(union(whole), union(taken))
-        if each.left and not each.right
-    ]
+    compared = stretches(union(whole), union(taken))
+    return [(start, end) for start, end, is_in_whole, is_taken in compared if is_in_whole and not is_taken]
 
 
 def covers(intervals: Sequence[Interval], start: int, end: int) -> bool:

@@ -1,4 +1,4 @@
-"""Reading the audit topics: bytes to records, with the positions behind them. Owns one consumer.
+"""Reading the audit topics: bytes to records, with the positions after them. Owns one consumer.
 
 A value that is not an audit record is counted, logged and skipped. A registry that does not respond is
 retried, so that no record is lost.
@@ -52,7 +52,7 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any]], AnyAuditRecord]]] = {
 
 
 class Polled(NamedTuple):
-    """What one poll returned; `positions` are the addresses behind it, by (topic, partition)."""
+    """What one poll returned; `positions` are the addresses after it, by (topic, partition)."""
 
     records: list[ReceivedRecord]
     positions: dict[tuple[str, int], int]

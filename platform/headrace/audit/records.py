@@ -155,7 +155,7 @@ class HandoverTally(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerReport:
-    """What a publisher reported that it took over; `events` publishes it.
+    """A publisher's report of the events that it accepted; `events` publishes it.
 
     A tally with a higher `report_number` replaces the earlier one of the same (publisher, part).
     """
@@ -313,7 +313,7 @@ AnyAuditRecord = RangeTally | HeartbeatRecord | GapRecord | LoadReport | Produce
 
 
 class ReceivedRecord(NamedTuple):
-    """An audit record with its header: who reported it, and when."""
+    """An audit record, with its reporter and time from the header."""
 
     record: AnyAuditRecord
     datacenter: str

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from headrace.audit import gather, wording
+from headrace.audit import gather, phrases
 from headrace.audit.evidence import Counts, Evidence, Policy, Status, Verdict, worst
 from headrace.audit.store import AuditStore
 from headrace.audit.tally import HOUR_MS
@@ -43,7 +43,7 @@ class Report:
                     "topic": verdict.topic,
                     "datacenter": verdict.datacenter,
                     "hour_ms": verdict.hour_ms,
-                    "hour": wording.hour(verdict.hour_ms),
+                    "hour": phrases.hour(verdict.hour_ms),
                     "status": str(verdict.status),
                     "counts": verdict.counts._asdict(),
                     "hops": {hop: str(status) for hop, status in verdict.hops.items()},
@@ -130,7 +130,7 @@ def is_complete(
     now_ms = wall_ms() if now_ms is None else now_ms
     problems: list[str] = []
     if now_ms < hour_ms + HOUR_MS:
-        problems.append(f"{topic}, {wording.hour(hour_ms)}: the hour is not over")
+        problems.append(f"{topic}, {phrases.hour(hour_ms)}: the hour is not over")
     counts: dict[str, Counts] = {}
     ranges: dict[str, dict[int, tuple[int, int, int]]] = {}
     with store.reading() as connection:
@@ -172,16 +172,16 @@ def wait_until_resolved(
 def _unstable(evidence: Evidence, now_ms: int, quiet_ms: int) -> list[str]:
     """Returns the problems of an hour that may still change, although nothing is missing."""
     datacenter = evidence.datacenter
-    hour = f"{evidence.topic}, {datacenter}, {wording.hour(evidence.hour_ms)}"
+    hour = f"{evidence.topic}, {datacenter}, {phrases.hour(evidence.hour_ms)}"
     heartbeats = (place.datacenter.heartbeat for place in evidence.partitions.values())
     oldest_ms = min((heartbeat.at_ms for heartbeat in heartbeats if heartbeat), default=None)
     if oldest_ms is None:
         return [f"{hour}: {datacenter}'s auditor has never reported on this topic"]
     if oldest_ms < evidence.end_ms:
-        since = wording.instant(oldest_ms)
+        since = phrases.instant(oldest_ms)
         return [f"{hour}: {datacenter}'s auditor has not reported since {since}, before the hour's end"]
     if now_ms - evidence.touched_ms < quiet_ms:
-        return [f"{hour}: still changing, last at {wording.instant(evidence.touched_ms)}"]
+        return [f"{hour}: still changing, last at {phrases.instant(evidence.touched_ms)}"]
     return []
 
 

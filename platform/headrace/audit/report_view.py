@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from headrace.audit import wording
+from headrace.audit import phrases
 from headrace.audit.evidence import Finding, Status, Verdict
 from headrace.audit.report import Report
 
@@ -81,7 +81,7 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
         table.add_row(
             verdict.topic,
             verdict.datacenter,
-            wording.hour(verdict.hour_ms).removesuffix(":00") + "h",
+            phrases.hour(verdict.hour_ms).removesuffix(":00") + "h",
             f"{counts.producer:,}",
             f"{counts.datacenter:,}",
             f"{counts.analysis:,}",

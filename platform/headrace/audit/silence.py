@@ -1,4 +1,4 @@
-"""Reports that are missing for an hour, which must not pass for an hour without problems. Pure.
+"""Reports that are missing for an hour, which must not make the hour look complete. Pure.
 
 Events that wait in a client or were dropped there before they had a sequence number, publishers that stopped
 without closing, tallies that have not arrived, auditors that stopped reporting, counts that contradict each
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from headrace.audit import wording
+from headrace.audit import phrases
 from headrace.audit.evidence import (
     PRODUCER_HOP,
     Evidence,
@@ -41,15 +41,15 @@ def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms:
     publisher = evidence.publishers.get(handover.publisher)
     service, server = (publisher.service, publisher.server) if publisher else (None, None)
     if handover.final or (publisher is not None and publisher.closed):
-        status, why = Status.LOST, "were dropped in the client before they had a sequence number"
+        status, predicate = Status.LOST, "were dropped in the client before they had a sequence number"
     elif publisher is not None and now_ms - publisher.last_ms < policy.delay_ms:
-        status, why = Status.PENDING, "wait in the client"
+        status, predicate = Status.PENDING, "wait in the client"
     else:
-        status, why = Status.UNKNOWN, "waited in the client when it last reported"
+        status, predicate = Status.UNKNOWN, "waited in the client when it last reported"
     return Finding(
         status,
         PRODUCER_HOP,
-        f"{wording.events(count, evidence)}, handed over to service {service} on {server}, {why}",
+        f"{phrases.events(count, evidence)}, handed over to service {service} on {server}, {predicate}",
         record_count=count,
         service=service,
         server=server,
@@ -73,8 +73,8 @@ def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Ite
                 Status.UNKNOWN,
                 PRODUCER_HOP,
                 f"service {publisher.service} on {publisher.server}, {evidence.datacenter}, last reported at "
-                f"{wording.instant(publisher.last_ms)} and never closed: how many more events of "
-                f"{evidence.topic}, {wording.hour(evidence.hour_ms)}, it took over is not known",
+                f"{phrases.instant(publisher.last_ms)} and never closed: it is not known how many "
+                f"more events of {evidence.topic}, {phrases.hour(evidence.hour_ms)}, it accepted",
                 service=publisher.service,
                 server=publisher.server,
             )
@@ -83,7 +83,7 @@ def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Ite
 def _missing_tallies(
     partition: int, log: TierEvidence, evidence: Evidence, policy: Policy, now_ms: int
 ) -> Iterator[Finding]:
-    """Yields tallies that are missing behind the first record of this hour."""
+    """Yields tallies that are missing after the first record of this hour."""
     spans = (counted.span for counted in evidence.datacenter_spans if counted.partition == partition)
     first = min((span.first_address for span in spans), default=None)
     if first is None or log.heartbeat is None:
@@ -110,7 +110,7 @@ def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator
     yield Finding(
         Status.UNKNOWN if last_ms < now_ms - policy.delay_ms else Status.PENDING,
         PRODUCER_HOP,
-        f"{evidence.datacenter}'s auditor has not reported since {wording.instant(last_ms)}, so what "
-        f"{evidence.topic}, {wording.hour(evidence.hour_ms)}, holds is not known; is it running, and is "
+        f"{evidence.datacenter}'s auditor has not reported since {phrases.instant(last_ms)}, so it is "
+        f"not known what {evidence.topic}, {phrases.hour(evidence.hour_ms)}, holds; is it running, and is "
         "_audit mirrored?",
     )

@@ -26,7 +26,7 @@ _JUDGES = {PRODUCER_HOP: judge_producer_hop, MIRROR_HOP: judge_mirror_hop, LOAD_
 
 
 def judge(evidence: Evidence, policy: Policy, now_ms: int) -> Verdict:
-    """Returns the verdict at `now_ms` (wall clock, ms). An hour that is pending now may be complete later."""
+    """Returns the verdict at `now_ms` (wall clock, ms): the worst of the hops that the policy judges."""
     findings: list[Finding] = []
     for hop in HOPS:
         if hop in policy.hops:

@@ -14,9 +14,9 @@ from rich.padding import Padding
 from rich.table import Table
 
 from headrace.audit.evidence import Finding, Status
+from headrace.audit.phrases import hour
 from headrace.audit.report import Report
 from headrace.audit.report_view import print_report
-from headrace.audit.wording import hour
 from headrace.demo.access_log import HOUR_MS
 from headrace.demo.flow import FlowResult
 from headrace.demo.loads import Sealing

@@ -28,7 +28,7 @@ def airflow_url(site: Site) -> str:
 
 
 def airflow_password(site: Site) -> str | None:
-    """The password of user `admin`, which Airflow's first start generates; None before."""
+    """Returns the password of user `admin`; None until `airflow.home` writes it at first start."""
     try:
         passwords: dict[str, str] = json.loads((airflow_home(site) / "passwords.json").read_text())
     except FileNotFoundError:

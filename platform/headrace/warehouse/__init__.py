@@ -13,7 +13,7 @@ __all__ = ["load", "read"]
 
 
 def __getattr__(name: str) -> Any:
-    # Both late: executors import `warehouse.source` alone, and have nothing that the driver needs.
+    # Imported here because executors import only `warehouse.source`, and lack what the driver needs.
     if name == "load":
         from headrace.warehouse.api import load
 

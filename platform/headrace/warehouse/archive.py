@@ -67,7 +67,7 @@ def ensure_archive(
 
 
 def _newest_part() -> float:
-    # Late: the options are needed without it.
+    # Imported here because Airflow, which has no pyspark, needs the options.
     import pyspark
 
     parts = (Path(java()).resolve(), Path(pyspark.__file__).parent / "jars")

@@ -1,7 +1,7 @@
 """A change of one topic's table: what loads, replays, compactions and retention have in common.
 
-Owns the staging directory of a change until its commit; the steps from there on are `commitlog`'s.
-Needs no Spark.
+Owns the staging directory of a change until its commit; `commitlog` owns the steps from there on. Needs no
+Spark.
 """
 
 import uuid
@@ -73,7 +73,7 @@ class Change:
         )
 
     def commit(self, rebase: Rebase) -> Manifest:
-        """Commits the manifest that `rebase` makes of the current state, and finishes it.
+        """Commits the manifest that `rebase` makes of the current state, and completes it.
 
         Raises `CommitConflictError`. After any other error the staging directory stays, because the change
         may be committed.
@@ -83,5 +83,5 @@ class Change:
         except CommitConflictError:
             self.table.log.discard(self.change_id)
             raise
-        self.table.log.finish(manifest, self.table.publish)
+        self.table.log.complete(manifest, self.table.publish)
         return manifest

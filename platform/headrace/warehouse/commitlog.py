@@ -1,4 +1,4 @@
-"""The commit log of one topic in HDFS: reads it, appends to it, finishes what a crash interrupted.
+"""The commit log of one topic in HDFS: reads it, appends to it, completes what a crash interrupted.
 
 Owns the order of steps that makes a change happen exactly once:
 
@@ -37,7 +37,7 @@ class CommitConflictError(Exception):
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class StagedChange:
     """A staging directory and its committed manifest; None if the change was never committed."""
 
     change_id: str
@@ -88,11 +88,11 @@ class CommitLog:
                 crash.reached("committed")
                 return manifest
         raise CommitConflictError(
-            f"{self.paths.topic}: others committed {ATTEMPTS_MAX} times in a row; repeat the run"
+            f"{self.paths.topic}: other runs committed first {ATTEMPTS_MAX} times in a row; run again"
         )
 
-    def finish(self, manifest: Manifest, publish: Publish | None) -> None:
-        """Does the remaining steps of a committed change. Repeatable, also by two processes at once."""
+    def complete(self, manifest: Manifest, publish: Publish | None) -> None:
+        """Runs the remaining steps of a committed change. Repeatable, also by two processes at once."""
         self._remove(manifest)
         self._move(manifest)
         crash.reached("moved")
@@ -108,7 +108,7 @@ class CommitLog:
         with contextlib.suppress(HdfsError):
             self.hdfs.delete(self.paths.staged(change_id))
 
-    def unfinished(self) -> list[Unfinished]:
+    def staged_changes(self) -> list[StagedChange]:
         """Returns every staging directory, those with a manifest first, in order of their sequence.
 
         A directory without a manifest belongs to a running change or is an orphan.
@@ -123,20 +123,21 @@ class CommitLog:
                 break
             manifest = self.manifest(sequence)
             committed[manifest.change_id] = manifest
-        found = [Unfinished(entry.name, entry.modified_ms, committed.get(entry.name)) for entry in staged]
+        found = [StagedChange(entry.name, entry.modified_ms, committed.get(entry.name)) for entry in staged]
         return sorted(
-            found, key=lambda left: (left.manifest is None, left.manifest.sequence if left.manifest else 0)
+            found,
+            key=lambda change: (change.manifest is None, change.manifest.sequence if change.manifest else 0),
         )
 
-    def to_finish(self) -> list[Manifest]:
-        """Returns the manifests of changes that are committed but not finished, in order."""
-        return [left.manifest for left in self.unfinished() if left.manifest is not None]
+    def to_complete(self) -> list[Manifest]:
+        """Returns the manifests of changes that are committed but not complete, in order."""
+        return [change.manifest for change in self.staged_changes() if change.manifest is not None]
 
-    def finish_all(self, publish: Publish | None) -> list[Manifest]:
-        """Finishes every committed change that is not finished, and returns their manifests."""
-        manifests = self.to_finish()
+    def complete_all(self, publish: Publish | None) -> list[Manifest]:
+        """Completes every committed change that is not complete, and returns their manifests."""
+        manifests = self.to_complete()
         for manifest in manifests:
-            self.finish(manifest, publish)
+            self.complete(manifest, publish)
         return manifests
 
     def _sequences(self) -> tuple[list[int], list[int]]:

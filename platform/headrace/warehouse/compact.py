@@ -33,7 +33,7 @@ Chosen = Mapping[tuple[int, int], Sequence[DataFile]]
 
 @dataclass(frozen=True)
 class CompactResult:
-    """What a compaction did. `sequence` is None if no hour was worth it."""
+    """What a compaction did. `sequence` is None if no hour had enough small files."""
 
     topic: str
     sequence: int | None = None
@@ -67,8 +67,8 @@ def choose(
 def compact_topic(
     spark: "SparkSession", table: TopicTable, *, hours: Collection[int] | None = None, grace_ms: int = 0
 ) -> CompactResult:
-    """Rewrites what is worth it. Safe to repeat and to kill; loads may run meanwhile."""
-    table.log.finish_all(table.publish)
+    """Merges small files of closed hours. Safe to repeat and to kill; loads may run concurrently."""
+    table.log.complete_all(table.publish)
     chosen = choose(table.log.state(), table.clock_ms(), hours=hours, grace_ms=grace_ms)
     if not chosen:
         return CompactResult(table.topic)
@@ -93,7 +93,7 @@ def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[Data
     # One schema at a time: a rewrite changes no column.
     for schema_id in sorted({schema_id for _, schema_id in chosen}):
         hours = [
-            _one_hour(spark, change.table, hour_ms, files)
+            _merge_hour(spark, change.table, hour_ms, files)
             for (hour_ms, of_schema), files in chosen.items()
             if of_schema == schema_id
         ]
@@ -103,10 +103,10 @@ def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[Data
     return new
 
 
-def _one_hour(
+def _merge_hour(
     spark: "SparkSession", table: TopicTable, hour_ms: int, files: Sequence[DataFile]
 ) -> "DataFrame":
-    # Late: commands without Spark import this module, too.
+    # Imported here because commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     count = -(-sum(file.size_bytes for file in files) // FILE_SIZE_BYTES)
@@ -123,7 +123,7 @@ def _check_same_rows(table: TopicTable, old: Iterable[DataFile], new: Iterable[D
 
 
 def _sums(hdfs: HdfsClient, sizes: Mapping[str, int]) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Rows, first and last offset by partition and hour."""
+    """Returns rows, first and last offset by partition and hour."""
     found: dict[tuple[int, int], list[GroupCount]] = {}
     for file in count_files(hdfs, sizes):
         for group in file.groups:
@@ -146,7 +146,7 @@ def _commit(change: Change, old: Iterable[DataFile], new: Sequence[DataFile]) ->
         if any(path not in now.files for path in removed):
             raise CommitConflictError(
                 f"{paths.topic}: another change removed files that this one was rewriting; nothing changed, "
-                "repeat it"
+                "run again"
             )
         files = tuple(
             replace(file, path=paths.data_file(file.hour_ms, now.next_sequence, number))

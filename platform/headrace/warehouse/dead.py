@@ -20,7 +20,7 @@ from headrace.warehouse.decode import (
     SCHEMA_ID_COLUMN,
     TIMESTAMP_COLUMN,
     decoded_event,
-    event_hour,
+    event_hour_or_dead,
 )
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import DEAD_HOUR
@@ -77,19 +77,19 @@ def dead_files(hdfs: HdfsClient, directory: str, wanted: int, topic: str) -> lis
 
 def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
     """Returns those of the raw records (`RAW_COLUMNS`) that the table's decoder refuses."""
-    # Late: commands without Spark import this module, too.
+    # Imported here because commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     framed = unframed(raw)
     decoded = framed.withColumn("decoded", decoded_event(schemas)).withColumn(
         TIMESTAMP_COLUMN, f.col("timestamp")
     )
-    return decoded.where(event_hour(schemas) == DEAD_HOUR).select(*RAW_COLUMNS, "schemaId")
+    return decoded.where(event_hour_or_dead(schemas) == DEAD_HOUR).select(*RAW_COLUMNS, "schemaId")
 
 
 def unframed(raw: "DataFrame") -> "DataFrame":
     """Adds `payload` and `schemaId` to the raw records, as the source gives them in a load."""
-    # Late: commands without Spark import this module, too.
+    # Imported here because commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     value = f.col("value")
@@ -103,7 +103,7 @@ def unframed(raw: "DataFrame") -> "DataFrame":
 
 def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
     """Writes undecodable records, each with its reason, below the URL `target`."""
-    texts = {each.schema_id: each.text for each in schemas.writers}
+    texts = {writer.schema_id: writer.text for writer in schemas.writers}
 
     def with_reasons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _with_reasons(batches, texts)
@@ -160,7 +160,7 @@ def _with_reasons(batches: Iterator[pa.RecordBatch], texts: dict[int, str]) -> I
 
 
 def _spans(dead: Sequence[StagedFile]) -> list[PlannedRange]:
-    """The addresses from the first to the last dead row of each partition."""
+    """Returns the addresses from the first to the last dead row of each partition."""
     spans: dict[int, tuple[int, int]] = {}
     for group in (group for file in dead for group in file.count.groups):
         first, end = spans.get(group.partition, (group.first_offset, group.last_offset + 1))

@@ -30,7 +30,7 @@ def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
 
     A row that can't be decoded has `DEAD_HOUR`, and nulls for the event.
     """
-    # Late: commands without Spark import this module, too.
+    # Imported here because commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     decoded = source.select(
@@ -40,12 +40,12 @@ def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
         f.col("timestamp").alias(TIMESTAMP_COLUMN),
         f.col("schemaId").alias(SCHEMA_ID_COLUMN),
     )
-    return decoded.select("decoded.event.*", *ADDRESS_COLUMNS, event_hour(schemas).alias(HOUR_COLUMN))
+    return decoded.select("decoded.event.*", *ADDRESS_COLUMNS, event_hour_or_dead(schemas).alias(HOUR_COLUMN))
 
 
 def decoded_event(schemas: TopicSchemas) -> "Column":
     """Returns a struct of `event` and `end`; null, or with a wrong `end`, if decoding failed."""
-    # Late: commands without Spark import this module, too.
+    # Imported here because commands without Spark import this module, too.
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
 
@@ -60,9 +60,9 @@ def decoded_event(schemas: TopicSchemas) -> "Column":
     return branches
 
 
-def event_hour(schemas: TopicSchemas) -> "Column":
-    """Returns hours since the epoch, by `header.time` or, if events lack it, by the Kafka timestamp."""
-    # Late: commands without Spark import this module, too.
+def event_hour_or_dead(schemas: TopicSchemas) -> "Column":
+    """Returns hours since the epoch, by `header.time`, else the Kafka timestamp; or `DEAD_HOUR`."""
+    # Imported here because commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
     timed = has_event_time(schemas.reader.text)

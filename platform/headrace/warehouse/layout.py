@@ -5,7 +5,7 @@
     <root>/<topic>/_log/<sequence>.state.json                         the state that the log adds up to there
     <root>/<topic>/_sealed/YYYY-MM-DD-HH.v<version>.json              proofs that an hour is complete
     <root>/<topic>/_dead/<sequence>-<number>.parquet                  records that could not be decoded
-    <root>/<topic>/_staging/<change id>/                              a change until it is finished
+    <root>/<topic>/_staging/<change id>/                              a change until it is complete
     <root>/<topic>/_trash/<change id>/                                files that a change removed
 
 Spark, Hive and other readers ignore names that begin with `_`.

@@ -1,7 +1,7 @@
 """One load of one topic, from the commit log's end to the brokers' end, exactly once.
 
-Owns the order of a load: finish what a crash interrupted, plan, stage, count, commit, finish. The decisions
-are in `plan`, the Spark jobs in `stage` and `dead`, the steps in HDFS in `commitlog`.
+Owns the order of a load: complete what a crash interrupted, plan, stage, count, commit, complete. The
+decisions are in `plan`, the Spark jobs in `stage` and `dead`, the steps in HDFS in `commitlog`.
 """
 
 import time
@@ -33,7 +33,7 @@ BROKER_TIMEOUT_S: Final = 60.0
 
 
 class LoadError(Exception):
-    """The load did something that it must never do; nothing was committed."""
+    """An internal check of the load failed; nothing was committed."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LoadResult:
     ranges: tuple[LoadedRange, ...] = ()
     files: int = 0
     finished: tuple[int, ...] = ()
-    """Changes that an earlier run committed and this one finished."""
+    """Changes that an earlier run committed and this one completed."""
     seconds: float = 0.0
 
 
@@ -86,11 +86,12 @@ def load_topic(
     until_ms: int | None = None,
     accept_gap: bool = False,
 ) -> LoadResult:
-    """Loads what is new. Safe to repeat, to kill at any moment, and to run twice at the same time."""
+    """Loads new records. Safe to repeat, to kill at any moment, and to run twice at the same time."""
     began = time.monotonic()
-    finished = tuple(manifest.sequence for manifest in table.log.finish_all(table.publish))
+    finished = tuple(manifest.sequence for manifest in table.log.complete_all(table.publish))
     state = table.log.state()
     plan = plan_topic(table, state, until_ms=until_ms, accept_gap=accept_gap)
+    # A plan of accepted gaps alone is not empty: it has no ranges to stage, but its gaps are committed.
     if plan.is_empty:
         return LoadResult(table.topic, finished=finished, seconds=time.monotonic() - began)
     crash.reached("planned")
@@ -98,6 +99,7 @@ def load_topic(
     with change.discarded_on_error(), Registries(table.warehouse.registry_url) as registries:
         staged = _stage(spark, change, plan.ranges, registries, subject or subject_of(table.topic))
     crash.reached("staged")
+    # Outside `discarded_on_error`: after an error here the change may be committed and need its files.
     manifest = _commit(change, plan, staged, state)
     return LoadResult(
         topic=table.topic,
@@ -115,7 +117,7 @@ def load_topic(
 @dataclass(frozen=True)
 class _Staged:
     files: Sequence[StagedFile]
-    """Those of dead rows hold only their addresses."""
+    """Files with `is_dead` hold only addresses."""
     dead_letters: Sequence[StagedFile]
     schemas: TopicSchemas
 
@@ -133,7 +135,7 @@ def _stage(
     if not ranges:
         return _Staged((), (), schemas)
     if schemas.refused:
-        # Looks before anything is written whether the ranges hold records of a refused schema.
+        # Before anything is written: do the ranges hold records of a refused schema?
         schemas.refuse(present_schema_ids(spark, table, ranges))
     # The first write: it waits for a NameNode that restarts, and fails for a user without permission.
     table.hdfs.makedirs(change.staging)
@@ -141,20 +143,23 @@ def _stage(
     while True:
         stage_load(spark, table, ranges, schemas, hours)
         staged = staged_files(table.hdfs, hours)
-        unread = {schema_id for file in staged if file.is_dead for schema_id in file.count.schema_ids} - {
-            writer.schema_id for writer in schemas.writers
+        dead_schema_ids = {
+            schema_id for file in staged if file.is_dead for schema_id in file.count.schema_ids
         }
-        wider = with_writers(schemas, unread, registries) if unread else schemas
-        wider.refuse(unread)
-        if len(wider.writers) == len(schemas.writers):
-            if unread - {NO_SCHEMA_ID}:
+        undecoded_schema_ids = dead_schema_ids - {writer.schema_id for writer in schemas.writers}
+        with_found_writers = schemas
+        if undecoded_schema_ids:
+            with_found_writers = with_writers(schemas, undecoded_schema_ids, registries)
+        with_found_writers.refuse(undecoded_schema_ids)
+        if len(with_found_writers.writers) == len(schemas.writers):
+            if undecoded_schema_ids - {NO_SCHEMA_ID}:
                 registries.check_all_answered()
             return _Staged(staged, stage_dead(spark, table, staged, schemas, change.staging), schemas)
         # Some records have another subject's schema, which a registry knows by id: stage again with it.
-        schemas = wider
+        schemas = with_found_writers
 
 
-def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_on: TableState) -> Manifest:
+def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_state: TableState) -> Manifest:
     table, schema_id = change.table, staged.schemas.reader.schema_id
     groups = [group for file in staged.files for group in file.count.groups]
     sizes = {file.path: file.size_bytes for file in staged.files}
@@ -162,10 +167,10 @@ def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_on: TableSt
     ranges = loaded_ranges(plan.ranges, staged.files, distinct)
 
     def rebase(now: TableState) -> Manifest:
-        if now.ends != planned_on.ends:
+        if now.ends != planned_state.ends:
             raise CommitConflictError(
                 f"{table.topic}: another load committed the same addresses first; this one is discarded, "
-                "nothing is doubled"
+                "nothing is duplicated"
             )
         return replace(
             change.manifest(now),

@@ -107,6 +107,6 @@ def plan_load(
 
 
 def split_count(size_bytes: int, cores: int) -> int:
-    """Returns how many parts to cut so many bytes into: enough for all cores, none too large or too small."""
+    """Returns how many tasks should share so many bytes: enough for all cores, none too large or small."""
     busy = min(max(1, cores), max(1, size_bytes // SPLIT_SIZE_MIN_BYTES))
     return max(busy, -(-size_bytes // SPLIT_SIZE_MAX_BYTES))

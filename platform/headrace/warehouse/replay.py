@@ -1,7 +1,7 @@
 """Replaying dead letters: once their cause is fixed, they are decoded again and become rows.
 
-Owns the choice of dead letters and their second reading. Letters that still can't be decoded become dead
-letters again, with today's reason. The audit gets a report: fewer dead letters, as many more rows.
+Owns which dead letters are read again, and how. Those that still can't be decoded stay dead letters, with
+their current reason. The report to the audit moves the others from its dead letters to its rows.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,8 @@ class _Staged:
 
 
 def replay_topic(spark: "SparkSession", table: TopicTable, *, subject: str | None = None) -> ReplayResult:
-    """Loads the topic's dead letters again. Safe to repeat and to kill; loads may run meanwhile."""
-    table.log.finish_all(table.publish)
+    """Loads the topic's dead letters again. Safe to repeat and to kill; loads may run concurrently."""
+    table.log.complete_all(table.publish)
     old = list(table.log.state().dead_files.values())
     if not old:
         return ReplayResult(table.topic)
@@ -92,7 +92,7 @@ def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile]) -> Manifes
 
     def rebase(now: TableState) -> Manifest:
         if any(path not in now.dead_files for path in removed):
-            raise CommitConflictError(f"{table.topic}: another replay came first; nothing changed")
+            raise CommitConflictError(f"{table.topic}: another replay was committed first; nothing changed")
         return replace(
             change.manifest(now),
             ranges=replayed_ranges(now, staged.alive),
@@ -107,7 +107,7 @@ def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile]) -> Manifes
 
 
 def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[LoadedRange, ...]:
-    """Returns what the audit gets: no new addresses, but dead letters that became rows. Pure."""
+    """Returns the ranges to report: empty, with the dead letters that became rows. Pure."""
     counts: dict[int, dict[int, list[int]]] = {}
     for group in (group for file in alive for group in file.count.groups):
         found = counts.setdefault(group.partition, {}).setdefault(group.timestamp_hour_ms, [0, 0])

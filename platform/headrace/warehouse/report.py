@@ -62,7 +62,7 @@ def publishing(warehouse: WarehouseOptions) -> Iterator[Publish | None]:
         publishers: list[AuditPublisher] = []
 
         def publish(manifest: Manifest) -> None:
-            # Late: it takes long to import, and to connect, and most commands publish nothing.
+            # Imported here because the import is slow, and most commands publish nothing.
             from headrace.audit.publish import AuditPublisher, publish_load
 
             report = load_report(manifest)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.warehouse.change import Change, TopicTable
-from headrace.warehouse.commitlog import CommitConflictError, Unfinished
+from headrace.warehouse.commitlog import CommitConflictError, StagedChange
 from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
@@ -37,12 +37,12 @@ def expired(state: TableState, before_ms: int) -> dict[int, list[DataFile]]:
     return {hour_ms: files for hour_ms, files in state.hours().items() if hour_ms + HOUR_MS <= before_ms}
 
 
-def orphans(unfinished: Iterable[Unfinished], now_ms: int) -> list[str]:
+def orphans(staged: Iterable[StagedChange], now_ms: int) -> list[str]:
     """Returns the ids of changes that were never committed and are too old to be running. Pure."""
     return [
-        left.change_id
-        for left in unfinished
-        if left.manifest is None and left.modified_ms + ORPHAN_AGE_MS <= now_ms
+        change.change_id
+        for change in staged
+        if change.manifest is None and change.modified_ms + ORPHAN_AGE_MS <= now_ms
     ]
 
 
@@ -57,7 +57,7 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
     Needs no Spark. Safe to repeat.
     """
     paths, hdfs = table.paths, table.hdfs
-    table.log.finish_all(table.publish)
+    table.log.complete_all(table.publish)
     now_ms = table.clock_ms()
     old = expired(table.log.state(), now_ms - keep_ms) if keep_ms is not None else {}
     files = [file for of_hour in old.values() for file in of_hour]
@@ -66,7 +66,7 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
         manifest = _commit(table, files, now_ms - (keep_ms or 0))
         for hour_ms in old:
             _delete_if_empty(hdfs, paths.hour_dir(hour_ms))
-    dead = orphans(table.log.unfinished(), now_ms)
+    dead = orphans(table.log.staged_changes(), now_ms)
     for change_id in dead:
         hdfs.delete(paths.staged(change_id))
     trash = old_trash(hdfs.entries(paths.trash), now_ms)
@@ -89,7 +89,9 @@ def _commit(table: TopicTable, files: Sequence[DataFile], before_ms: int) -> Man
 
     def rebase(now: TableState) -> Manifest:
         if any(path not in now.files for path in removed):
-            raise CommitConflictError(f"{table.topic}: another change came first; nothing changed, repeat it")
+            raise CommitConflictError(
+                f"{table.topic}: another change was committed first; nothing changed, run again"
+            )
         note = f"hours that were over before {before_ms} ms since the epoch"
         return replace(change.manifest(now), removed=removed, note=note)
 

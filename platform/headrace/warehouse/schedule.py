@@ -55,7 +55,7 @@ def _written_duration(duration: timedelta) -> str:
 
 
 def _is_cron(text: str) -> bool:
-    # Late: Terraform's provider needs only the defaults at each of its starts. Airflow uses croniter, too.
+    # Imported here because Terraform's provider starts often and rarely needs it. Airflow uses it, too.
     from croniter import croniter
 
     return bool(croniter.is_valid(text))
@@ -103,7 +103,7 @@ class LoadSchedule:
 
 
 _EXPECTED: Final = {
-    "schedule": "a cron expression such as '*/10 * * * *', nor null for loads by hand",
+    "schedule": "a cron expression such as '*/10 * * * *', or null for loads by hand",
     "output": "an absolute HDFS directory such as /data",
     "completeness": "a share above 0 and up to 1.0 (every event)",
     "retries": f"a number from 0 to {RETRIES_MAX}",
@@ -123,7 +123,7 @@ def parse_schedule(topic: str, values: Mapping[str, Any]) -> LoadSchedule:
     """Returns a topic's schedule from its fields as written (`grace: 10m`). Raises `LoadScheduleError`."""
     if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
         raise LoadScheduleError(
-            None, "no name for a topic; Kafka allows letters, digits, '.', '_' and '-', up to 200 of them"
+            None, "not a valid topic name; Kafka allows letters, digits, '.', '_' and '-', up to 200 of them"
         )
     for name in values:
         if name not in FIELDS:

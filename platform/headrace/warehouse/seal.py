@@ -35,7 +35,7 @@ class Seal:
     hour_ms: int
     version: int
     sequence: int
-    """The last change, when the hour was sealed, that added or removed rows of it."""
+    """Sequence of the last change that affected this hour, as of sealing."""
     sealed_ms: int
     rows: int
     files: tuple[str, ...]
@@ -67,8 +67,8 @@ def seal_hour(
 ) -> Seal:
     """Seals an hour as it is now. `proof` is the audit's, as plain data.
 
-    An hour that has not changed since its last seal keeps that seal, so two may seal it at the same time.
-    Raises `NotSealedError` while a committed change is not finished.
+    An hour that has not changed since its last seal keeps that seal, so two processes may seal the same hour
+    concurrently. Raises `NotSealedError` while a committed change is not complete.
     """
     return seal_hours(webhdfs_url, topic, {hour_ms: proof}, root=root, user=user, clock_ms=clock_ms)[hour_ms]
 
@@ -82,19 +82,21 @@ def seal_hours(
     user: str | None = None,
     clock_ms: Callable[[], int] = now_ms,
 ) -> dict[int, Seal]:
-    """`seal_hour` for each hour in `proofs`, with one read of the commit log for all."""
+    """Seals each hour in `proofs`, reading the commit log once; see `seal_hour`."""
     if not proofs:
         return {}
     sealed: dict[int, Seal] = {}
     with HdfsClient(webhdfs_url, user=user) as hdfs:
         log = CommitLog(hdfs, TopicPaths(root, topic))
         for _ in range(ATTEMPTS_MAX):
-            left = {hour_ms: proof for hour_ms, proof in proofs.items() if hour_ms not in sealed}
-            sealed |= _try_seal(log, left, clock_ms)
+            unsealed = {hour_ms: proof for hour_ms, proof in proofs.items() if hour_ms not in sealed}
+            sealed |= _try_seal(log, unsealed, clock_ms)
             if sealed.keys() == proofs.keys():
                 return sealed
     first = hour_name(min(proofs.keys() - sealed.keys()))
-    raise NotSealedError(f"{topic}, {first}: others sealed it {ATTEMPTS_MAX} times meanwhile; repeat")
+    raise NotSealedError(
+        f"{topic}, {first}: other runs sealed it first {ATTEMPTS_MAX} times in a row; run again"
+    )
 
 
 def _try_seal(
@@ -102,10 +104,10 @@ def _try_seal(
 ) -> dict[int, Seal]:
     """Seals these hours, except those whose next version another process writes first."""
     topic = log.paths.topic
-    if unfinished := log.to_finish():
+    if incomplete := log.to_complete():
         raise NotSealedError(
-            f"{topic}: change {unfinished[0].sequence} is committed but not finished; "
-            "run a load, which finishes it"
+            f"{topic}: change {incomplete[0].sequence} is committed but not complete; "
+            "run a load, which completes it"
         )
     state = log.state()
     latest = seals(log.hdfs, log.paths, only=proofs.keys())
@@ -151,7 +153,7 @@ def due_hours(
 
 
 def hours_to_seal(state: TableState, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) -> list[int]:
-    """`due_hours`, from a table's state and seals. Pure."""
+    """Returns the hours to seal, from a table's state and seals (see `due_hours`). Pure."""
     return [
         hour_ms
         for hour_ms in sorted(state.hours())
@@ -160,7 +162,7 @@ def hours_to_seal(state: TableState, sealed: Mapping[int, Seal], now_ms: int, gr
 
 
 def is_stale(state: TableState, seal: Seal | None, hour_ms: int) -> bool:
-    """Returns whether the hour has changed since its seal, or has none."""
+    """Whether the hour has changed since its seal, or has none."""
     return seal is None or seal.sequence < state.changed.get(hour_ms, -1)
 
 
@@ -192,7 +194,7 @@ def _put(hdfs: HdfsClient, paths: TopicPaths, seal: Seal) -> bool:
 
 
 def _names(hdfs: HdfsClient, paths: TopicPaths) -> list[tuple[int, int, str]]:
-    """The hour, version and file name of every seal."""
+    """Returns the hour, version and file name of every seal."""
     found: list[tuple[int, int, str]] = []
     for entry in hdfs.entries(paths.sealed):
         hour, _, rest = entry.name.partition(".v")

@@ -88,7 +88,7 @@ def spark_session(
 
     `master` is by default that of Spark's own configuration (spark-submit, `MASTER`), else `local[*]`.
     """
-    # Late: Airflow asks for the configuration alone, without pyspark.
+    # Imported here because Airflow needs only the configuration, and has no pyspark.
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 

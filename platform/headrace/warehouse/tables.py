@@ -1,7 +1,7 @@
-"""Reads a table through the commit log, so that no half-finished change is visible.
+"""Reads a table through the commit log, so that no incomplete change is visible.
 
 Owns `read`, which gives exactly the files of one state of the log, wherever they are at the time. Other
-tools may read the plain paths below `hourly/`, where a change may be visible in part while it is finished.
+tools may read the plain paths below `hourly/`, where a change may be visible in part while it is completed.
 """
 
 import json
@@ -22,7 +22,7 @@ from headrace.warehouse.schemas import Registries, SchemasError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FINISH_WAIT_S: Final = 5.0
+COMPLETION_WAIT_S: Final = 5.0
 
 Hours = Iterable[int | str] | None
 
@@ -52,10 +52,10 @@ def read(
     )
     with hdfs_of(warehouse) as hdfs:
         log = CommitLog(hdfs, TopicPaths(warehouse.root, topic))
-        unfinished = _wait_until_finished(log)
+        incomplete = _wait_until_complete(log)
         state = log.state()
         located = [
-            (file, _path_now(hdfs, file, unfinished))
+            (file, _path_now(hdfs, file, incomplete))
             for hour_ms, files in state.hours().items()
             if wanted is None or hour_ms in wanted
             for file in files
@@ -109,20 +109,20 @@ def _text(registries: Registries, schema_id: int) -> str:
     return text
 
 
-def _wait_until_finished(log: CommitLog) -> set[str]:
-    """Waits briefly for changes that are being finished; returns the ids of those that are not."""
-    deadline = time.monotonic() + FINISH_WAIT_S
+def _wait_until_complete(log: CommitLog) -> set[str]:
+    """Waits briefly until committed changes are complete; returns the ids of those that are not."""
+    deadline = time.monotonic() + COMPLETION_WAIT_S
     while True:
-        left = {manifest.change_id for manifest in log.to_finish()}
-        if not left or time.monotonic() >= deadline:
-            return left
+        incomplete = {manifest.change_id for manifest in log.to_complete()}
+        if not incomplete or time.monotonic() >= deadline:
+            return incomplete
         time.sleep(0.2)
 
 
-def _path_now(hdfs: HdfsClient, file: DataFile, unfinished: set[str]) -> str:
+def _path_now(hdfs: HdfsClient, file: DataFile, incomplete: set[str]) -> str:
     """The final path of a file, or its staged one if its change was interrupted before the move."""
     change_id = file.staged.split("/_staging/")[-1].split("/")[0]
-    if change_id in unfinished and hdfs.status(file.path) is None:
+    if change_id in incomplete and hdfs.status(file.path) is None:
         return file.staged
     return file.path
 

@@ -48,8 +48,8 @@ def verify_topic(table: TopicTable, *, audit_store: str | None = None) -> Verify
     manifests = log.manifests()
     state = log.state()
     problems = [
-        f"change {manifest.sequence} is committed but not finished; the next load finishes it"
-        for manifest in log.to_finish()
+        f"change {manifest.sequence} is committed but not complete; the next load completes it"
+        for manifest in log.to_complete()
     ]
     present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
     counts, of_files = _count_all(table, state, present)

@@ -35,7 +35,7 @@ variable "analysis" {
 }
 
 variable "broker_settings" {
-  description = "Settings of all brokers. By default events of any age are kept, up to 2 GiB a partition."
+  description = "Settings of all brokers. By default events of any age are kept, up to 2 GiB per partition."
   type        = map(string)
   default = {
     "auto.create.topics.enable" = "true"

@@ -20,7 +20,7 @@ def main() -> int:
     # One Terraform command starts the provider three times in a row, so users wait for every start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.disable()
-    # Late: without garbage collection these imports are faster.
+    # Imported here because these imports are faster without garbage collection.
     from headrace.provider.provider import HeadraceProvider
     from headrace.provider.serving import serve
 

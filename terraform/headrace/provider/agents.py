@@ -102,7 +102,7 @@ class Agents:
             client.close()
 
     def _connect(self, host: str) -> AgentClient:
-        # Late: the import takes a sixth of a second, and a validation does not need it.
+        # Imported here because it takes 0.15 s, and a validation does not need it.
         from headrace.agent.client import AgentClient, pinned
 
         if self._is_local:
@@ -120,7 +120,7 @@ class Agents:
         return AgentClient(agent.url, token, tls=tls)
 
     def _find_local(self) -> AgentClient:
-        # Late for the same reason.
+        # Imported here for the same reason.
         from headrace.agent.local import find_agent
 
         try:

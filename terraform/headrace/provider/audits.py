@@ -53,7 +53,7 @@ SCHEMA: Final = BlockSchema(
             name="findings",
             type=["list", "string"],
             computed=True,
-            description="The problems that the audit proved, a sentence each.",
+            description="The problems that the audit proved, one sentence each.",
         ),
         Attribute(
             name="hours",
@@ -83,7 +83,7 @@ SCHEMA: Final = BlockSchema(
 
 def read_report(store_url: str, topic: str, from_ms: int | None = None, to_ms: int | None = None) -> Report:
     """Returns the audit's report on a topic. Raises `ResourceError` if the store cannot be read."""
-    # Late: the import of SQLAlchemy is slow, and few requests need it.
+    # Imported here because SQLAlchemy is slow to import, and few requests need it.
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.client.errors import BrokerError
     from headrace.client.group_admin import GroupAdmin
 
-# Short: brokers that this very apply will start do not answer a plan.
+# Short, because the brokers may be created by the apply of this same plan.
 PLAN_TIMEOUT_S: Final = 3.0
 APPLY_TIMEOUT_S: Final = 30.0
 
@@ -31,7 +31,7 @@ _ATTRIBUTES: Final[dict[int, Path]] = {
 @contextmanager
 def admin_client(bootstrap: Sequence[str], *, timeout_s: float) -> Iterator[GroupAdmin]:
     """Opens a client of these brokers for one request of Terraform."""
-    # Late: the import takes a third of a second, and only topics and brokers need it.
+    # Imported here because it takes 0.3 s, and only topics and brokers need it.
     from headrace.client.group_admin import GroupAdmin
 
     admin = GroupAdmin(bootstrap, client_id="headrace-terraform", timeout_ms=timeout_s * 1000)

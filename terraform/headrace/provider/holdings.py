@@ -1,7 +1,7 @@
 """Data that a deletion would lose: how much a topic, a broker, a ZooKeeper or a warehouse holds.
 
-Owns the counting and the refusals. Bytes are those of the logs; events that are not in HDFS yet are the
-audit's count.
+Owns the counting and the refusals. Sizes are those of the logs; the audit counts the events that are not in
+HDFS yet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALLOW_DATA_LOSS: Final = Attribute(
     default=False,
     description="Whether it may be deleted or replaced while it holds data. The last applied value counts.",
 )
-_REMEDY: Final = "To delete it nevertheless, set allow_data_loss = true and apply that first."
+_REMEDY: Final = "To delete it anyway, set allow_data_loss = true and apply that first."
 
 TopicPartition = tuple[str, int]
 
@@ -59,7 +59,7 @@ def refuse_if_any(what: str, holdings: Holdings) -> None:
 
 
 def unknown(what: str, problem: str) -> ResourceError:
-    """Returns the refusal for something that cannot be asked what it holds."""
+    """Returns the refusal for a unit whose data cannot be measured."""
     return ResourceError(Problem(f"Whether {what} holds data is not known", f"{problem} {_REMEDY}"))
 
 
@@ -105,7 +105,7 @@ def topics_in(zookeeper: str, deleted_topics: Collection[str]) -> list[str]:
 
     Raises `CoordinationError`.
     """
-    # Late here and below: each import is slow, and few requests need it.
+    # Imported here and below because each import is slow, and few requests need it.
     from headrace.coordination.session import ZooKeeperSession
     from headrace.coordination.topics import TopicRegistry
 

@@ -1,7 +1,7 @@
 """Loads as resources: how the Airflow of a host loads a topic into HDFS.
 
-A load is stored by the agent of the host that runs Airflow. What its fields may hold is
-`warehouse.schedule`'s.
+The agent of the host that runs Airflow stores a load. `warehouse.schedule` defines its fields and their
+bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.warehouse.schedule import DEFAULTS, FIELDS, LoadScheduleError, par
 if TYPE_CHECKING:
     from headrace.agent.client import AgentClient
 
-# Fields that null means something for: no schedule (loads by hand only), and hours kept for ever.
+# Fields for which null is a value: no schedule (loads by hand only), hours kept for ever.
 _NULLABLE: Final = ("schedule", "retention")
 
 
@@ -158,7 +158,7 @@ def _fields_of(values: Values) -> dict[str, Any]:
 def _exists(planned: Values, *, is_same: bool) -> Problem:
     host, topic = planned["host"], planned["topic"]
     if is_same:
-        text = "It is identical to the planned one: an interrupted apply put it, or somebody else did."
+        text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Host {host} already loads {topic}; Terraform adopts the load", text, is_warning=True)
-    text = f"Its load was put by somebody else. Import it with `terraform import`, as {host}/{topic}."
+    text = f"Someone else created its load. Import it with `terraform import`, as {host}/{topic}."
     return Problem(f"Host {host} already loads {topic}, with other fields", text, ("topic",))

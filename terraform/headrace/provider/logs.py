@@ -1,4 +1,4 @@
-"""The provider's log as Terraform reads it: one JSON object a line on stderr (go-hclog's form).
+"""The provider's log as Terraform reads it: one JSON object per line on stderr (go-hclog's form).
 
 Owns the form and the level. Terraform shows a line if `TF_LOG` (or `TF_LOG_PROVIDER`) asks for its level.
 """

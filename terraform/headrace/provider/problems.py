@@ -29,7 +29,7 @@ INTERRUPTED: Final = Problem("Interrupted before the change began", "Apply again
 
 
 class ResourceError(Exception):
-    """A failed request. Terraform keeps `state`: the resource as far as it exists nevertheless."""
+    """A failed request. Terraform keeps `state`: the part of the resource that exists anyway."""
 
     def __init__(self, *problems: Problem, state: Values | None = None) -> None:
         super().__init__("; ".join(problem.summary for problem in problems))

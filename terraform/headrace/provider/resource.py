@@ -50,7 +50,7 @@ class ResourceCall:
         self.problems.append(Problem(summary, detail, is_warning=True))
 
     def warn_unreachable(self, what: str, error: Exception) -> None:
-        """Warns that `what` was not read. An error would prevent the very plan that repairs its server."""
+        """Warns that `what` was not read. An error would prevent the plan that repairs its server."""
         self.warn(f"{what} could not be read", f"The plan uses its last known state: {error}.")
 
 

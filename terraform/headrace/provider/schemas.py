@@ -110,7 +110,7 @@ class SchemaResource(Resource):
                 _check_newest(registry, planned)
                 incompatibilities = _incompatibilities(registry, planned)
         except RegistryUnavailableError:
-            # This very apply may start the registry.
+            # The registry may be created by this same apply.
             return
         except RegistryError as error:
             raise ResourceError(_refused(error)) from error
@@ -217,7 +217,7 @@ def _incompatibilities(registry: SchemaRegistryClient, planned: Values) -> list[
 
 
 def _registry(values: Values, *, retry_rounds: int = 3) -> SchemaRegistryClient:
-    # Late: the import is slow, and only schemas need it.
+    # Imported here because the import is slow, and only schemas need it.
     from headrace.registry.client import SchemaRegistryClient
 
     return SchemaRegistryClient(values["registry_url"], timeout_s=TIMEOUT_S, retry_rounds=retry_rounds)

@@ -1,7 +1,7 @@
 """Slots: units of one kind and datacenter are changed one after another.
 
 Terraform changes ten resources at once and knows nothing of clusters; without slots all brokers of a
-datacenter could restart together. After a failed slot nobody else in the group gets one.
+datacenter could restart together. After one change fails, the group's remaining changes are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.provider.problems import Problem, ResourceError
 
 
 class SlotGroup:
-    """Units of which only one may change at a time. Callers hold `lock` while they use the rest."""
+    """Units of which only one may change at a time. Hold `lock` to read or set `failed_unit`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class SlotGroup:
 
 
 class Slots:
-    """All groups of one apply."""
+    """All groups of one provider process, which Terraform starts for one apply."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,9 +31,9 @@ class Slots:
 
     @contextmanager
     def hold(self, group_name: str, unit: str) -> Iterator[None]:
-        """Waits for the group's slot and holds it. The slot fails if the block raises.
+        """Waits for the group's slot and holds it. If the block raises, the group is marked failed.
 
-        Raises `ResourceError` if an earlier slot of the group failed: the units that still run must stay up.
+        Raises `ResourceError` if the group is marked failed: its units that still run must stay up.
         """
         with self._lock:
             group = self._groups.setdefault(group_name, SlotGroup(group_name))
@@ -46,6 +46,8 @@ class Slots:
                         f"same group ({group.name}). Repair {group.failed_unit}, then apply again.",
                     )
                 )
-            group.failed_unit = unit
-            yield
-            group.failed_unit = None
+            try:
+                yield
+            except BaseException:
+                group.failed_unit = unit
+                raise

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _ADDRESS: Final = re.compile(r"[^\s,:/]+:\d{1,5}")
-# The mirrors store notes of their own among a topic's settings.
+# Mirrors keep internal settings in the topic's configuration, under this prefix.
 _INTERNAL_SETTINGS: Final = "headrace."
 
 BOOTSTRAP_SERVERS: Final = Attribute(
@@ -70,7 +70,7 @@ SCHEMA: Final = BlockSchema(
         Attribute(
             name="topic_id",
             computed=True,
-            description="The topic's id in Kafka. A topic that was deleted and created anew has another one.",
+            description="The topic's id in Kafka. A topic that is deleted and recreated gets a new id.",
         ),
     ),
     description="A topic of one datacenter.",
@@ -82,7 +82,7 @@ class TopicResource(Resource):
 
     type_name = "topic"
     schema = SCHEMA
-    import_id = "`BROKER,…/NAME`, such as `127.1.0.11:9092/page-view`"
+    import_id = "`BROKER,…/NAME`, such as `127.1.0.11:9092,127.1.0.12:9092/page-view`"
 
     def validate(self, config: Values) -> list[Problem]:
         return _problems_of(config)
@@ -100,7 +100,7 @@ class TopicResource(Resource):
         planned["topic_id"] = Unknown if prior is None else prior["topic_id"]
         replaces = replaces_of(SCHEMA, change)
         if prior is not None and not replaces and "bootstrap_servers" in change.changed:
-            replaces = _replaces_of_move(prior, planned)
+            replaces = _replacements_for_new_cluster(prior, planned)
         problems = []
         checked = change.changed & {"name", "partitions", "replication_factor", "config"}
         is_complete = all(is_known(planned[name]) for name in SCHEMA.names() if name != "topic_id")
@@ -110,7 +110,7 @@ class TopicResource(Resource):
 
     def _dry_run(self, change: ResourceChange) -> list[Problem]:
         """Returns what the brokers object to; nothing if they cannot be reached yet."""
-        # Late here and below: the client's import is slow, and only topics need it.
+        # Imported here and below because the client's import is slow, and only topics need it.
         from headrace.client.errors import BrokerError, ClientError
 
         planned, prior = change.planned, change.prior
@@ -127,16 +127,16 @@ class TopicResource(Resource):
         except BrokerError as error:
             return [refused(error)]
         except ClientError:
-            # This very apply may start the brokers.
+            # The brokers may be created by this same apply.
             return []
         return []
 
     def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
         if not prior.get("allow_data_loss"):
-            self._check_empty(prior)
+            self._refuse_if_it_holds_data(prior)
         self.context.deleted_topics.add(prior["topic_id"])
 
-    def _check_empty(self, prior: Values) -> None:
+    def _refuse_if_it_holds_data(self, prior: Values) -> None:
         """Raises `ResourceError` if the topic holds data, or its brokers do not answer."""
         from headrace.client.errors import ClientError, UnknownTopicError
 
@@ -266,7 +266,7 @@ def _changed_settings(before: dict[str, str], planned: dict[str, str]) -> dict[s
     return changes | {name: None for name in before if name not in planned}
 
 
-def _replaces_of_move(prior: Values, planned: Values) -> list[str]:
+def _replacements_for_new_cluster(prior: Values, planned: Values) -> list[str]:
     """Returns `bootstrap_servers` if the new brokers belong to another cluster, without this topic."""
     from headrace.client.errors import ClientError
 
@@ -286,7 +286,7 @@ def _replaces_of_move(prior: Values, planned: Values) -> list[str]:
 def _fewer_partitions(prior: Values, planned: Values) -> Problem:
     return Problem(
         "A topic cannot have fewer partitions than before",
-        f"{prior['name']} has {prior['partitions']} partitions, and the plan wants {planned['partitions']}: "
+        f"{prior['name']} has {prior['partitions']} partitions, and the plan has {planned['partitions']}: "
         "the data of the others would be lost, and keys would move to other partitions. Keep the number, or "
         "create another topic and copy the data.",
         ("partitions",),
@@ -297,7 +297,7 @@ def _exists(planned: Values, topic: Values) -> Problem:
     name = planned["name"]
     compared = ("partitions", "replication_factor", "config")
     if all(topic.get(attribute) == planned[attribute] for attribute in compared):
-        text = "It is identical to the planned one: an interrupted apply created it, or somebody else did."
+        text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
     servers = ",".join(planned["bootstrap_servers"])
     return Problem(

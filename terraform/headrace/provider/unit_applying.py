@@ -59,7 +59,7 @@ def put_unit(
         if report.has_failed or time.monotonic() >= deadline:
             raise ResourceError(not_ready(client, report, timeout_s), state=state)
         if call.stopping.is_set():
-            text = f"Unit {name} was put but is not ready: {report.problem}. The next apply waits for it."
+            text = f"Unit {name} was configured but is not ready: {report.problem}. The next apply waits."
             if prior is None:
                 # After an error Terraform would replace the unit.
                 call.warn("Interrupted", text)

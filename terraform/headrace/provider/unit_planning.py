@@ -33,7 +33,7 @@ def plan_unit(kind: UnitKind, context: Context, change: ResourceChange) -> Resou
 
 
 def _dry_run(kind: UnitKind, context: Context, change: ResourceChange) -> list[Problem]:
-    """Returns what the agent objects to; nothing if it cannot be asked yet."""
+    """Returns what the agent objects to; nothing if it cannot be reached yet."""
     values = change.planned
     host, name = values["host"], values["name"]
     if not (is_known(host) and is_known(name) and kind.is_complete(values)):
@@ -44,7 +44,7 @@ def _dry_run(kind: UnitKind, context: Context, change: ResourceChange) -> list[P
     except NotYetKnownError:
         return []
     except AgentUnreachableError as error:
-        # This very apply may create the host.
+        # The host may be created by this same apply.
         logger.info("no dry run: %s", error)
         return []
     except AgentRefusedError as error:

@@ -54,8 +54,8 @@ def _path_of_value(kind: UnitKind, values: Values, value: str) -> Path:
 def adopted(values: Values) -> Problem:
     return Problem(
         f"Unit {values['name']} already exists; Terraform adopts it",
-        f"Host {values['host']} has it with the same configuration: an interrupted apply put it, or somebody "
-        "else did.",
+        f"Host {values['host']} has it with the same configuration: it was created by an interrupted apply "
+        "or by someone else.",
         is_warning=True,
     )
 
@@ -64,7 +64,7 @@ def name_in_use(values: Values) -> Problem:
     host, name = values["host"], values["name"]
     return Problem(
         f"Host {host} has another unit {name}",
-        "It was put by somebody else, with another configuration. Import it with `terraform import`, as "
+        "Someone else created it, with another configuration. Import it with `terraform import`, as "
         f"{host}/{name}, or choose another name.",
         ("name",),
     )

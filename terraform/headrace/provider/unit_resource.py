@@ -1,7 +1,7 @@
 """Units as resources: the base class of all kinds.
 
-Owns how a unit is read, imported and deleted; planning is `unit_planning`'s, applying `unit_applying`'s, and
-the kinds are in `units`.
+Owns how a unit is read, imported and deleted. `unit_planning` plans it, `unit_applying` applies it; the kinds
+are in `units`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class UnitResource(Resource):
 
     def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
         if self.kind.holds_data and not prior.get("allow_data_loss"):
-            self.check_empty(prior)
+            self.refuse_if_it_holds_data(prior)
 
-    def check_empty(self, state: Values) -> None:
-        """Raises `ResourceError` if the unit holds data, or if that cannot be found out."""
+    def refuse_if_it_holds_data(self, state: Values) -> None:
+        """Raises `ResourceError` if the unit holds data, or if its data cannot be measured."""
 
     # --- applying ---
 

@@ -30,7 +30,7 @@ class ZooKeeperResource(UnitResource):
         one_at_a_time=True,
     )
 
-    def check_empty(self, state: Values) -> None:
+    def refuse_if_it_holds_data(self, state: Values) -> None:
         what = f"ZooKeeper {state['name']}"
         try:
             topics = holdings.topics_in(state["listen"], self.context.deleted_topics)
@@ -61,8 +61,8 @@ class BrokerResource(UnitResource):
         one_at_a_time=True,
     )
 
-    def check_empty(self, state: Values) -> None:
-        # Late: the import is slow, and only a deletion needs it.
+    def refuse_if_it_holds_data(self, state: Values) -> None:
+        # Imported here because the import is slow, and only a deletion needs it.
         from headrace.client.errors import ClientError
 
         what = f"Broker {state['name']}"
@@ -149,7 +149,7 @@ class WarehouseResource(UnitResource):
         holds_data=True,
     )
 
-    def check_empty(self, state: Values) -> None:
+    def refuse_if_it_holds_data(self, state: Values) -> None:
         what = f"Warehouse {state['name']}"
         try:
             held = holdings.of_warehouse(f"http://{state['listen_host']}:{int(state['http_port'])}")

@@ -54,17 +54,12 @@ _SAFE_MODE: Final = (
     "the NameNode is in safe mode; wait until its DataNodes have reported, "
     "or leave it by `hdfs dfsadmin -safemode leave`"
 )
+_CHOWN: Final = "give this user the directory (`hdfs dfs -chown`), or run as its owner"
+_BLOCKS_UNREACHABLE: Final = "the DataNode that holds the blocks is down; start it, then repeat"
+_NOTHING_LISTENS: Final = "nothing listens there; start HDFS or fix the address, then repeat"
 _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
-    (
-        "Name node is in safe mode",
-        HdfsSafeModeError,
-        _SAFE_MODE,
-    ),
-    (
-        "SafeModeException",
-        HdfsSafeModeError,
-        _SAFE_MODE,
-    ),
+    ("Name node is in safe mode", HdfsSafeModeError, _SAFE_MODE),
+    ("SafeModeException", HdfsSafeModeError, _SAFE_MODE),
     (
         "There are 0 datanode(s) running",
         HdfsUnreachableError,
@@ -83,26 +78,10 @@ _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
     ),
     ("QuotaExceededException", HdfsFullError, "a quota is exhausted; raise it or delete data, then repeat"),
     ("No space left on device", HdfsFullError, "a disk is full; free space, then repeat"),
-    (
-        "Permission denied: user=",
-        HdfsPermissionError,
-        "give this user the directory (`hdfs dfs -chown`), or run as its owner",
-    ),
-    (
-        "AccessControlException",
-        HdfsPermissionError,
-        "give this user the directory (`hdfs dfs -chown`), or run as its owner",
-    ),
-    (
-        "BlockMissingException",
-        HdfsUnreachableError,
-        "the DataNode that holds the blocks is down; start it, then repeat",
-    ),
-    (
-        "Could not obtain block",
-        HdfsUnreachableError,
-        "the DataNode that holds the blocks is down; start it, then repeat",
-    ),
+    ("Permission denied: user=", HdfsPermissionError, _CHOWN),
+    ("AccessControlException", HdfsPermissionError, _CHOWN),
+    ("BlockMissingException", HdfsUnreachableError, _BLOCKS_UNREACHABLE),
+    ("Could not obtain block", HdfsUnreachableError, _BLOCKS_UNREACHABLE),
     ("All datanodes", HdfsUnreachableError, "the DataNode failed during a write; start it, then repeat"),
     ("PathIsNotEmptyDirectoryException", HdfsNotEmptyError, "it is left as it is"),
     ("is non empty", HdfsNotEmptyError, "it is left as it is"),
@@ -112,16 +91,8 @@ _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
     ("does not exist", HdfsMissingError, "check the path"),
     ("StandbyException", HdfsUnreachableError, "this NameNode is a standby; use the active one"),
     ("RetriableException", HdfsUnreachableError, "the NameNode is starting; repeat"),
-    (
-        "java.net.ConnectException",
-        HdfsUnreachableError,
-        "nothing listens there; start HDFS or fix the address, then repeat",
-    ),
-    (
-        "Connection refused",
-        HdfsUnreachableError,
-        "nothing listens there; start HDFS or fix the address, then repeat",
-    ),
+    ("java.net.ConnectException", HdfsUnreachableError, _NOTHING_LISTENS),
+    ("Connection refused", HdfsUnreachableError, _NOTHING_LISTENS),
     (
         "Connection reset by peer",
         HdfsUnreachableError,

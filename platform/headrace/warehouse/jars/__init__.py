@@ -3,8 +3,8 @@
 Owns the pom files beside this module, `$HEADRACE_HOME/jars/<set>/`, and the compiled launcher of the local
 HDFS. Nothing else in headrace runs Maven.
 
-A set is complete once its marker holds the digest of its pom (and of the launcher's source). So a changed
-pom is fetched again, and an interrupted download never counts as complete.
+A set's marker is written last and holds the digest of its pom (and of the launcher's source). A set without
+the current digest is fetched again: its download was interrupted, or the pom has changed.
 """
 
 import fcntl

@@ -56,7 +56,7 @@ _LOGICAL: Final[dict[str, DataType]] = {
 }
 
 Decode = Callable[[bytes | None, int], Any]
-"""Returns the record, a dict, of a value and its offset; None if there is none."""
+"""Decodes a value to a dict, None if it is null or undecodable; the offset is for error messages."""
 
 
 class UnsupportedSchemaError(SourceError):
@@ -64,7 +64,7 @@ class UnsupportedSchemaError(SourceError):
 
 
 def subject(options: SourceOptions) -> str:
-    """Returns the registry's subject of a read."""
+    """Returns the subject whose schemas a read uses: the option, else `<topic>-value`."""
     if options.subject is not None:
         return options.subject
     if len(options.topics) != 1:
@@ -73,7 +73,7 @@ def subject(options: SourceOptions) -> str:
 
 
 def reader_schema(options: SourceOptions) -> str:
-    """Returns the newest schema of the read's subject."""
+    """Returns the text of the subject's newest schema, to which a read decodes all values."""
     assert options.registry_url is not None
     with SchemaRegistryClient(options.registry_url) as registry:
         try:

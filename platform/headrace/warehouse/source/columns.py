@@ -35,22 +35,22 @@ _LOG_APPEND_TIME: Final = 1
 
 def record_batches(
     batches: Iterable[Batch],
-    part: Range,
+    range_: Range,
     schema: pa.Schema,
     decode: Callable[[bytes | None, int], Any] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of `batches` that are in `part`, with the columns of `schema` (names of `options`).
+    """Yields the records of `batches` in `range_`, with the columns of `schema` (names of `options`).
 
     `decode` turns a raw value and its offset into the column `value`; None leaves values as they are.
     """
     can_compile = decode is None and "headers" not in schema.names and find_spec("numba") is not None
     seen_bytes = 0
-    rows: _Rows = _PlainRows(part, schema, decode)
+    rows: _Rows = _PlainRows(range_, schema, decode)
     for batch in batches:
         if can_compile and isinstance(rows, _PlainRows) and seen_bytes >= COMPILED_FROM_SIZE_BYTES:
             if rows.count:
                 yield rows.take()
-            rows = _CompiledRows(part, schema)
+            rows = _CompiledRows(range_, schema)
         if not rows.has_room(batch):
             yield rows.take()
         rows.append(batch)
@@ -64,8 +64,8 @@ class _Rows:
 
     count = 0
 
-    def __init__(self, part: Range, schema: pa.Schema) -> None:
-        self._part = part
+    def __init__(self, range_: Range, schema: pa.Schema) -> None:
+        self._range = range_
         self._schema = schema
 
     def has_room(self, batch: Batch) -> bool:
@@ -85,9 +85,9 @@ class _Rows:
 
 class _PlainRows(_Rows):
     def __init__(
-        self, part: Range, schema: pa.Schema, decode: Callable[[bytes | None, int], Any] | None
+        self, range_: Range, schema: pa.Schema, decode: Callable[[bytes | None, int], Any] | None
     ) -> None:
-        super().__init__(part, schema)
+        super().__init__(range_, schema)
         self._decode = decode
         self._records: list[tuple[Record, int]] = []
 
@@ -97,7 +97,7 @@ class _PlainRows(_Rows):
     def append(self, batch: Batch) -> None:
         header, kind = batch.header, _timestamp_type(batch.header)
         for record in decode_records(batch.buffer, batch.at, limit_bytes=UNPACKED_SIZE_MAX_BYTES):
-            if self._part.from_offset <= record.offset < self._part.to_offset:
+            if self._range.from_offset <= record.offset < self._range.to_offset:
                 if kind == _LOG_APPEND_TIME:
                     record = record._replace(timestamp_ms=header.max_timestamp_ms)
                 self._records.append((record, kind))
@@ -111,9 +111,9 @@ class _PlainRows(_Rows):
     def _column(self, name: str, records: list[tuple[Record, int]]) -> pa.Array:
         kind = self._schema.field(name).type
         if name == "topic":
-            return self._same(self._part.topic, name, len(records))
+            return self._same(self._range.topic, name, len(records))
         if name == "partition":
-            return self._same(self._part.partition, name, len(records))
+            return self._same(self._range.partition, name, len(records))
         if name == "timestamp":
             return pa.array([record.timestamp_ms * 1000 for record, _ in records], pa.int64()).cast(kind)
         values: list[Any]
@@ -135,16 +135,16 @@ class _PlainRows(_Rows):
 class _CompiledRows(_Rows):
     """Numpy arrays that `kernel.copy_records` fills and an Arrow batch takes over without a copy."""
 
-    def __init__(self, part: Range, schema: pa.Schema) -> None:
+    def __init__(self, range_: Range, schema: pa.Schema) -> None:
         # Importing numba takes half a second, which only a large read gains back.
         from headrace.warehouse.source import kernel
 
-        super().__init__(part, schema)
+        super().__init__(range_, schema)
         self._copy_records, self._empty_columns = kernel.copy_records, kernel.empty_columns
         self._with_keys = "key" in schema.names
         is_unframing = "payload" in schema.names
         self._suffix = np.frombuffer(END_MARK if is_unframing else b"", np.uint8)
-        self._selection = (part.from_offset, part.to_offset, self._with_keys, is_unframing, self._suffix)
+        self._selection = (range_.from_offset, range_.to_offset, self._with_keys, is_unframing, self._suffix)
         self._begin(ROWS_TARGET, SIZE_BYTES_TARGET)
 
     def _begin(self, rows: int, size_bytes: int) -> None:
@@ -154,7 +154,7 @@ class _CompiledRows(_Rows):
         self._timestamp_types = np.empty(rows, np.int32)
 
     def _needed_bytes(self, records_bytes: int, count: int) -> int:
-        """The size of the larger column after so many more records."""
+        """Returns the size of the larger column after so many more records."""
         return max(self._key_bytes, self._value_bytes) + records_bytes + count * len(self._suffix)
 
     def has_room(self, batch: Batch) -> bool:
@@ -205,9 +205,9 @@ class _CompiledRows(_Rows):
     def _column(self, name: str, count: int) -> pa.Array:
         kind, columns = self._schema.field(name).type, self._columns
         if name == "topic":
-            return self._same(self._part.topic, name, count)
+            return self._same(self._range.topic, name, count)
         if name == "partition":
-            return self._same(self._part.partition, name, count)
+            return self._same(self._range.partition, name, count)
         if name == "key":
             return _binary(kind, count, columns.key_ends, columns.key_valid, columns.keys)
         if name in ("value", "payload"):

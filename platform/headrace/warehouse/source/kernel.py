@@ -24,7 +24,7 @@ ROWS, KEY_BYTES, VALUE_BYTES, BROKEN = 0, 1, 2, 3
 
 _FRAMING_SIZE_BYTES: Final = 5
 _NO_SCHEMA_ID: Final = -1
-# The position behind a field that does not fit. Later reads return it, too: one check per record is enough.
+# The position after a field that does not fit. Later reads return it, too: one check per record is enough.
 _PAST_ANY_END: Final = 1 << 62
 
 
@@ -71,7 +71,7 @@ class _Record(NamedTuple):
 
 
 def empty_columns(rows: int, key_bytes: int, value_bytes: int) -> Columns:
-    """Columns with room for so many rows and bytes."""
+    """Returns columns with room for so many rows and bytes."""
     return Columns(
         state=np.zeros(4, np.int64),
         offsets=np.empty(rows, np.int64),
@@ -115,7 +115,7 @@ def _varint(data: Bytes, at: int, end: int) -> tuple[Any, int]:
 
 @_inlined
 def _bytes_field(data: Bytes, at: int, end: int) -> tuple[int, Any, int]:
-    """The start and the length of a field, and the position behind it."""
+    """Returns the start and the length of a field, and the position after it."""
     length, start = _varint(data, at, end)
     return start, length, start + max(length, 0) if length <= end - start else _PAST_ANY_END
 

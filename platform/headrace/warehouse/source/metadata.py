@@ -157,10 +157,6 @@ class MetadataClient:
         return ",".join(f"{host}:{port}" for host, port in self._bootstrap)
 
 
-def _metadata_topic(name: str) -> MetadataRequestTopic:
-    return MetadataRequestTopic(name=TopicName(name))
-
-
 def _check(error_code: int, what: str) -> None:
     code = ErrorCode(error_code)
     if code is not ErrorCode.NONE:

@@ -247,7 +247,7 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
 
 
 def _one_of(given: Mapping[str, str], name: str, values: tuple[str, str]) -> str:
-    """The value of an option, in any case; the first of `values` if it is left out."""
+    """Returns an option's value, in any case; the first of `values` if it is left out."""
     text = given.get(name.lower(), values[0])
     for value in values:
         if text.lower() == value.lower():

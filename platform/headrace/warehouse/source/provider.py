@@ -32,7 +32,7 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
         return BatchReader(parse(dict(self.options)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        # Late: executors of a batch read do not need it.
+        # Imported here because executors of a batch read do not need it.
         from headrace.warehouse.source.stream import StreamReader
 
         return StreamReader(parse(dict(self.options), streaming=True), schema)

@@ -1,6 +1,6 @@
 """The ranges of addresses that tasks read. Pure.
 
-A range may be cut inside a batch: a record belongs to the part that its own offset is in. So any cut gives
+A range may be cut inside a batch: a record belongs to the range that its own offset is in. So any cut gives
 every record once, with byte addresses and with Kafka's record numbers.
 """
 
@@ -24,18 +24,18 @@ class Range:
         return self.to_offset - self.from_offset
 
 
-def split(ranges: Iterable[Range], min_parts: int = 1) -> list[Range]:
-    """Cuts the ranges into at least `min_parts` parts of nearly the same size, and drops empty ones.
+def split(ranges: Iterable[Range], min_count: int = 1) -> list[Range]:
+    """Cuts the ranges into at least `min_count` ranges of nearly the same size, and drops empty ones.
 
-    Returns more parts if there are more partitions, and fewer if there are fewer offsets.
+    Returns more ranges if there are more partitions, and fewer if there are fewer offsets.
     """
-    whole = [part for part in ranges if part.size > 0]
-    total = sum(part.size for part in whole)
-    if not whole or min_parts <= len(whole):
+    whole = [range_ for range_ in ranges if range_.size > 0]
+    total = sum(range_.size for range_ in whole)
+    if not whole or min_count <= len(whole):
         return whole
-    parts: list[Range] = []
-    for part in whole:
-        count = max(1, min(part.size, -(-part.size * min_parts // total)))
-        cuts = [part.from_offset + part.size * step // count for step in range(count + 1)]
-        parts += [Range(part.topic, part.partition, start, end) for start, end in itertools.pairwise(cuts)]
-    return parts
+    cut: list[Range] = []
+    for range_ in whole:
+        count = max(1, min(range_.size, -(-range_.size * min_count // total)))
+        ends = [range_.from_offset + range_.size * step // count for step in range(count + 1)]
+        cut += [Range(range_.topic, range_.partition, start, end) for start, end in itertools.pairwise(ends)]
+    return cut

@@ -54,7 +54,7 @@ def spark_schema(options: SourceOptions) -> StructType:
     """Returns the Spark schema of a read; in Avro mode from the registry."""
     types = dict(_TYPES)
     if options.value_format == "avro":
-        # Late: only the Avro mode needs fastavro and the registry's client.
+        # Imported here because only the Avro mode needs fastavro and the registry's client.
         from headrace.warehouse.source.avro import reader_schema, spark_type
 
         types["value"] = spark_type(json.loads(reader_schema(options)))
@@ -62,15 +62,15 @@ def spark_schema(options: SourceOptions) -> StructType:
 
 
 @dataclass
-class RangePartition(InputPartition):  # type: ignore[misc]
-    """The range of one task, None if there is nothing to read, and its leader when it was planned."""
+class RangeTask(InputPartition):  # type: ignore[misc]
+    """Spark's partition: one task's range, None if there is nothing to read, and its leader at planning."""
 
-    part: Range | None
+    range_: Range | None
     leader: Address | None
 
-    def __init__(self, part: Range | None, leader: Address | None = None) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, range_: Range | None, leader: Address | None = None) -> None:
+        super().__init__(range_)
+        self.range_ = range_
         self.leader = leader
 
 
@@ -82,44 +82,42 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        # Late: executors do not need it.
+        # Imported here because executors do not need it.
         from headrace.warehouse.source.metadata import MetadataClient
 
         with MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000) as cluster:
             ranges = resolve_ranges(cluster, self.options)
-            planned = plan_parts(cluster, ranges, self.options)
+            planned = plan_tasks(cluster, ranges, self.options)
         # Spark would turn an empty list into one partition of None.
-        return planned or [RangePartition(None)]
+        return planned or [RangeTask(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        assert isinstance(partition, RangeTask)
         return read_range(partition, self.options, self.schema)
 
 
-def plan_parts(
+def plan_tasks(
     cluster: "MetadataClient", ranges: Sequence[Range], options: SourceOptions
 ) -> list[InputPartition]:
-    """Cuts the ranges into tasks, each with its leader."""
-    parts = split(ranges, options.min_partitions or 1)
-    leaders = cluster.leaders({part.topic for part in parts}) if parts else {}
-    return [RangePartition(part, leaders.get((part.topic, part.partition))) for part in parts]
+    """Cuts the ranges into one range per task; returns them, each with its leader."""
+    planned = split(ranges, options.min_partitions or 1)
+    leaders = cluster.leaders({range_.topic for range_ in planned}) if planned else {}
+    return [RangeTask(range_, leaders.get((range_.topic, range_.partition))) for range_ in planned]
 
 
-def read_range(
-    partition: RangePartition, options: SourceOptions, schema: StructType
-) -> Iterator[pa.RecordBatch]:
+def read_range(partition: RangeTask, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yields the Arrow batches of one range."""
-    part = partition.part
-    if part is None:
+    range_ = partition.range_
+    if range_ is None:
         return iter(())
     arrow: Any = to_arrow_schema(schema, timezone="UTC")
     decode = None
     if options.value_format == "avro":
-        # Late, as in `spark_schema`.
+        # Imported here for the same reason as in `spark_schema`.
         from headrace.warehouse.source.avro import decoder, reader_schema, spark_type
 
         newest = reader_schema(options)
         if spark_type(json.loads(newest)) != schema["value"].dataType:
             raise SourceError("a newer schema was registered since this read was planned; load() it again")
         decode = decoder(options, newest)
-    return record_batches(read_batches(part, options, partition.leader), part, arrow, decode)
+    return record_batches(read_batches(range_, options, partition.leader), range_, arrow, decode)

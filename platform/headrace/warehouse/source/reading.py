@@ -1,4 +1,4 @@
-"""Reads the batches of one range, over a new connection after one was lost or a leader moved.
+"""Reads the batches of one range, reconnecting when the connection or leader is lost.
 
 Owns the order of requests. It requests the next response before it yields the batches of this one, so that
 the broker's sendfile and our copying overlap. Knows no columns.
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 def read_batches(
-    part: Range,
+    range_: Range,
     options: SourceOptions,
     leader: Address | None = None,
     *,
@@ -44,32 +44,32 @@ def read_batches(
     `SourceError`: `DataLossError` if a batch no longer exists and losses are not allowed,
     `BrokersUnreachableError` after the request timeout without any progress.
     """
-    return _RangeReader(part, options, leader, clock, sleep).batches()
+    return _RangeReader(range_, options, leader, clock, sleep).batches()
 
 
 class _RangeReader:
-    """Reads one range over as many connections as it takes."""
+    """Reads one range, reconnecting when the connection or leader is lost."""
 
     def __init__(
         self,
-        part: Range,
+        range_: Range,
         options: SourceOptions,
         leader: Address | None,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
-        self._part = part
+        self._range = range_
         self._options = options
         self._leader = leader
         self._clock = clock
         self._sleep = sleep
         self._timeout_s = options.request_timeout_ms / 1000
         self._metadata: MetadataClient | None = None
-        self._advance(part.from_offset)
+        self._advance(range_.from_offset)
 
     def batches(self) -> Iterator[Batch]:
         try:
-            while self._position < self._part.to_offset:
+            while self._position < self._range.to_offset:
                 try:
                     yield from self._attempt()
                 except (OSError, WireError) as error:
@@ -84,13 +84,13 @@ class _RangeReader:
 
     def _attempt(self) -> Iterator[Batch]:
         """Yields batches over one connection. Raises an `OSError` or a `WireError` if it ends too early."""
-        part = self._part
-        leader = self._leader or self._cluster().leaders([part.topic])[part.topic, part.partition]
+        range_ = self._range
+        leader = self._leader or self._cluster().leaders([range_.topic])[range_.topic, range_.partition]
         connection = SourceConnection(leader, self._timeout_s)
         try:
-            for batch in _stream(connection, part, self._position, self._options):
+            for batch in _stream(connection, range_, self._position, self._options):
                 if batch is None:
-                    self._position = part.to_offset
+                    self._position = range_.to_offset
                     return
                 if not batch.header.is_control:
                     yield batch
@@ -101,7 +101,7 @@ class _RangeReader:
 
     def _recover(self, error: OSError | WireError) -> None:
         """Prepares another attempt. Raises a `SourceError` if none would help."""
-        where = f"{_name(self._part)} at offset {self._position}"
+        where = f"{_name(self._range)} at offset {self._position}"
         code = error.code if isinstance(error, ProtocolError) else None
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._position = self._after_loss()
@@ -117,20 +117,20 @@ class _RangeReader:
 
     def _after_loss(self) -> int:
         """Returns the earliest offset that is left, if a loss is allowed."""
-        part, options = self._part, self._options
-        key = (part.topic, part.partition)
+        range_, options = self._range, self._options
+        key = (range_.topic, range_.partition)
         earliest = self._cluster().offsets({key: EARLIEST})[key]
         if options.fail_on_data_loss or earliest <= self._position:
             raise DataLossError(
                 "COULD_NOT_READ_OFFSET_RANGE",
-                f"Could not read records in offset [{self._position}, {part.to_offset}) for topic partition "
-                f"{_name(part)}; the earliest offset is {earliest}.",
+                f"Could not read records in offset [{self._position}, {range_.to_offset}) for topic "
+                f"partition {_name(range_)}; the earliest offset is {earliest}.",
             )
         return earliest
 
     def _cluster(self) -> "MetadataClient":
         if self._metadata is None:
-            # Late: importing it takes a fifth of a second, and a task that knows its leader does not need it.
+            # Imported here because it takes 0.2 s, and a task that knows its leader does not need it.
             from headrace.warehouse.source.metadata import MetadataClient
 
             self._metadata = MetadataClient(
@@ -140,19 +140,19 @@ class _RangeReader:
 
 
 def _stream(
-    connection: SourceConnection, part: Range, position: int, options: SourceOptions
+    connection: SourceConnection, range_: Range, position: int, options: SourceOptions
 ) -> Iterator[Batch | None]:
     """Yields the batches over one connection, until the range's end or a throttled response.
 
-    Yields None at the end, which may come before `to_offset`: a byte address may be behind the last record of
-    its batch, and Apache Kafka may have compacted the last records away.
+    Yields None at the end, which may come before `to_offset`: headrace's address may lie after the last
+    record's offset, and Apache Kafka may have compacted the last records away.
     """
-    size_bytes = _request_size_bytes(part.to_offset - position, 1.0, options)
-    connection.send(fetch_frame(part.topic, part.partition, position, size_bytes))
+    size_bytes = _request_size_bytes(range_.to_offset - position, 1.0, options)
+    connection.send(fetch_frame(range_.topic, range_.partition, position, size_bytes))
     while True:
         result, is_throttled = fetched_partition(connection.receive())
         if result.error_code:
-            raise ProtocolError(result.error_code, _name(part))
+            raise ProtocolError(result.error_code, _name(range_))
         records = result.records
         assert not isinstance(records, int)
         if records is None or len(records) == 0:
@@ -163,17 +163,17 @@ def _stream(
         if not found:
             # A broker returns the first batch whole, however large it is.
             raise SourceError(
-                f"{_name(part)} at offset {position}: {len(records)} bytes without a whole batch"
+                f"{_name(range_)} at offset {position}: {len(records)} bytes without a whole batch"
             )
         last_at, last = found[-1]
         bytes_per_offset = (last_at + last.size_bytes) / max(1, last.next_offset - found[0][1].base_offset)
         position = last.next_offset
-        more = position < part.to_offset
+        more = position < range_.to_offset
         if more:
-            size_bytes = _request_size_bytes(part.to_offset - position, bytes_per_offset, options)
-            connection.send(fetch_frame(part.topic, part.partition, position, size_bytes))
+            size_bytes = _request_size_bytes(range_.to_offset - position, bytes_per_offset, options)
+            connection.send(fetch_frame(range_.topic, range_.partition, position, size_bytes))
         for at, header in found:
-            if header.next_offset > part.from_offset and header.base_offset < part.to_offset:
+            if header.next_offset > range_.from_offset and header.base_offset < range_.to_offset:
                 verify(records, at, header)
                 yield Batch(header, records, at)
         if not more:
@@ -182,10 +182,10 @@ def _stream(
 
 
 def _request_size_bytes(left: int, bytes_per_offset: float, options: SourceOptions) -> int:
-    """A size for the remaining offsets: one byte each at headrace, a record's bytes each at Apache Kafka."""
+    """Estimates the bytes left. headrace: one byte per offset; Kafka: average record size per offset."""
     wanted = int(left * bytes_per_offset * 1.1) + REQUEST_SIZE_MIN_BYTES
     return min(wanted, options.fetch_size_bytes)
 
 
-def _name(part: Range) -> str:
-    return f"{part.topic}-{part.partition}"
+def _name(range_: Range) -> str:
+    return f"{range_.topic}-{range_.partition}"

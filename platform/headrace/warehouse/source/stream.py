@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from headrace.warehouse.source.errors import DataLossError
 from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, SourceOptions
 from headrace.warehouse.source.ranges import Range
-from headrace.warehouse.source.reader import RangePartition, plan_parts, read_range
+from headrace.warehouse.source.reader import RangeTask, plan_tasks, read_range
 from headrace.warehouse.source.resolve import partitions_of, resolve
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if not ranges:
             return []
         with self._cluster() as cluster:
-            return plan_parts(cluster, ranges, self.options)
+            return plan_tasks(cluster, ranges, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RangePartition)
+        assert isinstance(partition, RangeTask)
         return read_range(partition, self.options, self.schema)
 
     def _cluster(self) -> "MetadataClient":
-        # Late: executors do not need it.
+        # Imported here because executors do not need it.
         from headrace.warehouse.source.metadata import MetadataClient
 
         return MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000)
@@ -108,9 +108,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 def limited(
     start: Mapping[Partition, int], latest: Mapping[Partition, int], limit: int
 ) -> dict[Partition, int]:
-    """Returns ends that read about `limit` offsets (bytes, at headrace), in proportion to what is left.
+    """Returns end offsets such that about `limit` offsets are read, shared in proportion to what is left.
 
-    Every partition with records left advances by at least one offset. Pure.
+    An offset is a byte at headrace, a record at Apache Kafka. Every partition with records left advances by
+    at least one offset. Pure.
     """
     left = {partition: max(0, end - start[partition]) for partition, end in latest.items()}
     total = sum(left.values())

@@ -1,4 +1,4 @@
-"""The words of findings: producers, events, hours, sequences and addresses as text. Pure."""
+"""Fragments of findings' sentences: producers, events, hours, sequences, addresses. Pure."""
 
 from __future__ import annotations
 

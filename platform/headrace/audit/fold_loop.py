@@ -1,4 +1,4 @@
-"""Folding the audit topics into the store: the loop between reader and store. Owns one thread's work.
+"""The loop that folds the audit topics into the store: reads, folds, runs upkeep. Owns one thread's work.
 
 Records and the positions up to which they were read enter the store together; a restart resumes there.
 """
@@ -28,7 +28,7 @@ RETRY_PAUSE_S: Final = 1.0
 UPKEEP_S: Final = 600.0
 
 
-class Folder:
+class FoldLoop:
     """Folds until `stop`. `producers` are those that have reported, in any datacenter."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Folder:
                         discover_at_s = now_s + DISCOVER_S
                     self._fold(reader.poll(POLL_S))
                     if now_s >= upkeep_at_s:
-                        self._keep_up()
+                        self._run_upkeep()
                         upkeep_at_s = now_s + UPKEEP_S
                     self._problem = ""
                 except (ClientError, RegistryError, RegistryUnavailableError) as error:
@@ -101,7 +101,7 @@ class Folder:
                 self.producers.learn(received)
             return
 
-    def _keep_up(self) -> None:
+    def _run_upkeep(self) -> None:
         time_ms = now_ms()
         merged = upkeep.merge(self._store, time_ms - upkeep.MERGE_AGE_DEFAULT_MS)
         forgotten = upkeep.forget(self._store, time_ms - self._keep_ms)

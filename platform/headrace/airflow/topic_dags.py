@@ -1,4 +1,4 @@
-"""The DAGs of a topic, made from its plan: one loads, one seals.
+"""The DAGs of a topic, made from its load schedule: one loads, one seals.
 
 Owns the tasks and schedules of both; the operators own what a task does. Loads of one topic, backfills
 included, run one at a time; should Airflow still start two, the commit log keeps every record exactly once.
@@ -38,19 +38,21 @@ def seal_id(topic: str) -> str:
     return f"seal-{topic}"
 
 
-def dags_of(plans: Iterable[LoadSchedule], *, starts_paused: bool = True) -> dict[str, DAG]:
+def dags_of(schedules: Iterable[LoadSchedule], *, starts_paused: bool = True) -> dict[str, DAG]:
     """Returns both DAGs of every topic, by id. With `starts_paused` a user must unpause them."""
-    made = [make(plan, starts_paused=starts_paused) for plan in plans for make in (load_dag, seal_dag)]
+    made = [
+        make(schedule, starts_paused=starts_paused) for schedule in schedules for make in (load_dag, seal_dag)
+    ]
     return {dag.dag_id: dag for dag in made}
 
 
-def load_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
+def load_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
     """Returns `load-<topic>`: a load that continues where the last one ended."""
     with DAG(
-        load_id(plan.topic),
-        description=f"Loads new records of {plan.topic} into hourly Parquet files in HDFS, exactly once.",
-        doc_md=_LOAD_DOC.format(plan=plan, seal=seal_id(plan.topic)),
-        schedule=_every(plan.schedule) if plan.schedule else None,
+        load_id(schedule.topic),
+        description=f"Loads new records of {schedule.topic} into hourly Parquet files in HDFS, exactly once.",
+        doc_md=_LOAD_DOC.format(schedule=schedule, seal=seal_id(schedule.topic)),
+        schedule=_every(schedule.schedule) if schedule.schedule else None,
         catchup=False,
         is_paused_upon_creation=starts_paused,
         max_active_runs=1,
@@ -65,16 +67,16 @@ def load_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
                 False, type="boolean", title="Dry run", description="Print the plan without loading anything."
             ),
         },
-        default_args=_defaults(plan),
-        tags=["headrace", "load", plan.topic],
+        default_args=_defaults(schedule),
+        tags=["headrace", "load", schedule.topic],
     ) as dag:
         LoadTopicOperator(
             task_id="load",
-            topic=plan.topic,
-            root=plan.output,
+            topic=schedule.topic,
+            root=schedule.output,
             until=_UNTIL,
             dry_run="{{ params.dry_run }}",
-            outlets=[loaded_asset(plan.topic, plan.output)],
+            outlets=[loaded_asset(schedule.topic, schedule.output)],
             pool=SPARK_POOL,
             # Limits all runs of this DAG: max_active_runs does not count backfill runs.
             max_active_tis_per_dag=1,
@@ -82,15 +84,15 @@ def load_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
     return dag
 
 
-def seal_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
+def seal_dag(schedule: LoadSchedule, *, starts_paused: bool = True) -> DAG:
     """Returns `seal-<topic>`: seals closed hours that the audit proves complete, and fails for others."""
     with DAG(
-        seal_id(plan.topic),
-        description=f"Seals the hours of {plan.topic} that the audit proves complete.",
-        doc_md=_SEAL_DOC.format(plan=plan, load=load_id(plan.topic)),
+        seal_id(schedule.topic),
+        description=f"Seals the hours of {schedule.topic} that the audit proves complete.",
+        doc_md=_SEAL_DOC.format(schedule=schedule, load=load_id(schedule.topic)),
         schedule=AssetOrTimeSchedule(
             timetable=_every(SEAL_SCHEDULE),
-            assets=[loaded_asset(plan.topic, plan.output)],
+            assets=[loaded_asset(schedule.topic, schedule.output)],
         ),
         catchup=False,
         is_paused_upon_creation=starts_paused,
@@ -99,13 +101,13 @@ def seal_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
             "from": Param(None, **_TIME, title="From", description="Only hours at or after this time."),
             "to": Param(None, **_TIME, title="To", description="Only hours before this time."),
         },
-        default_args=_defaults(plan),
-        tags=["headrace", "seal", plan.topic],
+        default_args=_defaults(schedule),
+        tags=["headrace", "seal", schedule.topic],
     ) as dag:
         due = task(task_id=DUE_TASK)(days_due)(
-            topic=plan.topic,
-            root=plan.output,
-            grace_s=plan.grace.total_seconds(),
+            topic=schedule.topic,
+            root=schedule.output,
+            grace_s=schedule.grace.total_seconds(),
             since="{{ params['from'] or '' }}",
             until="{{ params['to'] or '' }}",
         )
@@ -114,28 +116,28 @@ def seal_dag(plan: LoadSchedule, *, starts_paused: bool = True) -> DAG:
         def day(hours: list[str]) -> None:
             decided = AuditCompleteSensor(
                 task_id="audit",
-                topic=plan.topic,
+                topic=schedule.topic,
                 hours=hours,
                 until="decided",
-                delay=plan.audit_delay,
-                timeout=plan.audit_wait,
+                delay=schedule.audit_delay,
+                timeout=schedule.audit_wait,
                 map_index_template="{{ task.hours[0][:10] }}",
             )
             decided >> SealHourOperator(
                 task_id=SEAL_TASK,
-                topic=plan.topic,
+                topic=schedule.topic,
                 hours=hours,
-                root=plan.output,
-                completeness=plan.completeness,
-                delay=plan.audit_delay,
-                outlets=[sealed_asset(plan.topic, plan.output)],
+                root=schedule.output,
+                completeness=schedule.completeness,
+                delay=schedule.audit_delay,
+                outlets=[sealed_asset(schedule.topic, schedule.output)],
                 map_index_template="{{ task.hours[0][:10] }}",
             )
 
         every_hour_sealed = task(task_id="every_hour_sealed", trigger_rule=TriggerRule.ALL_DONE, retries=0)(
             check_sealed
         )
-        day.expand(hours=due) >> every_hour_sealed(topic=plan.topic, delay=plan.audit_delay)
+        day.expand(hours=due) >> every_hour_sealed(topic=schedule.topic, delay=schedule.audit_delay)
     return dag
 
 
@@ -145,24 +147,24 @@ def _every(cron: str) -> CronTriggerTimetable:
     return CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta())
 
 
-def _defaults(plan: LoadSchedule) -> dict[str, Any]:
-    return {"owner": plan.owner, "retries": plan.retries, "retry_delay": plan.retry_delay}
+def _defaults(schedule: LoadSchedule) -> dict[str, Any]:
+    return {"owner": schedule.owner, "retries": schedule.retries, "retry_delay": schedule.retry_delay}
 
 
 _LOAD_DOC: Final = """
-Loads `{plan.topic}` from the analysis brokers into `{plan.output}/{plan.topic}/hourly/YYYY/MM/DD/HH`. Each
-run continues where the last load ended. A run may be repeated, killed, or run twice at once: every record is
-stored exactly once.
+Loads `{schedule.topic}` from the analysis brokers into
+`{schedule.output}/{schedule.topic}/hourly/YYYY/MM/DD/HH`. Each run continues where the last load ended. A run
+may be repeated, killed, or run twice at once: every record is stored exactly once.
 
 Manual runs: `until` loads only records before a time, `dry_run` prints the plan without loading anything. A
 backfill loads up to the end of each of its intervals, without loading anything twice.
-`{seal}` runs after each load. Contact for this topic: {plan.owner}.
+`{seal}` runs after each load. Contact for this topic: {schedule.owner}.
 """
 
 _SEAL_DOC: Final = """
-Seals hours of `{plan.topic}` once the audit proves them complete (required share of events:
-{plan.completeness}). An hour is due {plan.grace} after its end, and again after each change. The asset
-`{plan.topic}` gets an event for each sealed hour, with the hour as its partition key.
+Seals hours of `{schedule.topic}` once the audit proves them complete (required share of events:
+{schedule.completeness}). An hour is due {schedule.grace} after its end, and again after each change. The
+asset `{schedule.topic}` gets an event for each sealed hour, with the hour as its partition key.
 
 A run fails if an hour that is due cannot be sealed, and shows the audit's findings. It runs after each run of
 `{load}`, and once an hour. Manual runs: `from` and `to` select the hours.
