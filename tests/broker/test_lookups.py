@@ -119,7 +119,7 @@ def test_no_more_wait_than_the_bound(log: PartitionLog) -> None:
         workers.find(log.search_timestamp(9))
     (refused,) = workers.find(log.search_timestamp(9))
     assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT
-    assert "1000 lookups by timestamp wait already; ask again" in str(refused)
+    assert "1000 lookups by timestamp wait already; retry" in str(refused)
 
 
 def test_a_failed_read_fails_its_own_search_only(log: PartitionLog) -> None:
