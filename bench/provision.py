@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.fleet import operate, terraform
-from headrace.fleet.terraform.folder import folder_of, variables_for_terraform
+from headrace.fleet.terraform.folder import folder_of, process_environment
 from headrace.fleet.units import units_of
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
@@ -44,7 +44,7 @@ def plan(site: Site) -> None:
     done = subprocess.run(
         command,
         cwd=folder_of(site),
-        env=variables_for_terraform(),
+        env=process_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -126,7 +126,7 @@ def make_image(home: Path) -> None:
 
 
 def _make_base(work: Path, home: Path) -> None:
-    # Imported late: tests import this file without the extra `warehouse`.
+    # Imported here because tests import this file without the extra `warehouse`.
     from headrace.warehouse.jars import JarsError, ensure_jars
 
     root = work / f"root-{_digest([], *_root_command())}.tar"

@@ -109,7 +109,7 @@ class RunningAgent:
             time.sleep(0.05)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Sends the agent a signal; returns its exit code. Its units go on."""
+        """Sends the agent a signal; returns its exit code. Its units keep running."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.has_ended()

@@ -91,7 +91,7 @@ class BalancerProcess:
 
 @dataclass
 class Balanced:
-    """Brokers and the balancer before them."""
+    """Brokers and the balancer in front of them."""
 
     cluster: BrokerCluster
     balancer: BalancerProcess
@@ -149,7 +149,7 @@ def shared_balanced(request: pytest.FixtureRequest, zookeeper_server: ZooKeeperS
 
 @pytest.fixture
 def balanced_cluster(shared_balanced: Balanced) -> Balanced:
-    """Brokers 1 and 2 behind a balancer, all serving, whatever the test before has stopped."""
+    """Brokers 1 and 2 behind a balancer, all serving at the start of each test."""
     balancer, cluster = shared_balanced.balancer, shared_balanced.cluster
     for broker in cluster.brokers[2:]:
         if broker.is_running:

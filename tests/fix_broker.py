@@ -105,7 +105,7 @@ class BrokerProcess:
             topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
         with RawClient(self.address) as client:
-            return {each.node_id for each in client.ask(request).brokers}
+            return {each.node_id for each in client.call(request).brokers}
 
     def output(self) -> str:
         """All it has written so far."""
@@ -235,7 +235,7 @@ def batches_of(result: fetch.FetchPartitionResult) -> Buffer:
 
 
 class RawClient:
-    """A client that sends the frames it is given and reads single responses: for what no real client does."""
+    """A client that sends given frames and reads single responses: for requests that no real client sends."""
 
     def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
@@ -272,7 +272,7 @@ class RawClient:
             raise EOFError("the broker closed the connection")
         return memoryview(body)
 
-    def ask(self, body: Any) -> Any:
+    def call(self, body: Any) -> Any:
         """Send one of kio's requests; returns its response's body."""
         self.send(encode_request(body, correlation_id=self.next_id(), client_id="raw"))
         correlation_id, response = decode_response(
@@ -292,7 +292,7 @@ class RawClient:
                 CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()
             ),
         )
-        (result,) = self.ask(CreateTopicsRequest(topics=(topic,))).topics
+        (result,) = self.call(CreateTopicsRequest(topics=(topic,))).topics
         assert result.error_code.name == "none", (result.error_code, result.error_message)
         return result
 
@@ -357,7 +357,9 @@ class RawClient:
         """`(offset, timestamp)` for a timestamp, or for -1 latest, -2 earliest, -3 greatest."""
         wanted = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
         topics = (ListOffsetsTopic(name=TopicName(topic), partitions=(wanted,)),)
-        response = self.ask(ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=topics))
+        response = self.call(
+            ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=topics)
+        )
         (found,) = response.topics[0].partitions
         assert found.error_code.name == "none", found.error_code
         return found.offset, found.timestamp

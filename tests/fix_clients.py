@@ -1,8 +1,8 @@
-"""Four Kafka clients of others, and ours, behind one small interface; one judge of what they read.
+"""Four third-party Kafka clients and ours behind one small interface, with one checker of what they read.
 
 Owns: the records (`Sample`), the adapters for confluent-kafka, kafka-python, kcat, the Java client and our
-own, and `judge`. An adapter produces with idempotence on, and reads one partition from an offset or a time;
-it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
+own, and `check_rows`. An adapter produces with idempotence on, and reads one partition from an offset or a
+time; it decides nothing. Fixture: `real_clients` (adapter by name). Every call is given a bootstrap address:
 nothing here depends on whose broker it is.
 """
 
@@ -28,7 +28,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_BYTES: Final = 32_768
 """The batch size of every producer: a test's records make hundreds of batches."""
 READ_IDLE_WAIT_MAX_S: Final = 60.0
-"""A reader that gets nothing for so long stops; the judge then reports what is missing."""
+"""A reader that gets nothing for this long stops; `check_rows` then reports what is missing."""
 PRODUCE_WAIT_MAX_S: Final = 90.0
 EVENT_TIME_MS: Final = 1_300_000_000_000
 STEP_MS: Final = 10
@@ -76,9 +76,9 @@ class Read:
 class RealClient(Protocol):
     name: str
     sets_times: bool
-    """Whether a record's time can be given by the producer."""
+    """Whether the producer can set a record's time."""
     stops_at_the_end: bool
-    """Whether a read of more records than there are ends where the log ends (else it waits in vain)."""
+    """Whether a read of more records than exist ends at the log's end (otherwise it times out)."""
 
     def produce(
         self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
@@ -88,7 +88,7 @@ class RealClient(Protocol):
 
 
 def make_samples(count: int, *, seed: int = 2011) -> list[Sample]:
-    """Records that say which they are, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart."""
+    """Records that contain their number, half compressible, 10 to 110 bytes, 50 keys, 10 ms apart."""
     draw = random.Random(seed)
     return [
         Sample(
@@ -101,12 +101,12 @@ def make_samples(count: int, *, seed: int = 2011) -> list[Sample]:
 
 
 def read_all(client: RealClient, bootstrap: str, topic: str, count: int) -> list[Got]:
-    """All of a partition that should hold `count` records, and one too many where the client can tell."""
+    """Reads a partition of `count` records; requests one more if the client stops at the end."""
     return client.read(bootstrap, Read(topic, count + 1 if client.stops_at_the_end else count))
 
 
-def judge(rows: Sequence[Got], expected: Sequence[Sample], *, times: bool = True) -> None:
-    """Every record once and in order, at offsets that only go up. Names the first thing that is wrong."""
+def check_rows(rows: Sequence[Got], expected: Sequence[Sample], *, times: bool = True) -> None:
+    """Every record once and in order, at increasing offsets. Names the first problem."""
     for position, (row, sample) in enumerate(zip(rows, expected, strict=False)):
         if (row.key, row.value) != (sample.key, sample.value):
             pytest.fail(f"record {position} at {row.offset} is {row.value!r:.60}, not {sample.value!r:.60}")
@@ -162,18 +162,18 @@ class ConfluentKafka:
         try:
             offset = what.offset
             if what.timestamp_ms is not None:
-                asked = confluent_kafka.TopicPartition(what.topic, what.partition, what.timestamp_ms)
-                offset = consumer.offsets_for_times([asked], timeout=READ_IDLE_WAIT_MAX_S)[0].offset
+                wanted = confluent_kafka.TopicPartition(what.topic, what.partition, what.timestamp_ms)
+                offset = consumer.offsets_for_times([wanted], timeout=READ_IDLE_WAIT_MAX_S)[0].offset
             consumer.assign([confluent_kafka.TopicPartition(what.topic, what.partition, offset)])
-            heard = time.monotonic()
-            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+            last_received_s = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - last_received_s < READ_IDLE_WAIT_MAX_S:
                 for message in consumer.consume(5_000, 0.2):
                     error = message.error()
                     if error is not None and error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                         return rows
                     assert error is None, error
                     rows.append(got_of(message))
-                    heard = time.monotonic()
+                    last_received_s = time.monotonic()
         finally:
             consumer.close()
         return rows[: what.count]
@@ -220,11 +220,11 @@ class KafkaPython:
             if what.timestamp_ms is not None:
                 offset = consumer.offsets_for_times({where: what.timestamp_ms})[where].offset
             consumer.seek(where, offset)
-            heard = time.monotonic()
-            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+            last_received_s = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - last_received_s < READ_IDLE_WAIT_MAX_S:
                 for record in consumer.poll(timeout_ms=200, max_records=5_000).get(where, ()):
                     rows.append(Got(record.offset, record.timestamp, record.key, record.value))
-                    heard = time.monotonic()
+                    last_received_s = time.monotonic()
         finally:
             consumer.close()
         return rows[: what.count]
@@ -247,7 +247,7 @@ class Kcat:
         lines.write_bytes(b"".join(b"%b:%b\n" % (s.key or b"", s.value or b"") for s in samples))
         self._run(
             bootstrap,
-            # -E: a broker that is down for a moment is no reason to give up.
+            # -E: continue while a broker is down for a moment.
             ["-P", "-E", "-t", topic, "-p", str(partition), "-z", codec, "-K", ":", "-l", str(lines)],
             {"enable.idempotence": True, "linger.ms": 20, "batch.size": BATCH_BYTES},
         )
@@ -331,7 +331,7 @@ def parse_java_row(line: str) -> Got:
 
 
 class Headrace:
-    """Our own client, under the same judge."""
+    """Our own client, checked like the others."""
 
     name = "headrace"
     sets_times = True
@@ -364,11 +364,11 @@ class Headrace:
                 consumer.seek(what.topic, what.partition, what.offset)
             else:
                 consumer.seek_to_timestamp(what.topic, what.partition, what.timestamp_ms)
-            heard = time.monotonic()
-            while len(rows) < what.count and time.monotonic() - heard < READ_IDLE_WAIT_MAX_S:
+            last_received_s = time.monotonic()
+            while len(rows) < what.count and time.monotonic() - last_received_s < READ_IDLE_WAIT_MAX_S:
                 for record in consumer.poll(0.2):
                     rows.append(Got(record.offset, record.timestamp_ms, record.key, record.value))
-                    heard = time.monotonic()
+                    last_received_s = time.monotonic()
         return rows[: what.count]
 
 
@@ -387,7 +387,7 @@ def _unhex(word: str) -> bytes | None:
 
 
 class RealClients:
-    """The adapters by name, made when asked for: only a test that wants Java starts a JVM."""
+    """The adapters by name, made on first use: only a test that wants Java starts a JVM."""
 
     def __init__(self, request: pytest.FixtureRequest, scratch: Path) -> None:
         self._request = request
@@ -410,7 +410,7 @@ class RealClients:
 
 
 def require_kcat() -> None:
-    """Skips, with a plain reason, where kcat is missing. `make test` installs it where it may."""
+    """Skips if kcat is missing; `make test` installs it where it may."""
     if shutil.which("kcat") is None:
         pytest.skip("kcat is not installed (as root: apt-get install kcat)")
 

@@ -57,7 +57,7 @@ class Member(ABC):
     def wait_until_ready(self) -> None:
         assert self.probe is not None
         deadline = time.monotonic() + READY_WAIT_MAX_S
-        while problem := self.probe.problem():
+        while problem := self.probe.check():
             assert self.is_running, f"{self.arguments} ended:\n{self.output()[-4000:]}"
             assert time.monotonic() < deadline, f"{problem}:\n{self.output()[-4000:]}"
             time.sleep(0.05)

@@ -53,12 +53,12 @@ class ApacheKafka:
             "group.initial.rebalance.delay.ms": "0",
             "num.network.threads": "1",
             "num.io.threads": "2",
-            # Event times in tests are of any year: nothing may be too old to keep.
+            # Event times in tests are of any year: retention must delete nothing.
             "log.retention.ms": "-1",
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # "--name=value": an id that begins with a dash would be taken for an option.
+        # "--name=value": an id that begins with a dash would be parsed as an option.
         KafkaTool(jars)(
             "kafka.tools.StorageTool",
             "format",

@@ -8,7 +8,7 @@ holds the bridge `lan` of its hosts and the device `wan`, from which `network/wa
 to other datacenters after a delay. The machine's own network is not touched: interfaces and addresses
 (10.n.0.0/24) exist only inside the namespaces.
 
-`Network.popen` starts a process in a host (an agent of that host may, too: it is an ordinary process there);
+`Network.popen` starts a process in a host (so may an agent of that host, which is an ordinary process there);
 `Network.call` runs a function of the test there. In the end everything is removed, with every process that
 is still in a host. The next test run removes what a killed one left, which it finds by the process id in the
 namespaces' names.
@@ -143,7 +143,7 @@ class Network:
             _ip("-n", namespace, "link", "set", "wan", "txqueuelen", WAN_QUEUE_PACKETS)
             # Without a route packets vanish silently, as on a cut WAN.
             _ip("-n", namespace, "route", "add", "blackhole", "10.0.0.0/8", "metric", 1000)
-            self.mend(datacenter)
+            self.restore(datacenter)
         self.set_delay(WAN_DELAY_MS)
 
     def _add_datacenter(self, datacenter: str, hosts: Mapping[str, Sequence[int]]) -> None:
@@ -204,10 +204,10 @@ class Network:
         assert printed == line, f"the relay printed {printed!r} instead of {line!r}"
 
     def cut(self, datacenter: str) -> None:
-        """Takes its WAN link down, silently."""
+        """Takes a datacenter's WAN link down, silently."""
         _ip("-n", self.namespace(datacenter), "link", "set", "wan", "down")
 
-    def mend(self, datacenter: str) -> None:
+    def restore(self, datacenter: str) -> None:
         namespace = self.namespace(datacenter)
         _ip("-n", namespace, "link", "set", "wan", "up")
         _ip("-n", namespace, "route", "replace", "10.0.0.0/8", "dev", "wan")

@@ -63,7 +63,7 @@ class NetworkSite:
 
     def _wait_until_ready(self, unit: Unit) -> None:
         deadline = time.monotonic() + READY_WAIT_MAX_S
-        while problem := self.network.call(self.host_of(unit.name), unit.probe.problem):
+        while problem := self.network.call(self.host_of(unit.name), unit.probe.check):
             assert self._processes[unit.name].poll() is None, f"{unit.name} ended: {self.log(unit.name)}"
             assert time.monotonic() < deadline, f"{unit.name}: {problem}: {self.log(unit.name)}"
             time.sleep(0.1)

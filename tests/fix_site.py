@@ -1,6 +1,6 @@
 """A whole site on this machine, for tests that kill parts of it: datacenters, mirrors, HDFS.
 
-Owns a site with its own block of loopback and home, started once a session; publishing services (`Service`);
+Owns a site with its own block of loopback and home, started once per session; publishers (`Service`);
 the load job as a process; the rows in HDFS and the audit's report. Fixture: `running_site`.
 """
 
@@ -157,7 +157,7 @@ class RunningSite:
             state = self.supervisor.states()[unit]
             if not state.is_running or state.pid in (0, killed_pid):
                 return f"{unit} is {state.state} as process {state.pid}"
-            return self.units[unit].probe.problem()
+            return self.units[unit].probe.check()
 
         wait_for(problem, RESTART_WAIT_MAX_S, f"{unit} came back")
 
@@ -265,7 +265,7 @@ def _ended_with_tests(site: Site) -> Iterator[None]:
 def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
     home = Path(tempfile.mkdtemp(prefix="headrace-site-"))
     (home / "jars").symlink_to(java_jars["hdfs"].parent)
-    # Each test process tries another block first: two at the same time would both find the same one free.
+    # Each test process tries another block first: two concurrent ones would both find the same block free.
     first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % len(BLOCKS)
     site = _site(home, BLOCKS[first])
     for block in BLOCKS[first + 1 :] + BLOCKS[:first]:
@@ -290,6 +290,6 @@ def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
 
 def _site(home: Path, block: int) -> Site:
     whole = Site.one_machine(home, block=block)
-    # With two brokers, one is left when the other is killed.
+    # With two brokers, one keeps serving while the other is killed.
     smaller = tuple(each.model_copy(update={"broker_count": 2}) for each in whole.datacenters)
     return whole.model_copy(update={"datacenters": smaller, "airflow": False})

@@ -22,7 +22,7 @@ PROGRAM = (sys.executable, __file__)
 
 def _stand_in(name: str, configuration: Configuration, host: Host) -> UnitProcess:
     assert isinstance(configuration, ZooKeeperConfiguration | RegistryConfiguration | AirflowConfiguration)
-    # The whole configuration as a value, so that another one is another process, as with the real kind.
+    # The whole configuration is an argument, so that a change restarts the process, as for the real kind.
     value = repr(configuration)[:900]
     stand_in = StandIn(datacenter=configuration.datacenter, listen=configuration.listen, value=value)
     return STAND_IN_KINDS["stand-in"].process(name, stand_in, host)

@@ -61,7 +61,7 @@ def _stand_in(name: str, configuration: StandIn, host: Host) -> UnitProcess:
         listens=(configuration.listen,),
         probe=HttpProbe(f"http://{configuration.listen}/"),
         environment={"A_VALUE": "100% of, it"},
-        files={script: STAND_IN, host.home / f"{name}.told": configuration.value},
+        files={script: STAND_IN, host.home / f"{name}.value": configuration.value},
         start_timeout_s=configuration.start_timeout_s,
         stop_timeout_s=5,
     )

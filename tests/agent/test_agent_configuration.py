@@ -1,4 +1,4 @@
-"""Configurations and the units they mean, drift, reports, desired units, the token: without an agent."""
+"""Configurations and their units, drift, reports, desired units, the token: without an agent."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_wrong_value_is_named_with_its_field(kind: str, field: str, value: obj
 
 
 @pytest.mark.parametrize("data", [None, [], "zookeeper", {}, {"kind": "shell"}, {"kind": ["zookeeper"]}])
-def test_what_has_no_known_kind_is_refused_with_those_there_are(data: object) -> None:
+def test_an_unknown_kind_is_refused_with_the_known_ones(data: object) -> None:
     with pytest.raises(
         ConfigurationError, match="not a kind of unit; the kinds are airflow, auditor, balancer"
     ):
@@ -133,7 +133,7 @@ def test_what_has_no_known_kind_is_refused_with_those_there_are(data: object) ->
 
 
 @given(st.text())
-def test_an_address_is_read_as_it_is_written_or_refused(text: str) -> None:
+def test_an_address_is_parsed_as_written_or_refused(text: str) -> None:
     try:
         address = parse_address(text)
     except ValueError:
@@ -157,10 +157,10 @@ PRINTABLE = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), max_siz
 @given(
     st.lists(PRINTABLE | st.sampled_from([" ;", " #", "it's #1", "100%", "%(here)s", '"', "\\", "a ; b # c"]))
 )
-def test_supervisord_reads_every_command_as_it_was_meant(words: list[str]) -> None:
+def test_supervisord_parses_every_command_correctly(words: list[str]) -> None:
     unit = unit_of("unit", parse_configuration("unit", smallest("hdfs")), HOST)
     unit = replace(unit, command=("python", *words))
-    # As supervisord reads its file, comments within lines included.
+    # As supervisord parses its file, including comments within lines.
     parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"), strict=False)
     parser.read_string(Supervisor(HOME)._configuration([unit]))
     expanded = parser.get("program:unit", "command") % {"here": "elsewhere"}
@@ -176,9 +176,7 @@ def test_supervisord_reads_every_command_as_it_was_meant(words: list[str]) -> No
         ("airflow", {"database_url": "postgresql://x"}),
     ],
 )
-def test_a_unit_that_would_be_started_otherwise_has_another_definition(
-    kind: str, change: dict[str, Any]
-) -> None:
+def test_a_unit_whose_process_changes_has_another_definition(kind: str, change: dict[str, Any]) -> None:
     before = unit_of("unit", parse_configuration("unit", smallest(kind)), HOST)
     after = unit_of("unit", parse_configuration("unit", smallest(kind, **change)), HOST)
     assert before.definition != after.definition
@@ -198,7 +196,7 @@ def test_a_unit_that_would_be_started_otherwise_has_another_definition(
         ),
     ],
 )
-def test_settings_in_another_order_are_the_same_unit(kind: str, field: str, value: dict[str, Any]) -> None:
+def test_the_order_of_settings_does_not_change_the_unit(kind: str, field: str, value: dict[str, Any]) -> None:
     reordered = {
         name: dict(reversed(inner.items())) if isinstance(inner, dict) else inner
         for name, inner in reversed(value.items())
@@ -272,7 +270,7 @@ def test_desired_units_survive_a_restart(tmp_path: Path) -> None:
 
 @settings(max_examples=15)
 @given(data=st.data())
-def test_a_write_that_a_crash_cut_short_is_as_if_it_had_not_been(
+def test_a_write_that_a_crash_interrupted_is_ignored(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("state") / "units"
@@ -296,7 +294,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
         desired(tmp_path).load()
 
 
-def test_the_token_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_token_is_created_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     path = tmp_path / "agent" / "token"
     token = make_token(path)
     assert len(token) >= 32

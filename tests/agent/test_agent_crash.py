@@ -1,5 +1,5 @@
-"""SIGKILL of the agent at any step of a change, and of supervisord: in the end what was put is there,
-once."""
+"""SIGKILL of the agent at any step of a change, and of supervisord: in the end each unit that was
+put runs, once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_units_outlive_an_agent_that_ends_and_are_adopted(agent: RunningAgent) -
     assert agent.pid("one") == pid
 
 
-def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent) -> None:
+def test_a_put_that_a_crash_interrupted_is_completed_by_the_next_agent(agent: RunningAgent) -> None:
     configurations = {name: agent.stand_in() for name in ("one", "two")}
     agent.put_all(configurations)
     untouched = agent.pid("two")
@@ -47,14 +47,14 @@ def test_a_put_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: Runni
         eventually(partial(agent.has_other_pid, "one", before))
         one = agent.client.unit("one", wait_s=READY_S)
         assert (one.configuration["value"], one.drift) == (changed["value"], ())
-        # The client sends it again, since it never got an answer.
+        # The client sends it again, since it never got a response.
         assert agent.client.put("one", changed, wait_s=READY_S).outcome is ChangeOutcome.UNCHANGED, step
         assert not is_alive(before), step
         assert agent.pid("two") == untouched, "the other unit did not notice"
 
 
 @pytest.mark.parametrize("step", ["forgotten", "stopped"])
-def test_a_deletion_that_a_crash_cut_short_is_finished_by_the_next_agent(
+def test_a_deletion_that_a_crash_interrupted_is_completed_by_the_next_agent(
     agent: RunningAgent, step: str
 ) -> None:
     agent.client.put("one", agent.stand_in(), wait_s=READY_S)
@@ -69,7 +69,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_by_the_next_agent(
     assert not agent.client.delete("one")
 
 
-def test_a_creation_that_a_crash_cut_short_is_finished_by_the_next_agent(agent: RunningAgent) -> None:
+def test_a_creation_that_a_crash_interrupted_is_completed_by_the_next_agent(agent: RunningAgent) -> None:
     (agent.home / "crash-at").write_text("recorded")
     with pytest.raises(AgentUnreachableError):
         agent.client.put("one", agent.stand_in())
@@ -83,7 +83,7 @@ def kill_supervisord(agent: RunningAgent) -> None:
     os.kill(int(agent.supervisor.pid_path.read_text()), signal.SIGKILL)
 
 
-def test_a_killed_supervisord_is_replaced_and_its_orphans_are_swept_before(agent: RunningAgent) -> None:
+def test_a_killed_supervisord_is_replaced_after_its_orphans_are_ended(agent: RunningAgent) -> None:
     agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
     orphans = units_left_in(agent.home)
     assert len(orphans) == 4, "two stand-ins and a child of each"
@@ -94,7 +94,7 @@ def test_a_killed_supervisord_is_replaced_and_its_orphans_are_swept_before(agent
     assert len(units_left_in(agent.home)) == 4, "each runs once"
 
 
-def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgent) -> None:
+def test_orphans_are_ended_when_the_agent_starts(agent: RunningAgent) -> None:
     gone = agent.stand_in()
     agent.put_all({"one": agent.stand_in(), "two": gone})
     orphans = units_left_in(agent.home)
@@ -102,7 +102,7 @@ def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgen
     kill_supervisord(agent)
     eventually(lambda: not agent.supervisor.is_alive())
     assert all(map(is_alive, orphans))
-    # As if it had been deleted by a hand: an orphan of which nobody knows any more.
+    # As if an operator had deleted the file: an orphan that no agent knows.
     (agent.home / "agent" / "units" / "two.json").unlink()
     agent.start()
     assert agent.client.put("three", gone, wait_s=READY_S).outcome is ChangeOutcome.CREATED
@@ -111,9 +111,9 @@ def test_orphans_of_a_dead_host_are_swept_at_the_agents_start(agent: RunningAgen
     assert len(units_left_in(agent.home)) == 4
 
 
-def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: RunningAgent) -> None:
+def test_a_unit_that_cannot_be_restarted_does_not_delay_the_others(agent: RunningAgent) -> None:
     agent.put_all({"one": agent.stand_in(), "two": agent.stand_in(requires=["one"])})
-    value_file = agent.home / "one.told"
+    value_file = agent.home / "one.value"
     value_file.unlink()
     value_file.mkdir()
     before = agent.pid("two")
@@ -128,7 +128,7 @@ def test_a_unit_that_cannot_come_back_does_not_hold_back_the_others(agent: Runni
         value_file.rmdir()
 
 
-def test_units_end_with_an_agent_that_ends_units_and_come_back_with_the_next(
+def test_with_ends_units_they_stop_with_the_agent_and_start_with_the_next(
     agent: RunningAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent, "options", ("--ends-units",))

@@ -63,7 +63,7 @@ def test_only_the_token_gives_access_and_it_is_never_shown(agent: RunningAgent) 
     assert token not in (agent.home / "agent.out").read_text()
 
 
-def test_bad_requests_are_named_and_change_nothing(agent: RunningAgent) -> None:
+def test_bad_requests_are_explained_and_change_nothing(agent: RunningAgent) -> None:
     put = agent.stand_in()
     assert refusal(agent, "PUT", "/v1/units/one", content=b"{")[:2] == (422, "request_invalid")
     assert refusal(agent, "PUT", "/v1/units/one", content=b'{"kind": NaN}')[:2] == (422, "request_invalid")
@@ -129,7 +129,7 @@ def test_a_put_is_idempotent_and_a_change_restarts_that_unit_alone(agent: Runnin
     assert set(agent.states()) == {"two"}
 
 
-def test_what_another_holds_is_named(agent: RunningAgent) -> None:
+def test_a_conflict_names_the_holder(agent: RunningAgent) -> None:
     configuration = agent.stand_in()
     agent.client.put("one", configuration)
     with pytest.raises(AgentRefusedError) as caught:
@@ -151,14 +151,14 @@ def test_drift_is_reported_and_a_put_removes_it(agent: RunningAgent) -> None:
     agent.client.put("one", configuration, wait_s=READY_S)
     assert agent.client.unit("one").drift == ()
     agent.supervisor.stop("one", wait=True)
-    (agent.home / "one.told").write_text("something else")
+    (agent.home / "one.value").write_text("something else")
     drifted = agent.client.unit("one")
     assert [each.what for each in drifted.drift] == [DriftKind.PROCESS, DriftKind.FILE]
     assert not drifted.is_ready and drifted.problem == "stopped"
     put = agent.client.put("one", configuration, wait_s=READY_S)
     assert put.outcome is ChangeOutcome.CHANGED
     assert put.unit is not None and put.unit.is_ready and put.unit.drift == ()
-    assert (agent.home / "one.told").read_text() != "something else"
+    assert (agent.home / "one.value").read_text() != "something else"
 
 
 def test_waiting_for_health_is_bounded_and_names_the_problem(agent: RunningAgent) -> None:
@@ -233,7 +233,7 @@ def test_a_second_agent_of_the_same_home_is_refused(agent: RunningAgent) -> None
     assert agent.client.units() == []
 
 
-def test_without_tls_it_listens_on_loopback_alone(tmp_path: Path) -> None:
+def test_without_tls_the_agent_listens_only_on_loopback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace.agent", "--home", str(tmp_path), "--listen", "0.0.0.0:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -241,7 +241,7 @@ def test_without_tls_it_listens_on_loopback_alone(tmp_path: Path) -> None:
     assert way_out in done.stderr
 
 
-def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path) -> None:
+def test_with_tls_only_the_agents_certificate_is_trusted_and_plain_requests_fail(tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path, HOST)
     home = tmp_path / "home"
     home.mkdir()
@@ -258,7 +258,7 @@ def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path)
             stranger.units()
         with AgentClient(url.replace("https", "http"), token) as plain, pytest.raises(AgentUnreachableError):
             plain.units()
-        # And so does everybody who is given it, by its name.
+        # So does every client that is given the certificate and uses the name in it.
         trusted = ssl.create_default_context(cafile=str(certificate))
         with AgentClient(url, token, tls=trusted) as friend:
             assert friend.version()["home"] == str(home)
@@ -267,7 +267,7 @@ def test_with_tls_nobody_else_is_trusted_and_plain_requests_fail(tmp_path: Path)
 
 
 @pytest.mark.zookeeper
-def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> None:
+def test_a_real_zookeeper_outlives_the_agent_and_does_not_hold_its_output(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     agent = RunningAgent(home)
@@ -292,7 +292,7 @@ def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> No
         assert (home / "data" / "east-zookeeper" / "data").is_dir()
         pid = agent.pid("east-zookeeper")
         process.send_signal(signal.SIGKILL)
-        # The pipe ends with the agent: supervisord and the unit, which live on, hold nothing of it.
+        # The pipe closes with the agent: supervisord and the unit keep running, and do not hold it open.
         output, _ = process.communicate(timeout=60)
         assert b"listens on" in output
         assert agent.has_ended() == -signal.SIGKILL
@@ -305,7 +305,7 @@ def test_a_real_zookeeper_and_the_end_of_the_agents_output(tmp_path: Path) -> No
     eventually(lambda: not is_alive(pid))
 
 
-def test_of_two_that_want_the_same_address_at_once_one_is_refused(agent: RunningAgent) -> None:
+def test_of_concurrent_puts_with_one_address_only_one_succeeds(agent: RunningAgent) -> None:
     configuration = agent.stand_in()
     refused: list[str] = []
 
@@ -333,14 +333,14 @@ def test_the_size_of_a_units_data_is_reported(agent: RunningAgent) -> None:
     (folder / "deeper" / "more").write_bytes(b"x" * 1000)
     after = agent.client.data("z")
     assert after.directory == str(folder)
-    # ZooKeeper may write meanwhile.
+    # ZooKeeper may write at the same time.
     assert after.size_bytes >= before.size_bytes + 1000 >= 1000
     put = agent.stand_in()
     agent.client.put("a", put)
     assert agent.client.data("a") == (None, 0)
 
 
-def test_loads_are_kept_as_the_dags_read_them(agent: RunningAgent) -> None:
+def test_loads_are_stored_in_the_form_that_the_dags_read(agent: RunningAgent) -> None:
     client, path = agent.client, agent.home / "loads" / "page-view.json"
     load = {"owner": "web", "schedule": None, "grace": "1h"}
     assert client.put_load("page-view", load, dry_run=True) is ChangeOutcome.CREATED

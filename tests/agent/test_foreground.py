@@ -1,4 +1,4 @@
-"""One unit in place of a process: the options of each kind, what is refused, and where its jars come from."""
+"""One unit in place of a process: the options of each kind, refused values, where ZooKeeper's jars are."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_problems_are_one_line_and_health_fails(tmp_path: Path) -> None:
     assert re.fullmatch(r"headrace: .*/file/\S* cannot be written \(Not a directory\); .*\n", done.stderr)
 
 
-def test_without_pyspark_zookeeper_is_what_was_fetched(
+def test_without_pyspark_the_fetched_zookeeper_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_pyspark = zookeeper_jars(tmp_path)

@@ -1,7 +1,7 @@
-"""The container image itself: who it runs as, what it has to be able to write, an agent as its first process.
+"""The container image itself: its user, the folders that it writes, an agent as its first process.
 
-What it runs is tested in processes, too: `test_clients_cluster`, `test_foreground`, and `test_agent_crash`
-for an agent that ends its units.
+The programs in it are tested as processes, too: in `test_clients_cluster`, `test_foreground`, and (an agent
+that ends its units) `test_agent_crash`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.site.addresses import Address
 WAIT_S = 60.0
 
 
-def test_what_is_built_follows_what_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_image_id_changes_with_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     image, base = container_image.content(), container_image.base_content()
     assert (image, base) == (container_image.content(), container_image.base_content())
     monkeypatch.setattr(container_image, "PACKAGES", (*container_image.PACKAGES, "kcat"))
@@ -45,7 +45,7 @@ def test_the_image_has_the_packages_that_are_tested() -> None:
     assert set(project["dependencies"]) | {"supervisor"} <= packages
 
 
-def test_without_an_engine_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_engine_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     assert container_image.engine_problem() == (
         f"no Docker engine here: {tmp_path}/none does not exist (DOCKER_HOST may name another)"
@@ -57,7 +57,7 @@ def test_without_an_engine_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def wait_for_agent(container: ContainerMember, address: Address) -> AgentClient:
-    """A client of the agent in a container, once it answers."""
+    """A client of the agent in a container, once it responds."""
     deadline = time.monotonic() + READY_WAIT_MAX_S
     while True:
         code, token = container.run("cat", "agent/token")
@@ -74,7 +74,7 @@ def wait_for_agent(container: ContainerMember, address: Address) -> AgentClient:
 
 
 @pytest.mark.container
-def test_an_agent_in_a_container_keeps_units_and_ends_them_with_it(run_container: RunContainer) -> None:
+def test_an_agent_in_a_container_runs_units_and_ends_them_when_it_ends(run_container: RunContainer) -> None:
     agent, zookeeper = (Address(HOST, port) for port in free_ports(2, HOST))
     container = run_container(*("agent", "--listen", str(agent)), read_only=True, cap_drop=["ALL"])
     configuration = {"kind": "zookeeper", "datacenter": "east", "listen": str(zookeeper)}
@@ -85,15 +85,15 @@ def test_an_agent_in_a_container_keeps_units_and_ends_them_with_it(run_container
     assert container.run("headrace-container", "health") == (0, "ready\n")
     assert container.stop() == 0
     assert "units have ended with it" in container.output()
-    assert ZooKeeperProbe(zookeeper).problem() is not None
+    assert ZooKeeperProbe(zookeeper).check() is not None
     container.start(wait=False)
     with wait_for_agent(container, agent) as client:
-        assert client.unit("keeper", wait_s=WAIT_S).is_ready, "it came back with the agent"
+        assert client.unit("keeper", wait_s=WAIT_S).is_ready, "it started again with the agent"
         assert client.unit("keeper").drift == ()
 
 
 @pytest.mark.container
-def test_a_volume_that_may_not_be_written_is_named(run_container: RunContainer) -> None:
+def test_an_unwritable_volume_is_reported(run_container: RunContainer) -> None:
     container = run_container("zookeeper", "--datacenter", "east", user="4711")
     assert container.container.wait()["StatusCode"] == 1
     assert container.output().startswith(
@@ -102,7 +102,7 @@ def test_a_volume_that_may_not_be_written_is_named(run_container: RunContainer) 
 
 
 @pytest.mark.container
-def test_any_other_word_is_the_command_line_s(run_container: RunContainer) -> None:
+def test_other_arguments_run_the_command_line(run_container: RunContainer) -> None:
     container = run_container("dump-log", "/nowhere")
     assert container.container.wait()["StatusCode"] == 2
     assert "/nowhere" in container.output()

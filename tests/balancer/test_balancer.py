@@ -1,5 +1,5 @@
-"""The balancer with real brokers and real producers, both engines: brokers stop, start, come and go; it
-reloads; a broker hangs. What was acknowledged is in the log, once, and keys keep their order.
+"""The balancer with real brokers and real producers, both engines: brokers start, stop and hang; the
+balancer reloads. Acknowledged records are in the log once, and the records of a key keep their order.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from fix_balancer import Balanced, wait_until
+from fix_balancer import Balanced, BalancerProcess, wait_until
 from fix_broker import RawClient
 from fix_java import JavaPeer
 from headrace.agent.probes import BalancerProbe
@@ -163,7 +163,7 @@ def values_by_key(balanced: Balanced, topic: str) -> dict[bytes, list[int]]:
 
 @pytest.mark.real_client
 @pytest.mark.slow
-def test_producers_see_nothing_of_brokers_that_come_and_go(
+def test_producers_do_not_notice_brokers_that_start_and_stop(
     balanced_cluster: Balanced, java_peer: JavaPeer, tmp_path: Path
 ) -> None:
     balanced, balancer = balanced_cluster, balanced_cluster.balancer
@@ -208,7 +208,7 @@ def test_producers_see_nothing_of_brokers_that_come_and_go(
         expected = {key_of(first): list(range(first, count, KEYS)) for first in range(KEYS)}
         found = values_by_key(balanced, topic)
         if topic.endswith("plain"):
-            # Brokers that stop finish the requests they took, within a time; after that a client sends again.
+            # A stopping broker finishes accepted requests, within a limit; then a client resends them.
             repeated = sum(map(len, found.values())) - count
             assert repeated <= REPEATED_MAX * count, f"{topic}: {repeated} of {count} are there twice"
             found = {key: sorted(set(values)) for key, values in found.items()}
@@ -236,7 +236,8 @@ def test_a_broker_that_hangs_gets_no_connections(balanced_cluster: Balanced) -> 
     balancer.wait_serving(1, 2)
     clients = [socket.create_connection(("127.0.0.1", balancer.port), timeout=20) for _ in range(4)]
     wait_until(
-        lambda: all(row.get("connections", 0) for row in balancer.backends().values()), "both are used"
+        lambda: all(row.get("connections", 0) for row in balancer.backends().values()),
+        "both have connections",
     )
     hung.send_signal(signal.SIGSTOP)
     try:
@@ -247,7 +248,7 @@ def test_a_broker_that_hangs_gets_no_connections(balanced_cluster: Balanced) -> 
             with contextlib.suppress(TimeoutError):
                 ended += not client.recv(1)
             client.close()
-        assert 1 <= ended < 4, "those of the hung broker are cut, the others not"
+        assert 1 <= ended < 4, "only the connections of the hung broker are cut"
         for _ in range(4):
             with RawClient(balancer.address) as raw:
                 raw.send(raw.produce_frame("nowhere", 0, encode_batch([Record(0, 1, None, b"v")])))
@@ -255,6 +256,13 @@ def test_a_broker_that_hangs_gets_no_connections(balanced_cluster: Balanced) -> 
     finally:
         hung.send_signal(signal.SIGCONT)
     balancer.wait_serving(1, 2)
+
+
+def haproxy_statistics(balancer: BalancerProcess) -> str:
+    """HAProxy's own statistics, as CSV."""
+    url = f"http://127.0.0.1:{balancer.statistics_port}/;csv"
+    with urllib.request.urlopen(url, timeout=5) as response:
+        return str(response.read().decode())
 
 
 def test_status_page_and_log_agree(balanced_cluster: Balanced) -> None:
@@ -267,19 +275,17 @@ def test_status_page_and_log_agree(balanced_cluster: Balanced) -> None:
     assert {row["broker_id"] for row in status["backends"]} == {1, 2}
     assert status["why"] in balancer.output()
     probe = BalancerProbe(f"http://127.0.0.1:{balancer.status_port}/status")
-    assert probe.problem() is None
+    assert probe.check() is None
     assert probe.note() == (status["why"] if balancer.engine == "embedded" else "")
     page = balancer.page()
     assert balancer.address in page
     assert all(row["address"] in page for row in status["backends"])
     if balancer.engine == "haproxy":
-        own = f"http://127.0.0.1:{balancer.statistics_port}/;csv"
-        with urllib.request.urlopen(own, timeout=5) as answer:
-            assert "brokers,broker-1," in answer.read().decode()
+        assert "brokers,broker-1," in haproxy_statistics(balancer)
 
 
 def test_a_killed_balancer_leaves_nothing_behind(balanced_cluster: Balanced) -> None:
-    """HAProxy ends with it: its successor, which the supervisor starts at once, needs the address."""
+    """HAProxy ends with it: the next balancer, which supervisord starts at once, needs the address."""
     balancer = balanced_cluster.balancer
     balancer.process.kill()
     balancer.process.wait(20)
@@ -296,6 +302,9 @@ def test_without_brokers_the_status_has_a_problem(balanced_cluster: Balanced) ->
         assert broker.stop() == 0
     balancer.wait_serving()
     assert balancer.status()["problem"] == "no broker takes connections"
+    if balancer.engine == "haproxy":
+        wait_until(lambda: "brokers,broker-" not in haproxy_statistics(balancer), "no server is left")
+    assert "HAProxy answered" not in balancer.output(), "no command failed"
     assert balancer.stop() == 0
     with pytest.raises(ConnectionRefusedError):
         RawClient(balancer.address)

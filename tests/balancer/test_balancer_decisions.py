@@ -78,7 +78,7 @@ def test_the_configuration_of_haproxy() -> None:
     assert CHECK_RESPONSE.hex() == "000000010000"
 
 
-def test_brokers_get_ready_drain_and_go() -> None:
+def test_backends_become_ready_drain_and_are_dropped() -> None:
     front = Front(1, "127.1.0.11", 9093)
     known = after_fronts({}, [front])
     assert known == {1: ONE}
@@ -124,7 +124,7 @@ backends = st.dictionaries(
 
 
 @given(backends, backends)
-def test_the_commands_lead_to_what_is_wanted(before: list[Backend], wanted: list[Backend]) -> None:
+def test_the_commands_produce_the_wanted_state(before: list[Backend], wanted: list[Backend]) -> None:
     servers = {
         each.name: HaproxyServer(
             each.address, AdminState.READY if each.phase is Phase.READY else AdminState.DRAIN
@@ -151,11 +151,11 @@ def test_the_commands_lead_to_what_is_wanted(before: list[Backend], wanted: list
     assert commands(servers, wanted) == []
     ready = {each.name for each in wanted if each.phase is Phase.READY}
     assert {name for name, server in servers.items() if server.admin is AdminState.READY} == ready
-    assert checked == ready, "health checks of those that drain or are deleted are off"
+    assert checked == ready, "draining and deleted servers have no health checks"
 
 
 def test_the_responses_of_haproxy() -> None:
-    # As HAProxy 2.6.12 answers.
+    # Recorded from HAProxy 2.6.12.
     text = """1
 # be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight \
 srv_time_since_last_change srv_check_status srv_check_result srv_check_health srv_check_state \
@@ -196,7 +196,7 @@ def test_health_falls_slowly_and_rises_at_once() -> None:
     assert not health.after(good=False).is_up
 
 
-def test_the_least_used_is_next() -> None:
+def test_the_backend_with_the_fewest_connections_is_chosen() -> None:
     assert choose([1, 2, 3], {1: 4, 2: 3, 3: 3}, {2: 9, 3: 8}) == 3
     assert choose([1], {}, {}) == 1
     assert choose([], {1: 4}, {}) is None

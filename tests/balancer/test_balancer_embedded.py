@@ -38,7 +38,7 @@ class StandIn:
         writer.close()
 
     def stop(self) -> None:
-        """Takes no further connections; open ones go on."""
+        """Takes no further connections; open ones stay open."""
         self.server.close()
 
 

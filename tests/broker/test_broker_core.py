@@ -1,4 +1,4 @@
-"""The sans-IO core: however bytes arrive and whenever answers come, requests and answers keep their order."""
+"""The sans-IO core: the order of requests and responses, for any timing of bytes and responses."""
 
 import random
 
@@ -14,14 +14,14 @@ LIMIT_BYTES = 100_000
 
 
 class Echo:
-    """Answers each frame with itself, at once or when its slot is filled."""
+    """Responds to each frame with itself, at once or when its slot is filled."""
 
     def __init__(self, *, at_once: bool = True) -> None:
         self.at_once = at_once
         self.frames: list[bytes] = []
         self.slots: list[Slot] = []
 
-    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
         self.frames.append(bytes(frame))
         slot = connection.open_slot()
         self.slots.append(slot)
@@ -91,7 +91,7 @@ def test_byte_by_byte() -> None:
 
 @settings(max_examples=60)
 @given(order=st.permutations(range(8)))
-def test_answers_leave_in_the_order_of_the_requests(order: list[int]) -> None:
+def test_responses_leave_in_the_order_of_the_requests(order: list[int]) -> None:
     service = Echo(at_once=False)
     connection = connect(service)
     feed(connection, b"".join(framed(b"request%d" % number) for number in range(8)), [])
@@ -120,7 +120,7 @@ def test_a_frame_without_a_request_ends_the_connection(payload: bytes, cuts: lis
         feed(connection, framed(payload), cuts)
 
 
-def test_a_client_that_is_owed_too_much_is_not_read_from() -> None:
+def test_reading_pauses_while_too_many_responses_are_unsent() -> None:
     service = Echo(at_once=False)
     connection = connect(service)
     feed(connection, framed(b"12345678") * IN_FLIGHT_MAX, [])
@@ -130,7 +130,7 @@ def test_a_client_that_is_owed_too_much_is_not_read_from() -> None:
     assert not connection.must_pause
 
 
-def test_answers_after_the_end_are_dropped() -> None:
+def test_responses_after_the_end_are_dropped() -> None:
     service = Echo(at_once=False)
     connection = connect(service)
     feed(connection, framed(b"12345678"), [])

@@ -1,4 +1,4 @@
-"""Brokers that die, ZooKeepers that vanish, full disks: nothing acknowledged is lost, service goes on."""
+"""Brokers that die, ZooKeepers that vanish, full disks: nothing acknowledged is lost, service continues."""
 
 import resource
 import signal
@@ -40,7 +40,7 @@ class Load:
                         for number in numbers:
                             result = client.read_produced()
                             if result.error_code:
-                                return  # what was stored is not known now: a new producer begins
+                                return  # unknown what was stored: start a new producer
                             self.acknowledged.append((number, result.base_offset))
                             sequence = number + 1
             except (OSError, EOFError):
@@ -148,7 +148,7 @@ def test_a_clean_stop_answers_and_exits_0(broker_cluster: StartCluster) -> None:
         assert len(list(hop(client.read_all("t", 0)))) >= 1 + len(codes)
 
 
-def test_without_zookeeper_produce_and_fetch_go_on(
+def test_without_zookeeper_produce_and_fetch_continue(
     broker_cluster: StartCluster, private_zookeeper: ZooKeeperRoom
 ) -> None:
     config = {"zookeeper.session.timeout.ms": "1000"}
@@ -173,7 +173,7 @@ def test_a_full_disk_refuses_and_recovers(broker_cluster: StartCluster) -> None:
     with RawClient(cluster.bootstrap) as client:
         client.create_topic("t")
         kept = 0
-        # A limit on file sizes looks to the broker as a full disk does.
+        # To the broker, a limit on file sizes looks like a full disk.
         resource.prlimit(cluster[1].pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
         codes = []
         for number in range(30):
@@ -202,12 +202,12 @@ def test_retention_deletes_old_segments_of_a_running_broker(broker_cluster: Star
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert client.fetch("t", 0, 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        # The start may move once more between the question and the fetch.
+        # The start may move again between ListOffsets and the fetch.
         while client.fetch("t", 0, client.list_offset("t", 0, -2)[0]).error_code != 0:
             assert time.monotonic() < deadline
 
 
-def test_a_zookeeper_that_forgot_everything_deletes_no_log(
+def test_no_log_is_deleted_when_zookeeper_lost_its_data(
     broker_cluster: StartCluster, private_zookeeper: ZooKeeperRoom
 ) -> None:
     config = {"zookeeper.session.timeout.ms": "1000"}

@@ -77,13 +77,13 @@ class FaultyBroker:
             client.create_topic("good")
 
     def fail(self, *faults: str) -> None:
-        """Lines as in `FAULTY_OS`; none for a disk that works."""
+        """Makes calls fail or stall: lines as in `FAULTY_OS`; none: the disk works."""
         changed = self._plan.with_suffix(".new")
         changed.write_text("\n".join(faults))
         changed.replace(self._plan)
 
-    def says(self, text: str) -> str:
-        """The line of its log that holds `text`."""
+    def log_line(self, text: str) -> str:
+        """Returns the broker's log line that contains `text`, once there is one."""
         deadline = time.monotonic() + WAIT_MAX_S
         while True:
             lines = [line for line in self.process.output().splitlines() if text in line]
@@ -109,7 +109,7 @@ def directory(broker: FaultyBroker, partition: str) -> Path:
 
 
 @pytest.mark.parametrize(("number", "words"), [("EIO", "Input/output error"), ("ENOSPC", "No space left")])
-def test_a_failed_fsync_takes_its_partition_offline_alone(
+def test_a_failed_fsync_takes_only_its_partition_offline(
     broker: FaultyBroker, client: RawClient, number: str, words: str
 ) -> None:
     first = batch(b"first")
@@ -126,10 +126,10 @@ def test_a_failed_fsync_takes_its_partition_offline_alone(
         assert reader.fetch("bad", 0, visible, max_wait_ms=15_000).error_code == (
             ErrorCode.KAFKA_STORAGE_ERROR
         )
-        assert time.monotonic() - began < 14, "waiting requests fail at once"
-    line = broker.says("is offline")
+        assert time.monotonic() - began < 14, "waiting requests fail immediately"
+    line = broker.log_line("is offline")
     assert str(directory(broker, "bad-0")) in line and words in line and "restart the broker" in line
-    # The disk seems to work again; but what it holds is unknown.
+    # The disk works again, but what it holds is unknown.
     broker.fail()
     for acks in (1, -1):
         assert client.produce("bad", 0, batch(b"third"), acks=acks).error_code == (
@@ -152,7 +152,7 @@ def client_reads(client: RawClient, topic: str) -> int:
     return len(list(hop(client.read_all(topic, 0))))
 
 
-def test_a_reader_that_waits_is_told_and_saw_nothing(broker: FaultyBroker, client: RawClient) -> None:
+def test_a_waiting_fetch_gets_the_error_and_no_data(broker: FaultyBroker, client: RawClient) -> None:
     broker.fail("fdatasync STALL bad-0")
     with RawClient(broker.process.address) as reader:
         client.send(client.produce_frame("bad", 0, batch(b"never durable")))
@@ -165,7 +165,7 @@ def test_a_reader_that_waits_is_told_and_saw_nothing(broker: FaultyBroker, clien
         assert client.read_produced().error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_write_that_fails_otherwise_than_for_room_does_so_too(
+def test_a_failed_write_other_than_disk_full_takes_the_partition_offline(
     broker: FaultyBroker, client: RawClient
 ) -> None:
     assert client.produce("bad", 0, batch(b"first")).error_code == 0
@@ -175,7 +175,7 @@ def test_a_write_that_fails_otherwise_than_for_room_does_so_too(
     assert client.produce("bad", 0, batch(b"third")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert client.fetch("bad", 0, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert client.produce("good", 0, batch(b"first")).error_code == 0
-    assert "Input/output error" in broker.says("is offline")
+    assert "Input/output error" in broker.log_line("is offline")
     broker.process.kill()
     broker.process.start()
     with RawClient(broker.process.address) as again:
@@ -192,15 +192,15 @@ def test_a_clean_stop_does_not_flush_what_failed(broker: FaultyBroker, client: R
     assert (directory(broker, "good-0") / "checkpoint").exists()
 
 
-# a disk that stalls
+# --- a disk that stalls ---
 
 
 def produce_within(
     client: RawClient, timeout_ms: int, raw: bytes, *topics: str, acks: int = -1
 ) -> dict[str, ProducePartitionResult]:
-    """One request, with a timeout of its own; what became of each topic."""
-    asked = [produce.ProduceTopic(name, NO_UUID, [produce.ProducePartition(0, raw)]) for name in topics]
-    request = produce.ProduceRequest(None, acks, timeout_ms, asked)
+    """Sends one request with this timeout; returns the result of each topic."""
+    parts = [produce.ProduceTopic(name, NO_UUID, [produce.ProducePartition(0, raw)]) for name in topics]
+    request = produce.ProduceRequest(None, acks, timeout_ms, parts)
     client.send(produce.encode_request(request, version=9, correlation_id=client.next_id(), client_id="raw"))
     _, response = produce.decode_response(client.receive(), version=9)
     return {topic.name: topic.partitions[0] for topic in response.topics}
@@ -208,7 +208,7 @@ def produce_within(
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_producers_timeout_is_kept(broker: FaultyBroker, client: RawClient, warm: bool) -> None:
-    """`warm`: by the fast path, which a client's second request of a kind takes."""
+    """`warm`: on the fast path, which a client's second request with the same head takes."""
     before = [batch(b"before")] * warm
     for raw in before:
         assert produce_within(client, 400, raw, "bad")["bad"].error_code == 0
@@ -230,7 +230,7 @@ def test_a_producers_timeout_is_kept(broker: FaultyBroker, client: RawClient, wa
         assert hasty.error_code == ErrorCode.REQUEST_TIMED_OUT
         broker.fail()
         assert patient.read_produced().error_code == 0
-    # It was appended all the same; who sends it again learns where.
+    # It was appended nevertheless: a retry gets its address.
     again = produce_within(client, 10_000, slow, "bad")["bad"]
     assert (again.error_code, again.base_offset) == (0, sum(map(len, before)))
     assert client_reads(client, "bad") == len(before) + 5
@@ -242,9 +242,9 @@ def test_a_cold_lookup_by_timestamp_delays_no_other_request(broker: FaultyBroker
         raw = encode_batch([Record(0, ms, None, b"v")])
         size_bytes = len(raw)
         assert client.produce("bad", 0, raw).error_code == 0
-    broker.process.restart()  # nothing is known of the segment any more
+    broker.process.restart()  # the segment's starts and timestamps are unknown now
     broker.fail("pread STALL bad-0")
-    with RawClient(broker.process.address) as asker, RawClient(broker.process.address) as other:
+    with RawClient(broker.process.address) as lookup_client, RawClient(broker.process.address) as other:
         parts = (
             ListOffsetsTopic(
                 name=TopicName("bad"),
@@ -255,24 +255,24 @@ def test_a_cold_lookup_by_timestamp_delays_no_other_request(broker: FaultyBroker
                 partitions=(ListOffsetsPartition(partition_index=i32(0), timestamp=i64(-1)),),
             ),
         )
-        asked = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=parts)
-        asker.send(encode_request(asked, correlation_id=1, client_id="raw"))
+        request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=parts)
+        lookup_client.send(encode_request(request, correlation_id=1, client_id="raw"))
         for number in range(5):
             assert other.produce("good", 0, batch(b"%d" % number)).error_code == 0
             assert other.list_offset("bad", 0, -1) == (5 * size_bytes, -1)
-        asker.socket.settimeout(0.3)
+        lookup_client.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            asker.socket.recv(1)
-        asker.socket.settimeout(WAIT_MAX_S)
+            lookup_client.socket.recv(1)
+        lookup_client.socket.settimeout(WAIT_MAX_S)
         broker.fail()
-        _, answer = decode_response(asker.receive(), api_key=2, version=7)
+        _, answer = decode_response(lookup_client.receive(), api_key=2, version=7)
         found = [(each.name, each.partitions[0].offset) for each in answer.topics]
         assert found[0] == ("bad", 3 * size_bytes)
         assert found[1][0] == "good"
         broker.fail("pread EIO bad-0")
         broker.process.restart()
-    with RawClient(broker.process.address) as asker:
+    with RawClient(broker.process.address) as lookup_client:
         with pytest.raises(AssertionError, match="kafka_storage_error"):
-            asker.list_offset("bad", 0, 3)
+            lookup_client.list_offset("bad", 0, 3)
         broker.fail()
-        assert asker.list_offset("bad", 0, 3) == (3 * size_bytes, 3)
+        assert lookup_client.list_offset("bad", 0, 3) == (3 * size_bytes, 3)

@@ -24,7 +24,7 @@ from headrace.wire.records import Record, decode_records, encode_batch
 
 
 class Balancer:
-    """Gives each connection to the next backend that takes it, as HAProxy in TCP mode does."""
+    """Connects each client to the next backend that accepts, as HAProxy in TCP mode does."""
 
     def __init__(self, backends: list[int]) -> None:
         self.backends = itertools.cycle(backends)
@@ -100,7 +100,7 @@ def leaders(cluster: BrokerCluster, topic: str) -> dict[int, int]:
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
-        (found,) = client.ask(request).topics
+        (found,) = client.call(request).topics
         return {each.partition_index: each.leader_id for each in found.partitions}
 
 
@@ -122,7 +122,7 @@ def test_the_cluster_looks_like_one_node(front: tuple[BrokerCluster, Balancer]) 
             request = MetadataRequest(
                 topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
             )
-            answer = client.ask(request)
+            answer = client.call(request)
             (node,) = answer.brokers
             assert (node.node_id, node.host, node.port) == (VIRTUAL_NODE_ID, "127.0.0.1", balancer.port)
             assert {p.leader_id for t in answer.topics for p in t.partitions} == {VIRTUAL_NODE_ID}
@@ -190,7 +190,7 @@ def test_a_dead_leader_is_reported_and_found_again(front: tuple[BrokerCluster, B
         assert client.produce("t", led[2], raw).error_code == 0
         cluster[2].kill()
         code = ErrorCode(client.produce("t", led[2], raw).error_code)
-        # Not NETWORK_EXCEPTION: librdkafka would take it for final.
+        # Not NETWORK_EXCEPTION: librdkafka would not retry it.
         assert code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)
         assert client.produce("t", led[1], raw).error_code == 0, "others are not disturbed"
         cluster[2].start()
@@ -212,7 +212,7 @@ def numbered(partition: int, sequence: int) -> bytes:
 
 
 def test_a_batch_behind_a_refused_one_waits_for_it(front: tuple[BrokerCluster, Balancer]) -> None:
-    """Else a leader that knows nothing of the producer would take the second batch for its beginning."""
+    """Otherwise a leader that does not know the producer would accept the second batch as its first."""
     cluster, _ = front
     with RawClient(cluster[1].address) as client:
         client.create_topic("t", partitions=2)
@@ -231,16 +231,16 @@ def test_a_batch_behind_a_refused_one_waits_for_it(front: tuple[BrokerCluster, B
     assert values == [b"0", b"1", b"2"]
 
 
-def test_a_broker_that_stops_answers_what_it_took_and_takes_no_more(
+def test_a_stopping_broker_completes_received_requests_and_accepts_no_more(
     front: tuple[BrokerCluster, Balancer],
 ) -> None:
-    """Exactly what was answered is stored: even without idempotence no record need be sent twice."""
+    """Exactly the acknowledged records are stored: even without idempotence no retry is needed."""
     cluster, _ = front
     with RawClient(cluster[1].address) as client:
         client.create_topic("t", partitions=2)
     answered = [0, 0]
     with RawClient(f"127.0.0.1:{_front_port(cluster, 1)}") as client:
-        # A client that is slow to read is not waited for until it has read thousands.
+        # The broker does not wait until a slow client has read thousands of responses.
         room = threading.Semaphore(100)
 
         def send() -> None:
@@ -285,7 +285,7 @@ def test_a_broker_leaves_a_balancer_before_it_stops(
             mark.release()
             _wait_until(lambda: not cluster[1].is_running)
         assert cluster[1].stop() == 0
-        # Where no balancer has marked it, there is nothing to wait for.
+        # A broker that no balancer has marked does not wait.
         assert fronts.balancers_of(2) == []
         assert cluster[2].stop() == 0
         assert "still sends connections" not in cluster[2].output()

@@ -1,4 +1,4 @@
-"""A real broker, spoken to frame by frame: what it answers to the right and to the wrong."""
+"""A real broker, frame by frame: its responses to valid and to invalid requests."""
 
 import datetime
 import random
@@ -51,7 +51,7 @@ def batch(value: bytes = b"v", count: int = 1, at_ms: int = 1_000, **fields: int
     return encode_batch([Record(i, at_ms + i, None, value) for i in range(count)], **fields)  # type: ignore[arg-type]
 
 
-# produce and fetch
+# --- produce and fetch ---
 
 
 @pytest.mark.parametrize("version", range(3, 13))
@@ -82,7 +82,7 @@ def wait_visible(client: RawClient, topic: str, end: int) -> None:
         assert time.monotonic() < deadline
 
 
-def test_acks_0_is_not_answered_and_stored(client: RawClient, topic: str) -> None:
+def test_acks_0_gets_no_response_and_is_stored(client: RawClient, topic: str) -> None:
     raw = batch()
     client.send(client.produce_frame(topic, 0, raw, acks=0) * 3)
     wait_visible(client, topic, 3 * len(raw))
@@ -144,7 +144,7 @@ def test_a_long_poll_ends_when_enough_is_there(
     assert 0.25 < time.monotonic() - began < 15
 
 
-def test_answers_keep_the_order_of_pipelined_requests(client: RawClient, topic: str) -> None:
+def test_responses_keep_the_order_of_pipelined_requests(client: RawClient, topic: str) -> None:
     raw = batch()
     ids = []
     for number in range(200):
@@ -154,7 +154,7 @@ def test_answers_keep_the_order_of_pipelined_requests(client: RawClient, topic: 
     assert got == ids
 
 
-# refusals
+# --- refusals ---
 
 
 def test_bad_batches_are_refused_and_change_nothing(client: RawClient, topic: str) -> None:
@@ -182,7 +182,7 @@ def test_bad_batches_are_refused_and_change_nothing(client: RawClient, topic: st
 
 def test_transactions_are_refused(client: RawClient) -> None:
     request = InitProducerIdRequest(transactional_id=TransactionalId("tx"), transaction_timeout=FIVE_S)
-    assert client.ask(request).error_code.name == "transactional_id_authorization_failed"
+    assert client.call(request).error_code.name == "transactional_id_authorization_failed"
 
 
 def test_unknown_versions_of_api_versions_are_answered_in_version_0(client: RawClient) -> None:
@@ -192,9 +192,9 @@ def test_unknown_versions_of_api_versions_are_answered_in_version_0(client: RawC
     correlation_id, body = decode_response(client.receive(), api_key=18, version=0)
     assert correlation_id == 7 and body.error_code.name == "unsupported_version"
     assert {0, 1, 3, 18} <= {each.api_key for each in body.api_keys}
-    # The connection goes on.
+    # The connection stays usable.
     assert (
-        client.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1")).error_code == 0
+        client.call(ApiVersionsRequest(client_software_name="x", client_software_version="1")).error_code == 0
     )
 
 
@@ -256,7 +256,7 @@ def test_connections_and_frames_are_bounded(broker_cluster: StartCluster) -> Non
     clients = [RawClient(cluster.bootstrap) for _ in range(3)]
     clients[0].create_topic("t")
     with RawClient(cluster.bootstrap) as fourth, pytest.raises((EOFError, ConnectionError)):
-        fourth.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
+        fourth.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"))
     with pytest.raises((EOFError, ConnectionError)):
         clients[1].produce("t", 0, batch(bytes(3_000)))
     assert clients[2].produce("t", 0, batch()).error_code == 0
@@ -264,7 +264,7 @@ def test_connections_and_frames_are_bounded(broker_cluster: StartCluster) -> Non
         each.close()
 
 
-# idempotence
+# --- idempotence ---
 
 
 def test_duplicates_get_the_first_address_also_after_a_kill(broker_cluster: StartCluster) -> None:
@@ -309,13 +309,13 @@ def test_producer_ids_are_unique(broker_cluster: StartCluster) -> None:
     for broker in cluster.brokers:
         with RawClient(broker.address) as client:
             for _ in range(20):
-                answer = client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout=FIVE_S))
+                answer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout=FIVE_S))
                 assert answer.error_code.name == "none" and answer.producer_epoch == 0
                 seen.add(answer.producer_id)
     assert len(seen) == 40
 
 
-# offsets by time
+# --- offsets by time ---
 
 
 def test_list_offsets(client: RawClient, topic: str) -> None:
@@ -358,10 +358,10 @@ def test_more_records_than_bytes(client: RawClient, topic: str) -> None:
     assert [record.offset for record in decode_records(data)] == list(range(10_000))
 
 
-# mirror partitions
+# --- mirror partitions ---
 
 
-def test_a_mirror_partition_takes_only_what_carries_its_end(client: RawClient, topic: str) -> None:
+def test_a_mirror_partition_accepts_only_batches_at_its_end_address(client: RawClient, topic: str) -> None:
     for number in range(4):
         client.produce(topic, 0, batch(b"%d" % number * 50))
     data = client.read_all(topic, 0)
@@ -384,7 +384,7 @@ def test_a_mirror_partition_takes_only_what_carries_its_end(client: RawClient, t
     assert got.records == data[first:]
 
 
-# topics
+# --- topics ---
 
 
 def test_topics_come_and_go(broker_cluster: StartCluster) -> None:
@@ -395,7 +395,7 @@ def test_topics_come_and_go(broker_cluster: StartCluster) -> None:
         request = MetadataRequest(
             topics=topics, allow_auto_topic_creation=create, include_topic_authorized_operations=False
         )
-        answer = client.ask(request)
+        answer = client.call(request)
         return {each.name: (each.error_code.name, len(each.partitions)) for each in answer.topics}
 
     with RawClient(cluster[1].address) as client, RawClient(cluster[2].address) as other:
@@ -411,10 +411,12 @@ def test_topics_come_and_go(broker_cluster: StartCluster) -> None:
             produced = [both[number].produce("t", partition, batch()).error_code for number in (1, 2)]
             assert sorted(produced) == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER], "led by one broker alone"
         grow = CreatePartitionsTopic(name=TopicName("t"), count=i32(5), assignments=None)
-        answer = client.ask(CreatePartitionsRequest(topics=(grow,), timeout=FIVE_S, validate_only=False))
+        answer = client.call(CreatePartitionsRequest(topics=(grow,), timeout=FIVE_S, validate_only=False))
         assert answer.results[0].error_code.name == "none", answer.results[0].error_message
         assert metadata(client, "t") == {"t": ("none", 5)}
-        answer = client.ask(DeleteTopicsRequest(topic_names=(TopicName("t"), TopicName("u")), timeout=FIVE_S))
+        answer = client.call(
+            DeleteTopicsRequest(topic_names=(TopicName("t"), TopicName("u")), timeout=FIVE_S)
+        )
         assert [each.error_code.name for each in answer.responses] == ["none", "unknown_topic_or_partition"]
         assert metadata(client, "t") == {"t": ("unknown_topic_or_partition", 0)}
         wait_until(lambda: not [p for b in cluster.brokers for p in b.data_dir.glob("t-*")])
@@ -430,7 +432,7 @@ def wait_until(reached: object, timeout_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_asking_creates_topics_if_configured(broker_cluster: StartCluster) -> None:
+def test_metadata_requests_create_topics_if_configured(broker_cluster: StartCluster) -> None:
     cluster = broker_cluster(count=2, config={"num.partitions": "3"})
     with RawClient(cluster.bootstrap.partition(",")[0]) as client:
         request = MetadataRequest(
@@ -438,24 +440,24 @@ def test_asking_creates_topics_if_configured(broker_cluster: StartCluster) -> No
             allow_auto_topic_creation=True,
             include_topic_authorized_operations=False,
         )
-        (found,) = client.ask(request).topics
+        (found,) = client.call(request).topics
         assert (found.error_code.name, len(found.partitions)) == ("none", 3)
         assert {each.leader_id for each in found.partitions} == {1, 2}
 
 
-def test_more_than_one_replica_is_refused_with_the_way_out(client: RawClient) -> None:
+def test_more_than_one_replica_is_refused_and_the_message_says_what_to_do(client: RawClient) -> None:
     topic = CreatableTopic(
         name=TopicName("three"), num_partitions=i32(1), replication_factor=i16(3), assignments=(), configs=()
     )
-    (result,) = client.ask(CreateTopicsRequest(topics=(topic,))).topics
+    (result,) = client.call(CreateTopicsRequest(topics=(topic,))).topics
     assert result.error_code.name == "invalid_replication_factor"
     assert "use replication factor 1" in result.error_message
 
 
-def test_settings_are_told_and_changed(client: RawClient, topic: str) -> None:
+def test_settings_are_described_and_changed(client: RawClient, topic: str) -> None:
     def described() -> dict[str, tuple[str, int]]:
         resource = DescribeConfigsResource(resource_type=i8(2), resource_name=topic, configuration_keys=None)
-        (result,) = client.ask(DescribeConfigsRequest(resources=(resource,))).results
+        (result,) = client.call(DescribeConfigsRequest(resources=(resource,))).results
         return {each.name: (each.value, each.config_source) for each in result.configs}
 
     def change(operation: int, name: str, value: str | None) -> str:
@@ -464,7 +466,7 @@ def test_settings_are_told_and_changed(client: RawClient, topic: str) -> None:
             resource_name=topic,
             configs=(AlterableConfig(name=name, config_operation=i8(operation), value=value),),
         )
-        (result,) = client.ask(
+        (result,) = client.call(
             IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
         ).responses
         name_of_code: str = result.error_code.name
@@ -481,7 +483,7 @@ def test_settings_are_told_and_changed(client: RawClient, topic: str) -> None:
 
 
 def test_the_cluster_is_described(client: RawClient, one_broker: BrokerCluster) -> None:
-    answer = client.ask(DescribeClusterRequest(include_cluster_authorized_operations=False))
+    answer = client.call(DescribeClusterRequest(include_cluster_authorized_operations=False))
     assert answer.cluster_id == "headrace-test"
     assert [(each.broker_id, each.port, each.rack) for each in answer.brokers] == [
         (1, one_broker[1].port, "test")

@@ -11,7 +11,7 @@ from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
 from headrace.broker.controller import plan
 from headrace.broker.errors import Refused
 from headrace.broker.handlers.init_producer_id import ProducerIds
-from headrace.broker.produce.validation import check, split, to_store
+from headrace.broker.produce.validation import check_header, split_verified, to_store
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
@@ -23,25 +23,25 @@ from headrace.wire.messages import Request, decode_response, encode_response
 from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, decode_records, encode_batch
 
-# settings
+# --- settings ---
 
 
 def test_every_default_is_allowed() -> None:
     config = BrokerConfig()
     for name in BROKER_SETTINGS:
         assert config[name] is not None
-    assert config.topic({}).log.retention_ms == 7 * 24 * 3600 * 1000
-    assert config.topic({}).log.flush_ms is None
+    assert config.topic_config({}).log.retention_ms == 7 * 24 * 3600 * 1000
+    assert config.topic_config({}).log.flush_ms is None
 
 
 def test_topics_inherit_from_the_broker_and_override_it() -> None:
     config = BrokerConfig({"log.retention.ms": "5000", "log.flush.interval.ms": "7"})
-    assert config.topic({}).log.retention_ms == 5000
-    assert config.topic({}).log.flush_ms == 7
-    assert config.topic({"retention.ms": "-1"}).log.retention_ms == -1
-    assert config.topic({"headrace.mirror": "true"}).mirror
+    assert config.topic_config({}).log.retention_ms == 5000
+    assert config.topic_config({}).log.flush_ms == 7
+    assert config.topic_config({"retention.ms": "-1"}).log.retention_ms == -1
+    assert config.topic_config({"headrace.mirror": "true"}).mirror
     for name, setting in TOPIC_SETTINGS.items():
-        assert setting.broker_name is None or setting.broker_name in BROKER_SETTINGS, name
+        assert setting.inherits_from is None or setting.inherits_from in BROKER_SETTINGS, name
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_topics_inherit_from_the_broker_and_override_it() -> None:
 )
 def test_wrong_topic_settings_say_what_is_allowed(name: str, value: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        BrokerConfig().topic({name: value})
+        BrokerConfig().topic_config({name: value})
 
 
 def test_wrong_broker_settings_are_refused() -> None:
@@ -67,26 +67,26 @@ def test_wrong_broker_settings_are_refused() -> None:
         BrokerConfig({"num.partitions": "0"})
 
 
-# validation
+# --- validation ---
 
-PLAIN = BrokerConfig().topic({})
+PLAIN = BrokerConfig().topic_config({})
 
 
 def code_of(batch: Buffer) -> ErrorCode:
     with pytest.raises(Refused) as caught:
-        for _, header in split(memoryview(batch)):
-            check(header, PLAIN)
+        for _, header in split_verified(memoryview(batch)):
+            check_header(header, PLAIN)
     return caught.value.code
 
 
-def test_a_good_batch_passes_as_it_is() -> None:
+def test_a_valid_batch_is_stored_unchanged() -> None:
     raw = memoryview(bytearray(encode_batch([Record(0, 1, None, b"v")])))
-    ((batch, header),) = split(raw)
-    check(header, PLAIN)
+    ((batch, header),) = split_verified(raw)
+    check_header(header, PLAIN)
     assert to_store(batch, header, PLAIN, 5) == (batch, header)
 
 
-def test_what_is_refused_and_how() -> None:
+def test_invalid_batches_are_refused_with_their_codes() -> None:
     good = bytearray(encode_batch([Record(0, 1, None, b"v"), Record(1, 1, None, b"w")]))
     flipped = bytearray(good)
     flipped[-1] ^= 1
@@ -116,8 +116,8 @@ def test_more_records_than_bytes_are_stored_uncompressed() -> None:
     raw = memoryview(
         bytearray(encode_batch(records, codec=Codec.GZIP, producer_id=3, producer_epoch=1, base_sequence=5))
     )
-    ((batch, header),) = split(raw)
-    if header.record_count <= header.size_bytes:  # the wire may have seen to it already
+    ((batch, header),) = split_verified(raw)
+    if header.record_count <= header.size_bytes:  # `wire` may have refused it already
         batch = memoryview(bytearray(_squeezed(records)))
         header = read_header(batch)
     assert header.record_count > header.size_bytes
@@ -143,20 +143,20 @@ def _squeezed(records: list[Record]) -> bytes:
 
 
 def test_log_append_time_stamps_the_batch() -> None:
-    config = BrokerConfig().topic({"message.timestamp.type": "LogAppendTime"})
+    config = BrokerConfig().topic_config({"message.timestamp.type": "LogAppendTime"})
     raw = memoryview(bytearray(encode_batch([Record(0, 1, None, b"v")])))
-    ((batch, header),) = split(raw)
+    ((batch, header),) = split_verified(raw)
     stored, stored_header = to_store(batch, header, config, 777)
     verify(stored, 0, stored_header)
     assert stored_header.is_log_append_time and stored_header.max_timestamp_ms == 777
     assert decode_records(stored)[0].timestamp_ms == 777
-    # A client may not claim the log's time where the topic does not give it.
+    # A client may not set the LogAppendTime bit unless the topic uses LogAppendTime.
     claimed, claimed_header = to_store(memoryview(stored), stored_header, PLAIN, 5)
     assert not claimed_header.is_log_append_time
     assert [h.size_bytes for _, h in hop(claimed)] == [len(stored)]
 
 
-# responses
+# --- responses ---
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -192,7 +192,7 @@ def test_one_tree_makes_every_version_of_a_response(version: int) -> None:
     assert version < 10 or body.topics[0].topic_id == topic_id
 
 
-# the controller's plan
+# --- the controller's plan ---
 
 
 def topic(name: str, topic_id: UUID, leaders: list[int]) -> TopicState:
@@ -220,7 +220,7 @@ def test_plan_opens_closes_and_deletes() -> None:
     assert plan(1, after, topics) == plan(1, {}, {}), "nothing more to do"
 
 
-# producer ids
+# --- producer ids ---
 
 
 class ManualWorkers:

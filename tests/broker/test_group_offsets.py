@@ -23,9 +23,9 @@ from kio.static.primitive import i32, i64
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_zookeeper import ZooKeeperRoom
-from headrace.broker.groups import committed
-from headrace.broker.groups.committed import Committed
+from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.coordinator import coordinator_for
+from headrace.broker.groups.offset_nodes import Committed
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import CorruptNodeError
 from headrace.coordination.session import ZooKeeperSession
@@ -35,28 +35,28 @@ GROUP = "g"
 
 
 def commit(client: RawClient, group: str, topic: str, offsets: Kept) -> dict[int, str]:
-    """Commit as a client without membership does; the error's name by partition."""
+    """Commits as a client outside the group; returns the error's name by partition."""
     parts = tuple(
         OffsetCommitRequestPartition(
             partition_index=i32(partition), committed_offset=i64(offset), committed_metadata=metadata
         )
         for partition, (offset, metadata) in offsets.items()
     )
-    asked = OffsetCommitRequest(
+    request = OffsetCommitRequest(
         group_id=GroupId(group),
         member_id="",
         topics=(OffsetCommitRequestTopic(name=TopicName(topic), partitions=parts),),
     )
-    answer: OffsetCommitResponse = client.ask(asked)
-    return {each.partition_index: each.error_code.name for each in answer.topics[0].partitions}
+    response: OffsetCommitResponse = client.call(request)
+    return {each.partition_index: each.error_code.name for each in response.topics[0].partitions}
 
 
 def fetch(client: RawClient, group: str, topic: str, *partitions: int, everything: bool = False) -> Kept:
     wanted = OffsetFetchRequestTopics(
         name=TopicName(topic), partition_indexes=tuple(i32(each) for each in partitions)
     )
-    asked = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None if everything else (wanted,))
-    (found,) = client.ask(OffsetFetchRequest(groups=(asked,), require_stable=False)).groups
+    request = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None if everything else (wanted,))
+    (found,) = client.call(OffsetFetchRequest(groups=(request,), require_stable=False)).groups
     assert found.error_code.name == "none", found.error_code
     return {
         each.partition_index: (each.committed_offset, each.metadata)
@@ -88,7 +88,7 @@ def test_metadata_comes_back_with_the_offset(client: RawClient, one_broker: Brok
         assert registry.all_offsets() == {(topic, 0): 10, (topic, 1): 10, (topic, 2): 9}
 
 
-def test_words_that_are_too_long_are_refused_alone(client: RawClient) -> None:
+def test_only_metadata_that_is_too_long_is_refused(client: RawClient) -> None:
     topic, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
     client.create_topic(topic, 3)
     kept: Kept = {0: (1, "x" * 4096), 1: (2, "x" * 4097), 2: (3, "ü" * 2049), 5: (4, "no such partition")}
@@ -101,7 +101,9 @@ def test_words_that_are_too_long_are_refused_alone(client: RawClient) -> None:
     assert fetch(client, group, topic, 0, 1, 2) == {0: (1, "x" * 4096), 1: (-1, ""), 2: (-1, "")}
 
 
-def test_they_outlive_a_restart_and_a_move_of_the_coordinator(broker_cluster: StartCluster) -> None:
+def test_offsets_and_metadata_outlive_a_restart_and_a_move_of_the_coordinator(
+    broker_cluster: StartCluster,
+) -> None:
     cluster = broker_cluster(2, config={"zookeeper.session.timeout.ms": "1000"})
     coordinator = coordinator_for(GROUP, [1, 2])
     assert coordinator is not None
@@ -113,21 +115,21 @@ def test_they_outlive_a_restart_and_a_move_of_the_coordinator(broker_cluster: St
         assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}
     cluster[coordinator].stop()
     with RawClient(cluster[3 - coordinator].address) as client:
-        # A broker that stops cleanly leaves ZooKeeper before it ends; the other sees it within moments.
+        # A broker that stops cleanly closes its session first; the other broker sees that soon.
         for _ in range(200):
-            answer = client.ask(
+            response = client.call(
                 OffsetFetchRequest(
                     groups=(OffsetFetchRequestGroup(group_id=GroupId(GROUP), topics=None),),
                     require_stable=False,
                 )
             )
-            if answer.groups[0].error_code.name == "none":
+            if response.groups[0].error_code.name == "none":
                 break
             threading.Event().wait(0.05)
         assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}
 
 
-# in ZooKeeper, without a broker
+# --- in ZooKeeper, without a broker ---
 
 
 @pytest.fixture
@@ -139,24 +141,24 @@ def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
 def test_an_offset_set_the_papers_way_invalidates_the_metadata(session: ZooKeeperSession) -> None:
     registry = ConsumerRegistry(session, GROUP)
     registry.commit("t", 0, 3)
-    assert committed.read(session, GROUP, None) == {("t", 0): Committed(3, "")}
-    committed.write(session, GROUP, {("t", 0): Committed(4, "words")})
-    assert committed.read(session, GROUP, [("t", 0), ("t", 1)]) == {("t", 0): Committed(4, "words")}
+    assert offset_nodes.read(session, GROUP, None) == {("t", 0): Committed(3, "")}
+    offset_nodes.write(session, GROUP, {("t", 0): Committed(4, "words")})
+    assert offset_nodes.read(session, GROUP, [("t", 0), ("t", 1)]) == {("t", 0): Committed(4, "words")}
     registry.commit("t", 0, 4)
-    assert committed.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
-    committed.write(session, GROUP, {("t", 0): Committed(5, "again")})
+    assert offset_nodes.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
+    offset_nodes.write(session, GROUP, {("t", 0): Committed(5, "again")})
     assert registry.all_offsets() == {("t", 0): 5}
     registry.delete()
-    assert committed.read(session, GROUP, None) == {}
+    assert offset_nodes.read(session, GROUP, None) == {}
 
 
-def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSession) -> None:
+def test_a_reader_never_sees_the_metadata_of_another_offset(session: ZooKeeperSession) -> None:
     done = threading.Event()
-    committed.write(session, GROUP, {("t", 0): Committed(0, "0")})
+    offset_nodes.write(session, GROUP, {("t", 0): Committed(0, "0")})
 
     def write() -> None:
         for number in range(1, 300):
-            committed.write(session, GROUP, {("t", 0): Committed(number, str(number))})
+            offset_nodes.write(session, GROUP, {("t", 0): Committed(number, str(number))})
         done.set()
 
     writer = threading.Thread(target=write)
@@ -164,7 +166,7 @@ def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSessi
     seen = set()
     try:
         while not done.is_set():
-            found = committed.read(session, GROUP, [("t", 0)])["t", 0]
+            found = offset_nodes.read(session, GROUP, [("t", 0)])["t", 0]
             assert found.metadata == str(found.offset)
             seen.add(found.offset)
     finally:
@@ -175,4 +177,4 @@ def test_a_reader_never_sees_the_words_of_another_offset(session: ZooKeeperSessi
 def test_a_damaged_offset_is_named(session: ZooKeeperSession) -> None:
     session.create(f"/consumers/{GROUP}/offsets/t/0", b"seven", make_parents=True)
     with pytest.raises(CorruptNodeError, match=rf"/consumers/{GROUP}/offsets/t/0: .* found b'seven'"):
-        committed.read(session, GROUP, [("t", 0)])
+        offset_nodes.read(session, GROUP, [("t", 0)])

@@ -1,4 +1,4 @@
-"""Lookups by timestamp share the threads, never wait for ever, and delay no other request."""
+"""Lookups by timestamp share the threads, always end, and delay no other request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.wire.records import Record, encode_batch
 
 
 @dataclass
-class Room:
+class ManualWorkers:
     """Threads that run a job when `work` is called, and a clock."""
 
     now_ms: float = 0.0
@@ -45,7 +45,7 @@ class Room:
         return Timer(call)
 
     def work(self, error: Exception | None = None) -> None:
-        """One job, the oldest."""
+        """Runs the oldest job."""
         job, done = self.jobs.pop(0)
         if error is not None:
             done(None, error)
@@ -79,56 +79,56 @@ def log(tmp_path: Path) -> Iterator[PartitionLog]:
     cold.close()
 
 
-def test_many_ask_for_one_cold_log_and_it_is_read_about_once(log: PartitionLog) -> None:
-    room = Room()
-    answers = [room.find(log.search_timestamp(9)) for _ in range(20)]
+def test_many_lookups_of_one_cold_log_read_it_about_once(log: PartitionLog) -> None:
+    workers = ManualWorkers()
+    answers = [workers.find(log.search_timestamp(9)) for _ in range(20)]
     jobs = 0
-    while room.jobs:
-        assert len(room.jobs) <= RUNNING_MAX
-        room.work()
+    while workers.jobs:
+        assert len(workers.jobs) <= RUNNING_MAX
+        workers.work()
         jobs += 1
     size_bytes = log.end_address // 10
     assert answers == [[(9 * size_bytes, 9)]] * 20
     assert jobs < 10 * RUNNING_MAX + 20
-    assert room.timers, "one timer for all"
-    assert len(room.timers) == 1
-    room.wait(WAIT_MAX_MS)
-    assert room.timers == []
+    assert workers.timers, "one timer for all lookups"
+    assert len(workers.timers) == 1
+    workers.wait(WAIT_MAX_MS)
+    assert workers.timers == []
 
 
 def test_a_search_ends_in_time_even_if_the_disk_hangs(log: PartitionLog) -> None:
-    room = Room()
-    early = [room.find(log.search_timestamp(9)) for _ in range(RUNNING_MAX + 1)]
-    room.wait(WAIT_MAX_MS / 2)
-    late = room.find(log.search_timestamp(9))
-    room.wait(WAIT_MAX_MS / 2)
+    workers = ManualWorkers()
+    early = [workers.find(log.search_timestamp(9)) for _ in range(RUNNING_MAX + 1)]
+    workers.wait(WAIT_MAX_MS / 2)
+    late = workers.find(log.search_timestamp(9))
+    workers.wait(WAIT_MAX_MS / 2)
     for answer in early:
         (refused,) = answer
         assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT
     assert late == []
-    # The disk responds after all: no lookup ends twice, and those that still wait run.
-    while room.jobs:
-        room.work()
+    # The disk responds at last: no lookup ends twice, and waiting lookups run.
+    while workers.jobs:
+        workers.work()
     assert late == [(log.end_address // 10 * 9, 9)]
     assert [len(answer) for answer in early] == [1] * len(early)
 
 
 def test_no_more_wait_than_the_bound(log: PartitionLog) -> None:
-    room = Room()
+    workers = ManualWorkers()
     for _ in range(WAITING_MAX):
-        room.find(log.search_timestamp(9))
-    (refused,) = room.find(log.search_timestamp(9))
+        workers.find(log.search_timestamp(9))
+    (refused,) = workers.find(log.search_timestamp(9))
     assert isinstance(refused, Refused) and refused.code is ErrorCode.REQUEST_TIMED_OUT
     assert "1000 lookups by timestamp wait already; ask again" in str(refused)
 
 
-def test_a_failed_read_is_its_searchs_own(log: PartitionLog) -> None:
-    room = Room()
-    first, second = room.find(log.search_timestamp(0)), room.find(log.search_timestamp(0))
+def test_a_failed_read_fails_its_own_search_only(log: PartitionLog) -> None:
+    workers = ManualWorkers()
+    first, second = workers.find(log.search_timestamp(0)), workers.find(log.search_timestamp(0))
     error = OSError("the disk is gone")
-    room.work(error)
+    workers.work(error)
     assert first == [error]
-    room.work()
+    workers.work()
     assert second == [(0, 0)]
 
 

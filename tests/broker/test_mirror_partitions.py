@@ -1,4 +1,4 @@
-"""A mirror's copy at its broker: a jump is refused unless just that one was accepted."""
+"""A mirror's copy at its broker: a gap is refused unless exactly that gap was accepted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.wire.records import Record, encode_batch
 
 
 def at(address: int) -> bytes:
-    """A batch as a mirror brings it."""
+    """Returns a batch as a mirror sends it, at `address`."""
     raw = bytearray(encode_batch([Record(0, 1_000, None, b"v")]))
     readdress(raw, 0, address)
     return bytes(raw)

@@ -22,7 +22,7 @@ MEBIBYTE = 1 << 20
 
 
 class Link:
-    """Peers on a loop whose clock stands still unless a test sets it forward."""
+    """Peers on a loop whose clock only a test advances."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -65,7 +65,7 @@ def link() -> Iterator[Link]:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of a leader whose kernel accepts connections, and that never reads."""
+    """The port of a leader that accepts connections but never reads."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -97,11 +97,11 @@ def test_a_leader_that_reads_nothing_is_sent_no_more_than_the_bound(
     responses: list[ProduceResponse | Lost] = []
     big = batch(bytes(MEBIBYTE))
     accepted = 0
-    with cluster.lock:  # its thread waits for it, and reads no more
+    with cluster.lock:  # its thread waits for it and stops reading
         for _ in range(2 * IN_FLIGHT_MAX_BYTES // MEBIBYTE):
             accepted += link.send(port, big, responses, acks=acks)
             link.loop.turn(0)
-        in_kernel = len(responses)  # with acks=0 that is all that can be known
+        in_kernel = len(responses)  # with acks=0 nothing more is known
         assert accepted - in_kernel <= IN_FLIGHT_MAX_BYTES // MEBIBYTE
         link.set_forward(RESPONSE_WAIT_MAX_S)
     assert len(responses) == accepted
@@ -109,7 +109,7 @@ def test_a_leader_that_reads_nothing_is_sent_no_more_than_the_bound(
     assert link.peers.is_idle
 
 
-def test_a_leader_that_accepts_connections_and_says_nothing_is_given_up(link: Link, silent: int) -> None:
+def test_a_leader_that_accepts_connections_but_never_responds_times_out(link: Link, silent: int) -> None:
     responses: list[ProduceResponse | Lost] = []
     assert link.send(silent, batch(b"1"), responses)
     for _ in range(3):  # the connection opens
@@ -121,7 +121,7 @@ def test_a_leader_that_accepts_connections_and_says_nothing_is_given_up(link: Li
     assert link.peers.is_idle
 
 
-def test_a_connection_that_is_not_accepted_is_given_up(link: Link) -> None:
+def test_a_connection_that_is_not_accepted_times_out(link: Link) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         address = server.getsockname()
         with socket.create_connection(address):  # the queue is full: further SYNs are dropped
@@ -157,7 +157,7 @@ def test_a_response_that_does_not_come_ends_the_link(
     assert isinstance(responses[2], ProduceResponse)
 
 
-def test_a_refused_connection_is_no_wait(link: Link) -> None:
+def test_a_refused_connection_fails_at_once(link: Link) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     responses: list[ProduceResponse | Lost] = []
@@ -168,7 +168,7 @@ def test_a_refused_connection_is_no_wait(link: Link) -> None:
 
 
 def test_batches_keep_their_order_and_bytes(link: Link, fake_cluster: Callable[..., FakeCluster]) -> None:
-    """Those too that wait for the connection, and whose frame is overwritten meanwhile."""
+    """Also batches that wait for the connection while their frame is overwritten."""
     cluster = fake_cluster()
     responses: list[ProduceResponse | Lost] = []
     for number in range(200):

@@ -21,7 +21,7 @@ def batch(first_sequence: int, epoch: int = 0, producer_id: int = 5) -> Sequence
     return SequencedBatch(producer_id, epoch, first_sequence)
 
 
-def test_those_behind_wait_until_the_refused_one_comes_again() -> None:
+def test_later_batches_wait_until_the_refused_one_is_sent_again() -> None:
     refusals = Refusals()
     refusals.note("t", 0, batch(4), GONE, 0)
     refusals.note("t", 0, batch(6), GONE, 0)
@@ -34,7 +34,7 @@ def test_those_behind_wait_until_the_refused_one_comes_again() -> None:
     assert not len(refusals)
 
 
-def test_a_producer_that_begins_anew_is_not_held() -> None:
+def test_a_producer_that_starts_a_new_epoch_is_not_held_back() -> None:
     refusals = Refusals()
     refusals.note("t", 0, batch(4), GONE, 0)
     assert refusals.awaited_before("t", 0, batch(9, epoch=1), 1) is None
@@ -44,13 +44,13 @@ def test_a_producer_that_begins_anew_is_not_held() -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.MESSAGE_TOO_LARGE]
 )
-def test_what_is_stored_or_given_up_delays_no_batch(code: ErrorCode) -> None:
+def test_stored_and_permanently_refused_batches_delay_no_other(code: ErrorCode) -> None:
     refusals = Refusals()
     refusals.note("t", 0, batch(4), code, 0)
     assert not len(refusals)
 
 
-def test_memory_ends() -> None:
+def test_old_refusals_expire_and_their_number_is_bounded() -> None:
     refusals = Refusals()
     refusals.note("t", 0, batch(4), GONE, 0)
     assert refusals.awaited_before("t", 0, batch(5), KEPT_MS - 1) == 4

@@ -83,10 +83,10 @@ def test_a_restart_waits_for_health(headrace: Headrace, running_site: RunningSit
     result = headrace("restart", "west-registry")
     assert (result.exit_code, "restarted 1 unit," in result.out) == (0, True), result.err
     assert running_site.pid("west-registry") != before
-    assert running_site.units["west-registry"].probe.problem() is None
+    assert running_site.units["west-registry"].probe.check() is None
     result = headrace("restart", "west-registries")
     assert result.exit_code == ExitCode.NO
-    assert "unit west-registries is not one of this host; it has analysis-auditor" in result.err
+    assert "unit west-registries is not one of this host; the host has analysis-auditor" in result.err
 
 
 def test_an_agent_that_would_send_its_token_unencrypted_is_refused(headrace: Headrace) -> None:
@@ -116,7 +116,7 @@ def test_a_topic_from_its_creation_to_its_deletion(headrace: Headrace, topic: st
     assert f"there is no topic '{topic}'" in headrace("topics", "describe", topic).err
 
 
-def test_what_is_produced_is_consumed(headrace: Headrace, topic: str) -> None:
+def test_produced_records_are_consumed(headrace: Headrace, topic: str) -> None:
     result = headrace("produce", topic, "-K", "=", "-H", "from=test", "--json", stdin=b"a=1\nb=2\nc=3\n")
     assert result.json["records"] == 3
     lines = headrace("consume", topic, "--from", "beginning", "--to-end", "--json").out.splitlines()
@@ -127,7 +127,7 @@ def test_what_is_produced_is_consumed(headrace: Headrace, topic: str) -> None:
     assert headrace("consume", topic, "--to-end").out == ""
 
 
-def test_a_group_goes_on_at_the_offsets_of_a_reset(headrace: Headrace, topic: str) -> None:
+def test_a_group_continues_at_the_offsets_of_a_reset(headrace: Headrace, topic: str) -> None:
     headrace("produce", topic, "-p", 1, stdin=b"x\n" * 100)
     group = f"group-of-{topic}"
     assert headrace("groups", "reset", group, "--topic", topic, "--to", "beginning").exit_code == 0
@@ -192,7 +192,7 @@ def test_the_warehouse_names_a_missing_table(headrace: Headrace) -> None:
     assert result.err.startswith("error: the warehouse has no table 'no-such-table'; ")
 
 
-def test_an_empty_report_is_no_success(headrace: Headrace) -> None:
+def test_an_empty_report_is_not_a_success(headrace: Headrace) -> None:
     result = headrace("audit", "report", "--topic", "no-such-topic", "--from", "2015-05-17T10")
     assert result.exit_code == ExitCode.NO
     assert "no tier has reported anything" in result.out

@@ -41,7 +41,7 @@ def fill(
     codec: Codec = Codec.NONE,
     size_bytes: int = 20,
 ) -> None:
-    """Batches of records "batch.record", their times 1000 a batch and 1 a record apart."""
+    """Batches of records "batch.record", their times 1000 apart per batch and 1 per record."""
     with cluster.lock:
         for i in range(batches):
             batch = encode_batch(
@@ -104,7 +104,7 @@ def test_every_record_once_and_in_order(cluster: FakeCluster, consumer: MakeCons
     assert read(reader, 4) == as_stored(cluster)[20:]
 
 
-def test_reading_on_from_any_offset(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+def test_reading_starts_at_any_offset(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster)
     stored = as_stored(cluster)
@@ -167,7 +167,7 @@ def test_starting_points(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     assert reader.position("t", 0) == cluster.log().end
 
 
-def test_out_of_range_begins_anew_as_told(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+def test_out_of_range_resets_per_auto_offset_reset(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster)
     reader.seek("t", 0, 10**9)
@@ -178,7 +178,9 @@ def test_out_of_range_begins_anew_as_told(cluster: FakeCluster, consumer: MakeCo
     assert reader.position("t", 0) == cluster.log().end
 
 
-def test_out_of_range_is_an_error_if_told_so(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+def test_out_of_range_is_an_error_if_auto_offset_reset_is_error(
+    cluster: FakeCluster, consumer: MakeConsumer
+) -> None:
     fill(cluster)
     reader = consumer(cluster, auto_offset_reset="error")
     with pytest.raises(OffsetOutOfRangeError, match="no position was given"):
@@ -253,7 +255,7 @@ def test_several_partitions_of_several_brokers_are_read_fairly(
     assert len({record.partition for record in got[:200]}) >= 3
 
 
-def test_assigning_anew_keeps_what_stays_where_it_is(
+def test_reassigning_keeps_the_positions_of_partitions_that_stay(
     fake_cluster: StartCluster, consumer: MakeConsumer
 ) -> None:
     cluster = fake_cluster(partitions=2)
@@ -328,7 +330,7 @@ def test_a_broker_that_restarts_is_found_again(cluster: FakeCluster, consumer: M
     assert len(read(reader, 4)) == 4
 
 
-def test_refusals_for_good_are_raised(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+def test_permanent_refusals_are_raised(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     cluster.next(ApiKey.FETCH, refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     reader = consumer(cluster)
@@ -337,7 +339,7 @@ def test_refusals_for_good_are_raised(cluster: FakeCluster, consumer: MakeConsum
     assert len(read(reader, 20)) == 20
 
 
-def test_damage_is_named_and_can_be_passed(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+def test_damage_is_reported_and_can_be_skipped(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     log = cluster.log()
     with cluster.lock:
@@ -381,12 +383,12 @@ def test_prefetching_is_bounded(cluster: FakeCluster, consumer: MakeConsumer) ->
     for _ in range(100):
         reader.poll(1.0)
         most_bytes = max(most_bytes, reader._fetcher.buffered_bytes)
-        # Prefetched bytes arrive meanwhile; the next poll takes them in.
+        # Prefetched bytes arrive during this; the next poll reads them.
         time.sleep(0.005)
     assert 20_000 < most_bytes <= 50_000
 
 
-def test_the_next_fetch_is_on_its_way_while_records_are_given_out(
+def test_the_next_fetch_is_in_flight_while_records_are_returned(
     cluster: FakeCluster, consumer: MakeConsumer
 ) -> None:
     fill(cluster, batches=10)
@@ -408,7 +410,7 @@ def test_unknown_topics(fake_cluster: StartCluster, consumer: MakeConsumer) -> N
     assert ("nope", 0) not in cluster.logs
 
 
-def test_nobody_answers(fake_cluster: StartCluster) -> None:
+def test_no_broker_responds(fake_cluster: StartCluster) -> None:
     cluster = fake_cluster()
     cluster.brokers[0].stop()
     with Consumer(cluster.bootstrap) as reader:
@@ -451,7 +453,7 @@ def test_closing(cluster: FakeCluster) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told_to_make_its_own(cluster: FakeCluster, consumer: MakeConsumer) -> None:
+def test_a_forked_child_must_create_its_own_client(cluster: FakeCluster, consumer: MakeConsumer) -> None:
     fill(cluster)
     reader = consumer(cluster)
     read(reader, 1)
@@ -468,7 +470,7 @@ def test_a_forked_child_is_told_to_make_its_own(cluster: FakeCluster, consumer: 
 @pytest.mark.parametrize(
     "options", [{"auto_offset_reset": "newest"}, {"max_poll_records": 0}, {"buffer_memory_bytes": 0}]
 )
-def test_settings_that_cannot_be(options: Any) -> None:
+def test_invalid_settings(options: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Consumer("127.0.0.1:1", **options)
 

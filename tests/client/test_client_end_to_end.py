@@ -83,7 +83,7 @@ def test_every_record_once_and_in_order_with_every_codec(bootstrap: str, topic: 
         assert list(record.headers) == [("h", b"%d" % number)]
 
 
-def test_reading_on_from_the_middle_of_a_batch_and_by_time(bootstrap: str, topic: str) -> None:
+def test_reading_continues_from_the_middle_of_a_batch_and_by_time(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap, batch_size_bytes=4000, linger_ms=50) as producer:
         for i in range(1000):
             producer.send(topic, b"%d" % i, partition=0, timestamp_ms=NOON_MS + i)
@@ -212,6 +212,6 @@ def test_offsets(admin: Admin, bootstrap: str, topic: str) -> None:
         admin.list_offsets("nope")
 
 
-def test_an_admin_without_brokers_says_so() -> None:
+def test_an_admin_without_brokers_raises_network_error() -> None:
     with Admin("127.0.0.1:1", timeout_ms=200) as admin, pytest.raises(NetworkError, match=r"127\.0\.0\.1:1"):
         admin.topics()

@@ -150,7 +150,7 @@ def test_streams_of_one_member_share_too_and_keep_the_order(members: Members) ->
             assert numbers == sorted(numbers)
 
 
-def test_a_member_goes_on_where_the_group_was(members: Members) -> None:
+def test_a_member_continues_at_the_committed_offsets(members: Members) -> None:
     members.publish(500)
     with members.make() as group:
         [stream] = group.streams(1)
@@ -163,7 +163,7 @@ def test_a_member_goes_on_where_the_group_was(members: Members) -> None:
     assert sorted(first + [number_of(each) for each in rest if each is not None]) == list(range(600))
 
 
-def test_offsets_are_committed_by_commit_and_by_the_clock(members: Members) -> None:
+def test_offsets_are_committed_by_commit_and_at_an_interval(members: Members) -> None:
     members.publish(100)
     group = members.make(auto_commit_interval_ms=None)
     [stream] = group.streams(1)
@@ -182,7 +182,7 @@ def test_offsets_are_committed_by_commit_and_by_the_clock(members: Members) -> N
     until(lambda: members.offsets() == members.ends())
 
 
-def test_a_message_in_hand_is_given_out_again_if_its_reader_never_comes_back(members: Members) -> None:
+def test_an_unfinished_message_is_delivered_again_if_its_reader_never_returns(members: Members) -> None:
     members.publish(1)
     slow = members.make(rebalance_grace_ms=50)
     [stream] = slow.streams(1)
@@ -226,7 +226,7 @@ def test_a_member_that_dies_is_replaced(members: Members) -> None:
     until(lambda: len(survivor.assignment[0]) == 4)
 
 
-def test_what_the_group_dies_of_is_raised_by_its_streams(members: Members) -> None:
+def test_the_error_that_ends_the_group_is_raised_by_its_streams(members: Members) -> None:
     group = members.make(consumer_options={"auto_offset_reset": "error"})
     [stream] = group.streams(1)
     with pytest.raises(OffsetOutOfRangeError):
@@ -252,7 +252,7 @@ def test_closing(members: Members) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [({"group": "a/b"}, "a/b"), ({"topics": []}, "topic")])
-def test_settings_that_cannot_be(options: Any, message: str) -> None:
+def test_invalid_settings(options: Any, message: str) -> None:
     options = {"group": "g", "topics": ["t"], **options}
     with pytest.raises(ValueError, match=message):
         ConsumerGroup("127.0.0.1:1", "127.0.0.1:1", **options)
@@ -276,7 +276,7 @@ def test_a_message_is_consumed_when_the_next_one_is_requested() -> None:
     assert stream.consumed() == {("t", 0): 6}
     stream.mark_consumed_by(threading.get_ident())
     assert stream.consumed() == {("t", 0): 7}
-    stream.forget()
+    stream.reset_positions()
     assert stream.consumed() == {}
 
 

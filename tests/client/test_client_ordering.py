@@ -44,7 +44,7 @@ def sequences(made: PartitionQueue) -> list[tuple[int, int]]:
     return [(b.identity.producer_epoch, b.identity.base_sequence) for b in made.batches]
 
 
-def test_batches_are_numbered_on_and_sent_in_order() -> None:
+def test_batches_are_numbered_and_sent_in_order() -> None:
     made, batches = filled(3)
     assert sequences(made) == [(0, 0), (0, 2), (0, 4)]
     for batch in batches:
@@ -55,7 +55,7 @@ def test_batches_are_numbered_on_and_sent_in_order() -> None:
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1, 0, 2)
 
 
-def test_one_batch_is_sent_alone_until_the_broker_knows_the_epoch() -> None:
+def test_only_one_batch_is_sent_until_the_broker_knows_the_epoch() -> None:
     made, batches = filled(2)
     made._is_known = False
     made.on_sent(batches[0])
@@ -64,7 +64,7 @@ def test_one_batch_is_sent_alone_until_the_broker_knows_the_epoch() -> None:
     assert made.next_to_send(0.0) is batches[1]
 
 
-def test_a_retry_goes_before_younger_batches() -> None:
+def test_a_retry_is_sent_before_later_batches() -> None:
     made, batches = filled(3)
     made.on_sent(batches[0])
     made.on_sent(batches[1])
@@ -85,13 +85,13 @@ def test_no_more_than_the_window_is_sent_ahead_of_the_oldest() -> None:
     assert made.next_to_send(0.0) is None
 
 
-def test_after_a_gap_the_rest_goes_on_under_the_next_epoch() -> None:
+def test_after_a_gap_later_batches_continue_under_the_next_epoch() -> None:
     made, batches = filled(3)
     made.on_sent(batches[0])
     made.on_ended(batches[0])
     assert made.next_to_send(0.0) is None
     assert made.can_bump
-    changes = made.bump()
+    changes = made.bump_epoch_and_renumber()
     assert [(old.base_sequence, new.producer_epoch, new.base_sequence) for old, new in changes] == [
         (2, 1, 0),
         (4, 1, 2),
@@ -102,7 +102,7 @@ def test_after_a_gap_the_rest_goes_on_under_the_next_epoch() -> None:
     assert sequences(made)[-1] == (1, 4)
 
 
-def test_a_batch_whose_fate_is_unknown_is_settled_before_it_is_renumbered() -> None:
+def test_a_batch_whose_fate_is_unknown_is_resolved_before_it_is_renumbered() -> None:
     made, batches = filled(2)
     for batch in batches:
         made.on_sent(batch)
@@ -114,7 +114,7 @@ def test_a_batch_whose_fate_is_unknown_is_settled_before_it_is_renumbered() -> N
     made.on_sent(batches[1])
     made.on_gap(batches[1], at_s=0.0)
     assert made.can_bump
-    assert [new.base_sequence for _, new in made.bump()] == [0]
+    assert [new.base_sequence for _, new in made.bump_epoch_and_renumber()] == [0]
 
 
 def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished() -> None:
@@ -127,7 +127,7 @@ def test_out_of_order_is_no_gap_while_an_older_batch_is_unfinished() -> None:
     assert made.next_to_send(0.0) is batches[0]
 
 
-def test_an_acknowledged_batch_vouches_for_those_before_it() -> None:
+def test_an_acknowledgement_proves_that_earlier_batches_are_appended() -> None:
     made, batches = filled(3)
     for batch in batches:
         made.on_sent(batch)
@@ -140,17 +140,17 @@ def test_used_up_epochs_need_another_producer_id() -> None:
     made, batches = filled(2, epoch=EPOCH_MAX)
     made.on_ended(batches[0])
     assert made.needs_new_id
-    [(old, new)] = made.bump((77, 0))
+    [(old, new)] = made.bump_epoch_and_renumber((77, 0))
     assert (old.producer_id, new.producer_id, new.producer_epoch, new.base_sequence) == (1, 77, 0, 0)
 
 
-def test_a_disowned_producer_needs_another_id() -> None:
+def test_a_fenced_producer_needs_another_id() -> None:
     made, batches = filled(1)
     made.on_sent(batches[0])
     made.on_fenced(batches[0], at_s=0.0)
     assert made.can_bump
     assert made.needs_new_id
-    made.bump((78, 3))
+    made.bump_epoch_and_renumber((78, 3))
     batch = made.next_to_send(0.0)
     assert batch is not None and batch.identity.producer_id == 78
 
@@ -183,7 +183,7 @@ def test_expired_batches_are_those_not_in_flight() -> None:
 
 
 class World:
-    """One partition's queue, a broker's log behind a network that loses requests and answers, a seeded
+    """One partition's queue, a broker's log behind a network that loses requests and responses, a seeded
     fate.
     """
 
@@ -208,7 +208,7 @@ class World:
                 [self.add, self.send, self.send, self.deliver, self.deliver, self.lose, self.end]
             )()
             if self.queue.can_bump:
-                self.queue.bump((1, self.queue.producer_epoch + 1))
+                self.queue.bump_epoch_and_renumber((1, self.queue.producer_epoch + 1))
         raise AssertionError("some batches never finished")
 
     def add(self) -> None:
@@ -235,11 +235,13 @@ class World:
             return
         batch, data = self.in_flight.pop(0)
         if self.random.random() < 0.1:
-            self.queue.retry_later(batch, at_s=0.0, maybe_appended=False)  # the broker refused it for now
+            self.queue.retry_later(
+                batch, at_s=0.0, maybe_appended=False
+            )  # the broker refused it with a retriable error
             return
         code, _ = self.log.append(data)
         if self.random.random() < 0.2:
-            self.queue.retry_later(batch, at_s=0.0, maybe_appended=True)  # the answer was lost
+            self.queue.retry_later(batch, at_s=0.0, maybe_appended=True)  # the response was lost
         elif code is ErrorCode.NONE:
             self.queue.on_acknowledged(batch)
             self.acknowledged.append(batch)
@@ -259,7 +261,7 @@ class World:
             self.in_flight = []
 
     def end(self) -> None:
-        """A batch ends without being acknowledged: expired, or refused for good."""
+        """A batch ends without being acknowledged: expired, or refused permanently."""
         idle = [b for b in self.queue.batches if not b.in_flight]
         if idle and self.random.random() < 0.05:
             batch = idle[0]
@@ -286,7 +288,7 @@ def test_whatever_the_network_does_every_record_arrives_once_and_in_order(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_model_does_lose_and_give_up(seed: int) -> None:
+def test_the_model_fails_batches_and_bumps_epochs(seed: int) -> None:
     """Otherwise the property above would prove nothing."""
     worlds = [World(seed * 1000 + i, 12) for i in range(30)]
     for world in worlds:

@@ -51,7 +51,7 @@ def test_records_arrive_as_they_were_sent(
     assert {header.codec for header in cluster.log().headers()} == {Codec.parse(codec)}
 
 
-def test_null_values_and_buffers_are_taken_text_is_not(
+def test_null_values_and_buffers_are_accepted_but_text_is_not(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster()
@@ -80,7 +80,7 @@ def test_delivery_reports_and_callbacks(fake_cluster: StartCluster, fast_produce
     assert called == [future, future]
 
 
-def test_a_callback_that_raises_harms_nothing(
+def test_a_callback_that_raises_has_no_other_effect(
     fake_cluster: StartCluster, fast_producer: MakeProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
     sender = fast_producer(fake_cluster())
@@ -106,9 +106,7 @@ def test_batches_close_by_size_and_by_linger(fake_cluster: StartCluster, fast_pr
     assert all(header.size_bytes <= 1000 for header in headers)
 
 
-def test_batches_never_straddle_a_boundary_of_time(
-    fake_cluster: StartCluster, fast_producer: MakeProducer
-) -> None:
+def test_batches_never_cross_a_time_boundary(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     cluster = fake_cluster()
     sender = fast_producer(cluster, batch_boundary_ms=1000, linger_ms=500)
     for time_ms in (10_100, 10_999, 11_000, 11_500, 10_500, 12_000):
@@ -118,7 +116,7 @@ def test_batches_never_straddle_a_boundary_of_time(
     assert spans == [(10, 10), (11, 11), (10, 10), (12, 12)]
 
 
-def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_batch_by_batch(
+def test_keyed_records_use_kafkas_partitioner_and_others_stick_per_batch(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster(brokers=2, partitions=4)
@@ -154,7 +152,9 @@ def test_acks_0_awaits_nothing(fake_cluster: StartCluster, fast_producer: MakePr
     assert values(cluster.log()) == [b"1"]
 
 
-def test_full_memory_raises_if_told_so(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
+def test_full_memory_raises_if_on_full_is_raise(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
     cluster = fake_cluster()
     sender = fast_producer(cluster, on_full="raise", buffer_memory_bytes=5000, batch_size_bytes=1000)
     sender.send("t", b"1").result(WAIT_S)
@@ -198,7 +198,7 @@ def test_records_too_large_are_refused_at_once(
     assert len(values(cluster.log())) == 1
 
 
-def test_topics_that_are_not_there(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
+def test_missing_topics(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     cluster = fake_cluster()
     cluster.creates_topics = False
     sender = fast_producer(cluster, max_block_ms=150)
@@ -247,7 +247,7 @@ def test_a_broker_that_lacks_an_api_is_named(fake_cluster: StartCluster, fast_pr
         sender.send("t", b"x").result(WAIT_S)
 
 
-def test_flush_has_a_bound(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
+def test_flush_is_bounded(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     cluster = fake_cluster()
     sender = fast_producer(cluster)
     sender.send("t", b"1").result(WAIT_S)
@@ -312,7 +312,7 @@ def test_a_forgotten_producer_warns_and_leaves_no_thread(fake_cluster: StartClus
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told_to_make_its_own(
+def test_a_forked_child_must_create_its_own_client(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster()
@@ -372,7 +372,7 @@ def test_many_threads_share_one(fake_cluster: StartCluster, fast_producer: MakeP
         ({"bootstrap": ""}, "no broker address"),
     ],
 )
-def test_settings_that_cannot_be(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Producer(**{"bootstrap": "127.0.0.1:1", **options})
 

@@ -29,7 +29,7 @@ from headrace.wire.errors import ErrorCode
 WAIT_S = 60
 
 
-def test_a_lost_answer_does_not_repeat_records(
+def test_a_lost_response_does_not_repeat_records(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster()
@@ -87,7 +87,7 @@ def test_a_broker_that_restarts_is_found_again(
     assert values(cluster.log()) == [b"1", b"2"]
 
 
-def test_what_is_refused_for_good_fails_and_the_rest_is_renumbered(
+def test_a_permanently_refused_batch_fails_and_later_ones_are_renumbered(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster()
@@ -112,7 +112,7 @@ def test_what_is_refused_for_good_fails_and_the_rest_is_renumbered(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
-def test_a_broker_that_forgot_us_gets_a_new_epoch(
+def test_a_broker_that_forgot_the_producer_gets_a_new_epoch(
     fake_cluster: StartCluster, fast_producer: MakeProducer, code: ErrorCode
 ) -> None:
     cluster = fake_cluster()
@@ -126,7 +126,7 @@ def test_a_broker_that_forgot_us_gets_a_new_epoch(
     assert len(watcher.of("renumbered")) == 1
 
 
-def test_a_disowned_producer_id_is_replaced(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
+def test_a_fenced_producer_id_is_replaced(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     cluster = fake_cluster()
     sender = fast_producer(cluster)
     sender.send("t", b"1").result(WAIT_S)
@@ -170,9 +170,7 @@ def test_without_idempotence_nothing_is_numbered(
     assert watcher.of("closed")[0][0].base_sequence == -1
 
 
-def test_delivery_times_out_and_says_what_stood_in_the_way(
-    fake_cluster: StartCluster, fast_producer: MakeProducer
-) -> None:
+def test_a_delivery_timeout_names_its_cause(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     cluster = fake_cluster()
     watcher = Recorder()
     sender = fast_producer(cluster, delivery_timeout_ms=300, request_timeout_ms=100, observer=watcher)
@@ -188,7 +186,7 @@ def test_delivery_times_out_and_says_what_stood_in_the_way(
     assert [error for _, error in watcher.of("failed")] == [caught.value]
 
 
-def test_a_timeout_after_lost_answers_says_that_it_may_be_there(
+def test_a_timeout_after_lost_responses_sets_maybe_appended(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster()
@@ -204,7 +202,7 @@ def test_a_timeout_after_lost_answers_says_that_it_may_be_there(
     assert values(cluster.log()) == [b"1", b"2", b"3"]
 
 
-def test_a_broker_that_never_answers_is_given_up_and_asked_again(
+def test_a_broker_that_never_responds_times_out_and_is_retried(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster()
@@ -233,7 +231,7 @@ def test_no_producer_id_ever(fake_cluster: StartCluster, fast_producer: MakeProd
         sender.send("t", b"x")
 
 
-def test_garbage_in_place_of_an_answer_costs_the_connection_only(
+def test_garbage_in_place_of_a_response_ends_only_the_connection(
     fake_cluster: StartCluster, fast_producer: MakeProducer
 ) -> None:
     cluster = fake_cluster()
@@ -285,7 +283,7 @@ def test_identities_are_announced_before_the_batch_is_sent(
 
 
 @pytest.mark.parametrize(("count", "after", "linger_ms"), [(7, 0, 50), (7, 25, 50), (1, 3, 0), (60, 10, 0)])
-def test_a_drop_plan_drops_exactly_so_many(
+def test_a_drop_plan_drops_exactly_its_count(
     fake_cluster: StartCluster, fast_producer: MakeProducer, count: int, after: int, linger_ms: float
 ) -> None:
     cluster = fake_cluster(partitions=2)
@@ -325,7 +323,7 @@ def test_an_interceptor_that_sends_everything_changes_nothing(
     assert seen == [(1, None)]
 
 
-def test_a_sender_thread_that_fails_takes_nobody_with_it_in_silence(
+def test_a_failed_sender_thread_fails_pending_and_later_sends(
     fake_cluster: StartCluster, fast_producer: MakeProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(BatchInterceptor):

@@ -1,4 +1,4 @@
-"""Requests over a link that is slow, or that falls silent in the middle of an answer."""
+"""Requests over a link that is slow, or that falls silent in the middle of a response."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ WAIT_S = 20.0
 VALUE_BYTES = 40_000
 PIECE_BYTES = 4_000
 PIECE_PAUSE_S = 0.1
-TIMEOUT_S = 0.5  # shorter than the whole answer takes, longer than the pause between two pieces
+TIMEOUT_S = 0.5  # shorter than the whole response takes, longer than the pause between two pieces
 
 
 class SlowLink:
-    """Passes a broker's answers on piece by piece, and nothing after `stop_after_bytes`."""
+    """Forwards a broker's responses piece by piece, and nothing after `stop_after_bytes`."""
 
     def __init__(self, host: str, port: int, stop_after_bytes: int) -> None:
         self._broker = (host, port)
@@ -66,7 +66,7 @@ class SlowLink:
 
 @pytest.fixture
 def ask_slowly(fake_cluster: Callable[..., FakeCluster]) -> Iterator[Callable[[int], tuple[Any, Any]]]:
-    """Fetches a large batch over a `SlowLink(…, stop_after_bytes)`; the answer or the error."""
+    """Fetches a large batch over a `SlowLink(…, stop_after_bytes)`; returns the response or the error."""
     opened: list[Network | SlowLink] = []
 
     def ask(stop_after_bytes: int) -> tuple[Any, ClientError | None]:
@@ -95,19 +95,19 @@ def ask_slowly(fake_cluster: Callable[..., FakeCluster]) -> Iterator[Callable[[i
         each.close()
 
 
-def test_an_answer_that_is_arriving_is_not_late(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
+def test_a_response_that_is_arriving_does_not_time_out(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
     answer, error = ask_slowly(1 << 30)
     assert error is None
     assert len(answer.topics[0].partitions[0].records) > VALUE_BYTES
 
 
-def test_an_answer_that_stops_arriving_is(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
+def test_a_response_that_stops_arriving_times_out(ask_slowly: Callable[[int], tuple[Any, Any]]) -> None:
     _, error = ask_slowly(VALUE_BYTES // 2)
     assert isinstance(error, RequestTimedOutError)
 
 
-def test_connecting_to_where_nothing_answers_is_given_up_soon() -> None:
-    """A listener with a full backlog drops what comes, as a cut link does."""
+def test_connecting_to_an_unresponsive_address_times_out_soon() -> None:
+    """A listener with a full backlog drops SYNs, as a cut link does."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         host, port = listener.getsockname()
         fillers = [socket.socket() for _ in range(3)]

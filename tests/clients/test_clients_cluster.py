@@ -25,7 +25,7 @@ KEYS = 50
 BATCH_BYTES = 2_000
 WAIT_MAX_S = 90.0
 PUBLISHING_S = 0.4
-# So slow that all of it is read again in a moment, so fast that requests are in flight all the time.
+# Slow enough to be read again quickly, fast enough that requests are always in flight.
 AT_ONCE, PAUSE_S = 10, 0.002
 OURS, LIBRDKAFKA = "by-headrace", "by-librdkafka"
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Published:
-    """What a producer was given, and what became of it."""
+    """A producer's records and their outcomes."""
 
     count: int = 0
     failures: list[object] = field(default_factory=list)
@@ -113,8 +113,8 @@ def read_librdkafka(bootstrap: str, topic: str, is_all: Callable[[int], bool]) -
     return rows
 
 
-def judge(rows: Sequence[Row], count: int) -> None:
-    """Each record once, those of a partition and of a key in their order."""
+def check_rows(rows: Sequence[Row], count: int) -> None:
+    """Checks that each record is there once, in order within its partition and key."""
     assert sorted(row.number for row in rows) == list(range(count))
     for partition in range(PARTITIONS):
         mine = [row for row in rows if row.partition == partition]
@@ -165,8 +165,8 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_a_broker_is_killed(either_
     for topic, done in published.items():
         assert not done.failures, (topic, done.failures[0])
         assert 0 < before[topic] < done.count, "it was written before the kill, and after"
-    judge(read_along, published[OURS].count)
-    judge(
+    check_rows(read_along, published[OURS].count)
+    check_rows(
         read_ours(bootstrap, LIBRDKAFKA, lambda count: count >= published[LIBRDKAFKA].count),
         published[LIBRDKAFKA].count,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_clients import CLIENT_NAMES, RealClient, RealClients, judge, make_samples, read_all
+from fix_clients import CLIENT_NAMES, RealClient, RealClients, check_rows, make_samples, read_all
 from fix_datacenter import Datacenter
 
 pytestmark = pytest.mark.real_client
@@ -74,4 +74,4 @@ def test_every_record_once_over_broker_crashes(own_datacenter: Datacenter, real_
     assert interrupted == set(WRITERS), "some producer was done before the first crash"
     for writer in writers:
         rows = read_all(writer.client, own_datacenter.bootstrap, writer.topic, COUNT)
-        judge(rows, SAMPLES, times=writer.client.sets_times)
+        check_rows(rows, SAMPLES, times=writer.client.sets_times)

@@ -1,7 +1,7 @@
 """Real clients' consumer groups, by Kafka's own group protocol: two share the partitions, one leaves inside a
-batch, the other goes on where it had committed: every record once, in order within its partition.
+batch, the other continues where it had committed: every record once, in order within its partition.
 
-Every member commits right after each poll, so a record that is handed out twice is a fault, not bad luck.
+Every member commits right after each poll, so a record that is delivered twice is a defect.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from fix_clients import Got, RealClients, got_of, judge, make_samples, parse_java_row, require_kcat
+from fix_clients import Got, RealClients, check_rows, got_of, make_samples, parse_java_row, require_kcat
 from fix_datacenter import Datacenter
 from fix_java import JavaPeer
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real_client
 PARTITIONS = 4
 PER_PARTITION = 5_000
 BITE = 700
-"""Records a poll may bring: fewer than a batch holds, so that commits fall inside batches."""
+"""Records per poll: fewer than a batch holds, so that commits fall inside batches."""
 PHASE_WAIT_MAX_S = 60.0
 POLL_S = 0.1
 KAFKA_PYTHON_POLL_S = 2.0
@@ -37,7 +37,7 @@ Row = tuple[int, Got]
 
 
 class Member(Protocol):
-    """One consumer of a group. `poll` hands out what came and has committed it."""
+    """One consumer of a group. `poll` commits the records, then returns them."""
 
     def poll(self) -> list[Row]: ...
 
@@ -91,8 +91,8 @@ class KafkaPythonMember:
         )
 
     def poll(self) -> list[Row]:
-        # Where a poll ends just before the group has answered, the next one joins the group once more: on a
-        # slow machine short polls would do so for ever.
+        # If a poll ends just before the group responds, the next one joins again: on a slow machine short
+        # polls would do so forever.
         answer = self._consumer.poll(timeout_ms=int(KAFKA_PYTHON_POLL_S * 1000), max_records=BITE)
         rows = [
             (where.partition, Got(record.offset, record.timestamp, record.key, record.value))
@@ -182,13 +182,13 @@ def join(
 
     yield make
     for member in members:
-        # Those of a test that failed half way; the others have left already, and say so.
+        # Members of a test that failed half way; others have left already and raise.
         with contextlib.suppress(Exception):
             member.leave()
 
 
 class Tally:
-    """What a group's members were handed, in the order of each partition."""
+    """The records that a group's members got, in the order of each partition."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[Got]] = defaultdict(list)
@@ -198,7 +198,7 @@ class Tally:
         return sum(map(len, self._rows.values()))
 
     def run(self, members: list[Member], until: Callable[[], bool], what: str) -> None:
-        """Polls the members in turn until it is so."""
+        """Polls the members one after the other until the condition holds."""
         deadline = time.monotonic() + PHASE_WAIT_MAX_S
         while not until():
             assert time.monotonic() < deadline, (
@@ -208,9 +208,11 @@ class Tally:
                 for partition, row in member.poll():
                     self._rows[partition].append(row)
 
-    def judge(self) -> None:
+    def check_rows(self) -> None:
         for partition in range(PARTITIONS):
-            judge(self._rows[partition], SAMPLES[partition * PER_PARTITION : (partition + 1) * PER_PARTITION])
+            check_rows(
+                self._rows[partition], SAMPLES[partition * PER_PARTITION : (partition + 1) * PER_PARTITION]
+            )
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ class Tally:
         ("confluent-kafka", "kafka-python"),
     ],
 )
-def test_two_share_one_leaves(first: str, second: str, join: Join) -> None:
+def test_two_members_share_and_one_leaves(first: str, second: str, join: Join) -> None:
     group = f"group-{uuid.uuid4().hex[:8]}"
     tally = Tally()
     stays = join(first, group)
@@ -241,11 +243,11 @@ def test_two_share_one_leaves(first: str, second: str, join: Join) -> None:
     tally.run([stays], lambda: tally.count >= len(SAMPLES), "the one that stays reads the rest")
     assert stays.assigned() == set(range(PARTITIONS))
     stays.leave()
-    tally.judge()
+    tally.check_rows()
 
 
 def test_a_member_that_dies_is_replaced(join: Join, datacenter: Datacenter, shared_topic: str) -> None:
-    # kcat is a process of its own: SIGKILL leaves the group without a word, and its session must run out.
+    # kcat is a process of its own: after SIGKILL its session must expire.
     require_kcat()
     group = f"group-{uuid.uuid4().hex[:8]}"
     command = ["kcat", "-b", datacenter.bootstrap, "-G", group, "-q", "-u"]
@@ -268,10 +270,12 @@ def test_a_member_that_dies_is_replaced(join: Join, datacenter: Datacenter, shar
             dies.kill()
     tally.run([stays], lambda: tally.count >= len(SAMPLES), "the one that stays reads everything")
     stays.leave()
-    tally.judge()
+    tally.check_rows()
 
 
-def test_kcat_comes_back_to_where_it_was(datacenter: Datacenter, shared_topic: str) -> None:
+def test_a_restarted_kcat_continues_at_its_committed_offset(
+    datacenter: Datacenter, shared_topic: str
+) -> None:
     require_kcat()
     group = f"group-{uuid.uuid4().hex[:8]}"
     seen: list[bytes] = []

@@ -18,7 +18,7 @@ from fix_clients import (
     Read,
     RealClients,
     Sample,
-    judge,
+    check_rows,
     make_samples,
     read_all,
 )
@@ -63,7 +63,7 @@ def test_others_read_what_we_write(codec: str, bootstrap: str, real_clients: Rea
     ours = Headrace()
     ours.produce(bootstrap, topic, SAMPLES, codec=codec)
     rows = ours.read(bootstrap, Read(topic, COUNT))
-    judge(rows, SAMPLES)
+    check_rows(rows, SAMPLES)
     for name in readers:
         assert read_all(real_clients[name], bootstrap, topic, COUNT) == rows, name
     assert ours.read(bootstrap, Read(topic, COUNT, fetch_bytes=5_000)) == rows
@@ -81,7 +81,7 @@ def test_we_read_what_others_write(name: str, bootstrap: str, real_clients: Real
     for codec in CODECS:
         topic = fresh(f"theirs-{name}-{codec}")
         client.produce(bootstrap, topic, FOREIGN, codec=codec)
-        judge(Headrace().read(bootstrap, Read(topic, FOREIGN_COUNT)), FOREIGN, times=client.sets_times)
+        check_rows(Headrace().read(bootstrap, Read(topic, FOREIGN_COUNT)), FOREIGN, times=client.sets_times)
 
 
 def test_nulls_and_headers(bootstrap: str) -> None:
@@ -112,16 +112,16 @@ def test_nulls_and_headers(bootstrap: str) -> None:
 
 
 def test_batches_smaller_than_their_count(bootstrap: str, real_clients: RealClients) -> None:
-    """Empty values compress to less than a byte a record: offsets would run into the next batch's."""
+    """Empty values compress to less than a byte per record: offsets would run into the next batch's."""
     empty = [Sample(FOREIGN[0].timestamp_ms, b"", b"")] * FOREIGN_COUNT
     for name in ("headrace", "confluent-kafka", "kafka-python", "java"):
         topic = fresh(f"empty-{name}")
         real_clients[name].produce(bootstrap, topic, empty, codec="zstd")
         for reader in ("headrace", "confluent-kafka", "kafka-python", "java"):
-            judge(read_all(real_clients[reader], bootstrap, topic, len(empty)), empty)
+            check_rows(read_all(real_clients[reader], bootstrap, topic, len(empty)), empty)
 
 
-def test_keys_land_where_others_put_them(bootstrap: str) -> None:
+def test_keys_get_the_partition_that_other_clients_choose(bootstrap: str) -> None:
     topic = fresh("keyed")
     with headrace.client.Admin(bootstrap) as admin:
         admin.create_topic(topic, KEYED_PARTITIONS)
@@ -149,7 +149,7 @@ def test_keys_land_where_others_put_them(bootstrap: str) -> None:
 
 def test_apache_kafka_crashes_under_our_producer(apache_kafka: ApacheKafka) -> None:
     topic = fresh("crash-ours")
-    # Times of today: Apache Kafka takes a producer whose last record is of long ago for a silent one, and
+    # Times of today: Apache Kafka expires a producer whose last record is old, and
     # forgets its sequence numbers when it starts (producer.id.expiration.ms counts event time).
     now_ms = time.time_ns() // 1_000_000
     crashing = [each._replace(timestamp_ms=now_ms) for each in SAMPLES[:CRASH_COUNT]]
@@ -166,5 +166,5 @@ def test_apache_kafka_crashes_under_our_producer(apache_kafka: ApacheKafka) -> N
         producer.flush(CRASH_WAIT_MAX_S)
     offsets = [future.result(timeout=0).offset for future in sent]
     rows = Headrace().read(apache_kafka.bootstrap, Read(topic, CRASH_COUNT))
-    judge(rows, crashing)
+    check_rows(rows, crashing)
     assert [row.offset for row in rows] == offsets

@@ -1,5 +1,5 @@
 """Real clients against real brokers: each writes 100,000 records with every codec, idempotently, and reads
-its own and others', all of them, once and in order: in small bites, from inside a batch, from a time.
+its own and others', all of them, once and in order: in small fetches, from inside a batch, from a time.
 
 The topics are written once and shared by all tests of this file.
 """
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from fix_clients import CLIENT_NAMES, CODECS, Got, Read, RealClients, judge, make_samples, read_all
+from fix_clients import CLIENT_NAMES, CODECS, Got, Read, RealClients, check_rows, make_samples, read_all
 from fix_datacenter import Datacenter
 
 pytestmark = pytest.mark.real_client
 
 COUNT = 100_000
 PIECE = 400
-"""How many records a read from the middle takes."""
+"""How many records a read from the middle returns."""
 SMALL_FETCH_BYTES = 5_000
 """Far below a batch: every fetch brings one batch, in several reads of a socket."""
 SEGMENTS_MIN = 8
@@ -26,7 +26,7 @@ SAMPLES = make_samples(COUNT)
 
 @dataclass(frozen=True)
 class Published:
-    """A topic that one client wrote, and what it read of it afterwards."""
+    """A topic that one client wrote, and what that client read from it."""
 
     topic: str
     rows: list[Got]
@@ -40,7 +40,7 @@ class Published:
 
 
 class Shelf:
-    """Writes each topic when it is first asked for, and reads it back with the client that wrote it."""
+    """Writes each topic at its first use, and reads it back with the client that wrote it."""
 
     def __init__(self, bootstrap: str, clients: RealClients) -> None:
         self._bootstrap = bootstrap
@@ -53,7 +53,7 @@ class Shelf:
             topic = f"matrix-{name}-{codec}"
             client.produce(self._bootstrap, topic, SAMPLES, codec=codec)
             rows = read_all(client, self._bootstrap, topic, COUNT)
-            judge(rows, SAMPLES, times=client.sets_times)
+            check_rows(rows, SAMPLES, times=client.sets_times)
             self._published[name, codec] = Published(topic, rows, client.sets_times)
         return self._published[name, codec]
 
@@ -69,7 +69,7 @@ every_codec = pytest.mark.parametrize("codec", CODECS)
 
 @every_client
 @every_codec
-def test_reads_all_it_wrote(name: str, codec: str, shelf: Shelf, datacenter: Datacenter) -> None:
+def test_a_client_reads_all_it_wrote(name: str, codec: str, shelf: Shelf, datacenter: Datacenter) -> None:
     published = shelf.take(name, codec)
     assert len(datacenter.segments(published.topic)) >= SEGMENTS_MIN, (
         "the topic lies in too few segments to tell"
@@ -78,7 +78,7 @@ def test_reads_all_it_wrote(name: str, codec: str, shelf: Shelf, datacenter: Dat
 
 @pytest.mark.parametrize("writer", CLIENT_NAMES)
 @every_codec
-def test_reads_what_another_wrote(
+def test_a_client_reads_what_another_client_wrote(
     writer: str, codec: str, shelf: Shelf, datacenter: Datacenter, real_clients: RealClients
 ) -> None:
     # Over the five codecs every client meets each of the other three as a reader.

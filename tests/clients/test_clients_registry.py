@@ -104,7 +104,7 @@ def versions(registry: SchemaRegistryClient, subject: str) -> list[RegisteredSch
     return [registry.get_version(subject, number) for number in registry.get_versions(subject)]
 
 
-def test_they_read_what_our_serializer_wrote(
+def test_other_clients_read_what_our_serializer_wrote(
     datacenter: Datacenter, registry: SchemaRegistryClient, our_registry: OurRegistryClient
 ) -> None:
     topic = f"ours-{uuid.uuid4().hex[:8]}"
@@ -117,7 +117,7 @@ def test_they_read_what_our_serializer_wrote(
     assert AvroSerializer(registry, OLD_SCHEMA)(click(1), context) == value
 
 
-def test_the_client_s_other_questions(registry: SchemaRegistryClient) -> None:
+def test_the_other_calls_of_the_client(registry: SchemaRegistryClient) -> None:
     subject = f"asked-{uuid.uuid4().hex[:8]}-value"
     old, new, broken = (Schema(text, "AVRO") for text in (OLD_SCHEMA, NEW_SCHEMA, BROKEN_SCHEMA))
     first = registry.register_schema(subject, old)

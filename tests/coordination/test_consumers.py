@@ -37,7 +37,7 @@ def test_members_join_leave_and_come_back(zookeeper: ZooKeeperRoom) -> None:
         wait_for(lambda: seen[-1] == {"b": {"t": 1, "u": 1}})
 
 
-def test_a_claim_waits_for_the_owner_before(zookeeper: ZooKeeperRoom) -> None:
+def test_a_claim_waits_for_the_previous_owner(zookeeper: ZooKeeperRoom) -> None:
     with zookeeper.session() as one, zookeeper.session() as two:
         first, second = ConsumerRegistry(one, "g"), ConsumerRegistry(two, "g")
         first.claim("t", 0, "a-0", wait_s=0)
@@ -102,7 +102,7 @@ def test_only_the_owner_commits(zookeeper: ZooKeeperRoom) -> None:
         with pytest.raises(NotOwnerError, match=r"a-0 may not commit t-0 of group g: b-0 owns it"):
             zombie.commit("t", 0, 30, owner="a-0")
         assert heir.offsets([("t", 0)]) == {("t", 0): 20}
-        with pytest.raises(NotOwnerError, match="nobody owns it"):
+        with pytest.raises(NotOwnerError, match="it has no owner"):
             heir.commit("t", 1, 1, owner="b-0")
 
 
@@ -138,7 +138,7 @@ class Candidate:
         self.election.start()
 
 
-def test_one_leader_and_the_next_when_it_goes(zookeeper: ZooKeeperRoom) -> None:
+def test_the_next_candidate_leads_when_the_leader_leaves(zookeeper: ZooKeeperRoom) -> None:
     with zookeeper.session(timeout_s=2) as one, zookeeper.session() as two:
         first = Candidate(one, "one")
         wait_for(lambda: first.election.leading)

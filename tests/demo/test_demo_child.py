@@ -1,4 +1,4 @@
-"""A process of the demo and its parent: one that is asked to stop while it exits ends in order, too."""
+"""A process of the demo and its parent: one that is asked to stop while it exits still exits cleanly."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ send_progress(closed=True)
 """
 
 
-def test_a_child_that_is_asked_to_stop_while_it_exits_ends_in_order(
+def test_a_child_that_is_asked_to_stop_while_it_exits_exits_cleanly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ending_child.py").write_text(ENDING)

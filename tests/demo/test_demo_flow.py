@@ -35,7 +35,7 @@ COMPLETE = Progress(published=100, read=50, arrived=100, loaded=0)
         (COMPLETE._replace(arrived=99), FINAL, True, STANDSTILL_MAX_S, False),
         (COMPLETE, FINAL, False, STANDSTILL_MAX_S, False),
         (COMPLETE, FINAL._replace(is_final=False), True, 0.0, False),
-        # Nothing moves any more: the audit names what is missing.
+        # No count changes any more: the audit names what is missing.
         (COMPLETE._replace(arrived=99), FINAL, False, STANDSTILL_MAX_S + 1, True),
         # A service that has not closed may still publish.
         (COMPLETE, FINAL._replace(is_final=False), True, STANDSTILL_MAX_S + 1, False),
@@ -55,7 +55,7 @@ def plan(tmp_path: Path) -> DemoPlan:
     )
 
 
-def test_what_is_expected_is_the_plan_until_all_services_have_closed(plan: DemoPlan) -> None:
+def test_the_plan_is_expected_until_all_services_have_closed(plan: DemoPlan) -> None:
     published = [10] * len(plan.services)
     assert expected_events(plan, published, is_final=False) == (300, 600, False)
 

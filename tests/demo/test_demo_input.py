@@ -97,7 +97,7 @@ def test_no_damaged_line_makes_the_parser_fail(at: int, inserted: bytes) -> None
     parse_line(GOOD[:at] + inserted + GOOD[at:])
 
 
-def test_times_have_zones() -> None:
+def test_time_zones_are_applied() -> None:
     assert parse_time(b"17/May/2015:12:05:03 +0200") == parse_time(b"17/May/2015:10:05:03 +0000")
 
 
@@ -128,7 +128,7 @@ def test_page_views_come_from_the_seed() -> None:
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1), st.floats(0.01, 1))
-def test_quantiles_are_values_that_were_seen(values: list[int], share: float) -> None:
+def test_quantiles_are_observed_values(values: list[int], share: float) -> None:
     latencies = Latencies()
     for value in values:
         latencies.add(value)

@@ -35,7 +35,7 @@ class FakeAirflow:
 
 
 class Scene:
-    """Loads of the topic `views` whose first change is 3; each `poll` is two seconds after the last."""
+    """Loads of the topic `views` whose first change is 3; each `poll` is two seconds after the one before."""
 
     def __init__(self) -> None:
         self.airflow = FakeAirflow()
@@ -113,7 +113,7 @@ def test_no_run_follows_one_that_has_loaded_everything() -> None:
     assert len(scene.loads.committed()) == 1
 
 
-def test_a_run_after_the_last_arrival_is_the_last_whatever_it_loaded() -> None:
+def test_a_run_triggered_after_the_last_arrival_is_the_last() -> None:
     scene = Scene()
     scene.poll(10, is_all=True)
     scene.commit(4)

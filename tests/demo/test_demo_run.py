@@ -53,7 +53,7 @@ def _hour(hour_ms: int) -> str:
     return done.stdout.strip()
 
 
-def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
+def test_every_line_of_an_access_log_is_in_hdfs_and_seven_lost_events_are_found(
     airflow_site: AirflowSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("headrace.site.site.Site.load", lambda: airflow_site.site)
@@ -72,7 +72,7 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_then_seven_are_missed(
     # Terraform's state is new, so it adds every unit, though all of them run already.
     assert terraform.missing(airflow_site.site) is not None or re.search(r"Terraform: \d+ added\n", output)
     assert "half way: reader 2 leaves" in output
-    assert "the same in every hour, and no row twice" in output
+    assert "published and stored counts agree in every hour; no duplicate rows" in output
     assert f"{len(hours_ms)} of {len(hours_ms)} hours sealed" in output
     assert set(airflow_site.sealed(TOPIC)) == set(hours_ms)
 

@@ -91,7 +91,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(arrives=st.booleans())
     def report(self, arrives: bool) -> None:
-        # Only when no batch can still be on its way may a part be called final.
+        # A part may become final only when no batch of it can be in flight.
         if not self.in_flight and not any(self.waiting.values()):
             self.handovers.finish_idle(self.now_s - 50)
         tallies = self.handovers.changed()
@@ -149,7 +149,7 @@ def test_adjacent_batches_of_a_bucket_are_one_range() -> None:
     assert (tally.handed_over_count, tally.bucket_start_ms, tally.final) == (40, 0, False)
 
 
-def test_a_dropped_batch_stays_claimed_and_the_rest_goes_on_under_the_next_epoch() -> None:
+def test_a_dropped_batch_stays_counted_and_the_rest_continues_under_the_next_epoch() -> None:
     counts = HandoverCounts(BUCKET_MS)
     for _ in range(17):
         counts.hand_over("t", 5, 0.0)
@@ -162,7 +162,7 @@ def test_a_dropped_batch_stays_claimed_and_the_rest_goes_on_under_the_next_epoch
     assert tally.handed_over_count == 17
 
 
-def test_what_has_no_number_yet_is_counted_all_the_same() -> None:
+def test_events_without_sequence_numbers_are_counted() -> None:
     counts = HandoverCounts(BUCKET_MS)
     counts.hand_over("t", BUCKET_MS + 1, 0.0)
     (tally,) = counts.changed(closing=True)
@@ -174,7 +174,7 @@ def test_what_has_no_number_yet_is_counted_all_the_same() -> None:
     )
 
 
-def test_idle_parts_are_told_as_final_once_and_forgotten() -> None:
+def test_idle_parts_are_reported_as_final_once_and_forgotten() -> None:
     counts = HandoverCounts(BUCKET_MS)
     counts.hand_over("t", 5, now_s=10.0)
     counts.acknowledge(counts.changed())
@@ -191,7 +191,7 @@ def test_idle_parts_are_told_as_final_once_and_forgotten() -> None:
     assert (late.part, late.handed_over_count) == (tally.part + 1, 1), "a latecomer opens a part of its own"
 
 
-def test_a_change_while_the_report_was_on_its_way_is_told_again() -> None:
+def test_a_change_while_a_report_is_in_flight_is_reported_again() -> None:
     counts = HandoverCounts(BUCKET_MS)
     counts.hand_over("t", 5, 0.0)
     sent = counts.changed()

@@ -167,7 +167,7 @@ def test_the_report_agrees_with_the_log(world: World) -> None:
     assert heads == {("east", "host-1", "web")}
 
 
-def test_events_dropped_in_the_client_are_claimed(world: World) -> None:
+def test_events_dropped_in_the_client_are_counted(world: World) -> None:
     plan = DropPlan(world.topic, 7, after=50)
     options = {"interceptor": plan, "batch_size_bytes": 3000}
     with world.publisher(producer_options=options) as publisher:
@@ -234,7 +234,7 @@ def test_an_event_that_the_client_refuses_is_not_counted(world: World) -> None:
     assert len(world.read(world.topic)) == accepted
 
 
-def test_misuse_is_told(world: World, tmp_path: Path) -> None:
+def test_misuse_is_reported(world: World, tmp_path: Path) -> None:
     with world.publisher(schemas_dir=tmp_path) as publisher:
         with pytest.raises(
             MissingSchemaError, match=f"no schema file nothing.avsc in {tmp_path} nor .*schemas"
@@ -302,7 +302,7 @@ def test_a_broker_that_was_away_gets_the_reports_later(
     assert reports[-1]["state"] == "CLOSED"
 
 
-def test_what_nobody_took_is_counted_and_the_end_is_told(
+def test_undelivered_events_are_counted_and_the_close_is_reported(
     broker_cluster: StartCluster, registry_url: str
 ) -> None:
     cluster = broker_cluster(count=1)

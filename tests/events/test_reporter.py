@@ -1,4 +1,4 @@
-"""Reports against a Kafka that is a list: numbering, failing, telling again, the last word, sizes."""
+"""Reports against a Kafka that is a list: numbers, failures, repetition, the last report, sizes."""
 
 import io
 import json
@@ -11,7 +11,8 @@ import pytest
 from headrace.client import BatchIdentity
 from headrace.events import reporter as reporter_module
 from headrace.events.handovers import PartTally, SequenceRange
-from headrace.events.reporter import Origin, Reporter, ReportError, split
+from headrace.events.header import Origin
+from headrace.events.reporter import Reporter, ReportError, split
 from headrace.events.schemas import read_schema
 from headrace.registry.serializers import AvroSerializer
 
@@ -108,7 +109,7 @@ def test_cumulative_numbered_and_keyed_by_publisher() -> None:
     assert {record["state"] for record in records} == {"OPEN"}
 
 
-def test_what_a_failed_report_told_is_told_again() -> None:
+def test_the_next_report_repeats_a_failed_one() -> None:
     bench = Bench()
     bench.publish(3)
     bench.producer.broken = lambda _: True
@@ -135,7 +136,7 @@ def test_reported_until_waits_for_all_pieces(monkeypatch: pytest.MonkeyPatch) ->
     assert [ms(record["reported_until"]) for record in records] == [1_000_000, 1_000_000, 2_000_000]
 
 
-def test_a_clock_that_was_set_back_takes_nothing_back() -> None:
+def test_a_clock_that_was_set_back_does_not_lower_reported_until() -> None:
     bench = Bench()
     bench.now_ms = 2_000_000
     bench.reporter.report()
@@ -144,7 +145,7 @@ def test_a_clock_that_was_set_back_takes_nothing_back() -> None:
     assert [ms(record["reported_until"]) for record in bench.producer.records] == [2_000_000, 2_000_000]
 
 
-def test_the_last_word() -> None:
+def test_the_last_report() -> None:
     bench = Bench()
     bench.publish(2)
     bench.reporter.close()
@@ -152,7 +153,7 @@ def test_the_last_word() -> None:
     assert record["state"] == "CLOSED" and record["tallies"][0]["final"] is True
 
 
-def test_idle_tallies_become_final_and_are_not_told_for_ever() -> None:
+def test_idle_tallies_become_final_and_are_reported_once() -> None:
     bench = Bench()
     bench.publish(1)
     bench.reporter.report()

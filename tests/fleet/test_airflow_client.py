@@ -116,7 +116,7 @@ def test_waiting_ends_with_success(connect: Connect) -> None:
     assert airflow.count("GET", RUN_PATH) == 3
 
 
-def test_a_wait_survives_a_restart_an_expired_token_and_a_passing_fault(
+def test_a_wait_survives_a_restart_an_expired_token_and_a_transient_error(
     connect: Connect, clock: Clock
 ) -> None:
     airflow = FakeAirflow(
@@ -217,7 +217,7 @@ def test_a_request_that_a_busy_database_refused_is_repeated(connect: Connect) ->
     assert airflow.count("POST", f"{DAG}/dagRuns") == 2
 
 
-def test_a_fault_that_stays_is_raised(connect: Connect, clock: Clock) -> None:
+def test_a_persistent_error_is_raised(connect: Connect, clock: Clock) -> None:
     airflow = FakeAirflow({("GET", "/dags/seal/dagRuns"): [(500, {"detail": "broken"})]})
     with pytest.raises(AirflowError, match=r"answers 500 to GET .*broken"):
         connect(airflow).runs("seal")

@@ -92,5 +92,5 @@ def test_a_component_is_ready_while_its_heartbeat_is_recent(
         body["scheduler"] = {"status": scheduler["status"], "latest_scheduler_heartbeat": heartbeat}
     response = httpx.Response(200, json=body, request=httpx.Request("GET", "http://a"))
     monkeypatch.setattr(httpx, "get", lambda *_args, **_options: response)
-    found = AirflowProbe("http://127.9.0.7:8080", "scheduler").problem()
+    found = AirflowProbe("http://127.9.0.7:8080", "scheduler").check()
     assert found is None if problem is None else problem in str(found)

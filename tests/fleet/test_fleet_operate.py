@@ -73,10 +73,10 @@ def test_a_killed_unit_comes_back(site: Site, pair: tuple[Unit, Unit]) -> None:
     before = Supervisor(site.home).states()["first"].pid
     os.kill(before, signal.SIGKILL)
     eventually(lambda: Supervisor(site.home).states()["first"].pid not in (0, before))
-    eventually(lambda: pair[0].probe.problem() is None)
+    eventually(lambda: pair[0].probe.check() is None)
 
 
-def test_a_changed_unit_is_started_anew(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_a_changed_unit_is_restarted(site: Site, pair: tuple[Unit, Unit]) -> None:
     operate.up(site, units=pair)
     before = Supervisor(site.home).states()
     changed = stand_in(site.home, "second", pair[1].listens[0], requires=("first",), value="another")
@@ -96,7 +96,7 @@ def test_a_taken_address_names_the_unit_and_the_holder(site: Site, pair: tuple[U
     assert not Supervisor(site.home).is_alive(), "nothing was started"
 
 
-def test_an_agents_error_may_come_between_two_reads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agents_error_between_two_log_reads_is_found(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent may write its error after the log was read and before it ends: the log is read once more."""
     reads = iter(["", "", "the agent cannot start: no room on this disk"])
     monkeypatch.setattr(local, "log_tail", lambda *_: next(reads))
@@ -228,7 +228,7 @@ def test_up_and_its_units_do_not_keep_the_callers_pipes_open(site: Site, pair: t
     assert is_locked(AgentHome(site.home))
 
 
-def test_two_at_the_same_time_are_refused(site: Site, pair: tuple[Unit, Unit]) -> None:
+def test_up_is_refused_while_another_runs(site: Site, pair: tuple[Unit, Unit]) -> None:
     with (site.home / "fleet.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(SiteError, match="another `headrace up` or `down` is running"):

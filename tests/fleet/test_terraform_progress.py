@@ -39,7 +39,7 @@ def error(summary_text: str, detail: str = "", **more: Any) -> dict[str, Any]:
     return {"type": "diagnostic", "diagnostic": diagnostic}
 
 
-def test_progress_is_what_is_planned_and_not_done() -> None:
+def test_units_are_pending_while_planned_and_not_done() -> None:
     progress = progress_of("Terraform 1.11", "[]", planned(BROKER), planned(TOPIC), planned("x", "delete"))
     assert not progress.is_planned
     progress.read_line(json.dumps(summary("plan", add=2)))
@@ -57,7 +57,7 @@ def test_the_outcome_of_a_run_without_changes() -> None:
     assert progress_of(summary("plan"), summary("apply")).outcome() == "no changes"
 
 
-def test_errors_are_shown_once_with_their_place_and_not_all_of_many() -> None:
+def test_errors_are_shown_once_with_their_location_up_to_a_limit() -> None:
     place = {"range": {"filename": "main.tf", "start": {"line": 7}}, "address": BROKER}
     first = error("127.1.0.11:9092 is taken", "By process 7.\nEnd it.", **place)
     progress = progress_of(

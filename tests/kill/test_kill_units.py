@@ -86,7 +86,7 @@ def aftermath(running_site: RunningSite) -> Aftermath:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_nothing_is_lost_or_doubled(unit: str, aftermath: Aftermath, running_site: RunningSite) -> None:
+def test_nothing_is_lost_or_duplicated(unit: str, aftermath: Aftermath, running_site: RunningSite) -> None:
     kill = aftermath.kills[unit]
     if kill.error is not None:
         raise kill.error

@@ -166,7 +166,7 @@ def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
         tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_bytes=2_500, retention_ms=-1), Clock()
     )
     before = log.size_bytes
-    deleted = log.retain()
+    deleted = log.delete_expired_segments()
     assert deleted and log.start_address > 0
     assert 2_500 <= log.size_bytes < 3_600 < before
     assert not any((log.directory / name).exists() for name in deleted)
@@ -183,10 +183,10 @@ def test_retention_by_time_counts_from_the_append(tmp_path: Path) -> None:
     clock = Clock()
     log = filled(tmp_path / "t-0", LogConfig(segment_bytes=1_000, retention_ms=60_000), clock)
     clock.now_ms += 59_000  # the events' own timestamps (1,000 ms after the epoch) are ancient
-    assert log.retain() == []
+    assert log.delete_expired_segments() == []
     end = log.end_address
     clock.now_ms += 1_001
-    assert log.retain()
+    assert log.delete_expired_segments()
     assert (log.start_address, log.end_address) == (end, end), "even the last segment is rolled, then deleted"
     log.append(batch(b"goes on"))
     log.flush()
@@ -200,9 +200,9 @@ def test_retention_never_deletes_what_is_not_flushed(tmp_path: Path) -> None:
     for _ in range(20):
         log.append(batch(b"x" * 200))
     clock.now_ms += 1_000
-    assert log.retain() == []
+    assert log.delete_expired_segments() == []
     log.flush()
-    assert log.retain()
+    assert log.delete_expired_segments()
     log.close()
 
 
@@ -212,7 +212,7 @@ def test_a_slice_in_flight_outlives_its_segment(tmp_path: Path) -> None:
     data = content(log)
     held: list[FileSlice] = log.slices(0, 1_000)
     clock.now_ms += 1_000
-    log.retain()
+    log.delete_expired_segments()
     log.close()
     assert b"".join(each.read() for each in held) == data[: sum(each.length_bytes for each in held)]
 
@@ -222,10 +222,10 @@ def test_a_segment_rolls_by_age(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "t-0", LogConfig(segment_ms=5_000, retention_ms=-1), clock)
     log.append(batch())
     clock.now_ms += 4_999
-    log.retain()
+    log.delete_expired_segments()
     assert segment_count(log) == 1
     clock.now_ms += 1
-    log.retain()
+    log.delete_expired_segments()
     assert segment_count(log) == 2
     log.close()
 

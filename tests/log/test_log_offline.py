@@ -80,7 +80,7 @@ def test_after_a_failed_fsync_nothing_is_appended_flushed_or_saved(
         with pytest.raises(LogOfflineError):
             act()
     assert log.begin_flush() is None
-    assert log.retain(10**15) == []
+    assert log.delete_expired_segments(10**15) == []
     log.close()
     assert disk.count("fdatasync") + disk.count("fsync") == syncs, "no page is synced a second time"
     assert log.flushed_address == len(first)
@@ -162,7 +162,7 @@ def test_only_a_full_disk_is_retriable(
     assert len(list(hop(content(log)))) == 2
 
 
-def test_no_room_for_a_checkpoint_stops_nothing(
+def test_a_full_disk_at_a_checkpoint_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = PartitionLog(tmp_path / "t-0")

@@ -13,7 +13,7 @@ from headrace.log.producers import (
     SequenceVerdict,
     StoredBatch,
     advance,
-    check,
+    check_sequence,
 )
 from headrace.wire.batch import SEQUENCE_SPAN
 
@@ -32,7 +32,7 @@ def test_the_next_sequence_is_accepted_and_the_last_five_batches_are_duplicates(
         expected = (history[-1][1] + 1) % SEQUENCE_SPAN if history else start
         first = (expected + distance) % SEQUENCE_SPAN if entry is not None else start
         last = (first + count - 1) % SEQUENCE_SPAN
-        got = check(entry, new_epoch, first, last)
+        got = check_sequence(entry, new_epoch, first, last)
         copy = next((at for *span, at in history[-BATCHES_KEPT:] if span == [first, last]), None)
         if entry is None:
             assert got.verdict is SequenceVerdict.ACCEPT, "an unknown producer may begin anywhere (KIP-360)"
@@ -58,9 +58,9 @@ def test_the_next_sequence_is_accepted_and_the_last_five_batches_are_duplicates(
 
 def test_an_epoch_bump_restarts_at_zero() -> None:
     entry = advance(None, 3, 40, 41, 1_000, 1)
-    assert check(entry, 4, 42, 42) == Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=0)
-    assert check(entry, 4, 0, 0).verdict is SequenceVerdict.ACCEPT
-    assert check(entry, 2, 42, 42).verdict is SequenceVerdict.FENCED
+    assert check_sequence(entry, 4, 42, 42) == Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=0)
+    assert check_sequence(entry, 4, 0, 0).verdict is SequenceVerdict.ACCEPT
+    assert check_sequence(entry, 2, 42, 42).verdict is SequenceVerdict.FENCED
 
 
 def test_the_producer_that_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:

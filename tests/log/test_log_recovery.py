@@ -70,7 +70,7 @@ def test_any_cut_or_flip_in_the_last_segment_keeps_every_batch_before_it(
 
     log = PartitionLog(folder / "t-0", CONFIG)
     kept = max([at for at in (*starts(data), len(data)) if at <= base + damaged_at])
-    # The leader epoch's four bytes are unused and outside the checksum: a flip there is no damage.
+    # The leader epoch's four bytes are unused and outside the checksum: a flip there is not damage.
     in_epoch = flip is not None and 12 <= base + damaged_at - kept < 16
     if in_epoch:
         assert log.end_address == len(data)

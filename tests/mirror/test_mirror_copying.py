@@ -96,7 +96,7 @@ class Simulation:
             self.copy.located(len(self.target.data), self.end)
 
     def fetch(self) -> None:
-        address = self.copy.wants_fetch()
+        address = self.copy.next_fetch_address()
         if address is not None:
             self.fetches.append((self.copy.generation, address))
 

@@ -91,7 +91,7 @@ def test_two_datacenters_into_one_topic(broker_cluster: StartCluster, start_mirr
 
 
 @pytest.mark.kill
-def test_killed_again_and_again_under_load_it_neither_skips_nor_repeats(
+def test_a_mirror_killed_repeatedly_under_load_neither_skips_nor_repeats(
     broker_cluster: StartCluster, start_mirror: StartMirror
 ) -> None:
     rng = random.Random(4)
@@ -222,13 +222,13 @@ def test_a_gap_halts_its_partition_until_it_is_accepted(
         whose = (gap.tier, gap.datacenter, gap.topic, gap.partition, gap.from_address, gap.to_address)
         assert whose == ("analysis", "east", "short", 0, copied_to, begins)
 
-        # The command that the message names.
+        # The command in the message.
         headrace = one_line(monkeypatch, capsys, mirror)
         assert "`headrace mirror accept-gap short 0 --source east`" in found["reason"]
         assert found["gap"] == {"from": copied_to, "to": begins}
         assert "good-0 of east is not halted over a gap: it is caught up" in headrace("good", "0")
         assert "no-such-0 of east is not mirrored" in headrace("no-such", "0")
-        assert f"goes on at {begins:,} within seconds" in headrace("short", "0", "--yes")
+        assert f"continues at {begins:,} within seconds" in headrace("short", "0", "--yes")
         wait_for(lambda: mirror.partitions()["short", 0]["state"] == "caught_up", mirror.status)
         assert_same(mirror, "short", 0)
         send(east, "short", 100, partitions=1)
@@ -276,7 +276,7 @@ def one_line(
     return run
 
 
-def test_it_waits_for_clusters_that_are_not_up_yet(
+def test_the_mirror_waits_for_clusters_that_are_not_up_yet(
     broker_cluster: StartCluster, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
@@ -305,7 +305,7 @@ def test_it_waits_for_clusters_that_are_not_up_yet(
         lonely.kill()
 
 
-def test_invalid_settings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_are_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     needed = [
         "--source-datacenter",
         "east",

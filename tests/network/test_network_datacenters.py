@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 CUT_S = 60.0
 NOTICE_MAX_S = 45.0
 """Until a mirror reports that its source is cut off, and the audit that it receives nothing."""
-MENDED_MAX_S = 30.0
+RESTORED_MAX_S = 30.0
 """Until everything continues: a client connects within seconds, the rest is for a busy machine."""
 LOCAL_MAX_S = 20.0
 RESOLVE_MAX_S = 90.0
@@ -193,7 +193,7 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
                     and far.count
                     and writer.acknowledged
                 ),
-                LOCAL_MAX_S + MENDED_MAX_S,
+                LOCAL_MAX_S + RESTORED_MAX_S,
                 "events of both datacenters in the analysis cluster, and use of east over the WAN",
             )
             wait_until(
@@ -202,17 +202,17 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
                 "the audit knows of both, and of this hour",
             )
             cut_off(site, store, near, mirrored)
-            site.network.mend("east")
+            site.network.restore("east")
             seen, read, acknowledged = near.count, far.count, writer.acknowledged
             wait_until(
                 lambda: sum(mirrored.keys[key] for key in list(near.keys)) >= seen,
-                MENDED_MAX_S,
-                "the mirror goes on, and brings what it had missed",
+                RESTORED_MAX_S,
+                "the mirror continues, and copies what it had missed",
                 lambda: mirror_status(site, "east"),
             )
-            wait_until(lambda: far.count > max(read, seen - 1), MENDED_MAX_S, "the far consumer goes on")
+            wait_until(lambda: far.count > max(read, seen - 1), RESTORED_MAX_S, "the far consumer continues")
             wait_until(
-                lambda: writer.acknowledged > acknowledged + 1, MENDED_MAX_S, "the far producer goes on"
+                lambda: writer.acknowledged > acknowledged + 1, RESTORED_MAX_S, "the far producer continues"
             )
             published = {datacenter: frontend.stop() for datacenter, frontend in frontends.items()}
             wait_until(lambda: near.count >= published["east"], LOCAL_MAX_S, "east's consumer reads all")
@@ -222,7 +222,7 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
         for datacenter, count in published.items():
             counts = [v.counts[:3] for v in found.verdicts if v.datacenter == datacenter]
             assert [sum(tier) for tier in zip(*counts, strict=True)] == [count] * 3
-        wait_until(lambda: mirrored.count >= sum(published.values()), LOCAL_MAX_S, "all is there")
+        wait_until(lambda: mirrored.count >= sum(published.values()), LOCAL_MAX_S, "all events are mirrored")
     finally:
         mirrored.close()
         store.close()
@@ -232,14 +232,14 @@ def test_a_datacenter_that_is_cut_off_for_a_minute_loses_nothing(provisioned_sit
     assert writer.acknowledged == writer.sent
     written = Reader(site, "east-3", "east", FAR_TOPIC)
     try:
-        wait_until(lambda: written.count >= writer.sent, LOCAL_MAX_S, "what was written from afar")
+        wait_until(lambda: written.count >= writer.sent, LOCAL_MAX_S, "records of the far producer")
     finally:
         written.close()
     assert written.keys == {str(number).encode(): 1 for number in range(writer.sent)}
 
 
 def cut_off(site: ProvisionedSite, store: AuditStore, near: Reader, mirrored: Reader) -> None:
-    """A minute without east: inside it nothing changes, west continues, and silence is not success.
+    """A minute without east: services inside and west continue, and the audit does not report complete.
 
     A plan names the host that it cannot reach.
     """
@@ -268,11 +268,11 @@ def watch_the_cut(
         if time.monotonic() > start + NOTICE_MAX_S:
             seen.append(verdict.status)
         before, west = near.count, sum(key.startswith(b"west") for key in list(mirrored.keys))
-        wait_until(lambda before=before: near.count > before, LOCAL_MAX_S, "east's own consumer goes on")
+        wait_until(lambda before=before: near.count > before, LOCAL_MAX_S, "east's own consumer continues")
         wait_until(
             lambda west=west: sum(key.startswith(b"west") for key in list(mirrored.keys)) > west,
             LOCAL_MAX_S,
-            "west is mirrored as ever",
+            "west is still mirrored",
         )
         time.sleep(1.0)
     print(f"the mirror noticed after {noticed_s:.0f} s; the audit reported {seen}")

@@ -22,7 +22,7 @@ TRIES = 8
 ROUND_TRIP_S = 2 * WAN_DELAY_MS / 1000
 LATE_S = 0.06  # what a busy machine may add to the best of several tries
 SILENCE_S = 1.0
-MENDED_WAIT_MAX_S = 60.0
+RESTORED_WAIT_MAX_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def connect(network: Network, host: str, address: str = "10.1.0.2", timeout_s: f
 
 
 def round_trip_s(connection: socket.socket) -> float:
-    """The best of a few tries: the time on the wire, without the machine's own pauses."""
+    """The shortest of a few tries: the time on the wire, without pauses of the machine."""
     best = float("inf")
     for _ in range(TRIES):
         start = time.monotonic()
@@ -80,7 +80,7 @@ def test_only_packets_between_datacenters_are_delayed(network: Network) -> None:
         assert round_trip_s(far) >= ROUND_TRIP_S
 
 
-def test_megabytes_arrive_undamaged(network: Network) -> None:
+def test_megabytes_arrive_intact(network: Network) -> None:
     sent = os.urandom(4 << 20)
     with connect(network, "west-1") as connection:
         sender = threading.Thread(target=connection.sendall, args=(sent,))
@@ -94,7 +94,7 @@ def test_megabytes_arrive_undamaged(network: Network) -> None:
     assert received == sent
 
 
-def test_a_cut_is_silent_and_a_mended_link_carries_what_waited(network: Network) -> None:
+def test_a_cut_is_silent_and_a_restored_link_delivers_pending_data(network: Network) -> None:
     with connect(network, "west-1") as far, connect(network, "east-2") as near:
         network.cut("east")
         try:
@@ -106,8 +106,8 @@ def test_a_cut_is_silent_and_a_mended_link_carries_what_waited(network: Network)
                 connect(network, "west-1", timeout_s=SILENCE_S)
             assert round_trip_s(near) < LATE_S
         finally:
-            network.mend("east")
-        far.settimeout(MENDED_WAIT_MAX_S)
+            network.restore("east")
+        far.settimeout(RESTORED_WAIT_MAX_S)
         assert far.recv(1) == b"!"
         assert round_trip_s(far) >= ROUND_TRIP_S
 
@@ -147,7 +147,7 @@ def test_everything_is_removed(namespaces_work: None, tmp_path: Path) -> None:
         run.kill()
     sweep()
     assert namespaces() == before
-    deadline = time.monotonic() + MENDED_WAIT_MAX_S
+    deadline = time.monotonic() + RESTORED_WAIT_MAX_S
     while Path(f"/proc/{sleeper}").exists():
         assert time.monotonic() < deadline, "a process outlived the test run that had started it"
         time.sleep(0.05)

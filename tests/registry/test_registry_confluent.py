@@ -102,7 +102,7 @@ def test_refusals_arrive_with_their_codes(confluent: SchemaRegistryClient, code:
     assert caught.value.error_code == code
 
 
-def test_their_serializers_and_ours_read_each_other(
+def test_confluents_serializers_and_ours_read_each_other(
     confluent: SchemaRegistryClient, registry_url: str
 ) -> None:
     theirs, their_reader = AvroSerializer(confluent, V1), AvroDeserializer(confluent)

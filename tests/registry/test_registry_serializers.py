@@ -81,7 +81,7 @@ def test_framing_golden_and_garbage() -> None:
         split(b'{"json": 1}')
 
 
-def test_round_trip_and_one_question_each() -> None:
+def test_a_round_trip_requests_each_schema_once() -> None:
     registry = FakeRegistry()
     client = client_of(registry)
     serializer, deserializer = AvroSerializer(client, V1), AvroDeserializer(client)
@@ -168,7 +168,7 @@ def test_a_payload_that_does_not_fit_its_schema() -> None:
         AvroDeserializer(client).deserialize(prefix(5))
 
 
-def test_the_next_registry_is_asked_and_then_stays_first() -> None:
+def test_the_next_registry_is_tried_and_then_stays_first() -> None:
     registry = FakeRegistry()
     client = client_of(down, failing, registry)
     client.register("s", V1)
@@ -177,7 +177,7 @@ def test_the_next_registry_is_asked_and_then_stays_first() -> None:
     assert len(registry.requests) == 2
 
 
-def test_when_nobody_answers_all_are_named_after_bounded_rounds() -> None:
+def test_when_no_registry_responds_all_are_named_after_bounded_rounds() -> None:
     pauses: list[float] = []
     client = client_of(down, failing, pauses=pauses)
     with pytest.raises(
@@ -187,7 +187,7 @@ def test_when_nobody_answers_all_are_named_after_bounded_rounds() -> None:
     assert pauses == [0.2, 0.4]
 
 
-def test_a_refusal_is_not_asked_again() -> None:
+def test_a_refusal_is_not_retried() -> None:
     seen: list[str] = []
 
     def refusing(request: httpx.Request) -> httpx.Response:
@@ -199,20 +199,20 @@ def test_a_refusal_is_not_asked_again() -> None:
     assert seen == ["r0"]
 
 
-def test_an_id_is_asked_of_all_registries() -> None:
+def test_an_unknown_id_is_looked_up_at_all_registries() -> None:
     east, west = FakeRegistry(), FakeRegistry()
     schema_id = client_of(west).register("s", V1)
     assert client_of(east, west).get_by_id(schema_id) == json.dumps(V1)
     with pytest.raises(RegistryError, match="40403"):
         client_of(east, west).get_by_id(17)
-    # One that is silent may be the one that knows: the answer is "unknown" only after trying again.
+    # A registry that does not respond may know the id: it is unknown only after retries.
     pauses: list[float] = []
     with pytest.raises(RegistryError, match="40403"):
         client_of(east, down, pauses=pauses).get_by_id(schema_id)
     assert len(pauses) == 2
 
 
-def test_answers_that_are_no_registrys() -> None:
+def test_responses_that_are_not_a_registrys() -> None:
     client = client_of(lambda _: httpx.Response(200, text="<html>"))
     with pytest.raises(RegistryError, match="unexpected response from http://r0:8081/subjects: '<html>'"):
         client.subjects()

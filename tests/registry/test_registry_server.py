@@ -29,7 +29,7 @@ Connect = Callable[[str], "Http"]
 
 
 class Http:
-    """Short words for requests; every answer must have the registry's media type."""
+    """Short methods for requests; every response must have the registry's media type."""
 
     def __init__(self, url: str) -> None:
         self.client = httpx.Client(base_url=url, trust_env=False, timeout=60)
@@ -110,7 +110,7 @@ def test_schemas_by_id(http: Http) -> None:
     assert "schema_id" in http.refused(422, "GET", "/schemas/ids/five")
 
 
-def test_compatibility_is_demanded_and_explained(http: Http) -> None:
+def test_incompatible_schemas_are_refused_with_the_problems(http: Http) -> None:
     http.register("s", V1)
     message = http.refused(409, "POST", "/subjects/s/versions", {"schema": json.dumps(WRONG)})
     assert "incompatible with an earlier schema for subject 's'" in message and "TYPE_MISMATCH" in message
@@ -151,7 +151,7 @@ def test_levels_global_and_of_a_subject(http: Http) -> None:
     )
 
 
-def test_transitive_levels_look_at_all_versions(http: Http) -> None:
+def test_transitive_levels_check_all_versions(http: Http) -> None:
     http("PUT", "/config/s", {"compatibility": "NONE"})
     without_default = {**V1, "fields": [*V1["fields"], {"name": "y", "type": "string"}]}
     http.register("s", V1)
@@ -294,8 +294,10 @@ def test_several_registries_at_once(start_registry: StartRegistry, connect: Conn
         assert all(listed[version] == schema_id for s, version, schema_id in answers if s == subject)
 
 
-def test_registering_and_deleting_for_good_at_once(start_registry: StartRegistry, connect: Connect) -> None:
-    """A schema that some subject has is never lost to somebody else's permanent deletion."""
+def test_concurrent_registration_and_permanent_deletion(
+    start_registry: StartRegistry, connect: Connect
+) -> None:
+    """A schema that one subject uses survives another subject's permanent deletion."""
     one, two = connect(start_registry().url), connect(start_registry().url)
 
     def delete_and_register(_: int) -> None:
@@ -346,7 +348,7 @@ def test_a_taken_port_is_named_in_one_line(
     assert "is not HOST:PORT" in capfd.readouterr().err
 
 
-def test_without_zookeeper_it_ends_in_one_line(
+def test_without_zookeeper_the_registry_exits_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(registry_main, "CONNECT_TIMEOUT_S", 0.3)

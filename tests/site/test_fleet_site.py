@@ -101,7 +101,7 @@ def test_a_wrong_site_file_is_one_line_that_names_the_field(text: str, words: st
     assert "\n" not in message
 
 
-def test_an_unknown_datacenter_is_named_with_those_there_are() -> None:
+def test_an_unknown_datacenter_is_named_with_the_known_ones() -> None:
     with pytest.raises(SiteError, match="'north' is not part of this site; it has east, west, analysis"):
         Site.one_machine(HOME).datacenter("north")
 

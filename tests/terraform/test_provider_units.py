@@ -112,12 +112,12 @@ resource "headrace_load" "clicks" {
     folder.plan(code=0)
 
     pid = agent.pid("reg")
-    (agent.home / "zk.told").write_text("something else")
+    (agent.home / "zk.value").write_text("something else")
     agent.client.delete("af")
     agent.client.put_load("clicks", {"owner": "somebody else"})
     folder.write(hcl("heap_mib_max = 64"))
     output = folder.plan("-out=plan")
-    assert "zk.told was changed by somebody else" in output and re.search(
+    assert "zk.value was changed by somebody else" in output and re.search(
         r"heap_mib_max += 128 -> 64", output
     )
     assert "headrace_airflow.af will be created" in output

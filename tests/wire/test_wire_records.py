@@ -150,7 +150,7 @@ def test_readdress_gives_a_batch_its_byte_address() -> None:
     assert [r.offset for r in decode_records(batch, 3)] == [12_345, 12_346, 12_347]
 
 
-def test_renumbering_a_batch_is_encoding_it_anew() -> None:
+def test_renumbering_a_batch_equals_encoding_it_again() -> None:
     records = numbered([(1000, None, b"v", ())] * 3)
     batch = bytearray(b"." + encode_batch(records, producer_id=1, producer_epoch=2, base_sequence=3))
     renumber(batch, 1, 4, 5, 6)

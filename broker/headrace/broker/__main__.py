@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         help="the balancer's own address, which its clients see",
     )
     made.add_argument("--zookeeper", metavar="HOSTS", help="host:port[,host:port…][/chroot]")
-    made.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of its logs, one a broker")
+    made.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder of its logs, one per broker")
     made.add_argument(
         "--set",
         type=parse_setting,

@@ -16,7 +16,7 @@ from typing import Final
 from headrace.broker.config import BrokerConfig
 from headrace.broker.controller import Controller
 from headrace.broker.front import FrontService
-from headrace.broker.groups.offsets import OffsetStore
+from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
@@ -143,7 +143,7 @@ class Broker:
         self._controller.when_idle(lambda: self._control.submit(self._register, self._registered))
         self._loop.every(
             self._config["log.retention.check.interval.ms"],
-            lambda: self._state.partitions.retain(now_ms()),
+            lambda: self._state.partitions.enforce_retention(now_ms()),
         )
         self._loop.every(
             self._config["log.flush.offset.checkpoint.interval.ms"], self._state.partitions.checkpoint
@@ -292,7 +292,7 @@ class Broker:
         if error is not None:
             logger.warning("leaving the balancer: %s", error)
         elif balancers:
-            logger.warning("balancer %s still sends connections; stopping all the same", ", ".join(balancers))
+            logger.warning("balancer %s still sends connections; stopping nevertheless", ", ".join(balancers))
         self._loop.stop()
 
     def _shut_down(self) -> None:

@@ -1,7 +1,7 @@
 """What this broker knows of the whole datacenter: live brokers and topics, as one immutable value.
 
 A new one replaces it when ZooKeeper reports a change; it is never edited, so any thread may read it. While
-ZooKeeper is unreachable, the last one stays in force.
+ZooKeeper is unreachable, the last one is still used.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ class ClusterView:
         return None if state is None else state.partitions.get(index)
 
     def controller_id(self) -> int:
-        """Returns the lowest live id: any broker can create topics, but tools expect one to be named."""
+        """Returns the lowest live id: any broker can create topics, but tools expect one controller id."""
         return min(self.brokers, default=NO_BROKER)

@@ -1,6 +1,6 @@
 """The settings of a broker and of a topic: Kafka's names, their types, defaults and checks, in one table.
 
-Owns parsing and explaining. Where the values are stored is unknown here.
+Owns parsing and explaining. Does not know where the values are stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEEK_MS: Final = str(7 * 24 * 3600 * 1000)
 
 
 class ConfigError(Exception):
-    """The caller's fault: an unknown name or a value out of range. Says which, and what is allowed."""
+    """An unknown name or a value out of range, caused by the caller. The message says what is allowed."""
 
 
 class SettingKind(NamedTuple):
@@ -47,9 +47,7 @@ GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One configurable value. `broker_name`: the broker setting that a topic inherits it from; `topic_name`:
-    the topic setting that inherits it.
-    """
+    """One configurable value. `inherits_from`: the broker setting that is a topic setting's default."""
 
     name: str
     kind: SettingKind
@@ -58,8 +56,7 @@ class Setting:
     low: int | None = None
     high: int | None = None
     choices: tuple[str, ...] = ()
-    broker_name: str | None = None
-    topic_name: str | None = None
+    inherits_from: str | None = None
 
     def parse(self, text: str) -> Any:
         """Returns the value. Raises `ConfigError`."""
@@ -80,18 +77,8 @@ _BROKER_SETTINGS: Final = (
     Setting("auto.create.topics.enable", BOOLEAN, "true", "whether requests create unknown topics"),
     Setting("default.replication.factor", INT, "1", "replicas of a topic created without a number", 1, 1),
     Setting("delete.topic.enable", BOOLEAN, "true", "whether DeleteTopics is allowed"),
-    Setting(
-        "log.segment.bytes",
-        INT,
-        "134217728",
-        "size at which a segment is rolled",
-        1024,
-        INT_MAX,
-        topic_name="segment.bytes",
-    ),
-    Setting(
-        "log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX, topic_name="segment.ms"
-    ),
+    Setting("log.segment.bytes", INT, "134217728", "size at which a segment is rolled", 1024, INT_MAX),
+    Setting("log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX),
     Setting(
         "log.retention.ms",
         LONG,
@@ -99,17 +86,8 @@ _BROKER_SETTINGS: Final = (
         "how long a segment is kept after its last append; -1: for ever",
         -1,
         LONG_MAX,
-        topic_name="retention.ms",
     ),
-    Setting(
-        "log.retention.bytes",
-        LONG,
-        "-1",
-        "how much of a partition is kept; -1: all",
-        -1,
-        LONG_MAX,
-        topic_name="retention.bytes",
-    ),
+    Setting("log.retention.bytes", LONG, "-1", "how much of a partition is kept; -1: all", -1, LONG_MAX),
     Setting("log.retention.check.interval.ms", LONG, "30000", "how often retention is enforced", 1, LONG_MAX),
     Setting(
         "log.flush.interval.messages",
@@ -118,28 +96,18 @@ _BROKER_SETTINGS: Final = (
         "fsync after so many records; with neither flush setting: at once, grouped",
         1,
         LONG_MAX,
-        topic_name="flush.messages",
     ),
-    Setting(
-        "log.flush.interval.ms",
-        LONG,
-        str(LONG_MAX),
-        "fsync after so long",
-        0,
-        LONG_MAX,
-        topic_name="flush.ms",
-    ),
+    Setting("log.flush.interval.ms", LONG, str(LONG_MAX), "fsync after so long", 0, LONG_MAX),
     Setting(
         "log.flush.offset.checkpoint.interval.ms", INT, "30000", "how often checkpoints are saved", 1, INT_MAX
     ),
-    Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX, topic_name="max.message.bytes"),
+    Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX),
     Setting(
         "log.message.timestamp.type",
         STRING,
         "CreateTime",
         "whose clock stamps records",
         choices=("CreateTime", "LogAppendTime"),
-        topic_name="message.timestamp.type",
     ),
     Setting(
         "producer.id.expiration.ms",
@@ -165,7 +133,7 @@ _BROKER_SETTINGS: Final = (
         0,
         INT_MAX,
     ),
-    # ZooKeeper takes no more than 1 MiB in one write.
+    # ZooKeeper accepts at most 1 MiB in one write.
     Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, 512 * 1024),
     # Accepted, so that Kafka's configurations can be used; `groups.types` has the bounds that hold.
     Setting("group.min.session.timeout.ms", INT, "1000", "no effect: the shortest is 1000 ms", 1, INT_MAX),
@@ -176,13 +144,23 @@ _BROKER_SETTINGS: Final = (
 )
 BROKER_SETTINGS: Final = {setting.name: setting for setting in _BROKER_SETTINGS}
 
+# Topic settings whose default is a setting of the broker.
+_INHERITED: Final = {
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "retention.ms": "log.retention.ms",
+    "retention.bytes": "log.retention.bytes",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+}
 TOPIC_SETTINGS: Final = {
     setting.name: setting
     for setting in (
         *(
-            replace(setting, name=setting.topic_name, broker_name=setting.name, topic_name=None)
-            for setting in _BROKER_SETTINGS
-            if setting.topic_name
+            replace(BROKER_SETTINGS[inherits_from], name=name, inherits_from=inherits_from)
+            for name, inherits_from in _INHERITED.items()
         ),
         Setting("cleanup.policy", LIST, "delete", "what becomes of old data", choices=("delete",)),
         Setting(
@@ -234,17 +212,17 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
-    def topic_text(self, name: str) -> str:
-        """Returns the value of a topic that does not set `name` itself."""
+    def inherited_text(self, name: str) -> str:
+        """Returns the text of a setting that a topic does not set itself."""
         setting = TOPIC_SETTINGS[name]
-        return self.text(setting.broker_name) if setting.broker_name else setting.default
+        return self.text(setting.inherits_from) if setting.inherits_from else setting.default
 
-    def topic(self, overrides: Mapping[str, str]) -> TopicConfig:
+    def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Parses a topic's own settings over this broker's. Raises `ConfigError`."""
         check_topic_config(overrides)
 
         def value(name: str) -> Any:
-            return TOPIC_SETTINGS[name].parse(overrides.get(name, self.topic_text(name)))
+            return TOPIC_SETTINGS[name].parse(overrides.get(name, self.inherited_text(name)))
 
         return TopicConfig(
             log=LogConfig(

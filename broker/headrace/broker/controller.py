@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Partitions to open, to close (led elsewhere now), and to delete (the topic is gone, or another has its
-    name).
+    """Partitions to open, to close (led elsewhere now), and to delete (the topic was deleted or
+    recreated).
     """
 
     open: list[tuple[PartitionName, UUID]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Controller:
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def warn_of_strays(self) -> None:
-        """Logs which logs on disk belong to no topic: they are never deleted automatically."""
+        """Warns of partition folders that no topic owns; they are never deleted automatically."""
         wanted = {partition.name for partition in self._state.partitions} | set(self._opening)
         for name in self._directory.partitions():
             if name not in wanted:
@@ -88,7 +88,7 @@ class Controller:
     def apply(self, topics: Mapping[str, TopicState], *, may_delete: bool) -> None:
         """Makes this broker's partitions those that it leads now.
 
-        `may_delete`: False when ZooKeeper may have lost its data. Then logs of topics that are gone are
+        `may_delete`: False when ZooKeeper may have lost its data. Then logs of missing topics are
         closed and their files kept.
         """
         partitions = self._state.partitions
@@ -98,8 +98,8 @@ class Controller:
             self._drop(name, delete=may_delete and name in planned.delete)
         if planned.delete and not may_delete:
             logger.error(
-                "ZooKeeper forgot all topics: %d partitions are closed, their files kept in %s; "
-                "restore ZooKeeper's data, or create the topics anew and import the files",
+                "ZooKeeper no longer lists any topic: %d partitions are closed, their files kept in %s; "
+                "restore ZooKeeper's data, or recreate the topics and import the files",
                 len(planned.delete),
                 self._directory.path,
             )
@@ -113,10 +113,10 @@ class Controller:
 
     def _config(self, topic: TopicState) -> TopicConfig:
         try:
-            return self._state.config.topic(topic.config)
+            return self._state.config.topic_config(topic.config)
         except ConfigError as error:
             logger.error("topic %s: %s; its defaults are used", topic.name, error)
-            return self._state.config.topic({})
+            return self._state.config.topic_config({})
 
     def _open(self, name: PartitionName, topic_id: UUID, topic: TopicState) -> None:
         config = self._config(topic)
@@ -145,7 +145,7 @@ class Controller:
 
     def _drop(self, name: PartitionName, *, delete: bool) -> None:
         if self._opening.pop(name, None) is not None:
-            return  # `opened` sees that it is not needed any more
+            return  # `opened` sees that it is no longer needed
         partition = self._state.partitions.get(name.topic, name.partition)
         if partition is None:
             return

@@ -19,8 +19,8 @@ LENGTH_BYTES: Final = 4
 JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
 JOINED_MAX_BYTES: Final = 256 * 1024
 REQUEST_HEAD_BYTES: Final = 8
-# Pending responses, and bytes that the client has not taken, before its socket is read no more. Requests that
-# have arrived already are still served.
+# Pending responses, and bytes the client has not received, at which reading of its socket pauses. Requests
+# that have arrived already are still served.
 IN_FLIGHT_MAX: Final = 256
 OUTGOING_MAX_BYTES: Final = 32 * 1024 * 1024
 
@@ -32,8 +32,8 @@ _LENGTH = struct.Struct(">i")
 class Service(Protocol):
     """Serves the requests of connections."""
 
-    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
-        """Serves one request frame. `owned`: the handler may keep the frame and write to it; otherwise the
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
+        """Serves one request frame. `may_keep`: the handler may keep the frame and write to it; otherwise the
         frame is valid during the call only. Raises `WireError` if the connection must be closed.
         """
 
@@ -60,7 +60,7 @@ class Slot:
 
 
 class TemplateCache:
-    """The templates that Produce keeps of this client's requests, by the bytes of their heads."""
+    """Produce's templates of this client's requests, by the bytes of their heads."""
 
     __slots__ = ("by_head", "head_ends")
 
@@ -117,7 +117,7 @@ class ClientConnection:
 
     @property
     def must_pause(self) -> bool:
-        """Whether too many responses are pending or untaken to read more from the client now."""
+        """Whether too many responses are pending or unsent to read more from the client now."""
         return len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_MAX_BYTES
 
     @property
@@ -135,12 +135,12 @@ class ClientConnection:
         return memoryview(self._partial)[self._partial_filled :]
 
     def filled(self, count: int) -> None:
-        """Takes note of `count` bytes put where `wanted` said. Raises `WireError`."""
+        """Records that `count` bytes were received into `wanted`'s buffer. Raises `WireError`."""
         assert self._partial is not None
         self._partial_filled += count
         if self._partial_filled == len(self._partial):
             frame, self._partial = self._partial, None
-            self._serve(memoryview(frame), owned=True)
+            self._serve(memoryview(frame), may_keep=True)
 
     def receive(self, data: memoryview) -> None:
         """Takes bytes from the client, valid during the call only.
@@ -173,7 +173,7 @@ class ClientConnection:
                 return  # a handler ended the connection: later requests are not served
             if length < REQUEST_HEAD_BYTES:
                 raise MalformedMessageError(f"a frame of {length} bytes holds no request")
-            handle(self, data[start:at], owned=False)
+            handle(self, data[start:at], may_keep=False)
         if at < end:
             self._head = bytes(data[at:])
 
@@ -194,10 +194,10 @@ class ClientConnection:
         if not length:
             self.filled(0)
 
-    def _serve(self, frame: memoryview, *, owned: bool) -> None:
+    def _serve(self, frame: memoryview, *, may_keep: bool) -> None:
         if len(frame) < REQUEST_HEAD_BYTES:
             raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
-        self._service.handle(self, frame, owned=owned)
+        self._service.handle(self, frame, may_keep=may_keep)
 
     # --- responses ---
 
@@ -232,7 +232,7 @@ class ClientConnection:
             outgoing.append(b"".join(small))
 
     def close(self) -> None:
-        """Drops all responses, those still to come too."""
+        """Drops all responses, including responses not yet produced."""
         self.closed = True
         self.outgoing.clear()
         self.outgoing_bytes = 0

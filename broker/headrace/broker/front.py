@@ -1,8 +1,8 @@
 """The front listener: behind a TCP balancer, the whole cluster looks like one virtual node.
 
 A producer that knows only the balancer's address may be connected to any broker; that broker passes each
-batch on to its partition's leader, over one ordered connection a leader, so keys keep their order. Consumers
-connect to brokers directly; the front refuses their requests.
+batch on to its partition's leader, over one ordered connection per leader, so keys keep their order.
+Consumers connect to brokers directly; the front refuses their requests.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front listener; no broker has it
-# A leader whose disk stalls must respond before the link to it is given up with all that is in flight there.
+# A leader whose disk stalls must respond before its link is closed, which fails all requests in flight.
 PASSED_TIMEOUT_MAX_MS: Final = int(RESPONSE_WAIT_MAX_S * 1000) - 5_000
 
 # The errors for batches that cannot have reached their leader, and for those that the leader may have stored.
-# All clients try again after these two; librdkafka takes NETWORK_EXCEPTION in a response for final.
+# All clients try again after these two; librdkafka treats NETWORK_EXCEPTION in a response as not retriable.
 NOT_SENT: Final = ErrorCode.LEADER_NOT_AVAILABLE
 FATE_UNKNOWN: Final = ErrorCode.REQUEST_TIMED_OUT
 
@@ -45,7 +45,7 @@ class FrontService(BrokerService):
         self._peers = peers
         own = (ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID)
         self._apis = {key: api for key, api in self._apis.items() if key in own} | {
-            ApiKey.METADATA: Api(0, 13, self._metadata_of_one_node),
+            ApiKey.METADATA: Api(0, 13, self._metadata_of_virtual_node),
             ApiKey.FIND_COORDINATOR: Api(0, 6, self._find_coordinator),
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, self._describe_cluster),
         }
@@ -59,20 +59,20 @@ class FrontService(BrokerService):
         host, port = self._advertised
         return {"host": host, "port": port, "rack": self._state.datacenter}
 
-    def _metadata_of_one_node(self, state: BrokerState, request: Request) -> Tree | Promise[Tree]:
+    def _metadata_of_virtual_node(self, state: BrokerState, request: Request) -> Tree | Promise[Tree]:
         found = metadata.handle(state, request)
         if not isinstance(found, Promise):
-            return self._as_one_node(found)
+            return self._as_virtual_node(found)
         promise: Promise[Tree] = Promise()
-        found.then(lambda tree: promise.resolve(self._as_one_node(tree)))
+        found.then(lambda tree: promise.resolve(self._as_virtual_node(tree)))
         return promise
 
-    def _as_one_node(self, tree: Tree) -> Tree:
+    def _as_virtual_node(self, tree: Tree) -> Tree:
         for topic in tree["topics"]:
             for partition in topic["partitions"]:
                 if partition["error_code"] is ErrorCode.NONE:
                     partition["leader_id"] = VIRTUAL_NODE_ID
-                # Epochs are the real leaders': through the balancer no client can act on them.
+                # Leader epochs are hidden: clients behind the balancer cannot use them.
                 partition["leader_epoch"] = 0
                 partition["replica_nodes"] = partition["isr_nodes"] = (VIRTUAL_NODE_ID,)
                 partition["offline_replicas"] = ()
@@ -128,7 +128,7 @@ class FrontService(BrokerService):
                 _complete_all(job, passed, response)
 
         if not self._peers.send(broker.host, broker.port, request, done):
-            _refuse_all(job, passed, NOT_SENT, f"broker {leader} does not keep up: try again")
+            _refuse_all(job, passed, NOT_SENT, f"broker {leader} has too many requests in flight; retry")
 
 
 def _refuse_all(job: ProduceJob, passed: list[PassedPartition], code: ErrorCode, message: str) -> None:

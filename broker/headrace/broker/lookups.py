@@ -1,8 +1,8 @@
 """Searches of logs by timestamp, off the event loop: a cold segment of small batches takes seconds to scan.
 
 Owns their order and bounds. After each segment a search goes to the end of the queue. What it learned of a
-segment stays with the log, so a client that asks again after a timeout continues there. What a search reads
-is up to `log.search`.
+segment stays with the log, so a client that retries after a timeout continues there. `log.search` does the
+reading.
 """
 
 from __future__ import annotations
@@ -117,4 +117,4 @@ class Lookups:
 
 
 def _refusal(problem: str) -> Refused:
-    return Refused(ErrorCode.REQUEST_TIMED_OUT, f"{problem}; ask again")
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, f"{problem}; retry")

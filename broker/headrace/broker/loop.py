@@ -1,6 +1,6 @@
 """The event loop: epoll, timers, and calls posted by other threads. Knows nothing of what it drives.
 
-A *wakeup* is one turn: wait, run what is ready, then the `at_wakeup_end` hooks (commit writes, send
+A *wakeup* is one round: wait, run what is ready, then the `at_wakeup_end` hooks (commit writes, send
 responses).
 """
 

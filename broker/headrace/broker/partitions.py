@@ -1,8 +1,8 @@
 """The partitions this broker leads: staged appends, waiting producers and readers, flush scheduling.
 
-Owns the order of steps: stage during a wakeup, one writev a partition at its end (`commit`), then the fsync
-on a worker, then a call to everything that waits for durable or visible bytes. Knows no protocol: waiters are
-called back with error codes.
+Owns the order of steps: stage during a wakeup, one writev per partition at its end (`commit`), then the
+fsync on a worker, then a call to everything that waits for durable or visible bytes. Knows no protocol:
+waiters are called back with error codes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AppendWaiter(Protocol):
     """An append in progress, which ends at `end_address`; `appended` is called once, with its outcome.
 
     `durable`: it waits for the flush (acks=all), not only for the write. After `timeout_ms` the outcome is
-    REQUEST_TIMED_OUT, and its bytes may become durable all the same.
+    REQUEST_TIMED_OUT, but its bytes may still become durable.
     """
 
     @property
@@ -50,7 +50,7 @@ class AppendWaiter(Protocol):
 
 
 class ReadWaiter(Protocol):
-    """A fetch in progress: `more` is called when a partition has more visible bytes, or is gone."""
+    """A fetch in progress: `more` is called when a partition has more visible bytes, or was removed."""
 
     def more(self) -> None: ...
 
@@ -169,7 +169,7 @@ class Partitions:
         self._wake_readers(partition)
 
     def staged(self, partition: Partition, waiting: AppendWaiter | None, records: int) -> None:
-        """Takes note that something was staged in its log: the end of this wakeup writes it."""
+        """Schedules the write of what was staged in its log, at the end of this wakeup."""
         if waiting is not None:
             partition.waiting.append(waiting)
         if not partition.unflushed_records:
@@ -221,7 +221,7 @@ class Partitions:
             self._call_later(TIMEOUT_CHECK_MS, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
-        """Repeats while a producer waits: one timer for all, so that none is made for a request."""
+        """Repeats while a producer waits: one timer for all requests instead of one per request."""
         now_ms = self._monotonic_ms()
         checked, self._awaited = self._awaited, {}
         try:
@@ -252,7 +252,7 @@ class Partitions:
 
     # --- flush ---
 
-    def flush_now(self, partition: Partition) -> None:
+    def request_flush(self, partition: Partition) -> None:
         """Flushes what is not visible yet, as soon as the flush settings allow: a reader waits for it."""
         if partition.log.flushed_address < partition.log.end_address:
             self._schedule_flush(partition)
@@ -267,7 +267,7 @@ class Partitions:
         else:
             wait_ms = flush_wait_ms(config, partition.unflushed_records, self._age_ms(partition))
         if wait_ms <= 0:
-            self._flush(partition)
+            self._start_flush(partition)
         elif partition.flush_timer is None:
             partition.flush_timer = self._call_later(wait_ms, lambda: self._flush_due(partition))
 
@@ -278,12 +278,12 @@ class Partitions:
         if flush_wait_ms(partition.log.config, partition.unflushed_records, self._age_ms(partition)) > 0:
             self._schedule_flush(partition)
         elif partition.log.flushed_address < partition.log.end_address and not partition.failure:
-            self._flush(partition)
+            self._start_flush(partition)
 
     def _age_ms(self, partition: Partition) -> int:
         return self._clock() - partition.oldest_unflushed_ms
 
-    def _flush(self, partition: Partition) -> None:
+    def _start_flush(self, partition: Partition) -> None:
         if partition.flush_timer is not None:
             partition.flush_timer.cancel()
             partition.flush_timer = None
@@ -292,9 +292,9 @@ class Partitions:
             return
         partition.flushing = True
         partition.unflushed_records = 0
-        self._workers.submit(job.run, lambda _, error: self._flushed(partition, job, error))
+        self._workers.submit(job.run, lambda _, error: self._on_flush_ended(partition, job, error))
 
-    def _flushed(self, partition: Partition, job: FlushJob, error: Exception | None) -> None:
+    def _on_flush_ended(self, partition: Partition, job: FlushJob, error: Exception | None) -> None:
         partition.flushing = False
         if self.get(partition.topic, partition.index) is not partition or partition.log.offline is not None:
             return
@@ -335,11 +335,11 @@ class Partitions:
 
     # --- upkeep ---
 
-    def retain(self, now_ms: int) -> None:
-        """Deletes what retention no longer covers, in every log."""
+    def enforce_retention(self, now_ms: int) -> None:
+        """Deletes the expired segments of every log."""
         for partition in self:
             try:
-                deleted = partition.log.retain(now_ms)
+                deleted = partition.log.delete_expired_segments(now_ms)
             except (LogError, OSError) as error:
                 logger.error("%s: retention failed: %s", partition.name, error)
                 continue
@@ -352,7 +352,7 @@ class Partitions:
         """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""
         for partition in self:
             if partition.log.request_checkpoint() and not partition.flushing and not partition.failure:
-                self._flush(partition)
+                self._start_flush(partition)
 
     def close(self) -> None:
         """Flushes and closes every log."""

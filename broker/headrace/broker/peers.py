@@ -1,7 +1,7 @@
 """Links to other brokers, on the event loop: Produce requests go out, their responses come back.
 
-Owns the order of requests to a broker, and their bounds in bytes and time. One link a broker, opened by the
-first request for it; when it breaks, all its requests fail at once, and the next request opens another.
+Owns the order of requests to a broker, and their bounds in bytes and time. One link per broker, opened by
+the first request for it; when it breaks, all its requests fail at once, and the next request opens another.
 Connecting, versions and keepalive are those of `client.connection`.
 """
 
@@ -27,12 +27,12 @@ CLIENT_ID: Final = "headrace-front"
 RESPONSE_WAIT_MAX_S: Final = 30.0
 DEADLINE_CHECK_MS: Final = 500  # how late an overdue request or connection may be noticed
 IN_FLIGHT_MAX_BYTES: Final = 128 * 1024 * 1024  # to one broker; requests beyond it are refused
-REQUEST_OVERHEAD_BYTES: Final = 256  # what a request counts for beside its batches
+REQUEST_OVERHEAD_BYTES: Final = 256  # overhead charged per request
 RESPONSE_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 class Lost(NamedTuple):
-    """No response will come. `was_sent`: the broker may have got the request all the same."""
+    """No response will come. `was_sent`: the broker may nonetheless have received it."""
 
     problem: str
     was_sent: bool
@@ -42,7 +42,7 @@ Done = Callable[[ProduceResponse | Lost], None]
 
 
 class _Unfinished:
-    """A request without a response; with acks=0, one that the kernel has not taken whole."""
+    """A request without a response; with acks=0, one that the kernel has not accepted completely."""
 
     __slots__ = ("_link", "deadline_s", "done", "size_bytes")
 
@@ -53,7 +53,7 @@ class _Unfinished:
         self.done = done
 
     def finish(self, response: Any, error: ClientError | None) -> None:
-        """The connection calls it, once."""
+        """Called exactly once, by the connection."""
         self._link.remove(self)
         if error is not None:
             self.done(Lost(str(error), was_sent=True))
@@ -62,7 +62,7 @@ class _Unfinished:
 
 
 class Peers:
-    """One link an address. `clock_s` decides deadlines."""
+    """One link per address. `clock_s` decides deadlines."""
 
     def __init__(self, loop: EventLoop, clock_s: Callable[[], float] = time.monotonic) -> None:
         self.loop = loop
@@ -71,8 +71,8 @@ class Peers:
         self._checks_deadlines = False
 
     def send(self, host: str, port: int, request: ProduceRequest, done: Done) -> bool:
-        """Sends a request; `done` is called later, or at once if no connection can be begun. With acks=0 its
-        response is empty, and comes when the kernel has taken the request.
+        """Sends a request; `done` is called later, or at once if no connection can be started. With acks=0
+        its response is empty, and comes when the kernel has accepted the request.
 
         False if too much is in flight to that broker already: nothing was sent.
         """
@@ -98,7 +98,7 @@ class Peers:
         return all(link.is_idle for link in self._links.values())
 
     def forget(self, address: BrokerAddress) -> None:
-        """A link calls it when it ends."""
+        """Removes a link; called by the link when it ends."""
         self._links.pop((address.host, address.port), None)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Peers:
             link.fail(NetworkError("the broker stops"))
 
     def _check_deadlines(self) -> None:
-        """Repeats while a request is unfinished: one timer for all, so that none is made for a request."""
+        """Repeats while a request is unfinished: one timer for all requests instead of one per request."""
         now_s = self.clock_s()
         for link in list(self._links.values()):
             link.check_deadline(now_s)
@@ -117,7 +117,7 @@ class Peers:
 
 
 class _Link:
-    """A connection to one broker. Raises `NetworkError` if it cannot be begun."""
+    """A connection to one broker. Raises `NetworkError` if it cannot be started."""
 
     def __init__(self, peers: Peers, address: BrokerAddress) -> None:
         self._peers = peers
@@ -162,7 +162,7 @@ class _Link:
         return True
 
     def remove(self, finished: _Unfinished) -> None:
-        """Takes note that a request is finished."""
+        """Removes a finished request."""
         del self._unfinished[finished]
         self._unfinished_bytes -= finished.size_bytes
 

@@ -1,6 +1,6 @@
 """From a queue of responses to a socket: many small parts by one sendmsg, slices of files by sendfile.
 
-Owns the choice between the two. The queue is a connection's; what was sent is removed from its head.
+Owns the choice between the two. A connection owns the queue; what was sent is removed from its head.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COPY_SLICE_BELOW_BYTES: Final = 16 * 1024  # cheaper to read and send with the r
 def send_some(client: socket.socket, outgoing: deque[Part]) -> int:
     """Sends from the head of the queue, which is not empty, by one system call; returns the bytes sent.
 
-    Raises `OSError`: `BlockingIOError` when the socket takes no more, EIO when a file is too short.
+    Raises `OSError`: `BlockingIOError` when the socket's buffer is full, EIO when a file is too short.
     """
     head = outgoing[0]
     if isinstance(head, FileSlice):

@@ -81,14 +81,14 @@ class BrokerService:
         ]
         return sorted(hot + [(int(key), api.low, api.high) for key, api in self._apis.items()])
 
-    def handle(self, connection: ClientConnection, frame: memoryview, *, owned: bool) -> None:
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
         """Serves one request. Raises `WireError` for what must end the connection."""
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         if api_key == ApiKey.PRODUCE:
             state = self._state
-            if not plain.serve(state, connection, frame, version, correlation_id, owned=owned):
+            if not plain.serve(state, connection, frame, version, correlation_id, may_keep=may_keep):
                 request = decode_request(frame)
-                job.handle(state, connection, request, owned=owned, pass_on=self._pass_on)
+                job.handle(state, connection, request, may_keep=may_keep, pass_on=self._pass_on)
                 plain.learn(state, connection, frame, request)
         elif api_key == ApiKey.FETCH:
             self._fetch(connection, decode_request(frame))

@@ -1,4 +1,4 @@
-"""The parts of this broker that handlers work with, in one value. Owns no logic but looking things up."""
+"""The parts of this broker that handlers work with, in one value. Owns no logic except lookups."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class BrokerState:
             )
 
     def storage_failed(self, partition: Partition, error: Exception) -> None:
-        """Reports that a log could not be read, once a partition and cause."""
+        """Reports that a log could not be read, once per partition and cause."""
         if partition.failure != str(error):
             partition.fail(str(error))
             logger.error("%s: %s", partition.name, error)

@@ -46,7 +46,7 @@ SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 
 _ONE_REPLICA: Final = (
-    "only one replica a partition is supported; use replication factor 1 (or -1, the default)"
+    "only one replica per partition is supported; use replication factor 1 (or -1, the default)"
 )
 
 
@@ -134,7 +134,7 @@ class TopicAdmin:
         return state
 
     def delete(self, name: str, *, timeout_s: float) -> None:
-        """Deletes a topic; returns when this broker sees that it is gone. Raises `Refused`."""
+        """Deletes a topic; returns when this broker no longer sees it. Raises `Refused`."""
         if not self._config["delete.topic.enable"]:
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
         self._change(lambda: self._registry.delete(name))
@@ -183,7 +183,7 @@ class TopicAdmin:
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
     ) -> None:
-        """Replaces a topic's configuration by what `change` makes of it. Raises `Refused`."""
+        """Replaces a topic's configuration with the result of `change`. Raises `Refused`."""
         present = self._change(lambda: self._registry.get(name))
         wanted = change(dict(present.config))
         self._check_config(wanted)
@@ -196,10 +196,10 @@ class TopicAdmin:
         for name, setting in TOPIC_SETTINGS.items():
             if name in overrides:
                 yield name, overrides[name], SOURCE_TOPIC
-            elif setting.broker_name in self._config.overrides:
-                yield name, self._config.topic_text(name), SOURCE_BROKER
+            elif setting.inherits_from in self._config.overrides:
+                yield name, self._config.inherited_text(name), SOURCE_BROKER
             else:
-                yield name, self._config.topic_text(name), SOURCE_DEFAULT
+                yield name, self._config.inherited_text(name), SOURCE_DEFAULT
 
     # --- checks ---
 
@@ -290,7 +290,7 @@ class TopicAdmin:
 
 
 def _served_by(host: str, port: int, topic: str, indexes: list[int]) -> list[int]:
-    """Asks a broker by ListOffsets which of these partitions it serves. Raises `ClientError`."""
+    """Returns which of these partitions a broker serves, by ListOffsets. Raises `ClientError`."""
     network = Network(
         str(BrokerAddress(host, port)),
         client_id="headrace-broker",
@@ -310,5 +310,5 @@ def _served_by(host: str, port: int, topic: str, indexes: list[int]) -> list[int
 
 
 def _seed(topic_id: UUID) -> int:
-    """The seed of a topic's placement: partitions added later continue round the brokers from it."""
+    """The seed of a topic's placement: the placement of partitions added later continues from it."""
     return topic_id.int & 0xFFFFFFFF

@@ -102,7 +102,7 @@ class Server:
         """Shuts every connection down after its last response; it closes when its client has closed.
 
         If it closed at once with requests unread, the kernel would send a reset, which may overtake the last
-        responses. The loop must turn until `connections` is empty, or the caller's wait is over.
+        responses. The loop must run until `connections` is empty, or the caller's wait is over.
         """
         recent_s = time.monotonic() - RECENT_S
         for transport in list(self.connections.values()):
@@ -289,7 +289,7 @@ class Transport:
         )
 
     def send(self) -> None:
-        """Sends as much as the socket takes, then waits for it to take more."""
+        """Sends as much as the socket accepts, then waits until it accepts more."""
         core = self.core
         if core.closed:
             return

@@ -1,6 +1,6 @@
 """The threads that run fsync and other blocking work, so that the event loop never waits for a disk.
 
-Owns threads and their queue. What a job does, and what follows on the loop's thread, is the caller's.
+Owns threads and their queue. The caller decides what a job does, and what follows on the loop's thread.
 """
 
 from __future__ import annotations

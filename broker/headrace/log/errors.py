@@ -1,4 +1,4 @@
-"""The errors of a partition's log. Each states whether the caller or the environment is at fault."""
+"""The errors of a partition's log. Each states whether the caller or the environment caused it."""
 
 
 class LogError(Exception):
@@ -8,7 +8,7 @@ class LogError(Exception):
 
 
 class LogStorageError(LogError):
-    """The environment's fault: the disk is full, failing or missing. The log keeps nothing of the failed
+    """Caused by the environment: the disk is full, failing or missing. The log keeps nothing of the failed
     append.
     """
 
@@ -16,7 +16,7 @@ class LogStorageError(LogError):
 
 
 class LogOfflineError(LogStorageError):
-    """The environment's fault: an fsync failed, or a write failed and left the file in an unknown state.
+    """Caused by the environment: an fsync failed, or a write failed and left the file in an unknown state.
 
     The log appends and flushes nothing more: a second fsync of the same pages may succeed without having
     written them. Reopening the log on a working disk recovers it.
@@ -26,18 +26,18 @@ class LogOfflineError(LogStorageError):
 
 
 class LogDamagedError(LogError):
-    """The environment's fault: files below the recovery point are missing or cut. Names the file and the
+    """Caused by the environment: files below the recovery point are missing or cut. Names the file and the
     remedy.
     """
 
 
 class AddressOutOfRangeError(LogError):
-    """The caller's fault: the address is before the log's start or after its end."""
+    """Caused by the caller: the address is before the log's start or after its end."""
 
 
 class AddressMismatchError(LogError):
-    """The caller's fault: batches to be stored verbatim do not begin at the log's end."""
+    """Caused by the caller: batches to be stored verbatim do not begin at the log's end."""
 
 
 class DirectoryLockedError(LogError):
-    """The caller's fault: another process holds this data directory."""
+    """Caused by the caller: another process holds this data directory."""

@@ -19,8 +19,8 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class OpenFile:
     """One file descriptor, closed when the last reference is dropped.
 
-    A fetch response that is being sent holds a reference: if retention deletes the segment meanwhile, no
-    other file gets the descriptor's number.
+    A fetch response that is being sent holds a reference: if retention deletes the segment before it is
+    sent, no other file gets the descriptor's number.
     """
 
     __slots__ = ("fd", "path")
@@ -33,7 +33,7 @@ class OpenFile:
     def fileno(self) -> int:
         return self.fd
 
-    def read_from_disk(self, position_bytes: int) -> None:
+    def drop_page_cache(self, position_bytes: int) -> None:
         """Drops cached pages from `position_bytes` on, so that the next reads see what the disk holds.
 
         After a failed fsync the kernel may cache pages as clean that were never written. Raises `OSError`.
@@ -63,7 +63,7 @@ class FileSlice(NamedTuple):
         return self.file.fd
 
     def read(self) -> bytes:
-        """Returns the bytes; fewer only if the file was cut meanwhile."""
+        """Returns the bytes; fewer only if the file was cut concurrently."""
         parts = []
         at, left = self.position_bytes, self.length_bytes
         while left:

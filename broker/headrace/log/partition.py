@@ -320,7 +320,7 @@ class PartitionLog:
 
     # --- retention, truncation, close ---
 
-    def retain(self, now_ms: int | None = None) -> list[str]:
+    def delete_expired_segments(self, now_ms: int | None = None) -> list[str]:
         """Rolls a segment that is old enough, deletes segments beyond retention, returns their names.
 
         Time counts from the last append to a segment (paper §3.1: "retained in the broker longer than a

@@ -54,7 +54,9 @@ class Checked(NamedTuple):
 ACCEPTED: Final = Checked(SequenceVerdict.ACCEPT)
 
 
-def check(entry: ProducerEntry | None, epoch: int, first_sequence: int, last_sequence: int) -> Checked:
+def check_sequence(
+    entry: ProducerEntry | None, epoch: int, first_sequence: int, last_sequence: int
+) -> Checked:
     """Checks whether a batch with these sequence numbers may be appended after those of `entry`."""
     if entry is None:
         return ACCEPTED

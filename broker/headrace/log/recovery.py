@@ -41,7 +41,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     segments = find_segments(directory)
     if not segments:
         segment = Segment(directory, 0, create_at_ms=clock())
-        FlushJob(directory, (), True, 0).run()
+        FlushJob(directory, (), directory_too=True, upto_address=0).run()
         return Opened([segment], ProducerStates())
     first = segments[0].base_address
     saved = load(directory)
@@ -53,7 +53,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
             segment.note_max_timestamp(saved.max_timestamps_ms[segment.base_address])
     for segment in segments:
         if segment.end_address > saved.recovery_point:
-            segment.file.read_from_disk(max(0, saved.recovery_point - segment.base_address))
+            segment.file.drop_page_cache(max(0, saved.recovery_point - segment.base_address))
     kept = recover(
         directory,
         segments,
@@ -61,7 +61,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
         lambda header: producers.note(header, header.base_offset, clock()),
     )
     files = tuple(segment.file for segment in kept if segment.end_address > saved.recovery_point)
-    FlushJob(directory, files, True, 0).run()
+    FlushJob(directory, files, directory_too=True, upto_address=0).run()
     return Opened(kept, producers)
 
 
@@ -87,9 +87,9 @@ def recover(
     kept = segments
     for index, segment in enumerate(segments):
         following = segments[index + 1].base_address if index + 1 < len(segments) else None
-        if segment.end_address == following and following <= recovery_point:
-            continue
-        if following is not None and following <= recovery_point:
+        if following is not None and following <= recovery_point:  # the segment was flushed to its end
+            if segment.end_address == following:
+                continue
             raise LogDamagedError(
                 f"{directory}: {segment.path.name} ends at address {segment.end_address}, the next segment "
                 f"begins at {following}: restore the file, or move the later ones away"

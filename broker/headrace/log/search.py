@@ -62,7 +62,7 @@ class SegmentScan:
         try:
             file = self._file or OpenFile(self._path, os.O_RDONLY)
         except FileNotFoundError:
-            return Scanned()  # retention deleted the segment meanwhile
+            return Scanned()  # retention deleted the segment since
         starts = self._starts
         for step in scan.steps(file, self.base_address, starts.covered_address, self._end):
             starts.note(step.address, step.size_bytes, step.max_timestamp_ms)

@@ -35,7 +35,7 @@ def base_address_of(name: str) -> int | None:
 
 
 class Segment:
-    """A new segment (with `create_at_ms`), or an existing one, whose batches are not known at first."""
+    """A new segment (with `create_at_ms`), or an existing one, whose batch starts are not indexed yet."""
 
     __slots__ = (
         "_file",

@@ -21,7 +21,7 @@ AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet
 APPENDS_IN_FLIGHT_MAX: Final = 4
 RETRY_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_S: Final = 60.0
-GAP_RECHECK_S: Final = 2.0  # an accepted gap must be passed before it grows
+GAP_RECHECK_S: Final = 2.0  # the source's retention moves its start: a gap must be passed before it grows
 
 
 class CopyState(StrEnum):
@@ -99,7 +99,7 @@ class PartitionCopy:
         self.source_end = source_end
         self._waiting.clear()
 
-    def wants_fetch(self) -> int | None:
+    def next_fetch_address(self) -> int | None:
         """Returns the address to fetch at; None if nothing should be fetched now."""
         if self.state is not CopyState.COPYING or self.ahead_bytes >= AHEAD_MAX_BYTES:
             return None
@@ -132,12 +132,12 @@ class PartitionCopy:
         return bool(self._waiting) and self._in_flight < APPENDS_IN_FLIGHT_MAX
 
     def next_append(self) -> Chunk:
-        """Returns the next chunk to send, which counts as in flight from now on."""
-        self._in_flight += 1
+        """Returns the next chunk to send."""
+        self._in_flight += 1  # locating waits for the responses to chunks of every generation
         return self._waiting.popleft()
 
     def appended(self, chunk: Chunk) -> None:
-        """Records that the target acknowledged `chunk`."""
+        """Records that the target acknowledged `chunk`; chunks are acknowledged in the order of addresses."""
         self._in_flight -= 1
         if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.copied_to = chunk.end_address

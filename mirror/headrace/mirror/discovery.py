@@ -78,7 +78,7 @@ class TargetTopics:
 
 
 def _unless(code: ErrorCode, change: Callable[[], object]) -> None:
-    """Makes a change; ignores `code`, the error if another mirror has made it meanwhile."""
+    """Makes a change; ignores `code`, the error if another mirror has made it concurrently."""
     try:
         change()
     except BrokerError as error:

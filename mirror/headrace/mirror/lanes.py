@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_MS: Final = 30_000
 FETCH_WAIT_MS: Final = 500
 FETCH_WAIT_BUSY_MS: Final = 50  # while a partition waits for room, so that it soon gets a Fetch
 FETCH_MIN_BYTES: Final = 1024 * 1024
-FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # also per partition: only one may be behind
+FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # per partition too, since only one of them may lag
 LANE_MAX_BYTES: Final = 16 * 1024 * 1024  # requested or fetched, but not yet acknowledged by the target
 POLL_MAX_S: Final = 0.5
 LEADER_RETRY_S: Final = 0.1
@@ -76,7 +76,7 @@ class Lane:
         now_s = time.monotonic()
         for copy in self.copies:
             room -= copy.ahead_bytes
-            address = copy.wants_fetch()
+            address = copy.next_fetch_address()
             if address is None:
                 has_waiting = has_waiting or copy.ahead_bytes > 0
                 continue

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 CALL_TIMEOUT_MS: Final = 10_000
 STEP_BACK_BYTES: Final = 64 * 1024
 READ_BYTES: Final = 1024 * 1024
-ONE_BATCH_BYTES: Final = 1  # the broker answers with at least one whole batch
+ONE_BATCH_BYTES: Final = 1  # the broker returns at least one whole batch
 
 LocatingError = ReplicationError | ClientError
 
@@ -166,7 +166,8 @@ def locate(
 def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) -> LastBatch:
     """Finds the last batch of a copy: steps back from the end, then hops forward. Raises `ClientError`.
 
-    A fetch inside the last batch may find nothing, because not every address is a record's (DESIGN 3.1).
+    A fetch inside the last batch may find nothing, because not every address is a record's
+    (docs/decisions/0001).
     """
     step_bytes = STEP_BACK_BYTES
     while True:
@@ -189,14 +190,14 @@ def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) 
 
 
 def _decide(source: Bounds, copy: Bounds, partition: int, accepted: tuple[AcceptedGap, ...]) -> int:
-    """Returns where copying continues; `partition` is the copy's. Raises `ReplicationError`."""
+    """Returns where copying continues; `partition` is its number at the target. Raises `ReplicationError`."""
     if copy.end == 0:
         return source.start
     if source.end < copy.end:
         raise SourceBehindError(
             f"the source ends at {source.end}, before the copy's end {copy.end}: it lost bytes that the copy "
-            "has, or the topic was deleted and created again; find out which side is right, and delete the "
-            "other's topic"
+            "has, or the topic was recreated; find out which side is right, and delete the "
+            "topic on the other side"
         )
     if source.start <= copy.end:
         return copy.end

@@ -193,12 +193,12 @@ class MirrorService:
                 found = {copy.partition: error for copy in copies}
             with self._pipeline.lock:
                 for copy in copies:
-                    self._resolve(copy, found[copy.partition])
+                    self._apply_location(copy, found[copy.partition])
         if unlocated:
             self._pipeline.wake()
 
-    def _resolve(self, copy: PartitionCopy, found: Located | LocatingError) -> None:
-        """Lets a copy continue, halt or back off."""
+    def _apply_location(self, copy: PartitionCopy, found: Located | LocatingError) -> None:
+        """Applies the result of locating a copy: it continues, halts or backs off."""
         now_s = time.monotonic()
         if isinstance(found, Located):
             if copy.problem:
@@ -231,7 +231,7 @@ class MirrorService:
         return (
             f"{error}. A copy cannot contain a gap: once its data is loaded, run `headrace mirror accept-gap "
             f"{copy.topic} {copy.partition} --source {self.settings.source_datacenter}`; the copy then drops "
-            f"what it holds and begins anew at {error.source_start}"
+            f"what it holds and restarts at {error.source_start}"
         )
 
     def _report_gaps(self) -> None:

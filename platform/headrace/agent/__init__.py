@@ -1,6 +1,6 @@
-"""The host agent: runs the units of one host as they were last put, and reports their health, over HTTP.
+"""The host agent: keeps the units that clients PUT over HTTP running on one host, and reports their health.
 
 `configuration` types the configuration of a unit, `kinds` makes a process of it, `desired` stores it,
-`keeper` brings the host to it, `watch` keeps it there, `app` serves all of it. `process` runs the agent,
-`client` and `local` talk to it, `foreground` runs one unit without it.
+`keeper` applies it, `watch` restores it after a crash, `app` serves all of it over HTTP. `process` runs the
+agent, `client` and `local` talk to it, `foreground` runs one unit without it.
 """

@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
     if options.daemon:
         log.parent.mkdir(parents=True, exist_ok=True)
         _go_into_the_background(log)
-    # Imported after the fork, since these take a while.
+    # Imported here because these take a while, and the caller waits only until the fork.
     from headrace.agent.process import AgentOptions, run_agent
     from headrace.site.addresses import Address
     from headrace.site.errors import SiteError

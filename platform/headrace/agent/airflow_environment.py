@@ -28,12 +28,12 @@ HEARTBEATS: Final = {"scheduler": "scheduler", "dag-processor": "dag_processor",
 
 @dataclass(frozen=True)
 class AirflowProbe:
-    """Asks the api-server for a component's last heartbeat; `component` is its name there."""
+    """Requests a component's last heartbeat from the api-server; `component` is its name there."""
 
     url: str
     component: str
 
-    def problem(self) -> str | None:
+    def check(self) -> str | None:
         url = f"{self.url}/api/v2/monitor/health"
         try:
             response = get(url)

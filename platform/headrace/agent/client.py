@@ -99,7 +99,7 @@ class AgentClient:
         return self._delete(_unit(name), unknown="unit_unknown")
 
     def restart(self, name: str, *, wait_s: float = 0.0) -> UnitReport:
-        """Restarts one unit by its present definition."""
+        """Restarts one unit by its current definition."""
         response = self._json("POST", f"{_unit(name)}/restart", params={"wait_s": wait_s}, wait_s=wait_s)
         return _report(response["unit"])
 

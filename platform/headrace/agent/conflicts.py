@@ -9,12 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.agent.errors import (
-    AddressNotHereError,
-    ConfigurationError,
-    Conflict,
-    FieldProblem,
-)
+from headrace.agent.errors import AddressNotOnHostError, ConfigurationError, Conflict, FieldProblem
 from headrace.agent.processes import holder_of
 from headrace.agent.unit import Unit, levels
 from headrace.site.addresses import Address, is_taken
@@ -22,16 +17,16 @@ from headrace.site.errors import SiteError
 
 
 def conflicts_of(
-    unit: Unit, others: Iterable[Unit], *, held: Collection[Address], home: Path | None
+    unit: Unit, others: Iterable[Unit], *, own_addresses: Collection[Address], home: Path | None
 ) -> list[Conflict]:
     """The addresses and folders of the unit that others hold.
 
-    `held`: addresses that its own running process holds. `home`: its home, by which its own processes of an
-    earlier start are recognised; with None they are conflicts, too. Raises `AddressNotHereError` for an
+    `own_addresses`: those that its own running process holds. `home`: its home, by which its own processes of
+    an earlier start are recognised; with None they are conflicts, too. Raises `AddressNotOnHostError` for an
     address that this machine does not have.
     """
     others = list(others)
-    return [*_between_units(unit, others), *_with_the_machine(unit, others, held, home)]
+    return [*_between_units(unit, others), *_with_the_machine(unit, others, own_addresses, home)]
 
 
 def with_local_requirements(units: Sequence[Unit]) -> list[Unit]:
@@ -50,7 +45,7 @@ def check_order(unit: Unit, others: Sequence[Unit]) -> None:
 
 
 def _between_units(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
-    """What other units of this host are configured with, whether they run or not. Pure."""
+    """Conflicts with the configurations of other units of this host, whether they run or not. Pure."""
     for other in others:
         for address in unit.listens:
             if address in other.listens:
@@ -60,11 +55,11 @@ def _between_units(unit: Unit, others: Iterable[Unit]) -> Iterable[Conflict]:
 
 
 def _with_the_machine(
-    unit: Unit, others: Iterable[Unit], held: Collection[Address], home: Path | None
+    unit: Unit, others: Iterable[Unit], own_addresses: Collection[Address], home: Path | None
 ) -> Iterable[Conflict]:
     of_others = {address for other in others for address in other.listens}
     for address in unit.listens:
-        if address in held or address in of_others or not _is_taken(unit, address):
+        if address in own_addresses or address in of_others or not _is_taken(unit, address):
             continue
         holder = holder_of(address)
         if holder is not None and holder.home == str(home) and holder.unit == unit.name:
@@ -78,7 +73,7 @@ def _is_taken(unit: Unit, address: Address) -> bool:
     try:
         return is_taken(address)
     except OSError as error:
-        raise AddressNotHereError(
+        raise AddressNotOnHostError(
             f"unit {unit.name} cannot listen on {address}: {error.strerror}; give it an address of this "
             "machine (on Linux all of 127.0.0.0/8 is one)"
         ) from error

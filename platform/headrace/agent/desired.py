@@ -1,6 +1,6 @@
 """What the host should run, on disk: one file for each unit, which a crash leaves either old or new.
 
-Owns `<home>/agent/units/<name>.json`. `keeper` brings the host to it.
+Owns `<home>/agent/units/<name>.json`. `keeper` applies it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT: Final = 1
 
 
 class DesiredUnit(NamedTuple):
-    """A unit as it was last put. `is_applied` is False until the host runs it so."""
+    """A unit as it was last put. `is_applied` is False until the host runs this configuration."""
 
     configuration: Configuration
     is_applied: bool
@@ -48,7 +48,7 @@ class DesiredState:
             return DesiredUnit(self._parse(name, data["configuration"]), bool(data["is_applied"]))
         except (OSError, ValueError, KeyError, TypeError, BadRequestError) as error:
             raise AgentStateError(
-                f"the agent cannot read {path}: {error}. Mend the file, or delete it and put the unit again"
+                f"the agent cannot read {path}: {error}. Fix the file, or delete it and put the unit again"
             ) from error
 
     def write(self, name: str, desired: DesiredUnit, *, is_durable: bool = True) -> None:

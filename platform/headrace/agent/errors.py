@@ -67,8 +67,8 @@ class UnitUnknownError(AgentError):
     status = 404
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        units = f"it has {', '.join(sorted(known))}" if known else "it has none; PUT one"
-        super().__init__(f"unit {shortened(name)} is not one of this host; {units}")
+        units = ", ".join(sorted(known)) if known else "no units; create one with PUT"
+        super().__init__(f"unit {shortened(name)} is not one of this host; the host has {units}")
 
 
 class Conflict(NamedTuple):
@@ -94,13 +94,13 @@ class ConflictError(AgentError):
     def __init__(self, conflicts: Sequence[Conflict]) -> None:
         taken = "; ".join(map(str, conflicts))
         super().__init__(
-            f"{taken}. End that process, delete that unit, or give this one another",
+            f"{taken}. End that process, delete that unit, or give this unit another address or folder",
             {"conflicts": [conflict._asdict() for conflict in conflicts]},
         )
 
 
-class AddressNotHereError(BadRequestError):
-    """A unit is to listen on an address that this machine does not have."""
+class AddressNotOnHostError(BadRequestError):
+    """A unit's configuration has an address that this machine does not have."""
 
     code = "address_not_here"
 
@@ -131,8 +131,8 @@ class NotReadyError(AgentError):
     status = 504
 
 
-class NotReadyBeforeError(NotReadyError):
-    """A rolling restart is refused because a unit is not ready even before it."""
+class NotReadyForRestartError(NotReadyError):
+    """A rolling restart is refused because one of its units is not ready beforehand."""
 
     status = 409
 

@@ -1,6 +1,6 @@
 """Files and folders of this host: how much a folder holds, and files that a crash leaves whole.
 
-Owns the walk and the order of flushes. What is written, and where, is the caller's.
+Owns the walk and the order of flushes. Callers decide what is written, and where.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEW: Final = ".new"
 def folder_size_bytes(folder: Path) -> int:
     """The sizes of all files below a folder, summed up; 0 for a folder that does not exist.
 
-    A snapshot: files may come and go meanwhile.
+    A snapshot: files may be created and deleted concurrently.
     """
     total = 0
     for parent, _, names in os.walk(folder):

@@ -1,9 +1,9 @@
 """`python -m headrace.agent.foreground KIND --datacenter east …`: one unit, in place of this process.
 
-For containers and for machines with another supervisor. Owns the way from a command line to a unit's typed
-configuration; `agent.kinds` makes the process of it, as for the agent's own units: same command, same files,
+For containers and for machines with another supervisor. Converts a command line into a unit's typed
+configuration; `agent.kinds` makes the process of it, as for units of the agent: same command, same files,
 same folders below `$HEADRACE_HOME`. The unit inherits this process's output, and signals reach it directly.
-`--health` probes the unit that was last started so in this home, or else the home's agent.
+`--health` probes the unit that was last started this way in this home, or else the home's agent.
 
 The options of a kind are the fields of its configuration, as in `GET /v1/kinds` of an agent.
 """
@@ -26,13 +26,13 @@ from headrace.agent.folders import write_durably, write_files
 from headrace.agent.host import Host
 from headrace.agent.kinds import KINDS, Kinds, parse_configuration, unit_of
 from headrace.agent.local import find_agent
+from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteError
-from headrace.site.variables import HOME_VARIABLE
 
 DATACENTER_VARIABLE: Final = "HEADRACE_DATACENTER"
 RECORD: Final = "foreground.json"
 """The file that records what runs in the foreground of a home, for `--health`."""
-# `requires` is an order among an agent's units; `connections` are JSON, unfit for a command line.
+# `requires` orders the units of an agent; `connections` is JSON, unfit for a command line.
 _NOT_AN_OPTION: Final = ("kind", "datacenter", "requires", "connections")
 
 
@@ -117,7 +117,7 @@ def _first_sentence(configuration: type[Configuration]) -> str:
 
 
 def run(name: str, configuration: Configuration, home: Path) -> NoReturn:
-    """Replaces this process by the unit's. Raises `SiteError` for what this host does not have."""
+    """Replaces this process by the unit's process. Raises `SiteError` for what this host does not have."""
     unit = unit_of(name, configuration, Host.here(home))
     try:
         write_files(unit.files)
@@ -137,7 +137,7 @@ def run(name: str, configuration: Configuration, home: Path) -> NoReturn:
         ) from error
 
 
-def problem(home: Path) -> str | None:
+def check_health(home: Path) -> str | None:
     """The problem of the unit that was last started here in the foreground, or, without one, of the agent;
     None if it is ready.
     """
@@ -146,7 +146,7 @@ def problem(home: Path) -> str | None:
     except FileNotFoundError:
         return _problem_of_agent(home)
     configuration = parse_configuration(record["name"], record["configuration"])
-    return unit_of(record["name"], configuration, Host.here(home)).probe.problem()
+    return unit_of(record["name"], configuration, Host.here(home)).probe.check()
 
 
 def _problem_of_agent(home: Path) -> str | None:
@@ -163,7 +163,7 @@ def main(arguments: list[str]) -> int:
     home = Path(os.environ.get(HOME_VARIABLE) or ".headrace").absolute()
     try:
         if arguments == ["--health"]:
-            found = problem(home)
+            found = check_health(home)
             print(found or "ready")
             return 1 if found else 0
         run(*parse(arguments), home)

@@ -1,6 +1,6 @@
 """What a unit's process needs of its machine: interpreters, jars, folders, versions of the software.
 
-Owns `Host`, by which `kinds` stays pure, and how a machine is looked at to fill it.
+Owns `Host`, the facts that `kinds` needs of a machine, and how they are collected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN_VERSION = "unknown"
 
 @dataclass(frozen=True)
 class Host:
-    """One machine and one home. `versions` has the kinds whose software is not headrace's own."""
+    """One machine and one home. `versions` covers the kinds that run other software than headrace."""
 
     home: Path
     python: str

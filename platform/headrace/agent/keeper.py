@@ -1,9 +1,9 @@
-"""Brings a host to its desired units, one change at a time.
+"""Makes a host run its desired units, one change at a time.
 
-Owns the steps of every change (`put`, `restart`, `delete`), and what the next agent completes if a crash
-comes between two of them (`complete_changes`, which `watch` calls). Units are supervisord's processes and
-outlive this one: the next agent of the same home adopts them. `supervisor` runs the processes, `desired`
-stores the units, `report` decides what counts as drift.
+Owns the steps of every change (`put`, `restart`, `delete`), and how the next agent completes them after a
+crash (`recover_changes`, which `watch` calls). Units are processes of supervisord and outlive the agent: the
+next agent of the same home adopts them. `supervisor` runs the processes, `desired` stores the units, `report`
+decides what counts as drift.
 
 A change of one unit holds that unit's lock from its first step to its last. The state that all units share is
 locked for moments only, so that a unit that stops slowly does not delay changes of others.
@@ -27,8 +27,8 @@ from headrace.agent.desired import DesiredState, DesiredUnit
 from headrace.agent.errors import (
     BusyError,
     ConflictError,
-    NotReadyBeforeError,
     NotReadyError,
+    NotReadyForRestartError,
     TooManyUnitsError,
     UnitsLeftError,
     UnitUnknownError,
@@ -52,10 +52,10 @@ MakeUnit = Callable[[str, Configuration], Unit]
 
 
 class Keeper:
-    """The units of one home. Any thread may call; `open` first, `close` last.
+    """Manages the units of one home: records which are desired, runs them, and reports how they are.
 
-    `reached` is called with the name of each completed step of a change, in this order: recorded, stopped,
-    started, applied; for a deletion: forgotten, stopped. Setting `ending` ends all waits.
+    Any thread may call; `open` first, `close` last. `reached` is called with each completed step of a change:
+    recorded, stopped, started, applied; for a deletion: forgotten, stopped. Setting `ending` ends all waits.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Keeper:
         }
 
     def close(self, *, ends_units: bool = False) -> None:
-        """Releases the threads. Units go on, and supervisord with them.
+        """Releases the threads. Units keep running, and so does supervisord.
 
         With `ends_units` they are stopped, in the reverse order of their start, and supervisord ends. They
         stay desired: the next agent starts them again.
@@ -131,7 +131,8 @@ class Keeper:
     def reports(self, names: Sequence[str] | None = None, *, with_drift: bool = True) -> list[UnitReport]:
         """Reports the named units (default: all), each probed in its own protocol.
 
-        Drift makes supervisord read its configuration: callers that poll readiness pass `with_drift=False`.
+        Computing drift makes supervisord reread its configuration: callers that poll readiness pass
+        `with_drift=False`.
         """
         units = [self.unit(name) for name in (self.names() if names is None else names)]
         differences: Differences | None = None
@@ -161,7 +162,7 @@ class Keeper:
             states = self._supervisor.states()
             if not states and not self._supervisor.is_alive():
                 return {}, Differences(added=frozenset(self._units))
-            return states, self._supervisor.differences(self._units.values())
+            return states, self._supervisor.reload(self._units.values())
 
     # --- changes ---
 
@@ -173,12 +174,12 @@ class Keeper:
         """
         unit = self._make_unit(name, configuration)
         with self._locked(name):
-            # Another unit that is put at the same time may want the same address.
+            # A concurrent PUT of another unit may want the same address.
             with self._shared:
                 outcome = self._outcome(unit)
                 if dry_run or outcome is ChangeOutcome.UNCHANGED:
                     return outcome
-                logger.info("%s is put: %s", name, outcome)
+                logger.info("putting %s: %s", name, outcome)
                 desired = DesiredUnit(configuration, is_applied=False)
                 self._desired.write(name, desired)
                 self._desired_units[name], self._units[name] = desired, unit
@@ -199,19 +200,21 @@ class Keeper:
             states, differences = self._observe()
             state = states.get(unit.name)
             drift = _drift(before, state, differences)
-        held = before.listens if before and state and state.is_running else ()
-        if conflicts := conflicts_of(unit, others, held=held, home=self.home):
+        # The addresses that the unit's running process has now: they do not conflict with its new one.
+        own_addresses = before.listens if before and state and state.is_running else ()
+        if conflicts := conflicts_of(unit, others, own_addresses=own_addresses, home=self.home):
             raise ConflictError(conflicts)
+        # Two configurations can give one definition: fields such as `requires` do not affect the process.
         is_same = before is not None and before.definition == unit.definition
         is_same = is_same and self._desired_units[unit.name].configuration == unit.configuration
         return outcome_of(before is not None, is_same, drift)
 
     def restart(self, name: str) -> None:
-        """Stops the unit and starts it by its present definition. Raises `UnitUnknownError`."""
+        """Stops the unit and starts it by its current definition. Raises `UnitUnknownError`."""
         self.unit(name)
         with self._locked(name):
             self.unit(name)
-            logger.info("%s is restarted", name)
+            logger.info("restarting %s", name)
             self._apply(name)
 
     def delete(self, name: str) -> None:
@@ -219,7 +222,7 @@ class Keeper:
         self.unit(name)
         with self._locked(name):
             self.unit(name)
-            logger.info("%s is deleted", name)
+            logger.info("deleting %s", name)
             self._desired.remove(name)
             with self._shared:
                 del self._desired_units[name], self._units[name]
@@ -230,7 +233,7 @@ class Keeper:
     def roll(self, names: Sequence[str], wait_s: float) -> Iterator[UnitReport]:
         """Restarts one unit after another, each once the one before is ready again.
 
-        Raises `NotReadyBeforeError` before anything is restarted if one of them is not ready, and
+        Raises `NotReadyForRestartError` before anything is restarted if one of them is not ready, and
         `NotReadyError` if one does not come back within `wait_s`; the units after it are not restarted.
         """
         if not self._rolling.acquire(blocking=False):
@@ -238,9 +241,9 @@ class Keeper:
         try:
             for report in self.reports(names):
                 if not report.is_ready:
-                    raise NotReadyBeforeError(
+                    raise NotReadyForRestartError(
                         f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
-                        "mend it first, or restart it alone",
+                        "fix it first, or restart it alone",
                         {"unit": report.to_json()},
                     )
             for number, name in enumerate(names):
@@ -285,14 +288,14 @@ class Keeper:
     # --- steps of a change ---
 
     def _apply(self, name: str) -> None:
-        """Stops the unit's process, if there is one, and starts it by the unit's present definition."""
+        """Stops the unit's process, if there is one, and starts it by the unit's current definition."""
         unit = self._units[name]
         self._ensure_daemon()
         self._supervisor.remove(name)
         self._reached("stopped")
         write_files(unit.files)
         with self._shared:
-            self._supervisor.differences(self._units.values())
+            self._supervisor.reload(self._units.values())
             self._supervisor.add(name)
         self._supervisor.start(name)
         self._reached("started")
@@ -301,7 +304,7 @@ class Keeper:
 
     def _mark_applied(self, name: str) -> None:
         desired = self._desired_units[name]._replace(is_applied=True)
-        # Not durable: if a crash loses this write, the next agent finds the unit as desired.
+        # Not durable: if a crash loses this write, the next agent sees is_applied=False and marks it again.
         self._desired.write(name, desired, is_durable=False)
         with self._shared:
             self._desired_units[name] = desired
@@ -310,7 +313,7 @@ class Keeper:
         if self._supervisor.is_alive():
             self._supervisor.remove(name)
             with self._shared:
-                self._supervisor.differences(self._units.values())
+                self._supervisor.reload(self._units.values())
         else:
             end_units_left_in(self.home, name)
 
@@ -320,7 +323,7 @@ class Keeper:
 
     # --- after a crash ---
 
-    def complete_changes(self) -> list[str]:
+    def recover_changes(self) -> list[str]:
         """Completes changes that a crash interrupted, except for starts; returns the units to start again.
 
         A unit that runs by an earlier definition because the agent is newer is left alone: that is drift,
@@ -332,7 +335,7 @@ class Keeper:
         for name in differences.removed:
             with self._locked(name):
                 if name not in self._units:
-                    logger.warning("%s is no longer a unit of this host: it is stopped", name)
+                    logger.warning("stopping %s, which is no longer a unit of this host", name)
                     self._stop_forgotten(name)
         to_start = []
         for name, desired in list(self._desired_units.items()):
@@ -342,20 +345,20 @@ class Keeper:
                 to_start.append(name)
             elif not desired.is_applied:
                 with self._locked(name):
-                    # Unless a PUT was quicker.
+                    # Unless a concurrent PUT already applied it.
                     if self._desired_units.get(name) is desired:
                         self._mark_applied(name)
         return to_start
 
     def start_again(self, name: str) -> bool:
-        """Starts a unit that `complete_changes` returned; False if it was deleted or cannot be started."""
+        """Starts a unit that `recover_changes` returned; False if it was deleted or cannot be started."""
         with self._locked(name):
             if name not in self._units:
                 return False
             state = self._supervisor.states().get(name)
-            # A PUT may have been quicker.
+            # A concurrent PUT may have applied it already.
             if state is None or not state.is_running or not self._desired_units[name].is_applied:
-                logger.info("%s is started again", name)
+                logger.info("starting %s again", name)
                 try:
                     self._apply(name)
                 except (SiteError, OSError) as error:

@@ -27,13 +27,7 @@ from headrace.agent.configuration import (
 )
 from headrace.agent.errors import ConfigurationError, FieldProblem
 from headrace.agent.host import Host
-from headrace.agent.probes import (
-    BalancerProbe,
-    BrokerProbe,
-    HdfsProbe,
-    HttpProbe,
-    ZooKeeperProbe,
-)
+from headrace.agent.probes import BalancerProbe, BrokerProbe, HdfsProbe, HttpProbe, ZooKeeperProbe
 from headrace.agent.unit import Unit, UnitProcess
 from headrace.site.addresses import Address
 from headrace.site.errors import SiteError

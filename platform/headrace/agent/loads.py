@@ -11,12 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from headrace.agent.errors import (
-    AgentError,
-    ConfigurationError,
-    FieldProblem,
-    shortened,
-)
+from headrace.agent.errors import AgentError, ConfigurationError, FieldProblem, shortened
 from headrace.agent.folders import remove_durably, write_durably
 from headrace.agent.report import ChangeOutcome
 from headrace.warehouse.schedule import DEFAULTS, FIELDS, TOPIC_PATTERN, LoadScheduleError, parse_schedule

@@ -1,7 +1,7 @@
 """The agent of a home on this machine: finds it, starts it, ends it.
 
-Owns how commands of this machine get a client: by the record that the agent has left in its home, with the
-token that lies there. A daemon of another build is replaced; units outlive it.
+Owns how commands of this machine get a client: by the record that the agent has left in its home, and the
+token file in it. A daemon of another build is replaced; units outlive it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.agent.logs import log_tail
 from headrace.agent.processes import is_alive
 from headrace.agent.tokens import read_token
 from headrace.site.addresses import Address
-from headrace.site.variables import HOME_VARIABLE
+from headrace.site.environment_variables import HOME_VARIABLE
 
 PROGRAM: Final = (sys.executable, "-m", "headrace.agent")
 START_TIMEOUT_S: Final = 60.0
@@ -79,7 +79,7 @@ def _wait_started(paths: AgentHome, log_size: int) -> AgentClient:
         record = AgentRecord.read(paths.record)
         if record is not None and is_alive(record.pid) and is_locked(paths):
             return _client(paths, record)
-        # The size first: what is then read includes what made the log grow.
+        # The size is checked first, so that the lines read next include those that made the log grow.
         if paths.log.exists() and paths.log.stat().st_size > log_size:
             last_line = log_tail(paths.log, 1)
             if "cannot start: " in last_line:
@@ -99,7 +99,7 @@ def _address_of(url: str) -> Address | None:
 
 
 def end_agent(home: Path) -> None:
-    """Ends the agent of this home by a signal, and waits until it has ended; units go on."""
+    """Ends the agent of this home by a signal, and waits until it has ended; units keep running."""
     paths = AgentHome(home.absolute())
     record = AgentRecord.read(paths.record)
     if record is None or not is_locked(paths):

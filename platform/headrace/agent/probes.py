@@ -1,7 +1,7 @@
-"""Readiness: whether a unit serves, asked in its own protocol.
+"""Readiness: whether a unit serves, checked over its own protocol.
 
-Owns the probes of all kinds but Airflow. `Probe.problem()` is None if the unit is ready, else what is
-missing, in a few words. Probes never raise, and each wait is bounded by `PROBE_TIMEOUT_S`.
+Owns the probes of all kinds but Airflow. `Probe.check()` sends a request; it returns None if the unit is
+ready, else the problem in a few words. Probes never raise, and `PROBE_TIMEOUT_S` bounds each wait.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ RESPONSE_MAX_BYTES: Final = 64 << 10
 
 
 class Probe(Protocol):
-    def problem(self) -> str | None: ...
+    def check(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
 class ZooKeeperProbe:
-    """Sends `srvr`, a four-letter command that a server answers once it serves."""
+    """Sends `srvr`, a four-letter command to which a server responds once it serves."""
 
     address: Address
 
-    def problem(self) -> str | None:
+    def check(self) -> str | None:
         try:
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S) as connection:
                 connection.sendall(b"srvr")
@@ -44,19 +44,19 @@ class ZooKeeperProbe:
 
 @dataclass(frozen=True)
 class BrokerProbe:
-    """Asks the broker for the cluster: it must respond, and be registered itself."""
+    """Sends DescribeCluster; the broker must respond and list itself."""
 
     address: Address
     broker_id: int
 
-    def problem(self) -> str | None:
+    def check(self) -> str | None:
         try:
             # While a broker starts, connections are refused; a client would retry.
             with socket.create_connection(self.address, timeout=PROBE_TIMEOUT_S):
                 pass
         except OSError as error:
             return f"{self.address} {_problem_of(error)}"
-        # Imported late: this takes half a second, and only probes of brokers need it.
+        # Imported here because it takes half a second, and only probes of brokers need it.
         from headrace.client.admin import Admin
         from headrace.client.errors import ClientError
         from headrace.wire.errors import WireError
@@ -79,7 +79,7 @@ class HttpProbe:
 
     url: str
 
-    def problem(self) -> str | None:
+    def check(self) -> str | None:
         try:
             response = get(self.url)
         except httpx.HTTPError as error:
@@ -89,20 +89,20 @@ class HttpProbe:
 
 @dataclass(frozen=True)
 class BalancerProbe:
-    """Requests the balancer's status: a broker must take connections."""
+    """Requests the balancer's status; at least one broker must be ready."""
 
     url: str
 
-    def problem(self) -> str | None:
-        problem, _ = self._ask()
+    def check(self) -> str | None:
+        problem, _ = self._request()
         return problem
 
     def note(self) -> str:
-        """Why another engine than HAProxy serves; empty if HAProxy does."""
-        _, note = self._ask()
+        """Why the embedded balancer is used; empty if HAProxy is."""
+        _, note = self._request()
         return note
 
-    def _ask(self) -> tuple[str | None, str]:
+    def _request(self) -> tuple[str | None, str]:
         try:
             status = get(self.url).json()
             note = status["why"] if status["engine"] == "embedded" else ""
@@ -119,7 +119,7 @@ class HdfsProbe:
 
     webhdfs_url: str
 
-    def problem(self) -> str | None:
+    def check(self) -> str | None:
         url = f"{self.webhdfs_url}/jmx"
         try:
             response = get(f"{url}?qry=Hadoop:service=NameNode,name=FSNamesystemState")
@@ -129,7 +129,7 @@ class HdfsProbe:
         except (ValueError, KeyError):
             return f"{url} answered {response.status_code}, without the NameNode's state"
         if not beans:
-            return f"the NameNode at {self.webhdfs_url} has no state yet"
+            return f"the NameNode at {self.webhdfs_url} has not reported its state yet"
         if not beans[0].get("NumLiveDataNodes"):
             return f"the NameNode at {self.webhdfs_url} has no live DataNode yet"
         if beans[0].get("FSState") != "Operational":

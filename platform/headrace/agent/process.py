@@ -25,8 +25,8 @@ from headrace.agent.processes import holder_of
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.tokens import make_token
 from headrace.site.addresses import Address
+from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteError
-from headrace.site.variables import HOME_VARIABLE
 
 CONNECTIONS_WAITING_MAX: Final = 128
 LOG_MAX_BYTES: Final = 5 << 20
@@ -94,7 +94,7 @@ def run_agent(
             supervisor = Supervisor(home)
             with ThreadPoolExecutor(1) as pool:
                 starting = pool.submit(supervisor.ensure_daemon, ())
-                # Imported late: this takes half a second, while supervisord starts.
+                # Imported here because it takes half a second, in which supervisord starts.
                 from headrace.agent.serving import serve
             is_new = starting.result()
             try:

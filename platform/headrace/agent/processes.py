@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from headrace.site.addresses import Address
-from headrace.site.variables import HOME_VARIABLE, UNIT_VARIABLE
+from headrace.site.environment_variables import HOME_VARIABLE, UNIT_VARIABLE
 
 ORPHAN_TERM_TIMEOUT_S: Final = 10.0
 ORPHAN_KILL_TIMEOUT_S: Final = 10.0

@@ -1,7 +1,7 @@
-"""How a unit is: the agent's report of it, and its form in JSON.
+"""The agent's report of a unit, and its form in JSON.
 
 Owns `UnitReport`, which the agent writes and its clients read, and what counts as drift. Pure, but for
-`probed_report`, which asks the unit.
+`probed_report`, which probes the unit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.agent.unit import Unit, UnitState
 
 
 class ChangeOutcome(StrEnum):
-    """What a PUT has done, or would do."""
+    """The result of a PUT, or of its dry run."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -24,7 +24,7 @@ class ChangeOutcome(StrEnum):
 
 
 class DriftKind(StrEnum):
-    """In what the host differs from the desired unit."""
+    """What differs between the host and the desired unit."""
 
     PROCESS = "process"
     DEFINITION = "definition"
@@ -41,9 +41,9 @@ class Drift(NamedTuple):
 class UnitReport(NamedTuple):
     """One unit as it is now.
 
-    `state` and `note` are supervisord's, `state` None for a unit that it does not have. `problem` is None for
-    a unit that is ready; `notice` then says what else is worth knowing. `definition` changes whenever the
-    process would be started otherwise.
+    `state` and `note` come from supervisord; `state` is None if it does not have the unit. `problem` is None
+    if the unit is ready; `notice` then says what else is worth knowing. `definition` changes whenever the
+    process would be started differently.
     """
 
     name: str
@@ -93,7 +93,7 @@ _JSON_KEYS = {"notice": "remark"}
 def report_of(
     unit: Unit, state: UnitState | None, problem: str | None, drift: tuple[Drift, ...], notice: str = ""
 ) -> UnitReport:
-    """The report of a unit. `problem` is its probe's; that its process does not run comes first."""
+    """The report of a unit. `problem` comes from its probe; a process that does not run takes precedence."""
     if state is None:
         problem = "not started"
     elif not state.is_running:
@@ -122,7 +122,7 @@ def probed_report(unit: Unit, state: UnitState | None, drift: tuple[Drift, ...] 
     """The report of a unit, which is probed if its process runs."""
     problem, notice = None, ""
     if state is not None and state.is_running:
-        problem = unit.probe.problem()
+        problem = unit.probe.check()
         if problem is None and isinstance(unit.probe, BalancerProbe):
             notice = unit.probe.note()
     return report_of(unit, state, problem, drift, notice)
@@ -135,7 +135,7 @@ _FINAL_STATES = ("STOPPED", "EXITED", "FATAL", "UNKNOWN")
 def drift_of(
     unit: Unit, state: UnitState | None, *, is_changed: bool, on_disk: Mapping[Path, str | None]
 ) -> tuple[Drift, ...]:
-    """In what the host differs from the unit.
+    """The differences between the host and the unit.
 
     `is_changed`: supervisord runs it by an earlier definition. `on_disk`: the texts of the unit's files, None
     for a missing one.

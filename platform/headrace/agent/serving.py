@@ -1,6 +1,7 @@
-"""The agent at work: the keeper, its watch, the web server, and the record by which the agent is found.
+"""The running agent: keeper, watch, web server, and the record by which commands find the agent.
 
-Owns what imports a web framework, which takes half a second: `process` imports this module late.
+Owns what imports a web framework, which takes half a second: `process` imports this module while supervisord
+starts.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def serve(
         ending.set()
         watch.join()
         keeper.close(ends_units=ends_units)
-    logger.info("the agent ends; units %s", "have ended with it" if ends_units else "go on without it")
+    logger.info("the agent ends; units %s", "have ended with it" if ends_units else "keep running without it")
 
 
 def _server(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Server:

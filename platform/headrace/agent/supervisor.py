@@ -1,7 +1,7 @@
 """supervisord: its configuration and its control.
 
 Owns the file `supervisord.conf`, the daemon's socket and its RPC (supervisord.org/api.html). Decides nothing
-about order or readiness, as `keeper` does. supervisord runs as a process of its own.
+about order or readiness: `keeper` does. supervisord runs as a process of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.agent.errors import SupervisorError
 from headrace.agent.folders import write_durably
 from headrace.agent.processes import command_of, end_units_left_in, has_ended, is_alive
 from headrace.agent.unit import Unit, UnitState
-from headrace.site.variables import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
+from headrace.site.environment_variables import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -173,14 +173,14 @@ class Supervisor:
         if is_alive(pid) and str(self.configuration_path) in command_of(pid, length_max=COMMAND_LENGTH_MAX):
             _kill(pid)
 
-    def differences(self, units: Iterable[Unit]) -> Differences:
-        """Compares what the daemon runs with these units: it reads them anew, and changes no process."""
+    def reload(self, units: Iterable[Unit]) -> Differences:
+        """Makes the daemon reload these units; returns how they differ from what runs. Changes no process."""
         self.write_configuration(units)
         ((added, changed, removed),) = self._call("reloadConfig")
         return Differences(frozenset(added), frozenset(changed), frozenset(removed))
 
     def add(self, name: str) -> None:
-        """Adds a unit to the daemon as `differences` last read it; does not start it."""
+        """Adds a unit to the daemon as `reload` last read it; does not start it."""
         self._call("addProcessGroup", name, ignore=Faults.ALREADY_ADDED)
 
     def remove(self, name: str) -> None:
@@ -228,7 +228,7 @@ class Supervisor:
         self.socket_path.unlink(missing_ok=True)
 
     def _call(self, method: str, *arguments: Any, ignore: int | None = None) -> Any:
-        """The result of an RPC; None for a fault that is to be ignored."""
+        """Returns the result of an RPC; None if it fails with the fault code `ignore`."""
         try:
             return self._request(method, arguments)
         except xmlrpc.client.Fault as fault:

@@ -62,7 +62,7 @@ class Unit(UnitProcess):
 
 
 class UnitState(NamedTuple):
-    """What supervisord reports of a unit; `state` is supervisord's: RUNNING, BACKOFF, STOPPED, …"""
+    """What supervisord reports of a unit; `state` is its name there: RUNNING, BACKOFF, STOPPED, …"""
 
     name: str
     state: str

@@ -1,6 +1,6 @@
 """The watch over a host: at its start, and whenever supervisord has died, it starts the units again.
 
-Owns when that happens and in which order units start. The changes themselves are `keeper`'s.
+Owns when that happens and in which order units start. `keeper` makes the changes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Watch:
 
         A unit that fails does not delay the others.
         """
-        to_start = self._keeper.complete_changes()
+        to_start = self._keeper.recover_changes()
         for level in self._keeper.start_order():
             stopped = [unit for unit in level if unit.name in to_start]
             for unit in [unit for unit in stopped if self._keeper.start_again(unit.name)]:

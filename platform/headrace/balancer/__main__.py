@@ -38,8 +38,8 @@ from headrace.process.status import StatusServer
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 10_000
-DESCRIPTORS_A_CONNECTION: Final = 2
-DESCRIPTORS_BESIDE: Final = 200
+DESCRIPTORS_PER_CONNECTION: Final = 2
+DESCRIPTORS_FOR_THE_REST: Final = 200
 # Debian installs HAProxy in a folder that is not in the PATH of ordinary users.
 PROGRAM_PATHS: Final = ("/usr/sbin", "/usr/local/sbin")
 
@@ -131,7 +131,7 @@ def _engine(options: argparse.Namespace) -> tuple[Engine, str]:
 
 def _connections_possible() -> int:
     """Raises the descriptor limit; returns for how many connections it is enough."""
-    return max(1, (raise_descriptor_limit() - DESCRIPTORS_BESIDE) // DESCRIPTORS_A_CONNECTION)
+    return max(1, (raise_descriptor_limit() - DESCRIPTORS_FOR_THE_REST) // DESCRIPTORS_PER_CONNECTION)
 
 
 if __name__ == "__main__":

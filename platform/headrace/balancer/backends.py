@@ -1,4 +1,4 @@
-"""The brokers behind the balancer: which get new connections, and which one gets the next. Pure.
+"""The brokers behind the balancer: which ones get new connections, and which one gets the next. Pure.
 
 A backend is *ready* while its broker announces its front: it gets new connections as long as it is healthy.
 It is *draining* once the front is withdrawn, because the broker stops or has ended: open connections stay,
@@ -45,7 +45,7 @@ class Backend:
 
 class BackendFigures(NamedTuple):
     """What an engine reports of one backend: connections open now and in total, failed attempts, bytes from
-    and to clients, the last health check in words.
+    and to clients, the result of the last health check.
     """
 
     is_up: bool
@@ -95,5 +95,9 @@ class Health(NamedTuple):
 
 
 def choose(up: Collection[int], connections: Mapping[int, int], total: Mapping[int, int]) -> int | None:
-    """The backend for a new connection: the one with the fewest open, then with the fewest in total."""
-    return min(up, key=lambda each: (connections.get(each, 0), total.get(each, 0), each), default=None)
+    """The backend for a new connection: the one with the fewest open ones, then with the fewest in total."""
+    return min(
+        up,
+        key=lambda broker_id: (connections.get(broker_id, 0), total.get(broker_id, 0), broker_id),
+        default=None,
+    )

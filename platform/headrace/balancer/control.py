@@ -13,14 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from headrace.balancer.backends import (
-    Backend,
-    BackendFigures,
-    Phase,
-    after_fronts,
-    text_of,
-    without_drained,
-)
+from headrace.balancer.backends import Backend, BackendFigures, Phase, after_fronts, text_of, without_drained
 from headrace.balancer.errors import BalancerError
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import Front, FrontRegistry
@@ -111,7 +104,7 @@ class Control:
         if self._reload_wanted:
             self._reload_wanted = False
             await self._engine.reload()
-            logger.info("reloaded; open connections go on")
+            logger.info("reloaded; open connections stay open")
         before = self._backends
         if self._announced is not None:
             self._backends = after_fronts(before, self._announced)

@@ -1,7 +1,7 @@
 """A TCP balancer in this process, where HAProxy cannot be installed: no root, one machine.
 
 Owns its sockets and health checks. `apply` sets the backends, `backends.choose` picks the next one. It knows
-nothing of Kafka but the request of a health check.
+nothing of Kafka except the health check's request.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ SOCKET_PATH_MAX: Final = 80
 
 _PR_SET_PDEATHSIG: Final = 1
 # The runtime API answers most commands with an empty line, and these with a message of success.
-_SUCCESS: Final = ("", "New server registered.", "HaproxyServer deleted.")
+_SUCCESS: Final = ("", "New server registered.", "Server deleted.")
 _CHANGED_ADDRESS: Final = ("IP changed from", "port changed from", "no need to change")
 
 

@@ -65,7 +65,7 @@ class AdminState(StrEnum):
 
 
 class HaproxyServer(NamedTuple):
-    """A server as the running HAProxy has it."""
+    """A server in the running HAProxy."""
 
     address: HostPort
     admin: AdminState

@@ -24,7 +24,7 @@ _STYLE: Final = (
 
 
 def page(status: dict[str, Any]) -> str:
-    """The page for what `Control.status` returns."""
+    """Renders what `Control.status` returns."""
     head = "".join(f"<th>{escape(title)}</th>" for title, _ in _COLUMNS)
     rows = ""
     for backend in status["backends"]:

@@ -117,7 +117,7 @@ def reset(
     where: DatacenterOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set the offsets from which a group goes on. Stop its members first."""
+    """Set the offsets at which a group continues. Stop its members first."""
     from headrace.client.admin import EARLIEST, LATEST, Admin
     from headrace.coordination.consumers import ConsumerRegistry
 
@@ -133,7 +133,7 @@ def reset(
             )
         ends = _ends(admin, topic)
         offsets = {
-            # A partition without a record at this time or later goes on at its end.
+            # A partition without a record at this time or later continues at its end.
             partition: first.offset if first.offset >= 0 else ends[partition]
             for partition, first in admin.list_offsets(topic, moment).items()
         }
@@ -143,7 +143,7 @@ def reset(
         print_json({"group": group, "topic": topic, "offsets": offsets})
     else:
         text = ", ".join(f"{partition} at {offset:,}" for partition, offset in offsets.items())
-        out.print(f"{group} goes on with {topic}: partition {text}")
+        out.print(f"{group} continues {topic}: partition {text}")
 
 
 def _subscribed(registry: ConsumerRegistry) -> set[str]:

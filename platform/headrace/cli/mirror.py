@@ -1,4 +1,4 @@
-"""`headrace mirror`: how far the mirrors have copied, and how a halted copy goes on after a gap."""
+"""`headrace mirror`: how far the mirrors have copied, and how a halted copy continues after a gap."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def accept_gap(
             typer.confirm(
                 f"{topic}-{partition} of {source}: addresses {start} to {end} will never be copied, and the "
                 f"copy (partition {copy} in {mirror.target}) drops its own addresses {begins} to {start}. "
-                "Are those loaded, and shall the copy go on?",
+                "Are those loaded, and shall the copy continue?",
                 abort=True,
             )
         setting = admin.describe_configs(topic).get(gaps.SETTING)
@@ -96,7 +96,7 @@ def accept_gap(
         )
     else:
         out.print(
-            f"{topic}-{partition} of {source} goes on at {end:,} within seconds, after a gap of "
+            f"{topic}-{partition} of {source} continues at {end:,} within seconds, after a gap of "
             f"{in_bytes(end - start)}; `headrace mirror status` shows whether it does"
         )
 

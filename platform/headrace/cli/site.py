@@ -148,7 +148,7 @@ def logs(
 
     here = site()
     paths = {known.name: known.log_path for known in units_of(here)}
-    # Units that were put to the agent by others have their logs there, too.
+    # The agent may have units that are not in the site's description; their logs are there, too.
     for name in ("supervisord", "agent", unit):
         path = here.home / "logs" / f"{name}.log"
         if name != unit or (path.parent == here.home / "logs" and path.exists()):

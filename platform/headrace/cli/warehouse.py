@@ -28,7 +28,7 @@ TopicsArgument = Annotated[list[str], typer.Argument(help="Topics.", show_defaul
 UntilOption = Annotated[str | None, typer.Option("--until", help="Load only records before this time.")]
 AcceptGapOption = Annotated[
     bool,
-    typer.Option("--accept-gap", help="Go on after a gap of records that no load has read."),
+    typer.Option("--accept-gap", help="Continue although records were deleted before any load read them."),
 ]
 
 PATIENCE_S = 5.0
@@ -39,7 +39,7 @@ def warehouse() -> WarehouseOptions:
     from headrace.warehouse.options import WarehouseOptions
 
     here = site()
-    # Subjects are registered in the datacenters where services publish.
+    # Search the publishers' registries first: subjects are registered there.
     registries = [*(source for source in here.sources if source != here.analysis), here.analysis]
     return WarehouseOptions(
         hdfs_url=here.hdfs_url,
@@ -80,9 +80,9 @@ def ls(
     """List the tables, or the hours of one: rows and files by the commit log, and seals."""
     from headrace.warehouse import api
 
-    place = warehouse()
+    options = warehouse()
     if topic is None:
-        tables = {name: api.list_hours(place, name) for name in api.list_tables(place)}
+        tables = {name: api.list_hours(options, name) for name in api.list_tables(options)}
         if json:
             print_json(
                 [{"topic": name, "hours": len(hours), **_sums(hours)} for name, hours in tables.items()]
@@ -97,7 +97,7 @@ def ls(
             empty="the warehouse is empty; `headrace warehouse load TOPIC` fills it",
         )
         return
-    hours = api.list_hours(place, topic)
+    hours = api.list_hours(options, topic)
     if not hours:
         raise CommandError(
             f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one"
@@ -110,7 +110,7 @@ def ls(
         [(hour.hour, *_shown([hour]), _seal(hour)) for hour in hours],
         empty="",
     )
-    out.print(f"{_sums(hours)['rows']:,} rows in {place.url(f'{place.root}/{topic}/hourly')}")
+    out.print(f"{_sums(hours)['rows']:,} rows in {options.url(f'{options.root}/{topic}/hourly')}")
 
 
 @app.command()

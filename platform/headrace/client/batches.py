@@ -54,22 +54,19 @@ class ProducerBatch(DeliveryOutcome):
         self.partition = partition
         self.builder = BatchBuilder(limit_bytes)
         self.created_s = created_s
-        self.bucket = bucket
-        """The multiple of `batch_boundary_ms` that its timestamps are in."""
+        self.bucket = bucket  # the multiple of `batch_boundary_ms` that its timestamps are in
         self.record_limit = record_limit
-        self.size_bytes = 0
-        """Its share of the producer's memory."""
+        self.size_bytes = 0  # its share of the producer's memory
         self.identity = BatchIdentity(topic, partition, -1, -1, NO_SEQUENCE, 0, -1, -1)
         self.is_numbered = False
-        self.data: bytearray = bytearray()
-        """The encoded batch, once it has sequence numbers."""
+        self.data: bytearray = bytearray()  # the encoded batch, once it has sequence numbers
         self.attempts = 0
         self.retry_at_s = 0.0
         self.in_flight = False
-        self.maybe_appended = False
-        """Whether an attempt's fate is unknown. If so, it must keep its sequence numbers."""
+        self.maybe_appended = False  # the fate of an attempt is unknown: it must keep its sequence numbers
+        # A later batch of the same epoch was acknowledged, so this one is in the log: it counts as delivered,
+        # even if it expires or the broker no longer finds its sequence numbers.
         self.surely_appended = False
-        """Whether a later batch of the same epoch was acknowledged."""
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: ClientError | None = None

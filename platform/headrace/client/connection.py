@@ -61,7 +61,7 @@ class _InFlight:
 class _Outgoing:
     data: memoryview
     on_sent: OnResponse | None
-    """Called when the kernel took the last byte; only for requests that get no response (acks=0)."""
+    """Called when the kernel accepted the last byte; only for requests that get no response (acks=0)."""
 
 
 class BrokerConnection:
@@ -183,7 +183,7 @@ class BrokerConnection:
             raise NetworkError(f"cannot read what {self.address} sent: {error}") from None
 
     def _flush(self) -> None:
-        """Hands outgoing bytes to the kernel, as many as it takes."""
+        """Hands outgoing bytes to the kernel, as many as it accepts."""
         assert self.socket is not None
         while self._outgoing and self.state is not ConnectionState.CONNECTING:
             heads = [self._outgoing[i].data for i in range(min(SEND_BUFFERS_MAX, len(self._outgoing)))]

@@ -1,4 +1,4 @@
-"""The clients' exceptions: each says whose fault it is, whether a retry may succeed, what to do next."""
+"""The clients' exceptions: each says what caused it, whether a retry may succeed, what to do next."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class ClientError(Exception):
 
 
 class ClosedError(ClientError):
-    """The caller's fault: the client was closed."""
+    """Caused by the caller: the client was closed."""
 
 
 class ForkedError(ClientError):
-    """The caller's fault: the client was created before `os.fork`, and its connections belong to the parent.
+    """Caused by the caller: the client was created before `os.fork`; its connections belong to the parent.
 
     Create a new one in the child.
     """
 
 
 class NetworkError(ClientError):
-    """The environment's fault: no broker was reachable, or a connection broke before the response arrived."""
+    """Caused by the environment: no broker was reachable, or a connection broke before the response."""
 
     retriable = True
 
@@ -56,7 +56,7 @@ class UnknownTopicError(ClientError):
 
 
 class RecordTooLargeError(ClientError):
-    """The caller's fault: one record exceeds `max_request_size_bytes` or `buffer_memory_bytes`."""
+    """Caused by the caller: one record exceeds `max_request_size_bytes` or `buffer_memory_bytes`."""
 
 
 class BufferFullError(ClientError):

@@ -51,8 +51,8 @@ class ConsumerGroup(Client):
     `zookeeper` is a connect string. A message counts as consumed when its reader requests the next one from
     its stream, or calls `commit` or `close`. Consumed offsets are committed every `auto_commit_interval_ms`
     (None: only by `commit`), before every rebalance and on close. Before a rebalance readers have
-    `rebalance_grace_ms` to finish the message in hand; a message not finished by then is delivered again: at
-    least once. A partition without a committed offset is read from where `auto_offset_reset` says.
+    `rebalance_grace_ms` to finish the message last returned; a message not finished by then is delivered
+    again: at least once. A partition without a committed offset is read from where `auto_offset_reset` says.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ConsumerGroup(Client):
         return shares
 
     def commit(self) -> None:
-        """Commits what is consumed, including this thread's message in hand; returns once ZooKeeper has it.
+        """Commits what is consumed, with the message this thread got last; returns once ZooKeeper has it.
 
         Raises `GroupError` if that takes longer than `COMMIT_WAIT_MAX_S`.
         """
@@ -257,7 +257,7 @@ class ConsumerGroup(Client):
             logger.warning("group %s: the ZooKeeper session expired", self.group)
             for stream in self._streams:
                 stream.drain(0.0)
-                stream.forget()
+                stream.reset_positions()
             self._owners = {}
             self._assigned_for = None
             self._consumer.assign([])
@@ -301,7 +301,7 @@ class ConsumerGroup(Client):
                 self._committed[key] = offset
 
     def _release_share(self) -> None:
-        """Waits until readers finish their messages in hand, commits, and releases the claims."""
+        """Waits until readers finish the messages last returned, commits, and releases the claims."""
         if not self._owners:
             return
         until_s = self._clock() + self._grace_s
@@ -309,7 +309,7 @@ class ConsumerGroup(Client):
             stream.drain(max(0.0, until_s - self._clock()))
         self._commit()
         for stream in self._streams:
-            stream.forget()
+            stream.reset_positions()
         owners, self._owners = self._owners, {}
         self._consumer.assign([])
         for key, owner in owners.items():
@@ -349,7 +349,7 @@ class ConsumerGroup(Client):
     def _raise_unless_retriable(self, error: CoordinationError) -> None:
         if not error.retriable:
             raise GroupError(f"group {self.group}: {error}") from error
-        logger.warning("group %s: %s; trying again", self.group, error)
+        logger.warning("group %s: %s; retrying", self.group, error)
 
     # --- leaving ---
 

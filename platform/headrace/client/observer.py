@@ -35,7 +35,7 @@ class BatchObserver:
     """
 
     def batch_closed(self, identity: BatchIdentity) -> None:
-        """The batch was numbered and takes no more records. It has not been sent yet."""
+        """The batch was numbered and is closed to more records. It has not been sent yet."""
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         """The same records will be sent under a new epoch (KIP-360); they never reach a log as `old`."""

@@ -41,13 +41,10 @@ class PartitionQueue:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.next_sequence = 0
-        self.bump_wanted = False
-        """A gap precedes the batches that are not yet sent: they wait for the next epoch."""
-        self._new_id_wanted = False
-        """The broker fenced the producer id: the next epoch needs another one."""
+        self.bump_wanted = False  # a gap precedes the unsent batches: they wait for the next epoch
+        self._new_id_wanted = False  # the broker fenced the producer id: the next epoch needs another one
         self._window = window
-        self._is_known = not self.is_idempotent
-        """Whether the broker has acknowledged a batch of this epoch."""
+        self._is_known = not self.is_idempotent  # the broker has acknowledged a batch of this epoch
         self._batches: deque[ProducerBatch] = deque()
 
     @property
@@ -95,7 +92,7 @@ class PartitionQueue:
         batch.attempts += 1
 
     def on_acknowledged(self, batch: ProducerBatch) -> None:
-        """Removes a batch that is in the log, and so are all before it."""
+        """Removes an acknowledged batch: it is in the log, and so are all before it."""
         batch.in_flight = False
         for older in self._batches:
             if older is batch:
@@ -105,7 +102,7 @@ class PartitionQueue:
         self._is_known = True
 
     def on_ended(self, batch: ProducerBatch) -> None:
-        """Removes a batch that was refused for good, expired, or dropped: its numbers become a gap."""
+        """Removes a batch that was refused permanently, expired, or dropped: its numbers become a gap."""
         batch.in_flight = False
         self._batches.remove(batch)
         self.bump_wanted = self.is_idempotent
@@ -144,7 +141,9 @@ class PartitionQueue:
         """Whether the next epoch needs another producer id: fenced, or the epochs of this one are used up."""
         return self._new_id_wanted or self.producer_epoch >= EPOCH_MAX
 
-    def bump(self, new_producer: tuple[int, int] | None = None) -> list[tuple[BatchIdentity, BatchIdentity]]:
+    def bump_epoch_and_renumber(
+        self, new_producer: tuple[int, int] | None = None
+    ) -> list[tuple[BatchIdentity, BatchIdentity]]:
         """Renumbers all batches under the next epoch, or as `new_producer` (id, epoch) if `needs_new_id`.
 
         Returns their old and new identities.

@@ -183,7 +183,7 @@ class Sender:
                 *key, producer_id=producer[0], producer_epoch=producer[1], window=self._settings.in_flight_max
             )
         elif not len(queue) and queue.can_bump and not queue.needs_new_id:
-            queue.bump()
+            queue.bump_epoch_and_renumber()
         self._busy[key] = queue
         return queue
 
@@ -198,7 +198,7 @@ class Sender:
             call_safely(partial(getattr(self._observer, event), *arguments))
 
     def _refuse_all(self, error: ClientError) -> None:
-        """Fails all batches without numbers, now and later: no producer id can be had."""
+        """Fails all batches without numbers, now and later: no producer id is available."""
         self._accumulator.refuse(error)
         while self._unnumbered:
             self._accumulator.finish(self._unnumbered.popleft(), error=error)
@@ -213,7 +213,7 @@ class Sender:
                 if producer is None or producer[0] == queue.producer_id:
                     self._producer_ids.request()
                     continue
-            for old, new in queue.bump(producer):
+            for old, new in queue.bump_epoch_and_renumber(producer):
                 self._notify("batch_renumbered", old, new)
 
     # --- time ---

@@ -18,7 +18,7 @@ from headrace.client.unpacking import ConsumerRecord
 
 QUEUE_RECORDS_MAX: Final = 2000
 QUEUE_MAX_BYTES: Final = 16 * 1024 * 1024
-"""A stream that holds this much gets no more until it is half empty. One poll's records may exceed it."""
+"""A stream that holds this much is filled again once it is half empty. One poll's records may exceed it."""
 
 _FOREVER_S: Final = 3600.0
 
@@ -61,7 +61,8 @@ class MessageStream:
             self._reader = threading.get_ident()
             self._mark_consumed()
             if not self._queue:
-                self._changed.notify_all()  # `drain` may be waiting until the message in hand is consumed
+                # `drain` may be waiting until the message last returned is consumed.
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: self._queue or self._ended, timeout_s)
             if self._queue:
                 record = self._in_hand = self._queue.popleft()
@@ -99,13 +100,13 @@ class MessageStream:
             self._changed.notify_all()
 
     def mark_consumed_by(self, thread_id: int) -> None:
-        """Counts the message in hand as consumed if this thread reads the stream."""
+        """Counts the message last returned as consumed if this thread reads the stream."""
         with self._changed:
             if self._reader == thread_id:
                 self._mark_consumed()
 
     def drain(self, grace_s: float) -> None:
-        """Discards the queue, then waits at most `grace_s` until the message in hand is consumed."""
+        """Discards the queue, then waits at most `grace_s` until the message last returned is consumed."""
         with self._changed:
             self._clear()
             self._changed.wait_for(lambda: self._in_hand is None, grace_s)
@@ -116,12 +117,12 @@ class MessageStream:
         self._full = False
 
     def consumed(self) -> dict[TopicPartition, int]:
-        """Returns, by partition, the offset after the last message consumed since the last `forget`."""
+        """Returns, by partition, the offset after the last message consumed since `reset_positions`."""
         with self._changed:
             return dict(self._consumed)
 
-    def forget(self) -> None:
-        """Prepares for a new assignment: the message in hand will not count as consumed."""
+    def reset_positions(self) -> None:
+        """Prepares for a new assignment: the message last returned will not count as consumed."""
         with self._changed:
             self._consumed.clear()
             self._in_hand = None

@@ -81,7 +81,7 @@ class CallbackThread:
             if not error.retriable:
                 logger.exception("%s failed", task)
                 return
-            logger.warning("%s: %s; trying again", task, error)
+            logger.warning("%s: %s; retrying", task, error)
             with self._changed:
                 if not self._stopping:
                     self._pending[task] = None

@@ -144,7 +144,7 @@ class ConsumerRegistry:
         if owner is not None:
             holder = self._owner(self._session.get_or_none(znodes.owner(self.group, topic, partition)))
             if holder != Owner(owner, self._session.session_id):
-                problem = f"{holder.name} owns it" if holder else "nobody owns it"
+                problem = f"{holder.name} owns it" if holder else "it has no owner"
                 raise NotOwnerError(
                     f"{owner} may not commit {topic}-{partition} of group {self.group}: {problem}"
                 )
@@ -153,7 +153,7 @@ class ConsumerRegistry:
                 return self._session.create(path, data, make_parents=True)
             except NodeExistsError:
                 stored = None
-        # The version read before the owner check makes the write fail if another owner committed meanwhile.
+        # The version read before the owner check makes the write fail if another owner committed since.
         version = -1 if owner is None or stored is None else stored.version
         self._session.set(path, data, version=version)
         return None

@@ -1,7 +1,7 @@
 """The errors of coordination.
 
 No other room handles exceptions of the ZooKeeper library. Each error states whether the caller or the
-environment is at fault, and whether a retry can help (`retriable`).
+environment caused it, and whether a retry can help (`retriable`).
 """
 
 
@@ -12,13 +12,13 @@ class CoordinationError(Exception):
 
 
 class ZooKeeperUnavailableError(CoordinationError):
-    """The environment's fault: no server answered in time. The call may or may not have taken effect."""
+    """Caused by the environment: no server answered in time. The call may or may not have taken effect."""
 
     retriable = True
 
 
 class SessionClosedError(CoordinationError):
-    """The caller's fault: `close()` was called on the session."""
+    """Caused by the caller: `close()` was called on the session."""
 
 
 class NoNodeError(CoordinationError):
@@ -56,4 +56,4 @@ class TopicNotRegisteredError(CoordinationError):
 
 
 class InvalidTopicError(CoordinationError):
-    """The caller's fault: an invalid topic name, or an invalid list of partitions or replicas."""
+    """Caused by the caller: an invalid topic name, or an invalid list of partitions or replicas."""

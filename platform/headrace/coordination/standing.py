@@ -86,7 +86,7 @@ class HeldNode:
         if self._released:
             return
         if not self._create():
-            raise ZooKeeperUnavailableError(f"{self.path} is still held by another session, trying again")
+            raise ZooKeeperUnavailableError(f"{self.path} is still held by another session, retrying")
         if self._released:
             self.release()
 

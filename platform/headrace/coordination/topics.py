@@ -105,7 +105,7 @@ class TopicRegistry:
         """Adds partitions; their numbers start at the present count.
 
         Raises `TopicNotRegisteredError`, `InvalidTopicError`, and `BadVersionError` if the topic changed
-        meanwhile.
+        concurrently.
         """
         state, version = self._get_versioned(name)
         _check_replicas(name, replicas)
@@ -147,7 +147,7 @@ class TopicRegistry:
     def set_partition_state(
         self, name: str, partition_id: int, state: PartitionState, *, expected_leader_epoch: int
     ) -> None:
-        """Stores a new leader or in-sync set; does not change `replicas`.
+        """Stores a new leader or in-sync set, not `replicas`. Replication will use it; nothing calls it yet.
 
         Raises `BadVersionError` if the leader epoch is not the expected one, `TopicNotRegisteredError`.
         """

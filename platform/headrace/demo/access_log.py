@@ -15,7 +15,7 @@ LINE_MAX_BYTES: Final = 64 << 10
 HOUR_MS: Final = 3_600_000
 
 _QUOTED = rb'"((?:[^"\\]|\\.)*)'
-# The last quote may be missing: a truncated log ends within a line, whose request is complete all the same.
+# The last quote may be missing: a truncated log ends within a line, whose request is still complete.
 _LINE: Final = re.compile(
     rb"(?P<host>\S+) \S+ (?P<user>\S+) \[(?P<time>[^\]]+)\] "
     + _QUOTED.replace(b"(", b"(?P<request>", 1)

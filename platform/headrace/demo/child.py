@@ -59,7 +59,7 @@ class Child:
         self.log_path = run_directory / f"{name}.log"
         self._latest: dict[str, Any] = {}
         self._lock = threading.Lock()
-        # In a session of its own: Ctrl-C reaches the demo alone, which then ends its children in order.
+        # In a session of its own: Ctrl-C reaches the demo alone, which then ends its children.
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *_options(arguments)],
@@ -101,7 +101,7 @@ class Child:
         )
 
     def ask_to_stop(self) -> None:
-        """Asks it to end in order; waits until it handles SIGTERM, which would kill it before."""
+        """Asks it to exit cleanly; first waits until it handles SIGTERM, which would kill it before."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while self.is_running() and not self.latest("handles_signals") and time.monotonic() < deadline:
             time.sleep(POLL_INTERVAL_S)

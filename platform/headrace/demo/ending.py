@@ -68,7 +68,7 @@ def print_ending(
     if is_complete:
         screen.console.print(
             f"\n[bold green]complete[/]: {result.published:,} events published, {result.published:,} in HDFS,"
-            f" none lost, none doubled ({took_s:.0f} s)"
+            f" none lost, no duplicates ({took_s:.0f} s)"
         )
     else:
         lost = sum(finding.record_count or 0 for finding in findings if finding.status is Status.LOST)
@@ -112,7 +112,7 @@ def _print_rows(
     if aside := result.aside_hours.total():
         screen.print(f"{aside:,} lines did not parse; they are in {plan.directory}/*.unparsable.log")
     if not wrong:
-        screen.print("[green]the same in every hour, and no row twice[/]")
+        screen.print("[green]published and stored counts agree in every hour; no duplicate rows[/]")
     for difference in wrong[:DIFFERENCES_SHOWN_MAX]:
         rows_text = f"{difference.rows:,} rows ({difference.distinct_rows:,} distinct)"
         screen.warn(f"{hour(difference.hour_ms)}: {difference.published:,} {what}, {rows_text}")

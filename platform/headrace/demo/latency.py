@@ -17,7 +17,7 @@ class Latencies:
         self.counts: Counter[int] = Counter(counts or {})
 
     def add(self, latency_ms: int, count: int = 1) -> None:
-        # A clock that was set back meanwhile would make a latency negative.
+        # A clock that was set back in between would make a latency negative.
         self.counts[min(max(latency_ms, 0), LATENCY_MAX_MS)] += count
 
     def update(self, others: Iterable[Latencies]) -> None:

@@ -87,7 +87,7 @@ def make_topics(plan: DemoPlan, screen: Screen) -> RunStart:
             except BrokerError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
-                screen.print(f"{datacenter.name} has it already: this run publishes into the same topic")
+                screen.print(f"{datacenter.name} already has the topic: this run publishes into it, too")
     ends = {}
     with Admin(plan.site.analysis.bootstrap) as admin:
         if TOPIC in admin.topics():
@@ -106,7 +106,7 @@ def report_before(plan: DemoPlan) -> Report:
 
 def report_after(plan: DemoPlan, screen: Screen, result: FlowResult) -> Report:
     """Waits until every tier has reported this run's hours; returns the audit's report of them."""
-    screen.step("the account: what each tier counted")
+    screen.step("audit: what each tier counted")
     hours = result.published_hours or Counter({plan.from_ms - plan.from_ms % HOUR_MS: 0})
     from_ms, to_ms = min(hours), max(hours) + HOUR_MS
     store = AuditStore(plan.site.audit_store_url)

@@ -51,7 +51,7 @@ class Screen:
 
     @contextmanager
     def bars(self, totals: Mapping[str, int]) -> Iterator[Bars]:
-        """Shows a bar for each name; lines printed meanwhile appear above them."""
+        """Shows a bar for each name; lines printed at the same time appear above them."""
         if self.console.is_terminal:
             columns = (
                 TextColumn("   {task.description}"),

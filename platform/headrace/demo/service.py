@@ -112,20 +112,33 @@ def _publish(options: argparse.Namespace, publisher: EventPublisher, stop: threa
     for view in views:
         if stop.is_set():
             break
-        group, partition = [view], None
         if options.drop and hours.total() == options.drop_after:
-            # The events to drop must be one batch: published together, to one partition, after a flush.
-            group += islice(views, options.drop - 1)
-            publisher.flush()
-            partition = 0 if len(group) > 1 else None
-        for time_ms, fields in group:
-            key = fields["member_id"] or fields["remote_host"]
-            publisher.publish(options.topic, fields, key=key, time_ms=time_ms, partition=partition)
-            hours[time_ms - time_ms % HOUR_MS] += 1
+            batch = [view, *islice(views, options.drop - 1)]
+            _publish_dropped_batch(options.topic, publisher, batch)
+        else:
+            batch = [view]
+            _publish_view(options.topic, publisher, view)
+        hours.update(time_ms - time_ms % HOUR_MS for time_ms, _ in batch)
         if time.monotonic() - sent_at > PROGRESS_INTERVAL_S:
             send_progress(published=hours.total())
             sent_at = time.monotonic()
     return hours
+
+
+def _publish_dropped_batch(topic: str, publisher: EventPublisher, views: list[LoggedView]) -> None:
+    """Publishes the events of the planted loss, which the publisher's `DropPlan` drops."""
+    # They must be one batch: published together, to one partition, after a flush.
+    publisher.flush()
+    for view in views:
+        _publish_view(topic, publisher, view, partition=0 if len(views) > 1 else None)
+
+
+def _publish_view(
+    topic: str, publisher: EventPublisher, view: LoggedView, partition: int | None = None
+) -> None:
+    time_ms, fields = view
+    key = fields["member_id"] or fields["remote_host"]
+    publisher.publish(topic, fields, key=key, time_ms=time_ms, partition=partition)
 
 
 def _options() -> argparse.Namespace:
@@ -136,7 +149,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--registry", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--share", required=True, help="this service's number, from 0, of how many: 2/6")
+    parser.add_argument("--share", required=True, help="INDEX/COUNT, index from 0, such as 2/6")
     parser.add_argument("--per-second", required=True, type=float)
     parser.add_argument("--access-log", type=Path)
     parser.add_argument("--aside", type=Path, help="the file for lines that do not parse")

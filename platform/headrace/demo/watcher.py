@@ -90,7 +90,7 @@ def main() -> None:
 def _watch_new_partitions(
     admin: Admin, consumer: Consumer, topic: str, watched: set[int], *, is_first_look: bool
 ) -> None:
-    """Adds new partitions: those of the first look from their end, later ones from their beginning."""
+    """Adds new partitions: those found on the first look start at the end, later ones at the beginning."""
     try:
         found = set(admin.topic(topic).partitions) - watched
     except UnknownTopicError:

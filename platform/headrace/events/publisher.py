@@ -13,12 +13,13 @@ from typing import Any, Final, Self
 
 from headrace.client import DeliveryFuture, Producer
 from headrace.events.handovers import BUCKET_DEFAULT_MS
-from headrace.events.reporter import CountingObserver, Origin, Reporter
+from headrace.events.header import Origin
+from headrace.events.reporter import CountingObserver, Reporter
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
-from headrace.registry.fit import SerializationError
 from headrace.registry.serializers import AvroSerializer, record_name_subject
+from headrace.registry.value_validation import SerializationError
 
 AUDIT_TOPIC: Final = "_audit"
 PUBLISHED_HEADER: Final = "published-ms"
@@ -36,14 +37,14 @@ _RESERVED_OPTIONS: Final = ("batch_boundary_ms", "observer", "idempotent", "acks
 
 
 class InvalidEventError(ValueError):
-    """The caller's fault: an event does not fit its topic's schema. Nothing was counted or sent.
+    """Caused by the caller: an event does not fit its topic's schema. Nothing was counted or sent.
 
     The message names topic, field and value.
     """
 
 
 class PublisherClosedError(RuntimeError):
-    """The caller's fault: the publisher was closed."""
+    """Caused by the caller: the publisher was closed."""
 
 
 class EventPublisher:

@@ -9,11 +9,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
 from headrace.events.handovers import HandoverCounts, PartTally
+from headrace.events.header import Origin
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
 
@@ -30,24 +30,6 @@ class ReportError(Exception):
     """A report did not arrive. Until one does, the audit shows the affected events as unknown."""
 
     retriable = True
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The publishing service: the constant part of every event's header."""
-
-    datacenter: str
-    server: str
-    service: str
-
-    def header(self, time_ms: int) -> dict[str, Any]:
-        return {
-            "time": time_ms,
-            "datacenter": self.datacenter,
-            "server": self.server,
-            "service": self.service,
-            "guid": str(uuid.uuid4()),
-        }
 
 
 class CountingObserver(BatchObserver):

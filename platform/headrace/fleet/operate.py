@@ -27,20 +27,10 @@ from headrace.agent.errors import (
 from headrace.agent.home import AgentHome
 from headrace.agent.host import Host
 from headrace.agent.kinds import parse_configuration, unit_of
-from headrace.agent.local import (
-    end_idle_daemon,
-    ensure_agent,
-    find_agent,
-    has_ended,
-    wait_ended,
-)
+from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
 from headrace.agent.logs import LOG_TAIL_LINES
 from headrace.agent.processes import end_units_left_in
-from headrace.agent.report import (
-    ChangeOutcome,
-    UnitReport,
-    probed_report,
-)
+from headrace.agent.report import ChangeOutcome, UnitReport, probed_report
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet.units import units_of
@@ -171,7 +161,7 @@ def check_addresses(units: Sequence[Unit]) -> None:
     """Raises `AddressTakenError`, which names address and process, if another process holds an address."""
     conflicts: list[Conflict] = []
     for unit in units:
-        conflicts += conflicts_of(unit, (), held=(), home=None)
+        conflicts += conflicts_of(unit, (), own_addresses=(), home=None)
     if conflicts:
         raise _taken(conflicts)
 
@@ -320,7 +310,7 @@ def restart(
             if not report.is_ready:
                 raise SiteError(
                     f"unit {report.name} is not ready ({report.problem}), so no unit was restarted; "
-                    "repair it first"
+                    "fix it first"
                 )
         for name in names:
             agent.roll([name], wait_s=wait_s)

@@ -1,7 +1,7 @@
 """The units of a site: the configuration of each, and which units must be ready before it.
 
-Owns the way from a site to the typed configurations that are put to a host's agent; `agent.kinds` makes units
-of them. Pure, except that Airflow's paths depend on where it is installed: starts nothing, writes no file.
+Converts a site into unit configurations, which are put to a host's agent; `agent.kinds` makes units of them.
+Pure, except that Airflow's paths depend on where it is installed: starts nothing, writes no file.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m headrace.registry", description="The schema registry.")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where to serve HTTP")
     parser.add_argument(
-        "--zookeeper", required=True, metavar="HOST:PORT", help="the ZooKeeper that keeps everything"
+        "--zookeeper", required=True, metavar="HOST:PORT", help="the ZooKeeper that stores the schemas"
     )
     options = parser.parse_args(arguments)
     set_up_logging()

@@ -159,12 +159,12 @@ class SchemaRegistryClient:
         return [str(message) for message in content.get("messages") or ["incompatible"]]
 
     def config(self, subject: str | None = None) -> str:
-        """Returns the compatibility level in force for a subject, or the global one."""
+        """Returns the compatibility level that applies to a subject, or the global one."""
         path = "/config" if subject is None else f"/config/{_quoted(subject)}?defaultToGlobal=true"
         return str(self._request("GET", path)["compatibilityLevel"])
 
     def own_config(self, subject: str) -> str | None:
-        """Returns the level set for the subject itself; None if the global one is in force."""
+        """Returns the level set for the subject itself; None if the global one applies."""
         try:
             return str(self._request("GET", f"/config/{_quoted(subject)}")["compatibilityLevel"])
         except RegistryError as error:
@@ -173,7 +173,7 @@ class SchemaRegistryClient:
             raise
 
     def delete_config(self, subject: str) -> None:
-        """Removes the subject's own level, so that the global one is in force again."""
+        """Removes the subject's own level, so that the global one applies again."""
         self._request("DELETE", f"/config/{_quoted(subject)}")
 
     def set_config(self, level: str, subject: str | None = None) -> None:

@@ -47,6 +47,6 @@ class RegistryError(Exception):
 
 
 class RegistryUnavailableError(Exception):
-    """The environment's fault: no registry responded. The request may have taken effect; retry later."""
+    """Caused by the environment: no registry responded. The request may have taken effect; retry later."""
 
     retriable = True

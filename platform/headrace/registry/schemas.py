@@ -18,7 +18,7 @@ import avro.schema
 import fastavro.schema
 
 SCHEMA_MAX_BYTES: Final = 900_000
-"""Below ZooKeeper's limit of 1 MiB a node."""
+"""Below ZooKeeper's limit of 1 MiB per node."""
 SCHEMA_ID_MAX: Final = 2**31 - 1
 
 _FASTAVRO_MARKS: Final = ("__fastavro_parsed", "__named_schemas")
@@ -75,11 +75,11 @@ def parse(text: str) -> ParsedSchema:
     return ParsedSchema(
         text=json.dumps(tree, separators=(",", ":"), ensure_ascii=False),
         normal_text=json.dumps(normal, separators=(",", ":"), ensure_ascii=False),
-        schema_id=id_of(identity),
+        schema_id=schema_id_of(identity),
     )
 
 
-def id_of(identity: str) -> int:
+def schema_id_of(identity: str) -> int:
     """Returns the schema id of a normal form: 31 bits of its SHA-256, never 0."""
     number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big") & SCHEMA_ID_MAX
     return number or SCHEMA_ID_MAX

@@ -10,9 +10,9 @@ import fastavro
 import fastavro.schema
 
 from headrace.registry.client import SchemaRegistryClient
-from headrace.registry.fit import SerializationError, explain, int_guard
 from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.schemas import record_name
+from headrace.registry.value_validation import SerializationError, explain, int_guard
 
 __all__ = [
     "AvroDeserializer",

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headrace.registry import errors
+from headrace.registry.compatibility import DEFAULT_LEVEL, Level, incompatibilities
 from headrace.registry.errors import RegistryError
-from headrace.registry.rules import DEFAULT_LEVEL, Level, incompatibilities
 from headrace.registry.schemas import InvalidSchemaError, ParsedSchema, parse
 from headrace.registry.store import IdCollisionError, SchemaStore, Subject, SubjectVersion
 
@@ -76,7 +76,7 @@ class SchemaRegistry:
         return self._described(name, found)
 
     def register(self, name: str, body: dict[str, Any], *, normalize: bool) -> dict[str, Any]:
-        """Registers a schema as the next version unless it is one already; returns id, version and schema."""
+        """Registers a schema as the next version unless it is registered; returns id, version and schema."""
         _check_subject(name)
         schema = read_schema(body)
         # Clients that copy a registry send the id. Here it follows from the schema and cannot be chosen.
@@ -144,7 +144,7 @@ class SchemaRegistry:
         return deleted
 
     def delete_version(self, name: str, version: str, *, permanent: bool) -> int:
-        """Deletes one version, as `delete_subject` does all."""
+        """Like `delete_subject`, for one version."""
         mode = self._mode(name)
         deleted: list[int] = []
 
@@ -244,7 +244,7 @@ class SchemaRegistry:
         return changed
 
     def delete_level(self, name: str | None) -> dict[str, Any]:
-        """Resets the level to the default, a subject's to the global one. Returns what was set before."""
+        """Resets the level to the default; for a subject, to the global level. Returns the level before."""
         before = self.level(name, default_to_global=False)
         _check_writable(name or "", self._mode(name))
         self._store.set(name, compatibility=None, normalize=None)
@@ -274,7 +274,7 @@ class SchemaRegistry:
     # --- details ---
 
     def _level(self, name: str) -> tuple[Level, bool]:
-        """Returns the level in force and whether schemas are normalized."""
+        """Returns the level that applies and whether schemas are normalized."""
         own, default = self._store.settings(name), self._store.settings(None)
         level = own.compatibility or default.compatibility or DEFAULT_LEVEL.value
         return Level(level), bool(own.normalize if own.normalize is not None else default.normalize)
@@ -314,7 +314,7 @@ class SchemaRegistry:
             raise _subject_not_found(subject.name)
         found = subject.find(int(version))
         if found is None or found not in versions:
-            raise RegistryError(errors.VERSION_NOT_FOUND, f"Version {version} not found.")
+            raise _version_not_found(version)
         return found
 
     def _described(self, name: str, found: SubjectVersion) -> dict[str, Any]:
@@ -333,6 +333,10 @@ def _description(name: str, found: SubjectVersion, text: str) -> dict[str, Any]:
 
 def _subject_not_found(name: str) -> RegistryError:
     return RegistryError(errors.SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
+
+
+def _version_not_found(version: str) -> RegistryError:
+    return RegistryError(errors.VERSION_NOT_FOUND, f"Version {version} not found.")
 
 
 def _check_subject(name: str) -> None:

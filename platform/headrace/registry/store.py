@@ -206,7 +206,7 @@ def _retry_conflicts(attempt: Callable[[], T]) -> T:
             return attempt()
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue
-    raise BadVersionError(f"{CONFLICT_RETRIES_MAX} attempts in a row met concurrent changes; try again")
+    raise BadVersionError(f"{CONFLICT_RETRIES_MAX} attempts in a row met concurrent changes; retry")
 
 
 def _id_path(schema_id: int) -> str:

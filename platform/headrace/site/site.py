@@ -1,9 +1,9 @@
 """The description of an installation: its datacenters, the mirrors between them, and every address.
 
-Owns the site file (YAML) and the address plan of one machine. Knows nothing of processes: `fleet.units` makes
-units of it. Reads one file and the environment; writes nothing.
+Owns the site file (YAML) and the address plan of one machine. Knows nothing of processes: `fleet.units`
+converts a site into units. Reads one file and the environment; writes nothing.
 
-The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; what services connect to at
+The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; for services, at
 `.3`: the registry `:8081`, the balancer `:9092` (its status `:8084`, HAProxy's own statistics `:8404`); the
 auditor's status `.4:8082`, Airflow `.7:8080`, the agent `.9:8084`, brokers `.11`, `.12`, … `:9092` (for the
 balancer `:9093`), the mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
@@ -19,8 +19,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.site.addresses import Address
+from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteFileError
-from headrace.site.variables import HOME_VARIABLE
 
 SITE_FILE_NAME: Final = "site.yaml"
 
@@ -77,7 +77,7 @@ class Datacenter(_Part):
 
     @property
     def brokers(self) -> dict[int, Address]:
-        """Broker id → address. Ids are the datacenter's own: each has its own ZooKeeper."""
+        """Broker id → address. Ids are unique within a datacenter: each has its own ZooKeeper."""
         return {n: Address(self.host(10 + n), BROKER_PORT) for n in range(1, self.broker_count + 1)}
 
     @property
@@ -181,7 +181,7 @@ class Site(_Part):
 
     @property
     def sources(self) -> tuple[Datacenter, ...]:
-        """The datacenters that a mirror copies: there services publish."""
+        """The datacenters that a mirror copies, which are those where services publish."""
         return tuple(
             dc for dc in self.datacenters if any(mirror.source == dc.name for mirror in self.mirrors)
         )
@@ -225,7 +225,7 @@ class Site(_Part):
 
 
 class _SiteFile(_Part):
-    """The fields of a `site.yaml`; the default of each is the one-machine site's."""
+    """The fields of a `site.yaml`; the defaults are those of the one-machine site."""
 
     block: Annotated[int, Field(ge=0, le=BLOCK_MAX)] = 0
     datacenters: dict[str, dict[str, object]] | None = None
@@ -240,7 +240,7 @@ def parse_site(text: str, *, home: Path, where: str) -> Site:
 
     `where` names the text in errors. Raises `SiteFileError`, one line that names the wrong field.
     """
-    # Imported late, so that programs that only use addresses start quickly.
+    # Imported here so that programs that only use addresses start quickly.
     import yaml
 
     try:

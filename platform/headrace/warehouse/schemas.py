@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 from headrace.registry.client import RegisteredSchema, SchemaRegistryClient
+from headrace.registry.compatibility import Level, incompatibilities
 from headrace.registry.errors import (
     SCHEMA_NOT_FOUND,
     SUBJECT_NOT_FOUND,
@@ -19,7 +20,6 @@ from headrace.registry.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from headrace.registry.rules import Level, incompatibilities
 
 _POINTER: Final = re.compile(r"/fields/\d+[\w/]*")
 _NAMED_TYPES: Final = ("record", "enum", "fixed", "error")

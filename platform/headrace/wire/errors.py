@@ -198,8 +198,8 @@ _RETRIABLE = frozenset(
 
 
 class WireError(Exception):
-    """Bytes or a request that the protocol does not allow. The peer's fault unless a subclass says
-    otherwise."""
+    """Bytes or a request that the protocol does not allow. Caused by the peer unless a subclass
+    says otherwise."""
 
 
 class MalformedMessageError(WireError):

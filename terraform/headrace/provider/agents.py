@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from headrace.provider.problems import Problem, ResourceError, join_some
 from headrace.provider.values import Values, is_known
+from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteError
-from headrace.site.variables import HOME_VARIABLE
 
 if TYPE_CHECKING:
     from headrace.agent.client import AgentClient

@@ -35,7 +35,7 @@ def coordinator_for(group_id: str, broker_ids: Iterable[int]) -> int | None:
 
 
 class GroupCoordinator:
-    """The groups of one broker. Called on the event loop's thread only; time comes in as `now_ms`."""
+    """The groups of one broker. Called on the event loop's thread only; `now_ms` is an argument."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class GroupCoordinator:
         return error
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription | None]:
-        """Returns the group's state; (NONE, None) if it has no members: it may have offsets all the same."""
+        """Returns the group's state; (NONE, None) if it has no members; it may still have offsets."""
         error = self._misplaced(group_id)
         group = self._groups.get(group_id)
         return error, None if group is None or error is not ErrorCode.NONE else group.describe()
@@ -127,15 +127,15 @@ class GroupCoordinator:
         return [group.describe() for group in self._groups.values()]
 
     def next_deadline_ms(self) -> int | None:
-        """Returns when `tick` must run next; None if no group has a deadline."""
+        """Returns when `expire_and_advance` must run next; None if no group has a deadline."""
         deadlines = [d for g in self._groups.values() if (d := g.next_deadline_ms()) is not None]
         return min(deadlines, default=None)
 
-    def tick(self, now_ms: int) -> None:
+    def expire_and_advance(self, now_ms: int) -> None:
         for group in list(self._groups.values()):
             deadline_ms = group.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= now_ms:
-                group.tick(now_ms)
+                group.expire_and_advance(now_ms)
                 self._forget_if_idle(group)
 
     def brokers_changed(self) -> None:

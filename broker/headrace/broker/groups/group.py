@@ -3,7 +3,7 @@
 The state machine of Kafka's classic group protocol. Members join, the first of them leads. When all have
 joined (or the rebalance timeout is over) a new generation begins, and the leader gets the metadata of all
 members. Its SyncGroup carries the assignment; the response to each member's SyncGroup is the member's part of
-it. Time comes in as `now_ms` with each call. A reply that has to wait is a callback, called exactly once.
+it. `now_ms` is an argument of each call. A response that has to wait is a callback, called exactly once.
 
 Source: https://kafka.apache.org/protocol; KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394.
 """
@@ -159,7 +159,7 @@ class Group:
     # --- time ---
 
     def next_deadline_ms(self) -> int | None:
-        """Returns when `tick` has something to do; None if nothing has a deadline."""
+        """Returns when `expire_and_advance` has something to do; None if nothing has a deadline."""
         deadlines = [m.session_deadline_ms for m in self._members.values() if not m.waits]
         deadlines.extend(self._promised.values())
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -170,7 +170,7 @@ class Group:
             deadlines.append(self._phase_deadline_ms)
         return min(deadlines, default=None)
 
-    def tick(self, now_ms: int) -> None:
+    def expire_and_advance(self, now_ms: int) -> None:
         """Removes members whose session is over, and ends phases whose time is over."""
         for member_id in [i for i, until_ms in self._promised.items() if until_ms <= now_ms]:
             del self._promised[member_id]
@@ -192,7 +192,7 @@ class Group:
             self._after_loss(now_ms)
 
     def disband(self, error: ErrorCode) -> None:
-        """Removes all members with `error`: this broker does not coordinate the group any more."""
+        """Removes all members with `error`: this broker no longer coordinates the group."""
         for member_id in list(self._members):
             self._remove(member_id, error)
         self._promised.clear()

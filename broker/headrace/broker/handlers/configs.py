@@ -63,7 +63,8 @@ def _describe(state: BrokerState, kind: int, name: str) -> list[tuple[Setting, s
     if kind == BROKER:
         if name not in ("", str(state.broker_id)):
             raise Refused(
-                ErrorCode.INVALID_REQUEST, f"this is broker {state.broker_id}: ask broker {name} itself"
+                ErrorCode.INVALID_REQUEST,
+                f"this is broker {state.broker_id}: send the request to broker {name}",
             )
         config = state.config
         return [

@@ -62,10 +62,10 @@ class FetchWait:
         for target in self._targets:
             if target.partition is not None:
                 target.partition.readers[self] = None
-                state.partitions.flush_now(target.partition)
+                state.partitions.request_flush(target.partition)
 
     def more(self) -> None:
-        """Called when more is visible, or a partition is gone."""
+        """Called when more is visible, or a partition was removed."""
         if self._slot.connection.closed or self._is_ready():
             self._respond()
 
@@ -182,7 +182,7 @@ def _look_up(state: BrokerState, name: str | None, part: FetchPartition) -> _Tar
 
 
 def _insert_slices(pieces: list[Buffer | int], slices: list[FileSlice]) -> list[Part]:
-    """Puts the slices, in order, where the encoded response has numbers: gaps of so many bytes."""
+    """Replaces each number in the encoded response, a gap of so many bytes, by the next slice."""
     parts: list[Part] = []
     at = 0
     for piece in pieces:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
-from headrace.broker.groups.offsets import OffsetStore, is_group_name
+from headrace.broker.groups.offset_queue import OffsetStore, is_group_name
 from headrace.broker.groups.types import (
     GroupDescription,
     Join,
@@ -230,7 +230,7 @@ class GroupService:
 
     def _tick(self) -> None:
         self._timer = None
-        self.coordinator.tick(self._state.clock_ms())
+        self.coordinator.expire_and_advance(self._state.clock_ms())
         self._set_timer()
 
 

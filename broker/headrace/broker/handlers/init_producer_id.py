@@ -30,9 +30,7 @@ class ProducerIds:
         self._is_allocating = False
 
     def handle(self, request: Request) -> Tree | Promise[Tree]:
-        """Returns a fresh id with epoch 0, whatever id the client had before: so does Kafka without a
-        transactional id.
-        """
+        """Returns a new id with epoch 0, as Kafka does without a transactional id."""
         if request.body.transactional_id is not None:
             return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if self._stock:

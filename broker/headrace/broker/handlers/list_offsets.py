@@ -59,7 +59,7 @@ class _Job:
             try:
                 # It may have been deleted, or gone offline, while its segments were read.
                 if self._state.led_partition(topic, part.partition_index) is not partition:
-                    raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition.name} was created anew")
+                    raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition.name} was recreated")
                 timestamp_ms, offset = self._outcome(partition, outcome)
             except Refused as refused:
                 complete(result | {"error_code": refused.code})
@@ -87,7 +87,7 @@ class _Job:
         if isinstance(outcome, Refused):
             raise outcome
         if isinstance(outcome, WireError):
-            # The producer's fault: the checksum is right, but the records cannot be decompressed.
+            # Caused by the producer: the checksum is right, but the records cannot be decompressed.
             logger.warning("%s: a lookup met a batch that cannot be read: %s", partition.name, outcome)
             raise Refused(ErrorCode.CORRUPT_MESSAGE, str(outcome))
         if isinstance(outcome, LogError):

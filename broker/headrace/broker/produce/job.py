@@ -174,7 +174,7 @@ def handle(
     connection: ClientConnection,
     request: Request,
     *,
-    owned: bool,
+    may_keep: bool,
     pass_on: PassOn | None = None,
 ) -> None:
     """Stages every partition's batches; the partitions complete the job.
@@ -201,7 +201,7 @@ def handle(
                 passed.append(PassedPartition(place, known.leader, name, part))
                 continue
             partition = state.led_partition(name, part.partition)
-            base, count = stage(state, partition, part.records, owned=owned)
+            base, count = stage(state, partition, part.records, may_keep=may_keep)
         except Refused as error:
             job.complete(place, error.code, -1, error.message)
             continue

@@ -1,9 +1,9 @@
 """The fast path of Produce: one plain batch for one partition, in a request whose head was seen before.
 
 A client's Produce requests differ in their correlation id and their batch, hardly ever in anything else. The
-first one goes through `produce.job` and leaves a template: the bytes of its head, the partition they mean,
-and its response with places for the correlation id and the address. A request that is not plain or not
-valid goes through `produce.job`, too, which also words the refusal.
+first one goes through `produce.job` and leaves a template: the bytes of its head, the partition they
+identify, and its response with places for the correlation id and the address. A request that is not plain or
+not valid goes through `produce.job`, too, which also writes the error message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
-from headrace.log.producers import SequenceVerdict, check
+from headrace.log.producers import SequenceVerdict, check_sequence
 from headrace.log.staging import COPY_BELOW_BYTES
 from headrace.wire.batch import ATTRIBUTES_AT, HEADER, HEADER_SIZE_BYTES, LENGTH_END_BYTES, MAGIC, BatchHeader
 from headrace.wire.compression import Codec
@@ -37,18 +37,18 @@ from headrace.wire.produce import (
 
 CORRELATION_END: Final = 8  # api key, version, correlation id
 TEMPLATES_MAX: Final = 256  # partitions that one connection may alternate between
-HEAD_ENDS_MAX: Final = 4  # lengths of heads looked for: names of topics differ in length
+HEAD_ENDS_MAX: Final = 4  # distinct head lengths tried per request: topic names differ in length
 TAIL_BYTES: Final = 3  # empty tagged fields of partition, topic and request in flexible versions
 
 CODEC_LARGEST: Final = max(Codec)
 
-_BASE_MARK: Final = 0x1122334455667788  # stands in the template response where the address goes
+_BASE_MARK: Final = 0x1122334455667788  # placeholder for the base offset
 
 
 class Template:
     """What a request's head means, and how to respond to it."""
 
-    __slots__ = ("body", "durable", "flexible", "partition", "request", "response", "timeout_ms", "version")
+    __slots__ = ("body", "durable", "flexible", "layout", "partition", "request", "timeout_ms", "version")
 
     def __init__(self, partition: Partition, request: Request) -> None:
         body: ProduceRequest = request.body
@@ -64,7 +64,8 @@ class Template:
         mark = struct.pack(">q", _BASE_MARK)
         at = encoded.index(mark)
         end = at + len(mark)
-        self.response = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
+        # A successful response, with places for the correlation id and the base offset.
+        self.layout = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
         self.body = (encoded[:4], encoded[8:at], encoded[end:])
 
     def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_address: int) -> bytes:
@@ -119,9 +120,8 @@ class PlainAppend:
         template = self._template
         if code is ErrorCode.NONE:
             length, before, after = template.body
-            self.parts = (
-                template.response.pack(length, self._correlation_id, before, self._base_address, after),
-            )
+            packed = template.layout.pack(length, self._correlation_id, before, self._base_address, after)
+            self.parts = (packed,)
         else:
             self.parts = (template.encode(self._correlation_id, code, message, -1),)
         self._connection.on_output(self._connection)
@@ -158,9 +158,9 @@ def serve(
     version: int,
     correlation_id: int,
     *,
-    owned: bool,
+    may_keep: bool,
 ) -> bool:
-    """Serves the request if it is plain and valid; False if `produce.job` must (nothing was done)."""
+    """Serves a plain and valid request; else returns False: nothing is staged and no response is begun."""
     matched = _match(connection.templates, frame, version)
     if matched is None:
         return False
@@ -170,7 +170,7 @@ def serve(
     if header is None:
         return False
     batch = frame[at:end]
-    if not owned and end - at >= COPY_BELOW_BYTES:
+    if not may_keep and end - at >= COPY_BELOW_BYTES:
         batch = memoryview(bytearray(batch))
     log = partition.log
     try:
@@ -193,14 +193,15 @@ def _match(templates: TemplateCache, frame: memoryview, version: int) -> tuple[T
             break
     else:
         return None
+    # `is_plain` becomes False, too, when the topic is deleted or its partition fails.
     if template.version != version or not template.partition.is_plain:
         return None
     if template.flexible:
         try:
-            length_and_1, at = read_uvarint(frame, head_end)
+            length_plus_1, at = read_uvarint(frame, head_end)
         except (IndexError, ValueError):
             return None
-        end = at + length_and_1 - 1
+        end = at + length_plus_1 - 1
         if end != len(frame) - TAIL_BYTES or frame[end] or frame[end + 1] or frame[end + 2]:
             return None
     else:
@@ -235,8 +236,8 @@ def _check(
     if producer_id >= 0 and (
         header.producer_epoch < 0
         or header.base_sequence < 0
-        or len(state.refusals)
-        or check(
+        or len(state.refusals)  # any remembered refusal: `produce.job` checks the order
+        or check_sequence(
             partition.log.producers.get(producer_id),
             header.producer_epoch,
             header.base_sequence,

@@ -3,10 +3,10 @@
 A producer has several requests in flight. Suppose its first batch for a partition is refused (the leader was
 down, the log not open yet), and the next one arrives a moment later, when the leader is back. A leader that
 does not know the producer would accept it as the producer's first (KIP-360 lets an unknown producer start at
-any sequence), and the first one, sent again, would be out of order. This can hardly happen on one connection
-between client and leader, but it can behind a front listener, which passes on each batch by itself.
+any sequence), and the first one, sent again, would be out of order. This hardly ever happens on one
+connection between client and leader; it does behind a front listener, which passes on each batch by itself.
 
-Owns the memory of refused batches. Pure: time comes in.
+Owns the memory of refused batches. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.wire.batch import SEQUENCE_SPAN, read_header
 from headrace.wire.errors import ErrorCode, WireError
 from headrace.wire.primitives import Buffer
 
-KEPT_MS: Final = 120_000  # clients retry so long by default (delivery.timeout.ms)
+KEPT_MS: Final = 120_000  # the default delivery.timeout.ms: clients retry this long
 ENTRIES_MAX: Final = 10_000  # beyond it the oldest is forgotten
 
 # After these errors clients send the batch again, and it may not be in the log.
@@ -49,8 +49,8 @@ class _Refused(NamedTuple):
 
 
 def sequenced_batch(records: Buffer | None) -> SequencedBatch | None:
-    """Returns the batch that a partition's records begin with; None without a whole header, without a
-    producer id, and for a mirror's verbatim batch: its order is that of addresses.
+    """Returns the batch that a partition's records begin with; None without a whole header or a producer id,
+    and for a mirror's batch: mirror batches are ordered by address, not by sequence.
     """
     if records is None:
         return None
@@ -113,7 +113,7 @@ class Refusals:
         return None
 
     def _expire(self, now_ms: int) -> None:
-        """Forgets old entries; they are in the order of their times."""
+        """Forgets old entries; entries are ordered oldest first."""
         while self._refused:
             oldest = next(iter(self._refused))
             if self._refused[oldest].until_ms > now_ms:

@@ -1,7 +1,7 @@
 """From a partition's records in a Produce request to batches staged in its log, or a refusal.
 
-Owns what depends on the partition: its sequences, and the addresses that a mirror's copy takes. What a batch
-must be by itself is `validation`'s.
+Owns what depends on the partition: its sequences, and the addresses that a mirror's copy takes. `validation`
+checks the batch alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.broker.partitions import Partition
 from headrace.broker.produce import validation
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
-from headrace.log.producers import SequenceVerdict, check
+from headrace.log.producers import SequenceVerdict, check_sequence
 from headrace.log.staging import COPY_BELOW_BYTES
 from headrace.replication.gaps import SETTING, AcceptedGap
 from headrace.wire.batch import BatchHeader
@@ -26,39 +26,41 @@ Batches = list[tuple[memoryview, BatchHeader]]
 
 
 def stage(
-    state: BrokerState, partition: Partition, records: Buffer | None, *, owned: bool
+    state: BrokerState, partition: Partition, records: Buffer | None, *, may_keep: bool
 ) -> tuple[int, int]:
-    """Returns `(base address, records staged)`. `owned`: the records may be kept and written to.
+    """Returns `(base address, records staged)`. `may_keep`: the records may be kept and written to.
 
     A duplicate has its first copy's address and stages nothing. Raises `Refused`.
     """
     if partition.failure:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
-    batches = validation.split(None if records is None else memoryview(records))
+    batches = validation.split_verified(None if records is None else memoryview(records))
     try:
         if partition.config.mirror:
-            return _stage_verbatim(partition, batches, owned=owned)
-        return _stage_one(state, partition, batches, owned=owned)
+            return _stage_verbatim(partition, batches, may_keep=may_keep)
+        return _stage_one(state, partition, batches, may_keep=may_keep)
     except LogStorageError as error:
         # Rolling to a new segment failed: this batch is not staged, those before it are written or lost.
         state.partitions.complete_writes(partition)
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from None
 
 
-def _stage_one(state: BrokerState, partition: Partition, batches: Batches, *, owned: bool) -> tuple[int, int]:
+def _stage_one(
+    state: BrokerState, partition: Partition, batches: Batches, *, may_keep: bool
+) -> tuple[int, int]:
     if len(batches) != 1:
         raise Refused(
             ErrorCode.INVALID_RECORD, f"{len(batches)} batches for {partition.name}: exactly one is allowed"
         )
     config = partition.config
     batch, header = batches[0]
-    validation.check(header, config)
+    validation.check_header(header, config)
     if header.producer_id >= 0:
         address = _check_sequence(partition, header)
         if address >= 0:
             return address, 0
     stored, stored_header = validation.to_store(batch, header, config, state.clock_ms())
-    if stored is batch and not owned and len(batch) >= COPY_BELOW_BYTES:
+    if stored is batch and not may_keep and len(batch) >= COPY_BELOW_BYTES:
         stored = memoryview(bytearray(batch))
     return partition.log.stage(stored, stored_header), header.record_count
 
@@ -66,7 +68,7 @@ def _stage_one(state: BrokerState, partition: Partition, batches: Batches, *, ow
 def _check_sequence(partition: Partition, header: BatchHeader) -> int:
     """Returns the first copy's address for a duplicate, -1 for a batch to store. Raises `Refused`."""
     entry = partition.log.producers.get(header.producer_id)
-    checked = check(entry, header.producer_epoch, header.base_sequence, header.last_sequence)
+    checked = check_sequence(entry, header.producer_epoch, header.base_sequence, header.last_sequence)
     if checked.verdict is SequenceVerdict.ACCEPT:
         return -1
     if checked.verdict is SequenceVerdict.DUPLICATE:
@@ -80,7 +82,7 @@ def _check_sequence(partition: Partition, header: BatchHeader) -> int:
     )
 
 
-def _stage_verbatim(partition: Partition, batches: Batches, *, owned: bool) -> tuple[int, int]:
+def _stage_verbatim(partition: Partition, batches: Batches, *, may_keep: bool) -> tuple[int, int]:
     """Stages a mirror's batches: they must carry exactly the addresses they get here."""
     log = partition.log
     base = batches[0][1].base_offset
@@ -101,7 +103,7 @@ def _stage_verbatim(partition: Partition, batches: Batches, *, owned: bool) -> t
     log.rebase(base)
     count = 0
     for batch, header in batches:
-        kept = batch if owned or len(batch) < COPY_BELOW_BYTES else memoryview(bytearray(batch))
+        kept = batch if may_keep or len(batch) < COPY_BELOW_BYTES else memoryview(bytearray(batch))
         log.stage(kept, header, verbatim=True)
         count += header.record_count
     return base, count
@@ -114,7 +116,7 @@ def _pass_gap(partition: Partition, base: int) -> None:
     if AcceptedGap(partition.index, end, base) not in partition.config.accepted_gaps:
         raise Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.name} ends at {end}, the batch is for {base}: ask for its end and continue there",
+            f"{partition.name} ends at {end}, the batch is for {base}: request its end and continue there",
         )
     start = log.start_address
     log.restart(base)

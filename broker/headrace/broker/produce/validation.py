@@ -27,7 +27,7 @@ from headrace.wire.primitives import Buffer
 DECOMPRESSED_MAX_BYTES: Final = 256 * 1024 * 1024
 
 
-def split(records: memoryview | None) -> list[tuple[memoryview, BatchHeader]]:
+def split_verified(records: memoryview | None) -> list[tuple[memoryview, BatchHeader]]:
     """Returns the batches of a partition's records, checksums verified. Raises `Refused`."""
     if records is None or not len(records):
         raise Refused(
@@ -50,7 +50,7 @@ def split(records: memoryview | None) -> list[tuple[memoryview, BatchHeader]]:
     return batches
 
 
-def check(header: BatchHeader, config: TopicConfig) -> None:
+def check_header(header: BatchHeader, config: TopicConfig) -> None:
     """Raises `Refused` for a batch that may not be stored."""
     if header.size_bytes > config.max_message_bytes:
         raise Refused(

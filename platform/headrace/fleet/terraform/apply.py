@@ -15,7 +15,7 @@ from typing import IO, Final
 from headrace.agent.logs import log_tail
 from headrace.agent.unit import Unit
 from headrace.fleet import operate
-from headrace.fleet.terraform.folder import make_folder, variables_for_terraform
+from headrace.fleet.terraform.folder import make_folder, process_environment
 from headrace.fleet.terraform.progress import TerraformProgress
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
@@ -38,7 +38,7 @@ def apply(
 ) -> TerraformProgress:
     """Provisions the site's units by `terraform apply`, and returns when all of them are ready.
 
-    Calls `warn` with a message if it is interrupted, because ending in order takes a while. Raises
+    Calls `warn` with a message if it is interrupted, because an orderly end takes a while. Raises
     `AddressTakenError` before it starts anything, and `SiteError` with Terraform's own errors; units that run
     then keep running.
     """
@@ -67,7 +67,7 @@ def _run(
         subprocess.Popen(
             ["terraform", *arguments],
             cwd=folder,
-            env=variables_for_terraform(),
+            env=process_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
@@ -78,7 +78,7 @@ def _run(
         try:
             _follow(process, lines, progress, observe)
         except BaseException:
-            warn("interrupted: Terraform finishes the changes it has begun; the next run goes on from there")
+            warn("interrupted: Terraform finishes the changes it has begun; the next run does the others")
             _interrupt(process)
             raise
     if process.returncode:
@@ -106,7 +106,7 @@ def _follow(
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Ends Terraform in order, so that its state is complete; at once if Ctrl-C comes a second time."""
+    """Ends Terraform by SIGINT, so that its state is complete; a second Ctrl-C makes it abort."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(INTERRUPT_WAIT_MAX_S)

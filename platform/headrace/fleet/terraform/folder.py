@@ -1,4 +1,4 @@
-"""The working copy that Terraform runs in: the example's HCL, its modules, and the site as its variables.
+"""The working copy that Terraform runs in: the example's HCL, its modules, and its variables for the site.
 
 Owns the folder `terraform` in the site's home, and the check that Terraform can provision the site. A user
 can run `terraform plan` in the folder, too. Runs only `terraform version`.
@@ -33,8 +33,8 @@ def sources() -> Path:
     return Path(__file__).parents[4] / "terraform"
 
 
-def environment() -> Path:
-    """Where `make terraform` puts the provider: by default, beside our own environment."""
+def provider_venv() -> Path:
+    """The virtual environment of the provider, made by `make terraform`: by default, beside our own."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     return Path(named) if named else Path(sys.prefix).parent / ".venv-terraform"
 
@@ -46,7 +46,7 @@ def missing(site: Site) -> str | None:
         return "Terraform is not installed"
     command = [program, "version", "-json"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, env=variables_for_terraform()
+        command, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, env=process_environment()
     )
     if done.returncode:
         return f"{program} does not run"
@@ -54,7 +54,7 @@ def missing(site: Site) -> str | None:
     if _numbers(version) < VERSION_MIN:
         wanted = ".".join(map(str, VERSION_MIN))
         return f"Terraform {wanted} or newer is needed, and {program} is {version}"
-    if not (environment() / "plugins").is_dir():
+    if not (provider_venv() / "plugins").is_dir():
         return "the Terraform provider is not set up (`make terraform`)"
     if not (sources() / _PARTS[-1]).is_dir():
         return f"the Terraform modules are not installed: there is no {sources()}"
@@ -63,8 +63,8 @@ def missing(site: Site) -> str | None:
     return None
 
 
-def variables_for_terraform() -> dict[str, str]:
-    """The environment variables of a Terraform process: ours, without most TF_ variables."""
+def process_environment() -> dict[str, str]:
+    """The environment of a Terraform process: ours, without most TF_ variables."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -72,14 +72,14 @@ def variables_for_terraform() -> dict[str, str]:
     }
     return {
         **kept,
-        "TF_CLI_CONFIG_FILE": str(environment() / "terraform.rc"),
+        "TF_CLI_CONFIG_FILE": str(provider_venv() / "terraform.rc"),
         "TF_IN_AUTOMATION": "1",
         # Otherwise Terraform checks over the network whether there is a newer version.
         "CHECKPOINT_DISABLE": "1",
     }
 
 
-def inputs_of(site: Site) -> dict[str, Any]:
+def terraform_variables_of(site: Site) -> dict[str, Any]:
     """The values of the example's variables. Pure, except that Airflow's paths depend on its installation."""
     return {
         "home": str(site.home),
@@ -104,12 +104,12 @@ def make_folder(site: Site) -> Path:
     for part in _PARTS:
         _copy(sources() / part, site.home / "terraform" / part)
     folder = folder_of(site)
-    (folder / "terraform.tfvars.json").write_text(json.dumps(inputs_of(site), indent=2) + "\n")
+    (folder / "terraform.tfvars.json").write_text(json.dumps(terraform_variables_of(site), indent=2) + "\n")
     # Makes `terraform plan` by hand find the provider.
     plugins = folder / "terraform.d" / "plugins"
     plugins.parent.mkdir(exist_ok=True)
     plugins.unlink(missing_ok=True)
-    plugins.symlink_to((environment() / "plugins").absolute())
+    plugins.symlink_to((provider_venv() / "plugins").absolute())
     return folder
 
 

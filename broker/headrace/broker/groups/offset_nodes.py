@@ -1,8 +1,9 @@
 """A committed offset and its metadata in ZooKeeper.
 
 Owns the child `metadata` of an offset's node. The offset's own node stays decimal text, as its other readers
-expect (the paper's consumers, `headrace groups`). Both are written in one transaction, so they have one zxid:
-a commit of the offset alone, the paper's way, invalidates the metadata. Calls block.
+expect (the paper's consumers, `headrace groups`). Both are written in one transaction; the metadata is valid
+only if its zxid equals the offset's. So a paper-style commit, of the offset alone, invalidates it.
+Calls block.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TopicPartition = tuple[str, int]
 
 
 class Committed(NamedTuple):
-    """The next address to read, and metadata of the client's own; "" for none."""
+    """The next address to read, and the client's own metadata string; "" for none."""
 
     offset: int
     metadata: str = ""
@@ -57,7 +58,7 @@ def _write_both(
             continue
         except NoNodeError:
             session.ensure_path(znodes.offsets(group, topic))
-    raise BadVersionError(f"{path} was created or deleted meanwhile in {ATTEMPTS_MAX} attempts; try again")
+    raise BadVersionError(f"{path} was created or deleted concurrently in {ATTEMPTS_MAX} attempts; retry")
 
 
 def read(session: ZooKeeperSession, group: str, wanted: Iterable[TopicPartition] | None) -> Offsets:
@@ -82,7 +83,7 @@ def read(session: ZooKeeperSession, group: str, wanted: Iterable[TopicPartition]
         left = torn
         if not left:
             return found
-    raise BadVersionError(f"offsets of group {group} changed meanwhile in {ATTEMPTS_MAX} reads; try again")
+    raise BadVersionError(f"offsets of group {group} changed concurrently in {ATTEMPTS_MAX} reads; retry")
 
 
 def _metadata_path(group: str, topic: str, partition: int) -> str:

@@ -17,7 +17,7 @@ Guard = Callable[[Any], None]
 
 
 class SerializationError(ValueError):
-    """The caller's fault: a record does not fit its schema. The message names the field and its value."""
+    """Caused by the caller: a record does not fit its schema. The message names the field and its value."""
 
 
 def explain(schema: Any, record: Any) -> str | None:

@@ -1,8 +1,8 @@
 """Committed offsets of Kafka's own groups, kept where the paper's consumers keep theirs:
 `/consumers/<group>/offsets` in ZooKeeper.
 
-Owns the order of a group's commits: one write is in flight a group, later ones wait and are merged, so that
-an older offset can never overtake a newer one. The contents of the nodes are up to `committed`.
+Owns the order of a group's commits: at most one write per group is in flight; later ones wait and are merged,
+so that an older offset can never overwrite a newer one. `offset_nodes` owns the contents of the nodes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace.broker.groups import committed
-from headrace.broker.groups.committed import Committed, Offsets, TopicPartition
+from headrace.broker.groups import offset_nodes
+from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
 from headrace.coordination.consumers import ConsumerRegistry, groups
@@ -62,11 +62,11 @@ class OffsetStore:
             else:
                 del self._queues[group]
 
-        self._control.submit(lambda: committed.write(self._session, group, offsets), written)
+        self._control.submit(lambda: offset_nodes.write(self._session, group, offsets), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""
-        return self._later(lambda: committed.read(self._session, group, wanted))
+        return self._later(lambda: offset_nodes.read(self._session, group, wanted))
 
     def groups(self) -> Promise[list[str] | Exception]:
         """Reads the names of all groups that ZooKeeper knows."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.registry.rules import Level, incompatibilities
+from headrace.registry.compatibility import Level, incompatibilities
 from headrace.registry.schemas import SCHEMA_ID_MAX, InvalidSchemaError, parse, record_name
 
 V1: dict[str, Any] = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
@@ -45,7 +45,7 @@ def test_spelling_does_not_change_the_id(same: str) -> None:
         {**V1, "fields": [{"name": "x", "type": "int", "team": "web"}]},
     ],
 )
-def test_everything_that_says_something_changes_the_id(other: dict[str, Any]) -> None:
+def test_every_meaningful_change_changes_the_id(other: dict[str, Any]) -> None:
     assert parse(json.dumps(other)).schema_id != parse(json.dumps(V1)).schema_id
 
 
@@ -85,7 +85,7 @@ def test_an_id_is_a_positive_int32_and_the_normal_form_is_stable(doc: str) -> No
         ('"' + "x" * 1_000_000 + '"', "longer than 900000 bytes"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_a_reason(text: str, problem: str) -> None:
+def test_invalid_schemas_are_refused_with_the_problem(text: str, problem: str) -> None:
     with pytest.raises(InvalidSchemaError, match=problem):
         parse(text)
 
@@ -102,7 +102,7 @@ def test_what_is_no_schema_is_refused_with_a_reason(text: str, problem: str) -> 
         ),
     )
 )
-def test_any_json_is_a_schema_or_refused(tree: Any) -> None:
+def test_any_json_is_accepted_as_a_schema_or_refused(tree: Any) -> None:
     try:
         parsed = parse(json.dumps(tree))
     except InvalidSchemaError as error:
@@ -144,7 +144,7 @@ def test_levels(level: Level, old: str, new: str, may: bool) -> None:
     assert (incompatibilities(level, new, [(1, old)]) == []) is may
 
 
-def test_only_transitive_levels_look_behind_the_last_version() -> None:
+def test_only_transitive_levels_check_versions_before_the_last() -> None:
     history = [(1, OLD), (2, ADDED_WITH_DEFAULT)]
     new = ADDED_WITHOUT_DEFAULT  # follows version 2, but cannot read version 1
     assert incompatibilities(Level.BACKWARD, new, history) == []
@@ -175,14 +175,14 @@ def test_only_transitive_levels_look_behind_the_last_version() -> None:
         ),
     ],
 )
-def test_reasons_name_the_kind_the_thing_and_the_place(old: str, new: str, problem: str) -> None:
+def test_problems_name_their_kind_their_subject_and_their_place(old: str, new: str, problem: str) -> None:
     (reason, level) = incompatibilities(Level.BACKWARD, new, [(3, old)])
     assert reason.startswith("the new schema (reader) and version 3 (writer): ")
     assert re.search(problem, reason), reason
     assert level == "compatibility: BACKWARD"
 
 
-def test_several_problems_are_all_told() -> None:
+def test_all_of_several_problems_are_listed() -> None:
     new = json.dumps({**V1, "fields": [{"name": n, "type": "int"} for n in ("x", "p", "q")]})
     (reason, _) = incompatibilities(Level.BACKWARD, new, [(1, OLD)])
     assert "(2 times)" in reason and "p, q at /fields/1, /fields/2" in reason

@@ -1,4 +1,4 @@
-"""The environment variables by which a site's processes know where they belong."""
+"""The environment variables that tell a process which site and unit it belongs to."""
 
 from __future__ import annotations
 
