@@ -221,12 +221,12 @@ def test_the_protocol_with_most_votes_wins_and_unknown_protocols_are_refused() -
 
 def test_only_the_present_generation_may_commit() -> None:
     bench = CoordinatorBench()
-    assert bench.coordinator.refuse_commit("g", "", None, -1) is ErrorCode.NONE
+    assert bench.coordinator.check_commit("g", "", None, -1) is ErrorCode.NONE
     leader, _ = bench.stable_pair()
-    assert bench.coordinator.refuse_commit("g", leader.member_id, None, 1) is ErrorCode.NONE
-    assert bench.coordinator.refuse_commit("g", leader.member_id, None, 0) is ErrorCode.ILLEGAL_GENERATION
-    assert bench.coordinator.refuse_commit("g", "nobody", None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert bench.coordinator.refuse_commit("g", "", None, -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.coordinator.check_commit("g", leader.member_id, None, 1) is ErrorCode.NONE
+    assert bench.coordinator.check_commit("g", leader.member_id, None, 0) is ErrorCode.ILLEGAL_GENERATION
+    assert bench.coordinator.check_commit("g", "nobody", None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert bench.coordinator.check_commit("g", "", None, -1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert bench.coordinator.refuse_delete("g") is ErrorCode.NON_EMPTY_GROUP
 
 

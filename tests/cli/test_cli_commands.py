@@ -85,13 +85,13 @@ def test_a_restart_waits_for_health(headrace: Headrace, running_site: RunningSit
     assert running_site.pid("west-registry") != before
     assert running_site.units["west-registry"].probe.check() is None
     result = headrace("restart", "west-registries")
-    assert result.exit_code == ExitCode.NO
+    assert result.exit_code == ExitCode.NEGATIVE
     assert "unit west-registries is not one of this host; the host has analysis-auditor" in result.err
 
 
 def test_an_agent_that_would_send_its_token_unencrypted_is_refused(headrace: Headrace) -> None:
     result = headrace("agent", "--listen", "0.0.0.0:8084")
-    assert result.exit_code == ExitCode.NO
+    assert result.exit_code == ExitCode.NEGATIVE
     assert "give --tls-certificate and --tls-key" in result.err
     assert headrace("agent", "--listen", "8084").exit_code == ExitCode.USAGE
 
@@ -151,7 +151,7 @@ def test_schemas_are_registered_and_checked(headrace: Headrace, tmp_path: Path) 
     assert registered["version"] == 1
     assert headrace("schemas", "check", subject, good).exit_code == ExitCode.DONE
     refused = headrace("schemas", "check", subject, worse)
-    assert refused.exit_code == ExitCode.NO
+    assert refused.exit_code == ExitCode.NEGATIVE
     assert "may not follow" in refused.out
     shown = headrace("schemas", "show", subject, "--json").json
     assert (shown["id"], shown["schema"]["name"]) == (registered["id"], "Thing")
@@ -174,7 +174,7 @@ def test_the_files_of_a_partition_are_dumped(
     data[70] ^= 0xFF
     damaged.write_bytes(data)
     result = headrace("dump-log", damaged)
-    assert result.exit_code == ExitCode.NO
+    assert result.exit_code == ExitCode.NEGATIVE
     assert "damaged" in result.out
 
 
@@ -188,13 +188,13 @@ def test_mirrors_show_how_far_they_have_copied(headrace: Headrace) -> None:
 def test_the_warehouse_names_a_missing_table(headrace: Headrace) -> None:
     assert headrace("warehouse", "ls").exit_code == 0
     result = headrace("warehouse", "ls", "no-such-table")
-    assert result.exit_code == ExitCode.NO
+    assert result.exit_code == ExitCode.NEGATIVE
     assert result.err.startswith("error: the warehouse has no table 'no-such-table'; ")
 
 
 def test_an_empty_report_is_not_a_success(headrace: Headrace) -> None:
     result = headrace("audit", "report", "--topic", "no-such-topic", "--from", "2015-05-17T10")
-    assert result.exit_code == ExitCode.NO
+    assert result.exit_code == ExitCode.NEGATIVE
     assert "no tier has reported anything" in result.out
     assert headrace("audit", "report", "--topic", "no-such-topic", "--json").json["status"] == "unknown"
 
@@ -202,10 +202,10 @@ def test_an_empty_report_is_not_a_success(headrace: Headrace) -> None:
 @pytest.mark.parametrize(
     ("words", "exit_code", "error"),
     [
-        (("topics", "describe", "no-such-topic"), ExitCode.NO, "there is no topic 'no-such-topic'"),
+        (("topics", "describe", "no-such-topic"), ExitCode.NEGATIVE, "there is no topic 'no-such-topic'"),
         (
             ("topics", "list", "-d", "north"),
-            ExitCode.NO,
+            ExitCode.NEGATIVE,
             "'north' is not part of this site; it has east, west, analysis",
         ),
         (("topics", "list", "-b", "127.106.2.1:1"), ExitCode.UNREACHABLE, "127.106.2.1:1"),
@@ -213,9 +213,9 @@ def test_an_empty_report_is_not_a_success(headrace: Headrace) -> None:
         (("topics", "alter", "t"), ExitCode.USAGE, "nothing to change"),
         (("topics", "create", "t", "-c", "x"), ExitCode.USAGE, "'x' is not NAME=VALUE"),
         (("schemas", "list", "-r", "http://127.106.2.1:1"), ExitCode.UNREACHABLE, "127.106.2.1:1"),
-        (("schemas", "show", "no-such-subject"), ExitCode.NO, "no-such-subject"),
-        (("groups", "describe", "no-such-group"), ExitCode.NO, "there is no group 'no-such-group'"),
-        (("consume", "no-such-topic"), ExitCode.NO, "no-such-topic"),
+        (("schemas", "show", "no-such-subject"), ExitCode.NEGATIVE, "no-such-subject"),
+        (("groups", "describe", "no-such-group"), ExitCode.NEGATIVE, "there is no group 'no-such-group'"),
+        (("consume", "no-such-topic"), ExitCode.NEGATIVE, "no-such-topic"),
         (("audit", "report", "--from", "yesterday"), ExitCode.USAGE, "'yesterday' is not a time"),
         (("dump-log", "/no/such/place"), ExitCode.USAGE, "/no/such/place is neither"),
         (("logs", "no-such-unit"), ExitCode.USAGE, "there is no unit 'no-such-unit'"),

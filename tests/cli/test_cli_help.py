@@ -69,7 +69,7 @@ def test_pairs_are_split_at_the_first_equals_sign() -> None:
 def test_the_exit_code_of_an_error() -> None:
     assert exit_code_of(CommandError("x", ExitCode.USAGE)) == ExitCode.USAGE
     assert exit_code_of(ConnectionRefusedError()) == ExitCode.UNREACHABLE
-    assert exit_code_of(ValueError()) == ExitCode.NO
+    assert exit_code_of(ValueError()) == ExitCode.NEGATIVE
 
 
 def test_numbers_for_people() -> None:

@@ -25,11 +25,11 @@ from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
 VIRTUAL_NODE_ID: Final = 1_000_000_000  # the same behind every broker's front listener; no broker has it
-# A leader whose disk stalls must respond before its link is closed, which fails all requests in flight.
+# Below the link's timeout, so that a leader whose disk stalls responds before its link is closed.
 PASSED_TIMEOUT_MAX_MS: Final = int(RESPONSE_WAIT_MAX_S * 1000) - 5_000
 
 # The errors for batches that cannot have reached their leader, and for those that the leader may have stored.
-# All clients try again after these two; librdkafka treats NETWORK_EXCEPTION in a response as not retriable.
+# All clients retry after both. NETWORK_EXCEPTION is not used, because librdkafka does not retry it.
 NOT_SENT: Final = ErrorCode.LEADER_NOT_AVAILABLE
 FATE_UNKNOWN: Final = ErrorCode.REQUEST_TIMED_OUT
 

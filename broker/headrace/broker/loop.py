@@ -33,7 +33,7 @@ class Ready(Protocol):
 
 
 class Timer:
-    """A call at a later time; `cancel` forgets it."""
+    """A call at a later time; `cancel` prevents it."""
 
     __slots__ = ("call",)
 
@@ -101,7 +101,7 @@ class EventLoop:
         os.eventfd_write(self._wake_fd, 1)
 
     def stop(self) -> None:
-        """Ends `run` after the present wakeup. Any thread, and signal handlers."""
+        """Ends `run` after the present wakeup and one more. Any thread and signal handlers may call it."""
         self._stopping = True
         os.eventfd_write(self._wake_fd, 1)
 

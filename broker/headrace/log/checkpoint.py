@@ -1,5 +1,5 @@
-"""The checkpoint file of a partition, which makes a start fast. Without it a start scans the log; no data is
-lost.
+"""The checkpoint file of a partition, which makes opening the log fast. Without it the log is scanned; no
+data is lost.
 
 Format: one line with the CRC-32C of the rest in hex, then JSON. The file is replaced atomically, and ignored
 if its checksum is wrong.

@@ -42,8 +42,8 @@ class FlushJob(NamedTuple):
             if error.errno not in DISK_FULL:
                 raise
             logger.warning(
-                "%s: no room for a checkpoint: %s; free the disk. Until then a start scans the log from the "
-                "last checkpoint",
+                "%s: no room for a checkpoint: %s; free disk space. Until then a start scans the log from "
+                "the last checkpoint",
                 self.directory,
                 error.strerror,
             )

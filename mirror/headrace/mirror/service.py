@@ -130,7 +130,7 @@ class MirrorService:
         return None
 
     def _note(self, problem: str) -> None:
-        """Keeps the problem of discovery for `status` ("" for none), and logs it when it changes."""
+        """Stores discovery's problem for `status` ("" for none), and logs it when it changes."""
         if problem != self._problem:
             (logger.warning if problem else logger.info)(problem or "discovery works")
         self._problem = problem
@@ -173,7 +173,7 @@ class MirrorService:
             for copy in known:
                 copy.recheck()
         self._pipeline.add(fresh)
-        logger.info("mirroring %s: %d partitions into %s", name, count, numbers)
+        logger.info("mirroring %s: %d partitions into target partitions %s", name, count, numbers)
 
     def _locate(self, source: MirrorSide, target: MirrorSide) -> None:
         """Locates the copies that are new or had a problem, topic by topic."""
@@ -229,8 +229,9 @@ class MirrorService:
             if gap not in self._reported_gaps:
                 self._unreported_gaps[gap] = None
         return (
-            f"{error}. A copy cannot contain a gap: once its data is loaded, run `headrace mirror accept-gap "
-            f"{copy.topic} {copy.partition} --source {self.settings.source_datacenter}`; the copy then drops "
+            f"{error}. A copy cannot contain a gap: once the copy's data is loaded into HDFS, run "
+            f"`headrace mirror accept-gap {copy.topic} {copy.partition} --source "
+            f"{self.settings.source_datacenter}`; the copy then drops "
             f"what it holds and restarts at {error.source_start}"
         )
 

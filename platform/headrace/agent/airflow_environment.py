@@ -38,15 +38,15 @@ class AirflowProbe:
         try:
             response = get(url)
             health = response.json()[self.component]
+            heartbeat = health.get(f"latest_{self.component}_heartbeat")
+            if health.get("status") != "healthy" or heartbeat is None:
+                return f"Airflow's {self.component} is not healthy: it reports {health}"
+            if datetime.now(UTC) - datetime.fromisoformat(heartbeat) > HEARTBEAT_AGE_MAX:
+                return f"Airflow's {self.component} had its last heartbeat at {heartbeat}"
         except httpx.HTTPError as error:
             return f"{url}: {error}"
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return f"{url} answered {response.status_code}, without Airflow's {self.component}"
-        heartbeat = health.get(f"latest_{self.component}_heartbeat")
-        if health.get("status") != "healthy" or heartbeat is None:
-            return f"Airflow's {self.component} is not healthy: it reports {health}"
-        if datetime.now(UTC) - datetime.fromisoformat(heartbeat) > HEARTBEAT_AGE_MAX:
-            return f"Airflow's {self.component} had its last heartbeat at {heartbeat}"
         return None
 
 

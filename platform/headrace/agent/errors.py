@@ -68,7 +68,7 @@ class UnitUnknownError(AgentError):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         units = ", ".join(sorted(known)) if known else "no units; create one with PUT"
-        super().__init__(f"unit {shortened(name)} is not one of this host; the host has {units}")
+        super().__init__(f"unit {shortened(name)} is not a unit of this host; it has {units}")
 
 
 class Conflict(NamedTuple):
@@ -111,7 +111,7 @@ class TooManyUnitsError(AgentError):
 
 
 class BusyError(AgentError):
-    """Another change of the same unit did not end in time; the request can be repeated."""
+    """Another change of the unit, or another rolling restart, is in progress; the request can be repeated."""
 
     code = "busy"
     status = 503
@@ -125,7 +125,7 @@ class UnitsLeftError(AgentError):
 
 
 class NotReadyError(AgentError):
-    """A unit is not ready within the requested wait. What was changed stays changed."""
+    """A unit did not become ready within the requested wait. What was changed stays changed."""
 
     code = "not_ready"
     status = 504

@@ -124,17 +124,21 @@ class HdfsProbe:
         try:
             response = get(f"{url}?qry=Hadoop:service=NameNode,name=FSNamesystemState")
             beans = response.json()["beans"]
+            state = beans[0] if beans else {}
+            live_count, fs_state = state.get("NumLiveDataNodes"), state.get("FSState")
         except httpx.HTTPError as error:
             return f"{url}: {error}"
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return f"{url} answered {response.status_code}, without the NameNode's state"
         if not beans:
             return f"the NameNode at {self.webhdfs_url} has not reported its state yet"
-        if not beans[0].get("NumLiveDataNodes"):
+        if not live_count:
             return f"the NameNode at {self.webhdfs_url} has no live DataNode yet"
-        if beans[0].get("FSState") != "Operational":
-            return f"the NameNode at {self.webhdfs_url} is in state {beans[0].get('FSState')}"
-        return None
+        return (
+            None
+            if fs_state == "Operational"
+            else f"the NameNode at {self.webhdfs_url} is in state {fs_state}"
+        )
 
 
 def get(url: str) -> httpx.Response:

@@ -1,8 +1,10 @@
 """Producer against datacenter: the publishers' claims against the log, identity by identity. Pure.
 
-Missing records are lost only once they cannot arrive any more: the log holds a later sequence number of the
-same producer and partition (the broker accepts them in order), or the delay has passed and the datacenter's
-auditor has counted since. `audit.silence` judges publishers and auditors that stopped reporting.
+Missing records are lost only once they cannot arrive any more. There are three proofs: the log holds a later
+sequence number of the same producer and partition (the broker accepts them in order) and the publisher has
+had time to report new numbers; or the publisher has closed, and the whole log was counted after that; or the
+delay has passed and the datacenter's auditor has counted since. `audit.silence` judges publishers and
+auditors that stopped reporting.
 """
 
 from __future__ import annotations
@@ -148,7 +150,7 @@ def _status_of_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
     if uncounted is not None:
         predicate, never_countable = uncounted
         return pending if is_recent and not never_countable else (Status.UNKNOWN, predicate)
-    if _is_overtaken(case, missing) or _is_counted_after_close(case, missing, heartbeat):
+    if _is_proven_overtaken(case, missing) or _is_counted_after_close(case, missing, heartbeat):
         return Status.LOST, f"never reached {datacenter}'s log"
     if is_recent:
         return pending
@@ -162,7 +164,7 @@ def _status_of_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
 
 
 def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[str, bool] | None:
-    """Returns the predicate if the log was not all counted where they would lie, and if it never can be."""
+    """Returns the predicate if the log was not all counted where they would lie; and whether it never can."""
     log, datacenter = case.log, case.evidence.datacenter
     low = missing.after
     if low is None:
@@ -177,7 +179,7 @@ def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[st
     return None
 
 
-def _is_overtaken(case: _Case, missing: _Missing) -> bool:
+def _is_proven_overtaken(case: _Case, missing: _Missing) -> bool:
     """Whether later sequences are logged, and the publisher has had time to report new numbers."""
     partition, producer_id, epoch = case.identity
     is_overtaken = case.evidence.latest.get((partition, producer_id), (-1, -1)) > (epoch, missing.end - 1)

@@ -53,4 +53,4 @@ def report(
     else:
         print_report(judged, out, empty="no tier has reported anything for these hours")
     if judged.status is not Status.COMPLETE:
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.NEGATIVE)

@@ -45,7 +45,7 @@ def dump_log(
     if json:
         print_json(rows)
     if damaged:
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.NEGATIVE)
 
 
 def _segments(path: Path) -> list[Path]:

@@ -21,7 +21,7 @@ UNREACHABLE_WORDS: Final = ("Unreachable", "Unavailable", "Connection", "Network
 
 class ExitCode(IntEnum):
     DONE = 0
-    NO = 1
+    NEGATIVE = 1
     USAGE = 2
     UNREACHABLE = 3
 
@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
 class CommandError(Exception):
     """An error with a message for the user: what is wrong, its value, and what to do."""
 
-    def __init__(self, message: str, exit_code: ExitCode = ExitCode.NO) -> None:
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.NEGATIVE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -55,7 +55,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
     is_unreachable = isinstance(error, ConnectionError | TimeoutError) or any(
         word in name for name in names for word in UNREACHABLE_WORDS
     )
-    return ExitCode.UNREACHABLE if is_unreachable else ExitCode.NO
+    return ExitCode.UNREACHABLE if is_unreachable else ExitCode.NEGATIVE
 
 
 def _message(error: BaseException) -> str:

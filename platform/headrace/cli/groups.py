@@ -129,7 +129,7 @@ def reset(
         if members := registry.members():
             raise CommandError(
                 f"group {group} has {len(members)} members; stop them first, or they overwrite the offsets",
-                ExitCode.NO,
+                ExitCode.NEGATIVE,
             )
         ends = _ends(admin, topic)
         offsets = {

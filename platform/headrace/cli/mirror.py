@@ -47,7 +47,7 @@ def status(json: JsonOption = False) -> None:
     if halted:
         if not json:
             out.print(f"[red]{len(halted)} partitions are halted[/]: they are not copied until you act")
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.NEGATIVE)
 
 
 @app.command("accept-gap")
@@ -123,11 +123,13 @@ def _row_halted_over_gap(status: dict[str, Any], topic: str, partition: int) -> 
     rows: list[dict[str, Any]] = status["partitions"]
     row = next((row for row in rows if (row["topic"], row["partition"]) == (topic, partition)), None)
     if row is None:
-        raise CommandError(f"{where} is not mirrored; `headrace mirror status` lists what is", ExitCode.NO)
+        raise CommandError(
+            f"{where} is not mirrored; `headrace mirror status` lists what is", ExitCode.NEGATIVE
+        )
     if row["gap"] is None:
         problem = f": {row['reason']}" if row["reason"] else ""
         state = row["state"].replace("_", " ")
-        raise CommandError(f"{where} is not halted over a gap: it is {state}{problem}", ExitCode.NO)
+        raise CommandError(f"{where} is not halted over a gap: it is {state}{problem}", ExitCode.NEGATIVE)
     return row
 
 

@@ -115,7 +115,7 @@ def check(
     else:
         out.print(f"{file} may follow the newest version of {subject}")
     if problems:
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.NEGATIVE)
 
 
 def _read(file: Path) -> dict[str, Any]:

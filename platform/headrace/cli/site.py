@@ -119,7 +119,7 @@ def status(json: JsonOption = False) -> None:
         if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
     if not all(row.is_ready for row in rows):
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.NEGATIVE)
 
 
 def _state(row: UnitReport) -> str:

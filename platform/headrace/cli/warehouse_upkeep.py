@@ -113,7 +113,7 @@ def verify(
             for problem in result.problems:
                 out.print(f"  {problem}", markup=False)
     if not all(result.is_sound for result in results):
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.NEGATIVE)
 
 
 def _hours_text(hours_ms: Iterable[int]) -> str:

@@ -1,8 +1,8 @@
 """The producer's background thread: numbers batches, sends them, handles every response. Owns the network.
 
 Each round of its loop: take the closed batches, number them, fail those past their delivery timeout, bump
-epochs where a gap was left, send what may be sent, wait for the network. `client.ordering` decides what a
-response means for the order of a partition.
+epochs where failed batches left a gap in the sequence numbers, send what may be sent, wait for the network.
+`client.ordering` decides what a response means for the order of a partition.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Sender:
         self.network.wake()
 
     def forget_topic(self, topic: str) -> None:
-        """Leaves a topic that does not exist out of metadata requests from now on."""
+        """Removes a topic that does not exist from metadata requests."""
         self._topic_changes.append((topic, False))
 
     def wait_for_metadata(self, newer_than: int, timeout_s: float) -> None:
@@ -227,7 +227,7 @@ class Sender:
         for key, queue in list(self._busy.items()):
             for batch in queue.expired(now_s - timeout_s):
                 if batch.surely_appended:
-                    self._deliver(batch, -1, -1)
+                    self._deliver(batch, -1, -1)  # stored, at an offset that is not known
                     continue
                 queue.on_ended(batch)
                 self._fail(batch, self._timed_out(batch, self._cause(batch)))
@@ -322,7 +322,7 @@ class Sender:
             results = {(t.name, p.partition): p for t in body.topics for p in t.partitions}
         for key, batch in batches.items():
             if batch.is_done:
-                continue  # the producer is closing
+                continue  # `stop` has already failed this batch
             if error is not None:
                 self._retry(batch, error, maybe_appended=True)
             elif self._settings.acks == 0:

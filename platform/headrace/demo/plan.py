@@ -16,7 +16,7 @@ from headrace.site.site import Datacenter, Site
 
 TOPIC: Final = "page-view"
 PARTITION_COUNT: Final = 3
-SERVICES_A_DATACENTER: Final = 3
+SERVICES_PER_DATACENTER: Final = 3
 GROUP: Final = "page-view-dashboard"
 EVENT_COUNT: Final = 20_000
 SPAN_MS: Final = 3 * HOUR_MS
@@ -112,7 +112,9 @@ def make_plan(
 
 def _services(site: Site, drop: int) -> tuple[DemoService, ...]:
     # Datacenters alternate, so that each gets lines from all parts of the log.
-    places = [(number, datacenter) for number in range(SERVICES_A_DATACENTER) for datacenter in site.sources]
+    places = [
+        (number, datacenter) for number in range(SERVICES_PER_DATACENTER) for datacenter in site.sources
+    ]
     return tuple(
         DemoService(
             name=f"frontend-{number + 1}",

@@ -3,10 +3,12 @@
 Owns the site file (YAML) and the address plan of one machine. Knows nothing of processes: `fleet.units`
 converts a site into units. Reads one file and the environment; writes nothing.
 
-The address plan of a datacenter whose network is `127.1.0`: ZooKeeper `.2:2181`; for services, at
-`.3`: the registry `:8081`, the balancer `:9092` (its status `:8084`, HAProxy's own statistics `:8404`); the
-auditor's status `.4:8082`, Airflow `.7:8080`, the agent `.9:8084`, brokers `.11`, `.12`, … `:9092` (for the
-balancer `:9093`), the mirrors' status `.21`, `.22`, … `:8083`, HDFS `.31`.
+The address plan of a datacenter whose network is `127.1.0`:
+
+    .2   ZooKeeper :2181          .4  auditor's status :8082      .11, .12, …  brokers :9092, fronts :9093
+    .3   registry :8081           .7  Airflow :8080               .21, .22, …  mirrors' status :8083
+    .3   balancer :9092, status   .9  agent :8084                 .31          HDFS
+         :8084, HAProxy's :8404
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ SITE_FILE_NAME: Final = "site.yaml"
 
 BROKERS_MAX: Final = 9
 BLOCK_MAX: Final = 240
-# Clients bootstrap from so many brokers and discover the others: adding a broker restarts no client.
+# Clients bootstrap from this many brokers and discover the others: adding a broker restarts no client.
 BOOTSTRAP_BROKERS_MAX: Final = 3
 
 ZOOKEEPER_PORT: Final = 2181

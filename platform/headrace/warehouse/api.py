@@ -71,7 +71,7 @@ def load_topics(
     accept_gap: bool = False,
     subject: str | None = None,
 ) -> list[LoadResult]:
-    """`load`, with the addresses in one value."""
+    """Like `load`, with the addresses in one value."""
     with _tables(warehouse, topics) as tables:
         return [
             load_topic(spark, table, until_ms=until_ms, accept_gap=accept_gap, subject=subject)
@@ -109,7 +109,7 @@ def compact_topics(
     hours: Iterable[int] | None = None,
     grace_ms: int = 0,
 ) -> list[CompactResult]:
-    """Rewrites the small files of closed hours (of `hours` only, by their beginnings in ms) into few."""
+    """Rewrites the small files of closed hours (of `hours` only: starts in ms) into fewer, larger ones."""
     chosen = None if hours is None else set(hours)
     with _tables(warehouse, topics) as tables:
         return [compact_topic(spark, table, hours=chosen, grace_ms=grace_ms) for table in tables]

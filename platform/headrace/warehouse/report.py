@@ -25,7 +25,7 @@ SERVICE = "warehouse"
 
 
 def load_report(manifest: Manifest) -> LoadReport | None:
-    """Returns the report of a change that consumed addresses; None of one that only moved or deleted rows."""
+    """Returns the report of a change that consumed addresses; None if it only moved or deleted rows."""
     if manifest.kind not in ("load", "replay"):
         return None
     return LoadReport(

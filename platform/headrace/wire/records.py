@@ -92,7 +92,8 @@ class BatchBuilder:
     """Collects records: `append` until it returns False, then `build`.
 
     `size_bytes` is the size without compression. `limit_bytes` bounds it, but the first record is always
-    taken (the caller bounds records). The base timestamp is the first record's; later ones may be older.
+    taken (the caller limits the size of a record). The base timestamp is the first record's; later ones may
+    be older.
     """
 
     __slots__ = (
@@ -253,8 +254,8 @@ def _payload(buffer: Buffer, at: int, header: BatchHeader, limit_bytes: int) -> 
 def decode_records(buffer: Buffer, at: int = 0, *, limit_bytes: int = DECODE_LIMIT_BYTES) -> list[Record]:
     """Returns the records of the batch at `at`, with absolute offsets.
 
-    Does not check the checksum (`batch.verify` does). Control batches (`header.is_control`) have records,
-    too, which are no data. `limit_bytes` bounds the decompressed records. Raises `CorruptBatchError`.
+    Does not check the checksum (`batch.verify` does). Control batches (`header.is_control`) have records
+    too, but these are not data. `limit_bytes` bounds the decompressed records. Raises `CorruptBatchError`.
     """
     header = batches.read_header(buffer, at)
     data = _payload(buffer, at, header, limit_bytes)

@@ -35,7 +35,7 @@ SCHEMA: Final = BlockSchema(
         Attribute(
             name="to_hour",
             optional=True,
-            description="The end of the hours, exclusive, RFC 3339. Default: the latest in the store.",
+            description="The end of the hours, exclusive, RFC 3339. Default: after the store's latest hour.",
         ),
         Attribute(
             name="status",

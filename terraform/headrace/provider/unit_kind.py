@@ -75,7 +75,7 @@ _COMMON_DESCRIPTIONS: Final = {
     "status": "HOST:PORT of its status page.",
 }
 _UNIT_NAME_RULE: Final = (
-    f"expected at most {NAME_LENGTH_MAX} lowercase letters, digits and hyphens, beginning with a letter."
+    f"expected 1 to {NAME_LENGTH_MAX} lowercase letters, digits and hyphens, beginning with a letter."
 )
 
 
@@ -85,7 +85,7 @@ class UnitKind:
 
     `model` is its configuration at the agent; `descriptions`: field → description, unless it is a common one.
     `renamed`: field → attribute, where Terraform uses the field's name itself. `replaces`: fields whose
-    change means another unit, or loses data. `listens_at`: fields that decide where the unit listens.
+    change requires replacement. `listens_at`: fields that decide where the unit listens.
     `one_at_a_time`: units of the kind in one datacenter are not restarted together.
     """
 
@@ -170,7 +170,7 @@ class UnitKind:
             for detail in error.errors():
                 location = ".".join(map(str, detail["loc"]))
                 message = detail["msg"].removeprefix("Value error, ")
-                # An error of the whole may be due to a value that is missing only until it is known.
+                # While values are unknown, an error of the whole configuration may come from one of them.
                 if (detail["loc"][0] not in unknown) if detail["loc"] else not unknown:
                     problems.append(self.invalid(location, repr(detail["input"]), message))
         return problems
@@ -180,7 +180,7 @@ class UnitKind:
         name = self.attribute_names.get(location.partition(".")[0])
         if name is None:
             return Problem(f"Invalid configuration of a {self.name}", f"{message}.")
-        # An error must not show a password either.
+        # An error must not show a password.
         shown = "" if name in self._secrets else f"Got {value}: "
         return Problem(f"Invalid {name}", f"{shown}{message}.", (name,))
 

@@ -92,7 +92,7 @@ class GroupCoordinator:
         self._forget_if_idle(group)
         return error
 
-    def refuse_commit(
+    def check_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation_id: int
     ) -> ErrorCode:
         """Returns NONE if this member may commit offsets. A client outside the group (no generation) may
@@ -103,7 +103,7 @@ class GroupCoordinator:
             return error
         group = self._groups.get(group_id)
         if group is not None:
-            return group.refuse_commit(member_id, instance_id, generation_id)
+            return group.check_commit(member_id, instance_id, generation_id)
         return ErrorCode.NONE if generation_id < 0 and not member_id else ErrorCode.UNKNOWN_MEMBER_ID
 
     def refuse_offset_read(self, group_id: str) -> ErrorCode:

@@ -96,7 +96,7 @@ class Group:
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
-        """Extends a member's session; returns whether it must join again."""
+        """Extends a member's session; returns NONE, or the error that makes it join again."""
         error = self.check_member(member_id, instance_id, generation_id)
         if error is not ErrorCode.NONE:
             return error
@@ -135,9 +135,9 @@ class Group:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.NONE
 
-    def refuse_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
-        """Returns NONE if offsets may be committed. A client outside the group (no generation) may while the
-        group is empty.
+    def check_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
+        """Returns NONE if offsets may be committed. A client outside the group (no generation) may commit
+        only while the group is empty.
         """
         if generation_id < 0 and not member_id:
             return ErrorCode.NONE if not self._members else ErrorCode.UNKNOWN_MEMBER_ID

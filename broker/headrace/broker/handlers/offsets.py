@@ -28,12 +28,12 @@ class OffsetService:
 
     def commit(self, state: BrokerState, request: Request) -> Promise[Tree]:
         """Commits offsets; responds when ZooKeeper has them. Unknown partitions and metadata that is too long
-        are refused, the others stored.
+        are refused; all others are stored.
         """
         body = request.body
         promise: Promise[Tree] = Promise()
         generation_id = getattr(body, "generation_id_or_member_epoch", -1)
-        code = self._coordinator.refuse_commit(
+        code = self._coordinator.check_commit(
             body.group_id, body.member_id, getattr(body, "group_instance_id", None), generation_id
         )
         if code is ErrorCode.NONE and not is_group_name(body.group_id):

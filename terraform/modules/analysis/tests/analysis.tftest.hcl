@@ -51,7 +51,7 @@ run "one_host_with_a_network" {
   }
   assert {
     condition     = keys(headrace_airflow.component) == ["dag-processor", "scheduler", "triggerer"]
-    error_message = "Airflow has four components."
+    error_message = "Airflow has three components besides the api-server."
   }
 }
 
