@@ -214,7 +214,7 @@ class PartitionLog:
         except OSError as error:
             raise LogStorageError(
                 f"{self.directory}: cannot begin a segment at {base_address}: {error.strerror}; "
-                "free the disk, then retry"
+                "free disk space, then retry"
             ) from error
         self._directory_unsynced = True
         return segment

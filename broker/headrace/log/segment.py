@@ -100,7 +100,7 @@ class Segment:
         except OSError as error:
             problem = f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}"
             if self._cut_back(fd) and error.errno in DISK_FULL:
-                raise LogStorageError(f"{problem}; free the disk, then retry") from error
+                raise LogStorageError(f"{problem}; free disk space, then retry") from error
             raise LogOfflineError(problem) from error
         self.size_bytes = at + size_bytes
 
