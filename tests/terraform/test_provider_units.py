@@ -161,7 +161,7 @@ resource "headrace_load" "l" {
     give_token(folder, agent)
     output = " ".join(folder.run("validate", code=1).split())
     for line, message in (
-        ('name = "Zk"', "name is 'Zk'; expected at most 63 lowercase letters"),
+        ('name = "Zk"', "name is 'Zk'; expected 1 to 63 lowercase letters"),
         ("heap_mib_max = 1", "greater than or equal to 32"),
         (f'listen = "{HOST}:99999"', "with a port from 1 to 65535"),
         ('zookeeper = "nowhere"', "should match pattern"),

@@ -94,7 +94,7 @@ def _refuse_constant(word: str) -> None:
 def _unit_name(name: Annotated[str, Path()]) -> str:
     if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise BadRequestError(
-            f"{shortened(name)!r} is not a unit name: expected at most {NAME_LENGTH_MAX} lowercase "
+            f"{shortened(name)!r} is not a unit name: expected 1 to {NAME_LENGTH_MAX} lowercase "
             f"letters, digits and hyphens, starting with a letter, and not {' or '.join(RESERVED_NAMES)}"
         )
     return name
