@@ -110,7 +110,7 @@ resource "headrace_schema" "clicks" {{
     for line, message in (
         (
             "partitions = 1",
-            "clicks has 2 partitions, and the plan wants 1: the data of the others would be lost",
+            "clicks has 2 partitions, and the plan has 1: the data of the others would be lost",
         ),
         ('config = { "retention.ms" = "soon" }', "INVALID_CONFIG"),
         ("schema = ", "The schema is incompatible|required"),
