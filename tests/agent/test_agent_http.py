@@ -324,6 +324,7 @@ def test_of_concurrent_puts_with_one_address_only_one_succeeds(agent: RunningAge
     assert len(agent.states()) == 1
 
 
+@pytest.mark.zookeeper
 def test_the_size_of_a_units_data_is_reported(agent: RunningAgent) -> None:
     listen = f"{HOST}:{free_port(HOST)}"
     agent.client.put("z", {"kind": "zookeeper", "datacenter": "east", "listen": listen})
