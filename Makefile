@@ -2,7 +2,7 @@
 #
 #   make demo                       the whole pipeline at work (ACCESS_LOG=file: its lines; DROP=7: lose seven events)
 #   make up / down / status         start the site, stop it, show each unit
-#   make check                      lint, and the tests that need Python alone: three minutes
+#   make check                      lint, and the tests that need Python alone: a minute and a half
 #   make test                       lint and every test, as CI (PYTEST="tests/broker -k front": only those)
 #   make lint                       ruff, mypy, import-linter
 #   make image                      the container image headrace (docs/containers.md); needs a Docker engine
