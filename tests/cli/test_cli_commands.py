@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from fix_site import RunningSite
+from fix_site import MIRROR_WAIT_MAX_S, RunningSite, wait_for
 from headrace.cli import main as cli
 from headrace.cli.errors import ExitCode
 
@@ -178,11 +178,17 @@ def test_the_files_of_a_partition_are_dumped(
     assert "damaged" in result.out
 
 
-def test_mirrors_show_how_far_they_have_copied(headrace: Headrace) -> None:
-    result = headrace("mirror", "status", "--json")
-    assert result.exit_code == 0
-    assert {answer["source"] for answer in result.json} == {"east", "west"}
+def test_mirrors_show_how_far_they_have_copied(headrace: Headrace, topic: str) -> None:
+    headrace("produce", topic, stdin=b"one\n")
+
+    def problem() -> str | None:
+        result = headrace("mirror", "status")
+        assert result.exit_code == 0
+        return None if topic in result.out else result.out
+
+    wait_for(problem, MIRROR_WAIT_MAX_S, "the topic's copy is shown")
     assert "copied to" in headrace("mirror", "status").out
+    assert {answer["source"] for answer in headrace("mirror", "status", "--json").json} == {"east", "west"}
 
 
 def test_the_warehouse_names_a_missing_table(headrace: Headrace) -> None:
