@@ -80,6 +80,14 @@ class PinnedProcess:
                 f"{self.name} still runs after {timeout_s:.0f} s; the end of {self.log}: {self.log_tail()}"
             ) from None
 
+    def interrupt(self) -> None:
+        """Ends the process by SIGINT, as Ctrl-C does; it may still write its results."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=STOP_WAIT_MAX_S)
+        self.kill()
+
     def stop(self) -> None:
         """Ends the process by SIGTERM, and all of its group by SIGKILL if that takes too long."""
         if self._process.poll() is None:

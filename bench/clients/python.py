@@ -1,0 +1,39 @@
+"""The command lines of the clients in Python: headrace's own, and those that it is compared with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+_BENCH: Final = Path(__file__).parents[1]
+
+
+def command(
+    mode: str, library: str, bootstrap: str, topic: str, *, seconds: float, warmup_s: float, value_bytes: int
+) -> list[str]:
+    """Returns the command line of `bench/python_client.py`; `mode`: produce or consume."""
+    return [
+        sys.executable,
+        str(_BENCH / "python_client.py"),
+        mode,
+        f"--library={library}",
+        f"--bootstrap={bootstrap}",
+        f"--topic={topic}",
+        f"--seconds={seconds:g}",
+        f"--warmup={warmup_s:g}",
+        f"--value-bytes={value_bytes}",
+    ]
+
+
+def latency_command(bootstrap: str, topic: str, *, rate: int, seconds: float, warmup_s: float) -> list[str]:
+    """Returns the command line of `bench/latency.py`: events are produced at a rate, and consumed beside."""
+    return [
+        sys.executable,
+        str(_BENCH / "latency.py"),
+        f"--bootstrap={bootstrap}",
+        f"--topic={topic}",
+        f"--rate={rate}",
+        f"--seconds={seconds:g}",
+        f"--warmup={warmup_s:g}",
+    ]

@@ -1,0 +1,160 @@
+"""What every experiment is given: the size of the run, the cores, the folders and the brokers that run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from peers.peer import KafkaPeer, Peer
+from side_by_side.bars import Bar
+from side_by_side.figures import Row, Sample
+from side_by_side.machine import Cores
+from side_by_side.measuring import Command, Contender, run_clients, run_rounds
+from side_by_side.profiling import profiled
+
+HEADRACE: Final = "headrace"
+KAFKA: Final = "Apache Kafka"
+KAFKA_FSYNC: Final = "Apache Kafka, fsync"
+VALUE_BYTES: Final = 200
+"""The paper's message size, and that of most of its tests."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The size of a run."""
+
+    rounds: int
+    seconds: float
+    warmup_s: float
+    mirror_bytes: int
+    small_log_bytes: int
+    large_log_bytes: int
+    restart_bytes: int
+    partitions: int
+    connections: int
+
+
+GB: Final = 1_000_000_000
+FULL: Final = Scale(5, 10.0, 2.0, 2 * GB, GB, 20 * GB, 10 * GB, 500, 1000)
+QUICK: Final = Scale(2, 4.0, 1.0, GB // 2, GB // 4, 2 * GB, GB, 100, 200)
+SMOKE: Final = Scale(1, 0.7, 0.3, GB // 100, GB // 100, GB // 50, GB // 100, 8, 20)
+
+
+@dataclass
+class Bench:
+    """A run in progress. `brokers`: those that run now, by the name that tables show."""
+
+    scale: Scale
+    cores: Cores
+    home: Path
+    is_profiling: bool = False
+    brokers: dict[str, KafkaPeer] = field(default_factory=dict)
+    others: dict[str, Peer] = field(default_factory=dict)
+    _topics: Iterator[int] = field(default_factory=itertools.count)
+
+    def log(self, name: str) -> Path:
+        """Returns the log file of a client."""
+        return self.home / "logs" / f"{name}.log"
+
+    def new_topic(self, key: str) -> str:
+        """Returns a name that no topic of this run has."""
+        return f"{key}-{next(self._topics)}"
+
+    def all_pids(self) -> list[int]:
+        """Returns the processes of everything that runs, measured or idle."""
+        return [pid for peer in (*self.brokers.values(), *self.others.values()) for pid in peer.pids()]
+
+    def clients(self, key: str, peer: Peer, arguments: Sequence[Sequence[str]]) -> Sample:
+        """Runs clients at once on the clients' cores; returns the figures of the round."""
+        commands = [
+            Command(each, self.cores.client, self.log(f"{key}-{number}"))
+            for number, each in enumerate(arguments)
+        ]
+        with ExitStack() as stack:
+            if self.is_profiling and peer.name.startswith(HEADRACE):
+                stack.enter_context(profiled(peer.pids(), self.home / "profiles", key, self.cores.client))
+            return run_clients(commands, peer.pids(), self.all_pids())
+
+
+MakeClients = Callable[[KafkaPeer, str], Sequence[Sequence[str]]]
+"""From a broker and a topic to the command lines of the clients of one round."""
+
+
+def fresh_topic_rows(
+    bench: Bench, row: Row, names: Iterable[str], clients: MakeClients, *, partitions: int = 1
+) -> Row:
+    """Measures clients that produce, each round into a topic of its own, which is deleted afterwards."""
+
+    def contender(name: str) -> Contender:
+        peer = bench.brokers[name]
+        topics: dict[int, str] = {}
+
+        def before(number: int) -> None:
+            topics[number] = bench.new_topic(row.key)
+            peer.create_topic(topics[number], partitions)
+
+        def work(number: int) -> Sample:
+            return bench.clients(row.key, peer, clients(peer, topics[number]))
+
+        return Contender(name, work, before, lambda number: peer.delete_topic(topics[number]))
+
+    run_rounds(row, [contender(name) for name in names if name in bench.brokers], bench.scale.rounds)
+    return row
+
+
+def shared_topic_rows(
+    bench: Bench,
+    row: Row,
+    names: Iterable[str],
+    fill: Callable[[KafkaPeer, str], None],
+    clients: MakeClients,
+    *,
+    partitions: int = 1,
+) -> Row:
+    """Measures clients that consume: each broker gets one topic, filled once, read in every round."""
+    present = [name for name in names if name in bench.brokers]
+    topics: Mapping[str, str] = {name: bench.new_topic(row.key) for name in present}
+    try:
+        for name in present:
+            bench.brokers[name].create_topic(topics[name], partitions)
+            fill(bench.brokers[name], topics[name])
+
+        def contender(name: str) -> Contender:
+            peer = bench.brokers[name]
+            return Contender(name, lambda _: bench.clients(row.key, peer, clients(peer, topics[name])))
+
+        run_rounds(row, [contender(name) for name in present], bench.scale.rounds)
+    finally:
+        for name in present:
+            bench.brokers[name].delete_topic(topics[name])
+    return row
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One row of the run: how it is measured, and its bars."""
+
+    key: str
+    run: Callable[[Bench], Row]
+    bars: tuple[Bar, ...] = ()
+
+
+@contextmanager
+def running(bench: Bench, brokers: Mapping[str, KafkaPeer], others: Mapping[str, Peer]) -> Iterator[None]:
+    """Starts brokers, for the rows of the block, and stops them and deletes their data afterwards."""
+    with ExitStack() as stack:
+        for name, broker in brokers.items():
+            stack.callback(broker.stop)
+            broker.start()
+            bench.brokers[name] = broker
+            stack.callback(bench.brokers.pop, name)
+        for name, other in others.items():
+            stack.callback(other.stop)
+            other.start()
+            bench.others[name] = other
+            stack.callback(bench.others.pop, name)
+        yield

@@ -1,0 +1,143 @@
+"""The figures as Markdown: the parts of docs/benchmarks.md and README.md between marks are made from a
+run.
+
+A part begins with `<!-- bench: NAME -->` and ends with `<!-- bench end -->`; the words around it are
+written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from side_by_side.bars import Judgement, Verdict
+from side_by_side.figures import CLIENT_CORES, METRICS, Row
+from side_by_side.report import Report
+
+PART: Final = re.compile(r"(<!-- bench: (?P<name>[\w-]+) -->\n).*?(<!-- bench end -->)", re.DOTALL)
+VERDICT_WORDS: Final = {
+    Verdict.MET: "met",
+    Verdict.MISSED: "**missed**",
+    Verdict.CLIENT_LIMIT: "the client is the limit",
+    Verdict.BUSY: "not judged: the machine was busy",
+    Verdict.NO_FIGURE: "not measured",
+}
+
+
+class PageError(Exception):
+    """A page asks for a part that is not known. The message names both."""
+
+
+def fill(path: Path, report: Report) -> bool:
+    """Writes the parts of a page anew; returns whether the page has changed. Raises `PageError`."""
+    before = path.read_text()
+    after = filled(before, report, str(path))
+    if after != before:
+        path.write_text(after)
+    return after != before
+
+
+def filled(text: str, report: Report, name: str) -> str:
+    """Returns the page with its parts made from `report`. Raises `PageError`."""
+
+    def part(found: re.Match[str]) -> str:
+        make = PARTS.get(found["name"])
+        row = report.row(found["name"])
+        if make is not None:
+            return f"{found[1]}{make(report)}\n{found[3]}"
+        if row is None:
+            raise PageError(f"{name}: there is no part or row {found['name']!r} in this run")
+        return f"{found[1]}{row_table(report, row)}\n{found[3]}"
+
+    return PART.sub(part, text)
+
+
+def row_table(report: Report, row: Row) -> str:
+    """Returns a row as a table of its contenders, then its bars."""
+    shown = [*row.shown, *(metric for metric in (CLIENT_CORES,) if metric not in row.shown)]
+    shown = [metric for metric in shown if any(row.values(name, metric) for name in row.samples)]
+    lines = [
+        "| | " + " | ".join(METRICS[metric].title for metric in shown) + " |",
+        "|---|" + "---:|" * len(shown),
+    ]
+    lines += [
+        f"| {name} | " + " | ".join(_cell(row, name, metric) for metric in shown) + " |"
+        for name in row.samples
+    ]
+    if judgements := report.judgements[row.key]:
+        lines += ["", *(f"- {_bar_line(each)}" for each in judgements)]
+    return "\n".join(lines)
+
+
+def _cell(row: Row, contender: str, metric: str) -> str:
+    spread = row.spread(contender, metric)
+    if spread is None:
+        return "–"
+    show = METRICS[metric].show
+    if show(spread.least) == show(spread.most):
+        return show(spread.median)
+    return f"{show(spread.median)} <sub>{show(spread.least)}–{show(spread.most)}</sub>"
+
+
+def _bar_line(judged: Judgement) -> str:
+    return f"{judged.bar.text}: {judged.value_text}, {VERDICT_WORDS[judged.verdict]}"
+
+
+def machine_part(report: Report) -> str:
+    """Returns the machine and the date of the run."""
+    kind = "QUICK=1, " if report.quick else ""
+    machine = ", ".join(f"{name} {value}" for name, value in report.machine.items())
+    lines = [f"Run of {report.date} ({kind}{machine})."]
+    lines += [f"Left out: {line}." for line in report.skipped]
+    return "\n".join(lines)
+
+
+SUMMARY_ROWS: Final = (
+    ("produce-batch-1", "one record a request, acks=all"),
+    ("produce-batch-50", "50 records a batch, acks=all"),
+    ("produce-default", "librdkafka's defaults, acks=all"),
+    ("java-default", "Java producer's defaults, acks=all"),
+    ("consume", "consume from memory"),
+    ("mirror", "mirror between datacenters"),
+)
+
+
+def summary_part(report: Report) -> str:
+    """Returns README's table: six rows, headrace beside Apache Kafka."""
+    lines = [
+        "| | headrace | Apache Kafka | ratio | CPU ratio |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for key, title in SUMMARY_ROWS:
+        row = report.row(key)
+        if row is not None and len(row.samples) > 1:
+            lines.append(_summary_line(row, title))
+    return "\n".join(lines)
+
+
+def _summary_line(row: Row, title: str) -> str:
+    ours, theirs = list(row.samples)[:2]
+    speed, cpu = row.shown[0], row.shown[1]
+    mine, other = row.median(ours, speed), row.median(theirs, speed)
+    my_cpu, other_cpu = row.median(ours, cpu), row.median(theirs, cpu)
+    assert mine is not None and other is not None and my_cpu is not None and other_cpu is not None
+    show, unit = METRICS[speed].show, METRICS[speed].title
+    ratios = f"{mine / other:.2g} × | {my_cpu / other_cpu:.2g} ×"
+    return f"| {title} | {show(mine)} {unit} | {show(other)} | {ratios} |"
+
+
+def missed_part(report: Report) -> str:
+    """Returns the bars that the run did not meet."""
+    missed = report.with_verdict(Verdict.MISSED)
+    if not missed:
+        return "Every bar that was judged is met."
+    return "\n".join(f"- {row.title}: {_bar_line(judged)}" for row, judged in missed)
+
+
+PARTS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "machine": machine_part,
+    "summary": summary_part,
+    "missed": missed_part,
+}
