@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ def run(
     *,
     cores: Collection[int],
     log: Path,
+    env: Mapping[str, str] | None = None,
     on_begin: Callable[[], None] = lambda: None,
     on_end: Callable[[], None] = lambda: None,
     timeout_s: float = RUN_MAX_S,
@@ -32,7 +33,7 @@ def run(
     after that, because it still waits for what is in flight. Raises `ClientFailedError` if the program ends
     with a problem, prints no outcome, or still runs after `timeout_s`.
     """
-    process = PinnedProcess(command, cores=cores, log=log, pipe_output=True)
+    process = PinnedProcess(command, cores=cores, log=log, env=env, pipe_output=True)
     outcome: Outcome | None = None
     line = ""
     too_long = threading.Timer(timeout_s, _kill, [process.pid])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from clients.running import run
 from experiments.context import (
     HEADRACE,
     KAFKA,
@@ -26,15 +27,11 @@ PYTHON_BAR_RECORDS_PER_S: Final = 400_000.0
 
 def fill(bench: Bench, peer: KafkaPeer, topic: str, size_bytes: int, partitions: int = 1) -> None:
     """Produces records of `VALUE_BYTES` until the topic holds about `size_bytes`."""
-    rdkafka.run_produce(
-        peer.bootstrap,
-        topic,
-        records=size_bytes // VALUE_BYTES,
-        partitions=partitions,
-        value_bytes=VALUE_BYTES,
-        cores=bench.cores.client,
-        log=bench.log("fill"),
+    records = size_bytes // VALUE_BYTES
+    command = rdkafka.produce_command(
+        peer.bootstrap, topic, records=records, partitions=partitions, value_bytes=VALUE_BYTES
     )
+    run(command, cores=bench.cores.client, log=bench.log("fill"))
 
 
 def librdkafka(bench: Bench) -> Row:

@@ -36,12 +36,14 @@ class Scale:
     restart_bytes: int
     partitions: int
     connections: int
+    queued_records: int
+    """What a message queue holds before it is consumed."""
 
 
 GB: Final = 1_000_000_000
-FULL: Final = Scale(5, 10.0, 2.0, 2 * GB, GB, 20 * GB, 10 * GB, 500, 1000)
-QUICK: Final = Scale(2, 4.0, 1.0, GB // 2, GB // 4, 2 * GB, GB, 100, 200)
-SMOKE: Final = Scale(1, 0.7, 0.3, GB // 100, GB // 100, GB // 50, GB // 100, 8, 20)
+FULL: Final = Scale(5, 10.0, 2.0, 2 * GB, GB, 20 * GB, 10 * GB, 500, 1000, 400_000)
+QUICK: Final = Scale(2, 4.0, 1.0, GB // 2, GB // 4, 2 * GB, GB, 100, 200, 100_000)
+SMOKE: Final = Scale(1, 0.7, 0.3, GB // 100, GB // 100, GB // 50, GB // 100, 8, 20, 1000)
 
 
 @dataclass
@@ -64,10 +66,6 @@ class Bench:
         """Returns a name that no topic of this run has."""
         return f"{key}-{next(self._topics)}"
 
-    def all_pids(self) -> list[int]:
-        """Returns the processes of everything that runs, measured or idle."""
-        return [pid for peer in (*self.brokers.values(), *self.others.values()) for pid in peer.pids()]
-
     def clients(self, key: str, peer: Peer, arguments: Sequence[Sequence[str]]) -> Sample:
         """Runs clients at once on the clients' cores; returns the figures of the round."""
         commands = [
@@ -77,7 +75,7 @@ class Bench:
         with ExitStack() as stack:
             if self.is_profiling and peer.name.startswith(HEADRACE):
                 stack.enter_context(profiled(peer.pids(), self.home / "profiles", key, self.cores.client))
-            return run_clients(commands, peer.pids(), self.all_pids())
+            return run_clients(commands, peer.pids())
 
 
 MakeClients = Callable[[KafkaPeer, str], Sequence[Sequence[str]]]

@@ -6,16 +6,18 @@ Owns the order, the client's process and the readings before and after. What the
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from clients.outcome import ClientFailedError, Outcome
+from clients.running import run
 from side_by_side.figures import (
     BROKER_CPU,
-    BROKER_MEMORY_MB,
     CLIENT_CORES,
     CLIENT_MEMORY_MB,
     OTHER_CORES,
@@ -23,11 +25,8 @@ from side_by_side.figures import (
     Row,
     Sample,
 )
-from side_by_side.machine import Snapshot, snapshot
-from side_by_side.process import PinnedProcess
+from side_by_side.machine import snapshot
 
-CLIENT_WAIT_MAX_S: Final = 300.0
-BEGIN_LINE: Final = b"begin"
 SETTLE_S: Final = 0.5
 
 
@@ -38,8 +37,7 @@ class Command:
     arguments: Sequence[str]
     cores: Collection[int]
     log: Path
-    counts: int = 1
-    """How many such clients run at once; their records are added up."""
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,72 +70,89 @@ def settle() -> None:
 
 
 class Reading:
-    """The machine's use from its construction until `sample`."""
+    """The machine's use from its construction until `stop`."""
 
-    def __init__(self, broker_pids: Collection[int], idle_pids: Collection[int] = ()) -> None:
-        """`idle_pids`: brokers that run but are not measured now; they are no strangers to the bench."""
+    def __init__(self, broker_pids: Collection[int]) -> None:
         self._broker_pids = list(broker_pids)
-        self._ours = [os.getpid(), *broker_pids, *idle_pids]
-        self._began_s = time.monotonic()
-        self._before: Snapshot = snapshot()
+        # Everything that the bench has started runs below it.
+        self._ours = [os.getpid(), *broker_pids]
+        self._began_s = self._ended_s = time.monotonic()
+        self._before = self._after = snapshot()
 
-    def sample(self, outcome: Outcome, memory_bytes: int = 0) -> Sample:
-        """Returns the figures of a round in which the client did `outcome`."""
-        after, seconds = snapshot(), time.monotonic() - self._began_s
-        broker_cpu_s = after.cpu_s(self._broker_pids) - self._before.cpu_s(self._broker_pids)
-        others_s = after.others_s(self._ours) - self._before.others_s(self._ours)
-        others_s += after.stolen_s - self._before.stolen_s
-        sample = {
-            RECORDS_PER_S: outcome.records_per_s,
-            BROKER_CPU: broker_cpu_s * 1e6 / outcome.records,
-            CLIENT_CORES: outcome.cpu_s / outcome.seconds,
-            OTHER_CORES: max(0.0, others_s) / seconds,
-            "records": float(outcome.records),
-            "size_bytes": float(outcome.size_bytes),
-            **outcome.more,
-        }
-        if outcome.memory_bytes:
-            sample[CLIENT_MEMORY_MB] = outcome.memory_bytes / 1e6
-        if memory_bytes:
-            sample[BROKER_MEMORY_MB] = memory_bytes / 1e6
-        return sample
+    def stop(self) -> None:
+        self._after, self._ended_s = snapshot(), time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._ended_s - self._began_s
+
+    @property
+    def broker_cpu_s(self) -> float:
+        return self._after.cpu_s(self._broker_pids) - self._before.cpu_s(self._broker_pids)
+
+    @property
+    def other_cores(self) -> float:
+        """The cores that strangers used, and the hypervisor."""
+        used_s = self._after.others_s(self._ours) - self._before.others_s(self._ours)
+        return max(0.0, used_s + self._after.stolen_s - self._before.stolen_s) / self.seconds
 
 
-def run_clients(
-    commands: Sequence[Command], broker_pids: Collection[int], idle_pids: Collection[int] = ()
-) -> Sample:
-    """Runs clients at once, and reads the machine from when the last one has warmed up until the first one
-    reports. Returns the figures of all of them together. Raises `ClientFailedError`.
-    """
-    running = [
-        PinnedProcess(each.arguments, cores=each.cores, log=each.log, pipe_output=True) for each in commands
-    ]
-    try:
-        for process in running:
-            _await_begin(process)
-        reading = Reading(broker_pids, idle_pids)
-        first = _await_outcome(running[0])
-        sample = reading.sample(first)
-        outcomes = [first, *(_await_outcome(process) for process in running[1:])]
-    finally:
-        for process in running:
-            process.stop()
-    if len(outcomes) > 1:
-        total = sum(outcome.records_per_s for outcome in outcomes)
-        sample[BROKER_CPU] *= first.records_per_s / total
-        sample[RECORDS_PER_S] = total
-        sample[CLIENT_CORES] = sum(outcome.cpu_s / outcome.seconds for outcome in outcomes)
+class _Together:
+    """Reads the machine from when the last of some clients has warmed up until the first one ends."""
+
+    def __init__(self, clients: int, begin: Callable[[], Reading]) -> None:
+        self._lock = threading.Lock()
+        self._waits_for = clients
+        self._begin = begin
+        self._has_ended = False
+        self.reading: Reading | None = None
+
+    def on_begin(self) -> None:
+        with self._lock:
+            self._waits_for -= 1
+            if not self._waits_for:
+                self.reading = self._begin()
+
+    def on_end(self) -> None:
+        with self._lock:
+            if self.reading is not None and not self._has_ended:
+                self.reading.stop()
+                self._has_ended = True
+
+
+def run_clients(commands: Sequence[Command], broker_pids: Collection[int]) -> Sample:
+    """Runs clients at once and returns the figures of all of them together. Raises `ClientFailedError`."""
+    together = _Together(len(commands), lambda: Reading(broker_pids))
+
+    def run_one(command: Command) -> Outcome:
+        return run(
+            command.arguments,
+            cores=command.cores,
+            log=command.log,
+            env=command.env,
+            on_begin=together.on_begin,
+            on_end=together.on_end,
+        )
+
+    with ThreadPoolExecutor(len(commands)) as pool:
+        outcomes = list(pool.map(run_one, commands))
+    reading = together.reading
+    if reading is None or not reading.seconds:
+        raise ClientFailedError(f"{commands[0].arguments[0]}: the clients did not run at the same time")
+    return _sample(outcomes, reading)
+
+
+def _sample(outcomes: Sequence[Outcome], reading: Reading) -> Sample:
+    records_per_s = sum(outcome.records_per_s for outcome in outcomes)
+    sample = {
+        RECORDS_PER_S: records_per_s,
+        BROKER_CPU: reading.broker_cpu_s * 1e6 / (records_per_s * reading.seconds),
+        CLIENT_CORES: sum(outcome.cpu_s / outcome.seconds for outcome in outcomes),
+        OTHER_CORES: reading.other_cores,
+        "records": float(sum(outcome.records for outcome in outcomes)),
+        "size_bytes": float(sum(outcome.size_bytes for outcome in outcomes)),
+        **outcomes[0].more,
+    }
+    if memory_bytes := sum(outcome.memory_bytes for outcome in outcomes):
+        sample[CLIENT_MEMORY_MB] = memory_bytes / 1e6
     return sample
-
-
-def _await_begin(process: PinnedProcess) -> None:
-    line = process.output.readline().strip()
-    if line != BEGIN_LINE:
-        raise ClientFailedError(f"{process.name} did not begin: {line[:300]!r}; {process.log_tail()}")
-
-
-def _await_outcome(process: PinnedProcess) -> Outcome:
-    line = process.output.readline().decode(errors="replace")
-    if process.wait(CLIENT_WAIT_MAX_S) != 0 or not line.strip():
-        raise ClientFailedError(f"{process.name} failed: {line[:300]!r}; {process.log_tail()}")
-    return Outcome.parse(line)

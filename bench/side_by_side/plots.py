@@ -46,9 +46,9 @@ def draw(report: Report, folder: Path) -> list[Path]:
 PRODUCER_ROWS: Final = (
     ("produce-batch-1", ", batch 1"),
     ("produce-batch-50", ", batch 50"),
-    ("paper-produce", ""),
+    ("queues-produce", ""),
 )
-CONSUMER_ROWS: Final = (("consume", ""), ("paper-consume", ""))
+CONSUMER_ROWS: Final = (("consume", ""), ("queues-consume", ""))
 
 
 def _lines(report: Report, rows: Sequence[tuple[str, str]]) -> list[Line]:

@@ -1,0 +1,201 @@
+"""`make bench`: headrace beside Apache Kafka, RabbitMQ and ActiveMQ, on this machine, in one run.
+
+Owns the order of the rows and the exit code: 0 if every judged bar is met, 1 if one is missed, 2 if the run
+could not be made, 3 if no bar is missed and some could not be judged because other processes used the machine.
+
+Environment:
+QUICK=1                 fewer and shorter rounds
+SMOKE=1                 headrace alone, a moment
+ROWS="consume latency"  these rows only
+JSON=path               every figure; with ROWS, the other rows of an earlier run in that file stay
+PLOTS=folder            the paper's figures 4 and 5, as PNG
+PROFILE=1               where the broker's time goes
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from clients.outcome import ClientFailedError
+from clients.rdkafka import ClientMissingError
+from experiments import consume, latency, mirror, more_brokers, produce, queues, scale
+from experiments.context import (
+    FULL,
+    HEADRACE,
+    KAFKA,
+    KAFKA_FSYNC,
+    QUICK,
+    SMOKE,
+    Bench,
+    Experiment,
+    running,
+)
+from peers import activemq, kafka, rabbitmq
+from peers.headrace_broker import HeadraceBroker
+from peers.peer import KafkaPeer, Peer, PeerMissingError
+from rich.markup import escape
+from side_by_side.bars import Verdict, judge
+from side_by_side.machine import TooFewCoresError, describe, split_cores
+from side_by_side.plots import draw
+from side_by_side.process import ProcessFailedError
+from side_by_side.profiling import NoProfilerError
+from side_by_side.report import Report, ReportError
+from side_by_side.screen import say, show_end, show_row
+
+from headrace.warehouse.jars import JarsError, headrace_home
+
+MISSED: Final = 1
+NOT_MADE: Final = 2
+NOT_JUDGED: Final = 3
+NETWORK: Final = "127.106.0"
+SMOKE_ROWS: Final = (
+    "produce-batch-50",
+    "produce-default",
+    "consume",
+    "python-produce",
+    "python-consume",
+    "latency",
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share their brokers, which are started before the first and stopped after the last."""
+
+    experiments: Sequence[Experiment]
+    brokers: Callable[[Bench], Mapping[str, KafkaPeer]] = lambda _: {}
+    others: Callable[[Bench], Mapping[str, Peer]] = lambda _: {}
+
+
+def _headrace(bench: Bench, name: str, host: int, count: int = 1) -> HeadraceBroker:
+    return HeadraceBroker(bench.home / name, f"{NETWORK}.{host}", bench.cores.broker, count)
+
+
+def _kafka(bench: Bench, name: str, host: int, *, fsync: bool) -> kafka.ApacheKafka:
+    return kafka.ApacheKafka(bench.home / name, f"{NETWORK}.{host}", bench.cores.broker, fsync=fsync)
+
+
+def groups(*, with_peers: bool = True) -> list[Group]:
+    """Returns all rows in the order in which they are measured."""
+
+    def beside_kafka(bench: Bench) -> dict[str, KafkaPeer]:
+        ours: dict[str, KafkaPeer] = {HEADRACE: _headrace(bench, "headrace", 2)}
+        if not with_peers:
+            return ours
+        return {
+            **ours,
+            KAFKA: _kafka(bench, "kafka", 3, fsync=False),
+            KAFKA_FSYNC: _kafka(bench, "kafka-fsync", 4, fsync=True),
+        }
+
+    together = [*produce.experiments(), *consume.experiments(), *latency.experiments(), *scale.experiments()]
+    return [
+        Group(together, beside_kafka),
+        Group(
+            more_brokers.experiments(),
+            lambda bench: {
+                more_brokers.ONE: _headrace(bench, "one", 5),
+                more_brokers.THREE: _headrace(bench, "three", 6, more_brokers.BROKERS),
+            },
+        ),
+        Group(
+            queues.experiments(),
+            others=lambda bench: {
+                queues.RABBITMQ: rabbitmq.RabbitMq(
+                    bench.home / "rabbitmq", f"{NETWORK}.7", bench.cores.broker
+                ),
+                queues.ACTIVEMQ: activemq.ActiveMq(
+                    bench.home / "activemq", f"{NETWORK}.8", bench.cores.broker
+                ),
+            },
+        ),
+        Group(mirror.experiments()),
+    ]
+
+
+def run(bench: Bench, report: Report, wanted: Callable[[str], bool], *, with_peers: bool) -> None:
+    """Measures the wanted rows and adds them to the report."""
+    for group in groups(with_peers=with_peers):
+        experiments = [each for each in group.experiments if wanted(each.key)]
+        if not experiments:
+            continue
+        try:
+            with running(bench, group.brokers(bench), group.others(bench)):
+                for experiment in experiments:
+                    row = experiment.run(bench)
+                    bars = experiment.bars if with_peers and not bench.is_profiling else ()
+                    report.add(row, [judge(row, bar) for bar in bars])
+                    show_row(row, report.judgements[row.key])
+        except PeerMissingError as error:
+            report.skipped.append(str(error))
+            say(f"left out: {escape(str(error))}")
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    """Returns the exit code."""
+    is_smoke, is_quick = bool(environment.get("SMOKE")), bool(environment.get("QUICK"))
+    rows = environment.get("ROWS", "").split() or (list(SMOKE_ROWS) if is_smoke else [])
+    known = [experiment.key for group in groups() for experiment in group.experiments]
+    if unknown := [row for row in rows if row not in known]:
+        say(f"ROWS={' '.join(unknown)}: no such row; known are {', '.join(known)}")
+        return NOT_MADE
+    json = environment.get("JSON")
+    home = headrace_home() / "bench-run"
+    try:
+        report = _report(Path(json) if json and rows else None, quick=is_quick)
+        bench = Bench(
+            SMOKE if is_smoke else QUICK if is_quick else FULL,
+            split_cores(),
+            home,
+            is_profiling=bool(environment.get("PROFILE")),
+        )
+        shutil.rmtree(home, ignore_errors=True)
+        run(bench, report, lambda key: not rows or key in rows, with_peers=not is_smoke)
+    except (
+        ClientFailedError,
+        ClientMissingError,
+        JarsError,
+        NoProfilerError,
+        ProcessFailedError,
+        ReportError,
+        TooFewCoresError,
+    ) as error:
+        say(f"[red]the run ended:[/] {escape(str(error))}")
+        return NOT_MADE
+    if not bench.is_profiling:
+        shutil.rmtree(home, ignore_errors=True)
+    if json:
+        report.write(Path(json))
+    if folder := environment.get("PLOTS"):
+        for path in draw(report, Path(folder)):
+            say(f"wrote {path}")
+    show_end(report)
+    if report.with_verdict(Verdict.MISSED):
+        return MISSED
+    return NOT_JUDGED if report.with_verdict(Verdict.BUSY) else 0
+
+
+def _report(earlier: Path | None, *, quick: bool) -> Report:
+    """Returns the report to add rows to: that of an earlier run if there is one."""
+    if earlier is not None and earlier.exists():
+        report = Report.read(earlier)
+        report.date = time.strftime("%Y-%m-%d")
+        return report
+    machine = {
+        **describe(),
+        "Apache Kafka": kafka.VERSION,
+        "RabbitMQ": "Debian's",
+        "ActiveMQ": activemq.VERSION,
+    }
+    return Report(time.strftime("%Y-%m-%d"), quick, machine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
