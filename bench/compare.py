@@ -1,7 +1,8 @@
 """`make bench`: headrace beside Apache Kafka, RabbitMQ and ActiveMQ, on this machine, in one run.
 
 Owns the order of the rows and the exit code: 0 if every judged bar is met, 1 if one is missed, 2 if the run
-could not be made, 3 if no bar is missed and some could not be judged because other processes used the machine.
+could not be made, 3 if no bar is missed and some could not be judged because other processes used the
+machine.
 
 Environment:
 QUICK=1                 fewer and shorter rounds

@@ -29,7 +29,7 @@ SHOWN: Final = (RECORDS_PER_S, BROKER_CPU)
 
 
 class _Kind(ABC):
-    """One kind of queue of one broker: the commands to produce to it, to consume it, to make and delete it."""
+    """One kind of queue of one broker: the commands that produce, consume, create and delete."""
 
     name: str
     peer: Peer
