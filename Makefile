@@ -6,6 +6,7 @@
 #   make test                       lint and every test, as CI (PYTEST="tests/broker -k front": only those)
 #   make lint                       ruff, mypy, import-linter
 #   make image                      the container image headrace (docs/containers.md); needs a Docker engine
+#   make bench                      beside Apache Kafka, RabbitMQ, ActiveMQ (QUICK=1: twelve minutes; docs/benchmarks.md)
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
 #   make terraform                  install the Terraform provider for `terraform init` (DIR=folder: for your HCL there, too)
@@ -33,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check lint image bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image bench bench-smoke bench-page bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy
 
 help:
@@ -76,6 +77,17 @@ lint: setup
 image: setup java
 	@$(call from_debian,mmdebstrap,which makes the root of the container image,there can be no image)
 	@$(BIN)/python containers/container_image.py
+
+bench: setup java
+	@QUICK="$(QUICK)" JSON="$(JSON)" PLOTS="$(PLOTS)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" $(BIN)/python bench/compare.py
+
+# A moment of each kind of row, without peers, so that the bench itself is tested.
+bench-smoke: setup
+	@SMOKE=1 $(BIN)/python bench/compare.py
+
+# Writes the figures of docs/benchmarks.json into the pages that show them.
+bench-page: setup
+	@$(BIN)/python bench/pages.py
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py

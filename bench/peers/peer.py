@@ -1,8 +1,12 @@
-"""What the bench asks of a broker under measurement, whoever made it."""
+"""What the bench asks of each broker that it measures."""
 
 from __future__ import annotations
 
 from typing import Protocol
+
+
+class PeerMissingError(Exception):
+    """A broker is not installed and cannot be, so its rows are left out. The message says what to install."""
 
 
 class Peer(Protocol):

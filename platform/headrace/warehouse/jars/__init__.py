@@ -1,10 +1,10 @@
 """The Java artifacts, which Maven fetches once from Maven Central.
 
 Owns the pom files beside this module, `$HEADRACE_HOME/jars/<set>/`, and the compiled launcher of the local
-HDFS. Nothing else in headrace runs Maven.
+HDFS. Nothing else in headrace runs Maven; the bench has sets of its own, fetched by `ensure_set`.
 
-A set's marker is written last and holds the digest of its pom (and of the launcher's source). A set without
-the current digest is fetched again: its download was interrupted, or the pom has changed.
+A set's marker is written last and holds the digest of its pom and of its Java sources. A set without the
+current digest is fetched again: its download was interrupted, or the pom or a source has changed.
 """
 
 import fcntl
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,24 @@ _MARKER: Final = ".complete"
 
 class JarsError(Exception):
     """The Java artifacts can't be set up. The message names what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """What a folder of jars is made from: a pom, and Java sources that are compiled against its jars."""
+
+    name: str
+    pom: Path
+    sources: tuple[Path, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        content = b"".join(path.read_bytes() for path in (self.pom, *self.sources))
+        return hashlib.sha256(content).hexdigest()
+
+
+def print_progress(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def headrace_home() -> Path:
@@ -49,14 +68,14 @@ def ensure_jars(
     sets: tuple[str, ...] = DEFAULT_SETS,
     *,
     home: Path | None = None,
-    progress: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    progress: Callable[[str], None] = print_progress,
 ) -> dict[str, Path]:
     """Fetches the sets that are missing. Safe to call from several processes at once.
 
     Returns the directory of each set, which holds its `.jar` files (that of `hdfs` also `classes/`, the
     launcher). Raises `JarsError` if Java or Maven is missing, or Maven fails.
     """
-    return {name: _ensure(name, home or headrace_home(), progress) for name in sets}
+    return {name: ensure_set(_set(name), home=home, progress=progress) for name in sets}
 
 
 def pom(name: str) -> Path:
@@ -68,22 +87,28 @@ def pom(name: str) -> Path:
     return path
 
 
-def _ensure(name: str, home: Path, progress: Callable[[str], None]) -> Path:
-    target = jars_dir(name, home)
-    digest = _digest(name)
+def ensure_set(
+    wanted: JarSet, *, home: Path | None = None, progress: Callable[[str], None] = print_progress
+) -> Path:
+    """Fetches one set if it is missing, and compiles its sources into `classes/`. Returns its directory.
+
+    Safe to call from several processes at once. Raises `JarsError`.
+    """
+    target = jars_dir(wanted.name, home)
+    digest = wanted.digest
     if _is_complete(target, digest):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.parent / f".{name}.lock"):
+    with _locked(target.parent / f".{wanted.name}.lock"):
         if _is_complete(target, digest):
             return target
-        progress(f"fetching the jars of {name!r} from Maven Central into {target}")
-        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
-            fresh = Path(scratch) / name
+        progress(f"fetching the jars of {wanted.name!r} from Maven Central into {target}")
+        with tempfile.TemporaryDirectory(prefix=f".{wanted.name}-", dir=target.parent) as scratch:
+            fresh = Path(scratch) / wanted.name
             fresh.mkdir()
-            _copy_dependencies(name, fresh)
-            if name == "hdfs":
-                _compile_launcher(fresh)
+            _copy_dependencies(wanted, fresh)
+            if wanted.sources:
+                _compile(wanted, fresh)
             (fresh / _MARKER).write_text(digest)
             if target.exists():
                 shutil.rmtree(target)
@@ -91,11 +116,15 @@ def _ensure(name: str, home: Path, progress: Callable[[str], None]) -> Path:
     return target
 
 
-def _copy_dependencies(name: str, into: Path) -> None:
+def _set(name: str) -> JarSet:
+    return JarSet(name, pom(name), (_LAUNCHER,) if name == "hdfs" else ())
+
+
+def _copy_dependencies(wanted: JarSet, into: Path) -> None:
     # Maven writes `target/` beside the pom: a copy keeps it out of an installed package.
     with tempfile.TemporaryDirectory() as scratch:
         copied = Path(scratch) / "pom.xml"
-        shutil.copy(pom(name), copied)
+        shutil.copy(wanted.pom, copied)
         _run(
             [
                 _tool("mvn"),
@@ -107,18 +136,19 @@ def _copy_dependencies(name: str, into: Path) -> None:
                 "-DincludeScope=runtime",
                 f"-DoutputDirectory={into}",
             ],
-            f"Maven could not fetch the jars of {name!r} (no network? repeating is safe)",
+            f"Maven could not fetch the jars of {wanted.name!r} (no network? repeating is safe)",
         )
     if not any(into.glob("*.jar")):
-        raise JarsError(f"Maven fetched no jar for {name!r}")
+        raise JarsError(f"Maven fetched no jar for {wanted.name!r}")
 
 
-def _compile_launcher(into: Path) -> None:
+def _compile(wanted: JarSet, into: Path) -> None:
     classes = into / "classes"
     classes.mkdir()
+    options = ["-nowarn", "-proc:none", "-cp", f"{into}/*", "-d", str(classes)]
     _run(
-        [_tool("javac"), "-nowarn", "-proc:none", "-cp", f"{into}/*", "-d", str(classes), str(_LAUNCHER)],
-        "the HDFS launcher did not compile",
+        [_tool("javac"), *options, *map(str, wanted.sources)],
+        f"the Java sources of {wanted.name!r} did not compile",
     )
 
 
@@ -141,11 +171,6 @@ def _tool(name: str) -> str:
         package = {"mvn": "Maven (Debian: maven)", "javac": "a JDK 17 (Debian: openjdk-17-jdk-headless)"}
         raise JarsError(f"the command {name!r} is missing: install {package.get(name, 'Java 17')}")
     return found
-
-
-def _digest(name: str) -> str:
-    content = pom(name).read_bytes() + (_LAUNCHER.read_bytes() if name == "hdfs" else b"")
-    return hashlib.sha256(content).hexdigest()
 
 
 def _is_complete(target: Path, digest: str) -> bool:

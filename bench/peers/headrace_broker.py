@@ -1,0 +1,144 @@
+"""headrace as a peer: its brokers and their ZooKeeper, started by the commands that an agent uses."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from peers.topics import Topics
+from peers.waiting import check_port_free, wait_until
+from side_by_side.process import PinnedProcess, ProcessFailedError
+
+from headrace.agent.configuration import BrokerConfiguration, ZooKeeperConfiguration
+from headrace.agent.host import Host
+from headrace.agent.kinds import unit_of
+from headrace.agent.unit import Unit
+from headrace.site.addresses import Address
+
+PORT: Final = 9092
+ZOOKEEPER_PORT: Final = 2181
+DATACENTER: Final = "bench"
+
+
+class HeadraceBroker:
+    """One broker, or `count` of them, with default settings only. `name` is "headrace"."""
+
+    def __init__(self, home: Path, address: str, cores: Collection[int], count: int = 1) -> None:
+        """`home` is a folder of this peer alone, `address` a loopback host such as 127.106.0.2.
+
+        Brokers listen on 9092 and the ports that follow. Several share the cores evenly, each on its own.
+        """
+        self.name = "headrace" if count == 1 else f"headrace, {count} brokers"
+        self.bootstrap = ",".join(f"{address}:{PORT + number}" for number in range(count))
+        self._home = home.absolute()
+        self._address = address
+        self._cores = sorted(cores)
+        host = Host.here(self._home)
+        self._zookeeper_unit = unit_of(
+            "zookeeper",
+            ZooKeeperConfiguration(datacenter=DATACENTER, listen=Address(address, ZOOKEEPER_PORT)),
+            host,
+        )
+        self._units = [
+            unit_of(
+                f"broker-{number + 1}",
+                BrokerConfiguration(
+                    datacenter=DATACENTER,
+                    broker_id=number + 1,
+                    zookeeper=f"{address}:{ZOOKEEPER_PORT}",
+                    listen=Address(address, PORT + number),
+                ),
+                host,
+            )
+            for number in range(count)
+        ]
+        self._topics = self._no_topics()
+        self._zookeeper: PinnedProcess | None = None
+        self._brokers: list[PinnedProcess] = []
+
+    def start(self) -> None:
+        self.stop()
+        check_port_free(self._address, ZOOKEEPER_PORT)
+        for number in range(len(self._units)):
+            check_port_free(self._address, PORT + number)
+        self._topics = self._no_topics()
+        self._zookeeper = self._launch(self._zookeeper_unit, self._cores)
+        self._wait_until_ready(self._zookeeper_unit, self._zookeeper)
+        self._launch_brokers()
+
+    def stop(self) -> None:
+        for process in (*self._brokers, self._zookeeper):
+            if process is not None:
+                process.kill()
+        self._brokers, self._zookeeper = [], None
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def pids(self) -> list[int]:
+        """Returns the brokers' processes, without ZooKeeper: see `coordination_pids`."""
+        self._check_started()
+        return [broker.pid for broker in self._brokers]
+
+    def coordination_pids(self) -> list[int]:
+        """Returns ZooKeeper's process. It runs on the brokers' cores, and idles while records flow."""
+        self._check_started()
+        return [self._zookeeper.pid] if self._zookeeper is not None else []
+
+    def memory_bytes(self) -> int:
+        self._check_started()
+        return sum(broker.memory_bytes() for broker in self._brokers)
+
+    def coordination_memory_bytes(self) -> int:
+        """Returns the anonymous resident memory of ZooKeeper."""
+        self._check_started()
+        return self._zookeeper.memory_bytes() if self._zookeeper is not None else 0
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        self._topics.create(topic, partitions)
+
+    def delete_topic(self, topic: str) -> None:
+        self._topics.delete(topic)
+
+    def restart_after_kill(self) -> float:
+        """Ends all brokers, not ZooKeeper."""
+        before = self._topics.log_ends()
+        for broker in self._brokers:
+            broker.kill()
+        started_s = time.monotonic()
+        self._launch_brokers()
+        self._topics.wait_for_log_ends(before, self._brokers[0])
+        return time.monotonic() - started_s
+
+    # --- the processes ---
+
+    def _no_topics(self) -> Topics:
+        return Topics(self.bootstrap, [unit.data_dir for unit in self._units if unit.data_dir is not None])
+
+    def _check_started(self) -> None:
+        if not self._brokers:
+            raise ProcessFailedError(f"{self.name} is not started")
+
+    def _launch_brokers(self) -> None:
+        self._brokers = []
+        for number, unit in enumerate(self._units):
+            own = self._cores if len(self._units) == 1 else [self._cores[number % len(self._cores)]]
+            self._brokers.append(self._launch(unit, own))
+        for unit, broker in zip(self._units, self._brokers, strict=True):
+            self._wait_until_ready(unit, broker)
+
+    def _launch(self, unit: Unit, cores: Collection[int]) -> PinnedProcess:
+        for path, text in unit.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return PinnedProcess(
+            unit.command,
+            cores=cores,
+            log=unit.log_path,
+            env={**unit.environment, "JDK_JAVA_OPTIONS": ""},
+        )
+
+    @staticmethod
+    def _wait_until_ready(unit: Unit, process: PinnedProcess) -> None:
+        wait_until(lambda: unit.probe.check() is None, f"{unit.name} is ready", process)

@@ -1,0 +1,228 @@
+"""The peers' settings, Java sets and client commands: what they are made of, without starting any of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from clients.peers import Run, amqp_consume, amqp_produce, jms_produce, stream_produce
+from peers.activemq import ActiveMq
+from peers.headrace_broker import HeadraceBroker
+from peers.jars import SOURCES, bench_set
+from peers.kafka import ApacheKafka, server_properties
+from peers.peer import KafkaPeer, Peer, PeerMissingError
+from peers.rabbitmq import RabbitMq, ensure_rabbitmq, environment, installed_version, rabbitmq_conf
+from peers.waiting import check_port_free, wait_until
+from side_by_side.process import PinnedProcess, ProcessFailedError
+
+from headrace.warehouse.jars import JarsError, JarSet, ensure_set, pom
+
+ADDRESS = "127.106.9.9"
+HOME = Path("/does/not/exist/headrace-bench")
+
+
+def settings_of(text: str) -> dict[str, str]:
+    pairs = [re.split(r" ?= ?", line, maxsplit=1) for line in text.splitlines()]
+    assert len({name for name, _ in pairs}) == len(pairs), "a setting is given twice"
+    return dict(pairs)
+
+
+# --- what the brokers are told ---
+
+
+def test_kafka_flushes_each_message_only_with_fsync() -> None:
+    plain = settings_of(server_properties(ADDRESS, HOME, fsync=False))
+    fsync = settings_of(server_properties(ADDRESS, HOME, fsync=True))
+    assert fsync == {**plain, "log.flush.interval.messages": "1"}
+    assert not [name for name in plain if name.startswith("log.flush")]
+
+
+def test_kafka_listens_on_its_own_address_only() -> None:
+    settings = settings_of(server_properties(ADDRESS, HOME, fsync=False))
+    hosts = re.findall(r"//([^:,]+):", settings["listeners"] + "," + settings["advertised.listeners"])
+    assert len(hosts) == 3 and set(hosts) == {ADDRESS}
+    assert settings["log.dirs"] == str(HOME)
+
+
+def test_a_single_kafka_node_needs_one_replica_of_its_own_topics() -> None:
+    settings = settings_of(server_properties(ADDRESS, HOME, fsync=False))
+    factors = {name: value for name, value in settings.items() if "replication.factor" in name}
+    assert len(factors) == 3 and set(factors.values()) == {"1"}
+
+
+def test_rabbitmq_listens_on_its_own_address_only() -> None:
+    settings = settings_of(rabbitmq_conf(ADDRESS))
+    listeners = [value for name, value in settings.items() if "listeners" in name]
+    assert len(listeners) == 2
+    assert all(listener.startswith(f"{ADDRESS}:") for listener in listeners)
+
+
+def test_rabbitmq_keeps_all_its_files_below_its_home() -> None:
+    paths = {name: value for name, value in environment(HOME).items() if "/" in value}
+    assert {"HOME", "RABBITMQ_MNESIA_BASE", "RABBITMQ_LOG_BASE", "RABBITMQ_CONFIG_FILE"} <= paths.keys()
+    assert all(Path(path).is_relative_to(HOME) for path in paths.values())
+
+
+# --- RabbitMQ's installation ---
+
+
+def test_without_root_a_missing_rabbitmq_is_named_with_its_package(tmp_path: Path) -> None:
+    with pytest.raises(PeerMissingError, match=r"install rabbitmq-server .*its rows are skipped"):
+        ensure_rabbitmq(tmp_path / "rabbitmq-server", is_root=False)
+
+
+def test_an_installed_rabbitmq_is_left_as_it_is(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "rabbitmq-server"
+    program.parent.mkdir()
+    program.touch()
+    (tmp_path / "lib" / "rabbitmq_server-3.10.8").mkdir(parents=True)
+    ensure_rabbitmq(program, is_root=False)
+    assert installed_version(program) == "3.10.8"
+
+
+def test_the_version_of_a_missing_rabbitmq_is_unknown(tmp_path: Path) -> None:
+    assert installed_version(tmp_path / "bin" / "rabbitmq-server") == "unknown"
+
+
+# --- peers that are not started ---
+
+
+def peers(home: Path) -> list[Peer]:
+    return [
+        ApacheKafka(home / "kafka", ADDRESS, [0]),
+        HeadraceBroker(home / "headrace", ADDRESS, [0]),
+        ActiveMq(home / "activemq", ADDRESS, [0]),
+        RabbitMq(home / "rabbitmq", ADDRESS, [0]),
+    ]
+
+
+def test_a_peer_can_be_stopped_twice_without_a_start(tmp_path: Path) -> None:
+    for peer in peers(tmp_path / "home"):
+        peer.stop()
+        peer.stop()
+        with pytest.raises(ProcessFailedError, match="is not started"):
+            peer.pids()
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_peer_has_a_name_of_its_own(tmp_path: Path) -> None:
+    named = [peer.name for peer in peers(tmp_path)]
+    named += [
+        ApacheKafka(tmp_path, ADDRESS, [0], fsync=True).name,
+        HeadraceBroker(tmp_path, ADDRESS, [0, 1], 3).name,
+    ]
+    assert len(set(named)) == len(named)
+
+
+def test_several_brokers_have_ports_of_their_own(tmp_path: Path) -> None:
+    peer: KafkaPeer = HeadraceBroker(tmp_path, ADDRESS, [0, 1], 3)
+    addresses = peer.bootstrap.split(",")
+    assert len(set(addresses)) == 3
+    assert all(address.startswith(f"{ADDRESS}:") for address in addresses)
+
+
+# --- waiting ---
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ProcessFailedError, match=f"127.0.0.1:{port} is taken"):
+            check_port_free("127.0.0.1", port)
+    check_port_free("127.0.0.1", port)
+
+
+def test_waiting_ends_with_the_process_and_shows_its_log(tmp_path: Path) -> None:
+    process = PinnedProcess(["sh", "-c", "echo no disk; exit 3"], cores=[0], log=tmp_path / "log")
+    try:
+        with pytest.raises(ProcessFailedError, match=r"ended with 3.*no disk"):
+            wait_until(lambda: False, "it serves", process, wait_max_s=30)
+    finally:
+        process.kill()
+
+
+def test_waiting_has_an_end() -> None:
+    with pytest.raises(ProcessFailedError, match="it serves: not within 0 s"):
+        wait_until(lambda: False, "it serves", wait_max_s=0)
+
+
+# --- Java ---
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_set_has_a_pom_with_fixed_versions_and_its_sources(name: str) -> None:
+    wanted = bench_set(name)
+    versions = [
+        element.text or ""
+        for element in ElementTree.parse(wanted.pom).iter()
+        if element.tag.endswith("version")
+    ]
+    assert len(versions) > 2
+    assert not [version for version in versions if not re.fullmatch(r"[0-9.]+", version)]
+    assert not [path for path in wanted.sources if not path.is_file()]
+
+
+def test_the_java_programs_are_all_in_a_set() -> None:
+    bench = Path(__file__).parents[2] / "bench"
+    compiled = {path for sources in SOURCES.values() for path in sources}
+    assert compiled >= {*(bench / "peers" / "java").glob("*.java")}
+
+
+def test_the_digest_covers_the_pom_and_the_sources(tmp_path: Path) -> None:
+    pom_file, source = tmp_path / "x.xml", tmp_path / "X.java"
+    pom_file.write_text("<project/>")
+    source.write_text("class X {}")
+    alone, both = JarSet("x", pom_file), JarSet("x", pom_file, (source,))
+    assert alone.digest == hashlib.sha256(b"<project/>").hexdigest()
+    assert both.digest == hashlib.sha256(b"<project/>class X {}").hexdigest()
+
+
+def test_a_complete_set_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any program on the path nothing could be fetched."""
+    monkeypatch.setenv("PATH", "")
+    wanted = JarSet("x", pom("zookeeper"))
+    folder = tmp_path / "jars" / "x"
+    folder.mkdir(parents=True)
+    (folder / ".complete").write_text(wanted.digest)
+    assert ensure_set(wanted, home=tmp_path) == folder
+    (folder / ".complete").write_text("of another pom")
+    with pytest.raises(JarsError, match="'mvn' is missing"):
+        ensure_set(wanted, home=tmp_path, progress=lambda line: None)
+
+
+# --- client commands ---
+
+
+@pytest.fixture
+def with_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients.peers.bench_jars", lambda name: HOME / name)
+    monkeypatch.setattr("clients.peers.java", lambda: "java")
+
+
+def options_of(command: list[str]) -> dict[str, str]:
+    words = command[next(number for number, word in enumerate(command) if word.startswith("--")) :]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+@pytest.mark.usefixtures("with_jars")
+def test_each_client_is_told_its_run_and_its_broker(tmp_path: Path) -> None:
+    rabbit, active = RabbitMq(tmp_path, ADDRESS, [0]), ActiveMq(tmp_path, ADDRESS, [0])
+    run = Run(10, 2.5, value_bytes=100, records=7)
+    common = {"--seconds": "10", "--warmup": "2.5", "--value-bytes": "100", "--records": "7"}
+    amqp = {**common, "--url": rabbit.amqp_url, "--queue": "q"}
+    assert options_of(amqp_produce(rabbit, "q", run, outstanding=5).command) == {**amqp, "--outstanding": "5"}
+    assert options_of(amqp_consume(rabbit, "q", run, prefetch=9).command) == {**amqp, "--prefetch": "9"}
+    stream = options_of(stream_produce(rabbit, "s", run, batch=3).command)
+    assert (stream["--stream"], stream["--host"], stream["--batch"]) == ("s", ADDRESS, "3")
+    jms = options_of(jms_produce(active, "q", run, acks="transaction", batch=50).command)
+    assert (jms["--url"], jms["--acks"], jms["--batch"]) == (active.url, "transaction", "50")
+
+
+@pytest.mark.usefixtures("with_jars")
+def test_a_client_ignores_options_meant_for_other_jvms(tmp_path: Path) -> None:
+    command = amqp_consume(RabbitMq(tmp_path, ADDRESS, [0]), "q", Run(1, 1))
+    assert command.env["JDK_JAVA_OPTIONS"] == ""
