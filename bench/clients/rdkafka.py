@@ -1,9 +1,10 @@
 """The client on librdkafka: a C program that the bench builds, and the commands that start it.
 
-Owns `$HEADRACE_HOME/bench/rdkafka_bench`, built from the C files beside this module. Most
-clients in other languages than Java rest on librdkafka. The producer keeps its defaults unless an option says
-otherwise: acks=all, not idempotent, a batch of up to 1 MB or 10,000 records that waits at most 5 ms, up to
-1,000,000 requests in flight, a queue of 100,000 records. It keeps that queue full.
+Owns `$HEADRACE_HOME/bench/rdkafka_bench`, built from the C files beside this module. Most clients in
+other languages than Java rest on librdkafka. The producer keeps its defaults unless an option says otherwise:
+acks=all, not idempotent, a batch of up to 1 MB or 10,000 records that waits at most 5 ms, up to 1,000,000
+requests in flight, a queue of 100,000 records. It keeps that queue full, so that with batches of one record
+up to 100,000 requests are in flight.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
+
+from clients.outcome import ClientFailedError
+from side_by_side.process import PinnedProcess
 
 from headrace.warehouse.jars import headrace_home
 
@@ -152,3 +157,18 @@ def _extent(records: int, seconds: float, warmup_s: float) -> list[str]:
 
 def _settings(settings: Mapping[str, str] | None) -> list[str]:
     return [word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")]
+
+
+def hold_connections(bootstrap: str, count: int, *, cores: Collection[int], log: Path) -> PinnedProcess:
+    """Opens `count` connections and returns once all are open; they idle until the process is stopped.
+
+    They are plain sockets, because a thousand librdkafka clients would have thousands of threads. Raises
+    `ClientFailedError`.
+    """
+    program = _HERE.parent / "idle_connections.py"
+    command = [sys.executable, str(program), f"--bootstrap={bootstrap}", f"--count={count}"]
+    process = PinnedProcess(command, cores=cores, log=log, pipe_output=True)
+    if process.output.readline() != b"begin\n":
+        process.kill()
+        raise ClientFailedError(f"{count} connections to {bootstrap} do not open: {process.log_tail()}")
+    return process

@@ -146,3 +146,22 @@ def test_a_topic_or_partition_that_is_missing_is_named(client: Path, place: Plac
 def test_a_program_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(ClientFailedError, match="it is stopped after 0 s"):
         run(["sleep", "60"], cores=ALL_CORES, log=tmp_path / "client.log", timeout_s=0.3)
+
+
+def test_idle_connections_stay_open_until_they_are_stopped(one_broker: BrokerCluster, tmp_path: Path) -> None:
+    broker = one_broker.brokers[0]
+    before = open_sockets(broker.pid)
+    log = tmp_path / "connections.log"
+    held = rdkafka.hold_connections(broker.address, 50, cores=ALL_CORES, log=log)
+    try:
+        assert open_sockets(broker.pid) - before == 50
+        held.check_running()
+    finally:
+        held.stop()
+    assert log.read_text() == "", "no connection was closed by the broker"
+    with pytest.raises(ClientFailedError, match=r"2 connections to .* do not open"):
+        rdkafka.hold_connections("127.0.0.1:1", 2, cores=ALL_CORES, log=log)
+
+
+def open_sockets(pid: int) -> int:
+    return sum(str(link.readlink()).startswith("socket:") for link in Path(f"/proc/{pid}/fd").iterdir())
