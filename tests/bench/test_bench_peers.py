@@ -75,6 +75,44 @@ def test_without_root_a_missing_rabbitmq_is_named_with_its_package(tmp_path: Pat
         ensure_rabbitmq(tmp_path / "rabbitmq-server", is_root=False)
 
 
+@pytest.fixture
+def fake_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `apt-get` that makes RabbitMQ's program, and notes whether services may start meanwhile."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    apt = folder / "apt-get"
+    apt.write_text(
+        "#!/bin/sh\n"
+        f"{tmp_path}/policy-rc.d; echo $1 $? >>{tmp_path}/seen\n"
+        f'if [ "$1" = install ]; then : >{tmp_path}/rabbitmq-server; fi\n'
+    )
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return tmp_path
+
+
+def test_a_missing_rabbitmq_is_installed_while_no_service_may_start(fake_apt: Path) -> None:
+    ensure_rabbitmq(fake_apt / "rabbitmq-server", is_root=True, policy=fake_apt / "policy-rc.d")
+    assert (fake_apt / "seen").read_text().splitlines() == ["update 101", "install 101"]
+    assert not (fake_apt / "policy-rc.d").exists()
+
+
+def test_the_machines_own_policy_for_services_stays(fake_apt: Path) -> None:
+    policy = fake_apt / "policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 7\n")
+    policy.chmod(0o755)
+    ensure_rabbitmq(fake_apt / "rabbitmq-server", is_root=True, policy=policy)
+    assert (fake_apt / "seen").read_text().splitlines() == ["update 7", "install 7"]
+    assert "exit 7" in policy.read_text()
+
+
+def test_a_failed_installation_shows_the_reason_and_leaves_no_policy(fake_apt: Path) -> None:
+    (fake_apt / "path" / "apt-get").write_text("#!/bin/sh\necho E: no network >&2\nexit 100\n")
+    with pytest.raises(PeerMissingError, match=r"apt-get update -qq failed \(E: no network\)"):
+        ensure_rabbitmq(fake_apt / "rabbitmq-server", is_root=True, policy=fake_apt / "policy-rc.d")
+    assert not (fake_apt / "policy-rc.d").exists()
+
+
 def test_an_installed_rabbitmq_is_left_as_it_is(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "rabbitmq-server"
     program.parent.mkdir()
