@@ -27,14 +27,6 @@ AMQP_PORT: Final = 5672
 STREAM_PORT: Final = 5552
 DISTRIBUTION_PORT: Final = 25_672
 NODE: Final = "headrace-bench@localhost"
-ERLANG_ARGUMENTS: Final = (
-    "-noinput",
-    # Distribution is up before RabbitMQ looks, so it starts no epmd, which would outlive the node.
-    *("-sname", NODE),
-    *("-start_epmd", "false"),
-    *("-erl_epmd_port", str(DISTRIBUTION_PORT)),
-    *("-kernel", "inet_dist_use_interface", "{127,0,0,1}"),
-)
 
 
 def ensure_rabbitmq(program: Path = PROGRAM, *, is_root: bool | None = None, policy: Path = POLICY) -> None:
@@ -112,6 +104,18 @@ def rabbitmq_conf(address: str) -> str:
     )
 
 
+def erlang_arguments(address: str) -> list[str]:
+    """Returns what Erlang is given besides RabbitMQ's own arguments."""
+    return [
+        "-noinput",
+        # Distribution is up before RabbitMQ looks, so it starts no epmd, which would outlive the node.
+        *("-sname", NODE),
+        *("-start_epmd", "false"),
+        *("-erl_epmd_port", str(DISTRIBUTION_PORT)),
+        *("-kernel", "inet_dist_use_interface", "{" + address.replace(".", ",") + "}"),
+    ]
+
+
 def environment(home: Path) -> dict[str, str]:
     """Returns the variables that keep the node, its files and its listeners to itself."""
     return {
@@ -146,19 +150,15 @@ class RabbitMq:
         ensure_rabbitmq()
         self.name = f"RabbitMQ {installed_version()}"
         self.stop()
-        for host, port in (
-            (self.host, AMQP_PORT),
-            (self.host, STREAM_PORT),
-            ("127.0.0.1", DISTRIBUTION_PORT),
-        ):
-            check_port_free(host, port)
+        for port in (AMQP_PORT, STREAM_PORT, DISTRIBUTION_PORT):
+            check_port_free(self.host, port)
         self._home.mkdir(parents=True)
         (self._home / "rabbitmq-env.conf").write_text("")
         (self._home / "rabbitmq.conf").write_text(rabbitmq_conf(self.host))
         (self._home / "advanced.config").write_text("[].\n")
         (self._home / "enabled_plugins").write_text("[rabbitmq_stream].\n")
         self._process = PinnedProcess(
-            [str(PROGRAM), *ERLANG_ARGUMENTS],
+            [str(PROGRAM), *erlang_arguments(self.host)],
             cores=self._cores,
             log=self._home / "rabbitmq.log",
             env=environment(self._home),

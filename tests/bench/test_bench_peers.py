@@ -15,7 +15,14 @@ from peers.headrace_broker import HeadraceBroker
 from peers.jars import SOURCES, bench_set
 from peers.kafka import ApacheKafka, server_properties
 from peers.peer import KafkaPeer, Peer, PeerMissingError
-from peers.rabbitmq import RabbitMq, ensure_rabbitmq, environment, installed_version, rabbitmq_conf
+from peers.rabbitmq import (
+    RabbitMq,
+    ensure_rabbitmq,
+    environment,
+    erlang_arguments,
+    installed_version,
+    rabbitmq_conf,
+)
 from peers.waiting import check_port_free, wait_until
 from side_by_side.process import PinnedProcess, ProcessFailedError
 
@@ -59,6 +66,7 @@ def test_rabbitmq_listens_on_its_own_address_only() -> None:
     listeners = [value for name, value in settings.items() if "listeners" in name]
     assert len(listeners) == 2
     assert all(listener.startswith(f"{ADDRESS}:") for listener in listeners)
+    assert "{127,106,9,9}" in erlang_arguments(ADDRESS)
 
 
 def test_rabbitmq_keeps_all_its_files_below_its_home() -> None:
@@ -258,6 +266,12 @@ def test_each_client_is_told_its_run_and_its_broker(tmp_path: Path) -> None:
     assert (stream["--stream"], stream["--host"], stream["--batch"]) == ("s", ADDRESS, "3")
     jms = options_of(jms_produce(active, "q", run, acks="transaction", batch=50).command)
     assert (jms["--url"], jms["--acks"], jms["--batch"]) == (active.url, "transaction", "50")
+
+
+def test_a_run_without_an_end_is_refused() -> None:
+    assert Run(0, 0, records=5).options()["records"] == 5
+    with pytest.raises(ValueError, match="needs an end: give seconds or records"):
+        Run(0, 0)
 
 
 @pytest.mark.usefixtures("with_jars")
