@@ -29,7 +29,7 @@ ADMINISTRATION_WAIT_MAX_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Run:
-    """How long a client works: `seconds` after a warm-up, but at most `records` in all. 0 is no such limit."""
+    """How long a client works: `seconds` after a warm-up, but at most `records` in all. 0 is no limit."""
 
     seconds: float
     warmup_s: float

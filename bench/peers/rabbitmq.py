@@ -27,6 +27,8 @@ AMQP_PORT: Final = 5672
 STREAM_PORT: Final = 5552
 DISTRIBUTION_PORT: Final = 25_672
 NODE: Final = "headrace-bench@localhost"
+# Distribution is up before RabbitMQ looks, so it does not start epmd for it.
+ERLANG_ARGUMENTS: Final = ("-noinput", "-sname", NODE, "-erl_epmd_port", str(DISTRIBUTION_PORT))
 
 
 def ensure_rabbitmq(program: Path = PROGRAM, *, is_root: bool | None = None, policy: Path = POLICY) -> None:
@@ -104,21 +106,13 @@ def rabbitmq_conf(address: str) -> str:
     )
 
 
-def erlang_arguments(address: str) -> list[str]:
-    """Returns what Erlang is given besides RabbitMQ's own arguments."""
-    return [
-        "-noinput",
-        # Distribution is up before RabbitMQ looks, so it starts no epmd, which would outlive the node.
-        *("-sname", NODE),
-        *("-start_epmd", "false"),
-        *("-erl_epmd_port", str(DISTRIBUTION_PORT)),
-        *("-kernel", "inet_dist_use_interface", "{" + address.replace(".", ",") + "}"),
-    ]
-
-
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, address: str) -> dict[str, str]:
     """Returns the variables that keep the node, its files and its listeners to itself."""
+    interface = "{" + address.replace(".", ",") + "}"
     return {
+        # Also for the Erlang that RabbitMQ starts every minute only so that it starts epmd, the port mapper,
+        # which would listen on all addresses and outlive the bench.
+        "ERL_AFLAGS": f"-start_epmd false -kernel inet_dist_use_interface {interface}",
         "HOME": str(home),  # the Erlang cookie lies there
         "RABBITMQ_NODENAME": NODE,
         "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
@@ -158,10 +152,10 @@ class RabbitMq:
         (self._home / "advanced.config").write_text("[].\n")
         (self._home / "enabled_plugins").write_text("[rabbitmq_stream].\n")
         self._process = PinnedProcess(
-            [str(PROGRAM), *erlang_arguments(self.host)],
+            [str(PROGRAM), *ERLANG_ARGUMENTS],
             cores=self._cores,
             log=self._home / "rabbitmq.log",
-            env=environment(self._home),
+            env=environment(self._home, self.host),
             cwd=self._home,
         )
         wait_until(

@@ -19,7 +19,6 @@ from peers.rabbitmq import (
     RabbitMq,
     ensure_rabbitmq,
     environment,
-    erlang_arguments,
     installed_version,
     rabbitmq_conf,
 )
@@ -66,11 +65,15 @@ def test_rabbitmq_listens_on_its_own_address_only() -> None:
     listeners = [value for name, value in settings.items() if "listeners" in name]
     assert len(listeners) == 2
     assert all(listener.startswith(f"{ADDRESS}:") for listener in listeners)
-    assert "{127,106,9,9}" in erlang_arguments(ADDRESS)
+    assert "inet_dist_use_interface {127,106,9,9}" in environment(HOME, ADDRESS)["ERL_AFLAGS"]
+
+
+def test_no_erlang_of_rabbitmq_starts_the_port_mapper() -> None:
+    assert "-start_epmd false" in environment(HOME, ADDRESS)["ERL_AFLAGS"]
 
 
 def test_rabbitmq_keeps_all_its_files_below_its_home() -> None:
-    paths = {name: value for name, value in environment(HOME).items() if "/" in value}
+    paths = {name: value for name, value in environment(HOME, ADDRESS).items() if "/" in value}
     assert {"HOME", "RABBITMQ_MNESIA_BASE", "RABBITMQ_LOG_BASE", "RABBITMQ_CONFIG_FILE"} <= paths.keys()
     assert all(Path(path).is_relative_to(HOME) for path in paths.values())
 
