@@ -17,10 +17,11 @@ CORES = range(8)
 NETWORK = "127.114.0"
 
 
+Brokers = tuple[HeadraceBroker, HeadraceBroker]
+
+
 @pytest.fixture
-def brokers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[HeadraceBroker, HeadraceBroker]]:
+def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brokers]:
     if not rdkafka.is_installed():
         pytest.skip("librdkafka-dev is not installed")
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
