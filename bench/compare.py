@@ -129,6 +129,7 @@ def run(bench: Bench, report: Report, wanted: Callable[[str], bool], *, with_pee
             continue
         try:
             with running(bench, group.brokers(bench), group.others(bench)):
+                warm_up(bench)
                 for experiment in experiments:
                     row = experiment.run(bench)
                     bars = experiment.bars if with_peers and not bench.is_profiling else ()
@@ -137,6 +138,20 @@ def run(bench: Bench, report: Report, wanted: Callable[[str], bool], *, with_pee
         except PeerMissingError as error:
             report.skipped.append(str(error))
             say(f"left out: {escape(str(error))}")
+
+
+def warm_up(bench: Bench) -> None:
+    """Gives each broker work that is not measured: small batches, large ones, and a consumer."""
+    if not bench.scale.broker_warmup_s:
+        return
+    for name, broker in bench.brokers.items():
+        say(f"warming up {name}")
+        topic = bench.new_topic("warm-up")
+        broker.create_topic(topic)
+        try:
+            produce.warm_up(bench, broker, topic)
+        finally:
+            broker.delete_topic(topic)
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:

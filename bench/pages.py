@@ -1,4 +1,4 @@
-"""`make bench-page`: writes the figures of docs/benchmarks.json into docs/benchmarks.md, README.md and the plots."""
+"""`make bench-page`: writes the figures of docs/benchmarks.json into the pages and plots that show them."""
 
 from __future__ import annotations
 

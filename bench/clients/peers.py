@@ -22,6 +22,8 @@ from side_by_side.process import PinnedProcess
 from headrace.warehouse.jars import java
 
 HEAP_MAX: Final = "-Xmx1G"
+JMS_PREFETCH_MAX: Final = 300
+"""The broker pages in 200 messages, and goes on once 65 % of the prefetch are acknowledged: 195 of 300."""
 ADMINISTRATION_WAIT_MAX_S: Final = 60.0
 
 
@@ -122,8 +124,10 @@ def jms_produce(
     return _jms("produce", broker, queue, run, acks=acks, batch=batch, outstanding=outstanding)
 
 
-def jms_consume(broker: ActiveMq, queue: str, run: Run, *, prefetch: int = 1000) -> ClientCommand:
-    """Acknowledges automatically, many at once. What it consumed has left the queue."""
+def jms_consume(broker: ActiveMq, queue: str, run: Run, *, prefetch: int = JMS_PREFETCH_MAX) -> ClientCommand:
+    """Acknowledges automatically, 65 % of `prefetch` at once. What it consumed has left the queue."""
+    if not 1 <= prefetch <= JMS_PREFETCH_MAX:
+        raise ValueError(f"prefetch {prefetch}: give 1 to {JMS_PREFETCH_MAX}, or ActiveMQ stops delivering")
     return _jms("consume", broker, queue, run, prefetch=prefetch)
 
 

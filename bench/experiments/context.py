@@ -36,14 +36,16 @@ class Scale:
     restart_bytes: int
     partitions: int
     connections: int
-    queued_records: int
-    """What a message queue holds before it is consumed."""
+    queue_s: float
+    """A message queue is filled to last about so long when it is consumed."""
+    broker_warmup_s: float
+    """How long each broker works before the first row: a JVM compiles meanwhile."""
 
 
 GB: Final = 1_000_000_000
-FULL: Final = Scale(5, 10.0, 2.0, 2 * GB, GB, 20 * GB, 10 * GB, 500, 1000, 400_000)
-QUICK: Final = Scale(2, 4.0, 1.0, GB // 2, GB // 4, 2 * GB, GB, 100, 200, 100_000)
-SMOKE: Final = Scale(1, 0.7, 0.3, GB // 100, GB // 100, GB // 50, GB // 100, 8, 20, 1000)
+FULL: Final = Scale(5, 10.0, 2.0, 2 * GB, GB, 20 * GB, 10 * GB, 500, 1000, 10.0, 12.0)
+QUICK: Final = Scale(2, 4.0, 1.0, GB // 2, GB // 4, 2 * GB, GB, 100, 200, 3.0, 4.0)
+SMOKE: Final = Scale(1, 0.7, 0.3, GB // 100, GB // 100, GB // 50, GB // 100, 8, 20, 0.1, 0.0)
 
 
 @dataclass

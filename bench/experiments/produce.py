@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from clients.running import run
 from experiments.context import (
     HEADRACE,
     KAFKA,
@@ -65,6 +66,18 @@ def _java(key: str, title: str, properties: dict[str, str], names: Sequence[str]
         return fresh_topic_rows(bench, row, names, commands)
 
     return Experiment(key, run, beside_kafka(HEADRACE, KAFKA, KAFKA_FSYNC if KAFKA_FSYNC in names else None))
+
+
+def warm_up(bench: Bench, peer: KafkaPeer, topic: str) -> None:
+    """Produces in small batches and in large ones, then consumes: `broker_warmup_s` in all."""
+    seconds = bench.scale.broker_warmup_s / 3
+    commands = [
+        rdkafka.produce_command(peer.bootstrap, topic, seconds=seconds, batch=batch, value_bytes=VALUE_BYTES)
+        for batch in (1, DEFAULT_BATCHES)
+    ]
+    commands.append(rdkafka.consume_command(peer.bootstrap, topic, seconds=seconds, value_bytes=VALUE_BYTES))
+    for command in commands:
+        run(command, cores=bench.cores.client, log=bench.log("warm-up"))
 
 
 TWO_CLIENTS_BARS: Final = (Bar(RECORDS_PER_S, HEADRACE, KAFKA, 8.0),)

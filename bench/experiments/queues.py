@@ -25,6 +25,8 @@ ACTIVEMQ: Final = "ActiveMQ"
 QUORUM: Final = "RabbitMQ, quorum queue"
 STREAM: Final = "RabbitMQ, stream"
 JMS: Final = "ActiveMQ Classic"
+CONSUMER_WARMUP_S: Final = 0.5
+"""Short, because what is consumed has left the queue."""
 SHOWN: Final = (RECORDS_PER_S, BROKER_CPU)
 
 
@@ -33,6 +35,8 @@ class _Kind(ABC):
 
     name: str
     peer: Peer
+    consumed_per_s: int
+    """About how many messages a second are consumed: so many are needed to measure that for a while."""
 
     @abstractmethod
     def produce(self, queue: str, work: Run) -> ClientCommand: ...
@@ -51,6 +55,7 @@ class _Kind(ABC):
 
 class _Quorum(_Kind):
     name = QUORUM
+    consumed_per_s = 50_000
 
     def __init__(self, broker: RabbitMq) -> None:
         self.peer = self._broker = broker
@@ -67,6 +72,7 @@ class _Quorum(_Kind):
 
 class _Stream(_Kind):
     name = STREAM
+    consumed_per_s = 1_000_000
 
     def __init__(self, broker: RabbitMq) -> None:
         self.peer = self._broker = broker
@@ -86,6 +92,7 @@ class _Stream(_Kind):
 
 class _Jms(_Kind):
     name = JMS
+    consumed_per_s = 10_000
 
     def __init__(self, broker: ActiveMq) -> None:
         self.peer = self._broker = broker
@@ -148,12 +155,13 @@ def produced(bench: Bench) -> Row:
 
 def consumed(bench: Bench) -> Row:
     row = Row("queues-consume", "message queues: one consumer, 200-byte messages, prefetch 1,000", SHOWN)
-    work = Run(bench.scale.seconds, bench.scale.warmup_s, VALUE_BYTES)
+    work = Run(bench.scale.seconds, CONSUMER_WARMUP_S, VALUE_BYTES)
     contenders = []
     for kind in _kinds(bench):
 
         def fill(queue: str, kind: _Kind = kind) -> None:
-            command = kind.produce(queue, Run(0, 0, VALUE_BYTES, bench.scale.queued_records))
+            records = int(kind.consumed_per_s * (bench.scale.queue_s + CONSUMER_WARMUP_S))
+            command = kind.produce(queue, Run(0, 0, VALUE_BYTES, records))
             run(command.command, cores=bench.cores.client, log=bench.log("fill"), env=command.env)
 
         contenders.append(

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from peers.kafka import JAVA_ENV
 from peers.topics import Topics
 from peers.waiting import check_port_free, wait_until
 from side_by_side.process import PinnedProcess, ProcessFailedError
@@ -136,7 +137,7 @@ class HeadraceBroker:
             unit.command,
             cores=cores,
             log=unit.log_path,
-            env={**unit.environment, "JDK_JAVA_OPTIONS": ""},
+            env={**unit.environment, **JAVA_ENV},
         )
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import time
 import uuid
@@ -33,8 +34,8 @@ JVM: Final = (
 )
 """As kafka-run-class.sh starts any of Kafka's programs."""
 QUIET: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-JAVA_ENV: Final = {"JDK_JAVA_OPTIONS": ""}
-"""What a developer or a test has set for other JVMs does not count here."""
+JAVA_ENV: Final = {name: "" for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS") if name in os.environ}
+"""Without the options that somebody has set for other JVMs."""
 
 
 def server_properties(host: str, data_dir: Path, *, fsync: bool) -> str:

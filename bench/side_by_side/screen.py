@@ -13,7 +13,11 @@ from side_by_side.report import Report
 
 COLOURS: Final = {Verdict.MET: "green", Verdict.MISSED: "red"}
 
+WIDTH_MIN: Final = 120
+
 console = Console(highlight=False)
+if console.width < WIDTH_MIN and not console.is_terminal:
+    console = Console(highlight=False, width=WIDTH_MIN)
 
 
 def say(text: str) -> None:

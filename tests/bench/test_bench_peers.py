@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from clients.peers import Run, amqp_consume, amqp_produce, jms_produce, stream_produce
+from clients.peers import Run, amqp_consume, amqp_produce, jms_consume, jms_produce, stream_produce
 from peers.activemq import ActiveMq
 from peers.headrace_broker import HeadraceBroker
 from peers.jars import SOURCES, bench_set
@@ -223,6 +223,7 @@ def test_each_client_is_told_its_run_and_its_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_jars")
-def test_a_client_ignores_options_meant_for_other_jvms(tmp_path: Path) -> None:
-    command = amqp_consume(RabbitMq(tmp_path, ADDRESS, [0]), "q", Run(1, 1))
-    assert command.env["JDK_JAVA_OPTIONS"] == ""
+@pytest.mark.parametrize("prefetch", [0, 301])
+def test_a_prefetch_at_which_activemq_stops_is_refused(tmp_path: Path, prefetch: int) -> None:
+    with pytest.raises(ValueError, match=f"prefetch {prefetch}: give 1 to 300"):
+        jms_consume(ActiveMq(tmp_path, ADDRESS, [0]), "q", Run(1, 1), prefetch=prefetch)

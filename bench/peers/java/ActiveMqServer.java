@@ -7,7 +7,7 @@ import org.apache.activemq.store.kahadb.KahaDBPersistenceAdapter;
  * One ActiveMQ Classic broker: arguments are its folder, host and port.
  *
  * <p>Settings are those of the activemq.xml that ActiveMQ ships (KahaDB, 70 % of the heap for messages, 100 GB for
- * the store), without its web console, JMX and protocols other than OpenWire, which nothing here uses.
+ * the store), without its web console and protocols other than OpenWire, which nothing here uses.
  */
 public final class ActiveMqServer {
   private static final long GB = 1L << 30;
@@ -15,7 +15,7 @@ public final class ActiveMqServer {
   public static void main(String[] arguments) throws Exception {
     BrokerService broker = new BrokerService();
     broker.setBrokerName("bench");
-    broker.setUseJmx(false);
+    broker.getManagementContext().setCreateConnector(false);
     broker.setDataDirectory(arguments[0]);
     KahaDBPersistenceAdapter store = new KahaDBPersistenceAdapter();
     store.setDirectory(new File(arguments[0], "kahadb"));
