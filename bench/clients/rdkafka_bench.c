@@ -105,11 +105,14 @@ static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
         fail("%s=%s: %s", name, value, error);
 }
 
-static rd_kafka_conf_t *configuration(const struct options *options) {
+static rd_kafka_conf_t *configuration(rd_kafka_type_t kind, const struct options *options) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "bootstrap.servers", options->bootstrap);
-    /* A Fetch waits so long only at the end of a log, where nothing is measured but the wait. */
-    set(conf, "fetch.wait.max.ms", FETCH_WAIT_MS);
+    if (kind == RD_KAFKA_CONSUMER) {
+        set(conf, "enable.partition.eof", "true");
+        /* A Fetch waits so long only at the end of a log, where nothing is measured but the wait. */
+        set(conf, "fetch.wait.max.ms", FETCH_WAIT_MS);
+    }
     for (int i = 0; i < options->settings_count; i++) {
         char name[ERROR_MAX_BYTES];
         const char *equals = strchr(options->settings[i], '=');
@@ -249,7 +252,7 @@ static void produce(const struct options *options) {
     if (options->records == 0 && options->seconds == 0)
         fail("produce needs --seconds or --records");
     struct deliveries deliveries = {0, RD_KAFKA_RESP_ERR_NO_ERROR};
-    rd_kafka_conf_t *conf = configuration(options);
+    rd_kafka_conf_t *conf = configuration(RD_KAFKA_PRODUCER, options);
     set(conf, "acks", options->acks);
     if (options->batch > 0) {
         char batch[32];
@@ -342,9 +345,7 @@ static void read_all(rd_kafka_queue_t *queue, struct reading *reading, const str
 }
 
 static void consume(const struct options *options) {
-    rd_kafka_conf_t *conf = configuration(options);
-    set(conf, "enable.partition.eof", "true");
-    rd_kafka_t *client = start(RD_KAFKA_CONSUMER, conf);
+    rd_kafka_t *client = start(RD_KAFKA_CONSUMER, configuration(RD_KAFKA_CONSUMER, options));
     struct reading reading = {.topic = open_topic(client, options), .rounds = 1};
     reading.at_end = calloc((size_t)options->partitions, sizeof *reading.at_end);
     if (reading.at_end == NULL)
