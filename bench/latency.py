@@ -2,8 +2,8 @@
 
 One process has the producer and the consumer (confluent-kafka), so that one clock measures both ends. Records
 are due at fixed times, and the latency of a record counts from the time at which it was due: if a stalled
-broker or client delays the records after it, their wait counts, too. Prints one JSON line; exits with 1 if
-records are missing or failed.
+broker or client delays the records after it, their wait counts, too. Prints `begin` when it starts to
+measure, and at its end the JSON of `clients.outcome`; exits with 1 if records are missing or failed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -32,9 +33,15 @@ _STAMP = struct.Struct(">qd")  # the run, and when the record was due, by the mo
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The figures of one run. `cpu_s`: of this process, producer and consumer together."""
+class Latencies:
+    """The figures of one run. `records`: those that were measured; `sent`, `received`, `failed`: of all.
+    `cpu_s`: of this process, producer and consumer together, since the warm-up.
+    """
 
+    records: int
+    size_bytes: int
+    seconds: float
+    cpu_s: float
     p50_ms: float
     p99_ms: float
     p999_ms: float
@@ -42,7 +49,6 @@ class Outcome:
     sent: int
     received: int
     failed: int
-    cpu_s: float
 
 
 class Receiver:
@@ -105,9 +111,13 @@ class Sender:
         self._padding = bytes(max(0, size_bytes - _STAMP.size))
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
 
-    def send(self, begin_s: float, rate: float, count: int) -> None:
+    def send(self, begin_s: float, rate: float, count: int, on_measured: Callable[[], None]) -> None:
+        """Sends `count` records; calls `on_measured` at the end of the warm-up."""
         producer = self._producer
+        warm_up_count = int(rate * WARM_UP_S)
         for number in range(count):
+            if number == warm_up_count:
+                on_measured()
             due_s = begin_s + number / rate
             while (left_s := due_s - time.monotonic()) > 0:
                 time.sleep(left_s)
@@ -145,7 +155,7 @@ def _ensure_topic(bootstrap: str, topic: str) -> None:
     raise TimeoutError(f"{topic}-0 had no leader within {READY_WAIT_MAX_S:g} s")
 
 
-def measure(bootstrap: str, topic: str, rate: float, seconds: float, size_bytes: int) -> Outcome:
+def measure(bootstrap: str, topic: str, rate: float, seconds: float, size_bytes: int) -> Latencies:
     """Runs for `WARM_UP_S`, then measures for `seconds`."""
     run = time.time_ns()
     count = int(rate * (WARM_UP_S + seconds))
@@ -154,16 +164,25 @@ def measure(bootstrap: str, topic: str, rate: float, seconds: float, size_bytes:
     receiver = Receiver(bootstrap, topic, run, begin_s + WARM_UP_S)
     begin_s = max(begin_s, time.monotonic() + 0.5)
     receiver.start()
-    used_before_s = _cpu_s()
+    used_before_s = [_cpu_s()]
+
+    def on_measured() -> None:
+        used_before_s.append(_cpu_s())
+        print("begin", flush=True)
+
     try:
-        sender.send(begin_s, rate, count)
+        sender.send(begin_s, rate, count, on_measured)
         deadline_s = time.monotonic() + DRAIN_WAIT_MAX_S
         while receiver.received < sender.sent - sender.failed and time.monotonic() < deadline_s:
             time.sleep(POLL_S)
     finally:
         receiver.stop()
     latencies_ms = sorted(receiver.latencies_ms)
-    return Outcome(
+    return Latencies(
+        records=len(latencies_ms),
+        size_bytes=len(latencies_ms) * size_bytes,
+        seconds=seconds,
+        cpu_s=_cpu_s() - used_before_s[-1],
         p50_ms=quantile(latencies_ms, 0.5),
         p99_ms=quantile(latencies_ms, 0.99),
         p999_ms=quantile(latencies_ms, 0.999),
@@ -171,7 +190,6 @@ def measure(bootstrap: str, topic: str, rate: float, seconds: float, size_bytes:
         sent=sender.sent,
         received=receiver.received,
         failed=sender.failed,
-        cpu_s=_cpu_s() - used_before_s,
     )
 
 

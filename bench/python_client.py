@@ -3,9 +3,10 @@
     python bench/python_client.py produce --bootstrap 127.0.0.1:9092 --topic t --seconds 10
     taskset -c 1 python bench/python_client.py consume --bootstrap … --topic t --library confluent
 
-Prints one line of JSON (`Result`). `--library` chooses headrace's client, confluent-kafka (librdkafka) or
-kafka-python: the same loop, the same topic. Owns these loops; brokers, topics, cores and repetitions are the
-caller's. Every library has its default settings, but for acks=all and what its function below says.
+Prints `begin` when it starts to measure, and at its end one line of JSON (`Result`, a
+`clients.outcome`). `--library` chooses headrace's client, confluent-kafka (librdkafka) or kafka-python:
+the same loop, the same topic. Owns these loops; brokers, topics, cores and repetitions are the caller's.
+Every library has its default settings, but for acks=all and what its function below says.
 
 Producing counts acknowledged records and ends with a flush, which the time includes. Consuming reads every
 value of partition 0 from its start, and from its start again at its end. Time and CPU count from the first
@@ -41,17 +42,14 @@ _NO_OPTIONS: Final[Options] = {}
 
 @dataclass(frozen=True)
 class Result:
-    """`cpu_s`: user and system time of this process. `max_rss_bytes`: the most memory it ever held."""
+    """`cpu_s`: user and system time of this process. `memory_bytes`: the most memory it ever held."""
 
-    library: str
-    mode: str
     records: int
-    value_bytes: int
+    size_bytes: int
     seconds: float
-    records_per_s: int
     cpu_s: float
+    memory_bytes: int
     cpu_us_per_record: float
-    max_rss_bytes: int
 
 
 class _Stopwatch:
@@ -60,22 +58,20 @@ class _Stopwatch:
     def __init__(self) -> None:
         self._started_s = time.monotonic()
         self._started_cpu_s = time.process_time()
+        print("begin", flush=True)
 
-    def result(self, library: Library, mode: str, records: int, size_bytes: int) -> Result:
+    def result(self, library: Library, records: int, size_bytes: int) -> Result:
         seconds = time.monotonic() - self._started_s
         cpu_s = time.process_time() - self._started_cpu_s
         if not records:
             raise SystemExit(f"{library}: not one record in {seconds:.1f} s; is the topic empty?")
         return Result(
-            library=library,
-            mode=mode,
             records=records,
-            value_bytes=size_bytes // records,
+            size_bytes=size_bytes,
             seconds=round(seconds, 3),
-            records_per_s=round(records / seconds),
             cpu_s=round(cpu_s, 3),
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             cpu_us_per_record=round(cpu_s / records * 1e6, 3),
-            max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
 
 
@@ -94,7 +90,7 @@ def produce(
     """Sends values of `value_bytes` to partition 0, one by one, for `seconds`, then waits for the rest."""
     value = bytes(i % 251 for i in range(value_bytes))
     watch, count = _PRODUCE[library](bootstrap, topic, seconds, value, options)
-    return watch.result(library, "produce", count, count * value_bytes)
+    return watch.result(library, count, count * value_bytes)
 
 
 class _Delivered(BatchObserver):
@@ -234,7 +230,7 @@ class _Tally:
 
     def result(self) -> Result:
         watch = self._watch or _Stopwatch()
-        return watch.result(self._library, "consume", self._count, self._size_bytes)
+        return watch.result(self._library, self._count, self._size_bytes)
 
 
 def _consume_headrace(bootstrap: str, topic: str, seconds: float, options: Options) -> Result:

@@ -10,7 +10,7 @@ _BENCH: Final = Path(__file__).parents[1]
 
 
 def command(
-    mode: str, library: str, bootstrap: str, topic: str, *, seconds: float, warmup_s: float, value_bytes: int
+    mode: str, library: str, bootstrap: str, topic: str, *, seconds: float, value_bytes: int
 ) -> list[str]:
     """Returns the command line of `bench/python_client.py`; `mode`: produce or consume."""
     return [
@@ -21,12 +21,11 @@ def command(
         f"--bootstrap={bootstrap}",
         f"--topic={topic}",
         f"--seconds={seconds:g}",
-        f"--warmup={warmup_s:g}",
         f"--value-bytes={value_bytes}",
     ]
 
 
-def latency_command(bootstrap: str, topic: str, *, rate: int, seconds: float, warmup_s: float) -> list[str]:
+def latency_command(bootstrap: str, topic: str, *, rate: int, seconds: float) -> list[str]:
     """Returns the command line of `bench/latency.py`: events are produced at a rate, and consumed beside."""
     return [
         sys.executable,
@@ -35,5 +34,4 @@ def latency_command(bootstrap: str, topic: str, *, rate: int, seconds: float, wa
         f"--topic={topic}",
         f"--rate={rate}",
         f"--seconds={seconds:g}",
-        f"--warmup={warmup_s:g}",
     ]

@@ -60,7 +60,6 @@ def _python(bench: Bench, mode: str, library: str, peer: KafkaPeer, topic: str) 
         peer.bootstrap,
         topic,
         seconds=bench.scale.seconds,
-        warmup_s=bench.scale.warmup_s,
         value_bytes=VALUE_BYTES,
     )
 

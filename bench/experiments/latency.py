@@ -22,7 +22,6 @@ def end_to_end(bench: Bench) -> Row:
                 topic,
                 rate=RECORDS_PER_S,
                 seconds=bench.scale.seconds,
-                warmup_s=bench.scale.warmup_s,
             )
         ]
 
