@@ -121,8 +121,15 @@ def groups(*, with_peers: bool = True) -> list[Group]:
     ]
 
 
-def run(bench: Bench, report: Report, wanted: Callable[[str], bool], *, with_peers: bool) -> None:
-    """Measures the wanted rows and adds them to the report."""
+def run(
+    bench: Bench,
+    report: Report,
+    wanted: Callable[[str], bool],
+    *,
+    with_peers: bool,
+    save: Callable[[], None],
+) -> None:
+    """Measures the wanted rows and adds them to the report; calls `save` after each."""
     for group in groups(with_peers=with_peers):
         experiments = [each for each in group.experiments if wanted(each.key)]
         if not experiments:
@@ -135,6 +142,7 @@ def run(bench: Bench, report: Report, wanted: Callable[[str], bool], *, with_pee
                     bars = experiment.bars if with_peers and not bench.is_profiling else ()
                     report.add(row, [judge(row, bar) for bar in bars])
                     show_row(row, report.judgements[row.key])
+                    save()
         except PeerMissingError as error:
             report.skipped.append(str(error))
             say(f"left out: {escape(str(error))}")
@@ -173,7 +181,13 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
             is_profiling=bool(environment.get("PROFILE")),
         )
         shutil.rmtree(home, ignore_errors=True)
-        run(bench, report, lambda key: not rows or key in rows, with_peers=not is_smoke)
+        run(
+            bench,
+            report,
+            lambda key: not rows or key in rows,
+            with_peers=not is_smoke,
+            save=lambda: report.write(Path(json)) if json else None,
+        )
     except (
         ClientFailedError,
         ClientMissingError,
@@ -187,8 +201,6 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         return NOT_MADE
     if not bench.is_profiling:
         shutil.rmtree(home, ignore_errors=True)
-    if json:
-        report.write(Path(json))
     if folder := environment.get("PLOTS"):
         for path in draw(report, Path(folder)):
             say(f"wrote {path}")
