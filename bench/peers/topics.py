@@ -75,8 +75,8 @@ class Topics:
 def partition_folders(data_dirs: list[Path], topic: str | None = None) -> set[tuple[int, int]]:
     """Returns the folders of a topic's partitions, or all folders, by device and inode.
 
-    These stay the same when a broker renames a folder that it is about to delete. A name alone proves nothing:
-    a client that still runs makes Apache Kafka create the topic again.
+    These stay the same when a broker renames a folder that it is about to delete. A name proves nothing: a
+    client that still runs makes Apache Kafka create the topic again.
     """
     found = set()
     for path in (path for data_dir in data_dirs for path in data_dir.glob("*")):
