@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Final
 
@@ -34,11 +35,12 @@ class Topics:
 
     def delete(self, topic: str) -> None:
         """Deletes a topic; returns once its files are gone."""
+        folders = partition_folders(self._data_dirs, topic)
         with self._admin() as admin:
             admin.delete_topic(topic)
         self._names.remove(topic)
         wait_until(
-            lambda: not any(path for folder in self._data_dirs for path in folder.glob(f"{topic}-*")),
+            lambda: not folders & partition_folders(self._data_dirs),
             f"the files of topic {topic} are deleted",
             wait_max_s=DELETION_WAIT_MAX_S,
         )
@@ -68,3 +70,17 @@ class Topics:
 
     def _admin(self, wait_max_ms: float = CALL_WAIT_MAX_MS) -> Admin:
         return Admin(self._bootstrap, client_id="bench-admin", timeout_ms=wait_max_ms)
+
+
+def partition_folders(data_dirs: list[Path], topic: str | None = None) -> set[tuple[int, int]]:
+    """Returns the folders of a topic's partitions, or all folders, by device and inode.
+
+    These stay the same when a broker renames a folder that it is about to delete. A name proves nothing: a
+    client that still runs makes Apache Kafka create the topic again.
+    """
+    found = set()
+    for path in (path for data_dir in data_dirs for path in data_dir.glob("*")):
+        if topic is None or re.fullmatch(re.escape(topic) + "-[0-9]+", path.name):
+            with contextlib.suppress(FileNotFoundError):
+                found.add((path.stat().st_dev, path.stat().st_ino))
+    return found

@@ -22,6 +22,7 @@ from peers.rabbitmq import (
     installed_version,
     rabbitmq_conf,
 )
+from peers.topics import partition_folders
 from peers.waiting import check_port_free, wait_until
 from side_by_side.process import PinnedProcess, ProcessFailedError
 
@@ -78,7 +79,7 @@ def test_rabbitmq_keeps_all_its_files_below_its_home() -> None:
     assert all(Path(path).is_relative_to(HOME) for path in paths.values())
 
 
-# --- RabbitMQ's installation ---
+# --- the installation of RabbitMQ ---
 
 
 def test_without_root_a_missing_rabbitmq_is_named_with_its_package(tmp_path: Path) -> None:
@@ -199,7 +200,26 @@ def test_waiting_has_an_end() -> None:
         wait_until(lambda: False, "it serves", wait_max_s=0)
 
 
-# --- Java ---
+# --- topics ---
+
+
+def test_a_topics_folders_are_found_after_they_were_renamed(tmp_path: Path) -> None:
+    for name in ("t-0", "t-1", "t-1-0", "u-0"):
+        (tmp_path / name).mkdir()
+    folders = partition_folders([tmp_path], "t")
+    assert len(folders) == 2
+    (tmp_path / "t-0").rename(tmp_path / "t-0.5f1c-delete")
+    (tmp_path / "t-1").rmdir()
+    assert len(folders & partition_folders([tmp_path])) == 1
+    (tmp_path / "t-0.5f1c-delete").rmdir()
+    assert not folders & partition_folders([tmp_path])
+
+
+def test_a_data_folder_that_is_not_there_holds_no_topics(tmp_path: Path) -> None:
+    assert partition_folders([tmp_path / "missing"], "t") == set()
+
+
+# --- the Java sets ---
 
 
 @pytest.mark.parametrize("name", SOURCES)
