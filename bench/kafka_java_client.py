@@ -38,7 +38,8 @@ HEAP: Final = ("-Xmx512M",)
 TRIAL_S: Final = 4.0
 WARMUP_MIN_S: Final = 3.0
 FASTER_LATER: Final = 1.15
-WINDOW_MS: Final = 500
+PRODUCER_WINDOW_MS: Final = 500
+CONSUMER_WINDOW_MS: Final = 200
 RECORDS_MAX: Final = (1 << 31) - 1
 EXIT_WAIT_MAX_S: Final = 60.0
 SIZE_TOLERANCE: Final = 0.001
@@ -116,7 +117,7 @@ def producer_arguments(options: argparse.Namespace, records: int, warmup_records
     arguments = [PRODUCER, "--bootstrap-server", options.bootstrap, "--topic", options.topic]
     arguments += ["--record-size", str(options.value_bytes), "--throughput", "-1"]
     arguments += ["--num-records", str(records), "--warmup-records", str(warmup_records)]
-    arguments += ["--reporting-interval", str(WINDOW_MS)]
+    arguments += ["--reporting-interval", str(PRODUCER_WINDOW_MS)]
     return arguments + (["--command-property", *options.property] if options.property else [])
 
 
@@ -175,7 +176,7 @@ def check_ended(process: subprocess.Popen[str]) -> None:
 def consume(options: argparse.Namespace) -> None:
     arguments = [CONSUMER, "--bootstrap-server", options.bootstrap, "--topic", options.topic]
     arguments += ["--num-records", str(RECORDS_MAX), "--show-detailed-stats", "--hide-header"]
-    arguments += ["--reporting-interval", str(WINDOW_MS)]
+    arguments += ["--reporting-interval", str(CONSUMER_WINDOW_MS)]
     meter: Meter | None = None
     first_s = 0.0
     before = 0
