@@ -29,12 +29,16 @@ ADMINISTRATION_WAIT_MAX_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Run:
-    """How long a client works: `seconds` after a warm-up, but at most `records` in all (0: no limit)."""
+    """How long a client works: `seconds` after a warm-up, but at most `records` in all. 0 is no limit."""
 
     seconds: float
     warmup_s: float
     value_bytes: int = 200
     records: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seconds <= 0 and self.records <= 0:
+            raise ValueError("a client's run needs an end: give seconds or records")
 
     def options(self) -> dict[str, object]:
         return {

@@ -5,11 +5,12 @@ Quorum queues and streams, by AMQP 0.9.1 and the stream protocol. Debian's own c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,22 +21,17 @@ from side_by_side.process import PinnedProcess, ProcessFailedError
 PACKAGE: Final = "rabbitmq-server"
 PROGRAM: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 """The script that starts Erlang. The one in /usr/sbin would change the user and the folders."""
+POLICY: Final = Path("/usr/sbin/policy-rc.d")
 INSTALL_WAIT_MAX_S: Final = 600.0
 AMQP_PORT: Final = 5672
 STREAM_PORT: Final = 5552
 DISTRIBUTION_PORT: Final = 25_672
 NODE: Final = "headrace-bench@localhost"
-ERLANG_ARGUMENTS: Final = (
-    "-noinput",
-    # Distribution is up before RabbitMQ looks, so it starts no epmd, which would outlive the node.
-    *("-sname", NODE),
-    *("-start_epmd", "false"),
-    *("-erl_epmd_port", str(DISTRIBUTION_PORT)),
-    *("-kernel", "inet_dist_use_interface", "{127,0,0,1}"),
-)
+# Distribution is up before RabbitMQ looks, so it does not start epmd for it.
+ERLANG_ARGUMENTS: Final = ("-noinput", "-sname", NODE, "-erl_epmd_port", str(DISTRIBUTION_PORT))
 
 
-def ensure_rabbitmq(program: Path = PROGRAM, *, is_root: bool | None = None) -> None:
+def ensure_rabbitmq(program: Path = PROGRAM, *, is_root: bool | None = None, policy: Path = POLICY) -> None:
     """Installs Debian's package if it is missing, without starting its service. Raises `PeerMissingError`."""
     if program.is_file():
         return
@@ -45,22 +41,46 @@ def ensure_rabbitmq(program: Path = PROGRAM, *, is_root: bool | None = None) -> 
             f"RabbitMQ is not installed ({program} is missing): install {PACKAGE} (as root: apt-get install "
             f"{PACKAGE}); its rows are skipped"
         )
-    # The run level of single-user mode: invoke-rc.d starts no service.
-    env = {**os.environ, "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", PACKAGE]):
-        try:
-            done = subprocess.run(
-                command, env=env, capture_output=True, text=True, timeout=INSTALL_WAIT_MAX_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise PeerMissingError(
-                f"RabbitMQ: {' '.join(command)} took over {INSTALL_WAIT_MAX_S:.0f} s; its rows are skipped"
-            ) from None
-        if done.returncode != 0:
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise PeerMissingError(f"RabbitMQ: {' '.join(command)} failed ({reason}); its rows are skipped")
+    with _no_service_starts(policy):
+        _run("apt-get", "update", "-qq")
+        _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", PACKAGE)
+    if shutil.which("systemctl") is not None:
+        # Nor at the next boot. Where systemd does not run, this may fail, and does not matter.
+        with contextlib.suppress(PeerMissingError):
+            _run("systemctl", "disable", "--quiet", PACKAGE)
     if not program.is_file():
         raise PeerMissingError(f"RabbitMQ: {PACKAGE} is installed without {program}; its rows are skipped")
+
+
+@contextlib.contextmanager
+def _no_service_starts(policy: Path) -> Iterator[None]:
+    """Debian asks the program `policy` whether a package may start its service. One that is there stays."""
+    try:
+        with policy.open("x") as file:
+            file.write("#!/bin/sh\nexit 101\n")
+    except FileExistsError:
+        yield
+        return
+    try:
+        policy.chmod(0o755)
+        yield
+    finally:
+        policy.unlink()
+
+
+def _run(*command: str) -> None:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=INSTALL_WAIT_MAX_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise PeerMissingError(
+            f"RabbitMQ: {' '.join(command)} took over {INSTALL_WAIT_MAX_S:.0f} s; its rows are skipped"
+        ) from None
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise PeerMissingError(f"RabbitMQ: {' '.join(command)} failed ({reason}); its rows are skipped")
 
 
 def installed_version(program: Path = PROGRAM) -> str:
@@ -86,9 +106,13 @@ def rabbitmq_conf(address: str) -> str:
     )
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, address: str) -> dict[str, str]:
     """Returns the variables that keep the node, its files and its listeners to itself."""
+    interface = "{" + address.replace(".", ",") + "}"
     return {
+        # Also for the Erlang that RabbitMQ starts every minute only so that it starts epmd, the port mapper,
+        # which would listen on all addresses and outlive the bench.
+        "ERL_AFLAGS": f"-start_epmd false -kernel inet_dist_use_interface {interface}",
         "HOME": str(home),  # the Erlang cookie lies there
         "RABBITMQ_NODENAME": NODE,
         "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
@@ -120,12 +144,8 @@ class RabbitMq:
         ensure_rabbitmq()
         self.name = f"RabbitMQ {installed_version()}"
         self.stop()
-        for host, port in (
-            (self.host, AMQP_PORT),
-            (self.host, STREAM_PORT),
-            ("127.0.0.1", DISTRIBUTION_PORT),
-        ):
-            check_port_free(host, port)
+        for port in (AMQP_PORT, STREAM_PORT, DISTRIBUTION_PORT):
+            check_port_free(self.host, port)
         self._home.mkdir(parents=True)
         (self._home / "rabbitmq-env.conf").write_text("")
         (self._home / "rabbitmq.conf").write_text(rabbitmq_conf(self.host))
@@ -135,7 +155,7 @@ class RabbitMq:
             [str(PROGRAM), *ERLANG_ARGUMENTS],
             cores=self._cores,
             log=self._home / "rabbitmq.log",
-            env=environment(self._home),
+            env=environment(self._home, self.host),
             cwd=self._home,
         )
         wait_until(

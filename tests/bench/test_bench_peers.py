@@ -15,7 +15,13 @@ from peers.headrace_broker import HeadraceBroker
 from peers.jars import SOURCES, bench_set
 from peers.kafka import ApacheKafka, server_properties
 from peers.peer import KafkaPeer, Peer, PeerMissingError
-from peers.rabbitmq import RabbitMq, ensure_rabbitmq, environment, installed_version, rabbitmq_conf
+from peers.rabbitmq import (
+    RabbitMq,
+    ensure_rabbitmq,
+    environment,
+    installed_version,
+    rabbitmq_conf,
+)
 from peers.waiting import check_port_free, wait_until
 from side_by_side.process import PinnedProcess, ProcessFailedError
 
@@ -59,10 +65,15 @@ def test_rabbitmq_listens_on_its_own_address_only() -> None:
     listeners = [value for name, value in settings.items() if "listeners" in name]
     assert len(listeners) == 2
     assert all(listener.startswith(f"{ADDRESS}:") for listener in listeners)
+    assert "inet_dist_use_interface {127,106,9,9}" in environment(HOME, ADDRESS)["ERL_AFLAGS"]
+
+
+def test_no_erlang_of_rabbitmq_starts_the_port_mapper() -> None:
+    assert "-start_epmd false" in environment(HOME, ADDRESS)["ERL_AFLAGS"]
 
 
 def test_rabbitmq_keeps_all_its_files_below_its_home() -> None:
-    paths = {name: value for name, value in environment(HOME).items() if "/" in value}
+    paths = {name: value for name, value in environment(HOME, ADDRESS).items() if "/" in value}
     assert {"HOME", "RABBITMQ_MNESIA_BASE", "RABBITMQ_LOG_BASE", "RABBITMQ_CONFIG_FILE"} <= paths.keys()
     assert all(Path(path).is_relative_to(HOME) for path in paths.values())
 
@@ -73,6 +84,44 @@ def test_rabbitmq_keeps_all_its_files_below_its_home() -> None:
 def test_without_root_a_missing_rabbitmq_is_named_with_its_package(tmp_path: Path) -> None:
     with pytest.raises(PeerMissingError, match=r"install rabbitmq-server .*its rows are skipped"):
         ensure_rabbitmq(tmp_path / "rabbitmq-server", is_root=False)
+
+
+@pytest.fixture
+def fake_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `apt-get` that makes RabbitMQ's program, and notes whether services may start meanwhile."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    apt = folder / "apt-get"
+    apt.write_text(
+        "#!/bin/sh\n"
+        f"{tmp_path}/policy-rc.d; echo $1 $? >>{tmp_path}/seen\n"
+        f'if [ "$1" = install ]; then : >{tmp_path}/rabbitmq-server; fi\n'
+    )
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return tmp_path
+
+
+def test_a_missing_rabbitmq_is_installed_while_no_service_may_start(fake_apt: Path) -> None:
+    ensure_rabbitmq(fake_apt / "rabbitmq-server", is_root=True, policy=fake_apt / "policy-rc.d")
+    assert (fake_apt / "seen").read_text().splitlines() == ["update 101", "install 101"]
+    assert not (fake_apt / "policy-rc.d").exists()
+
+
+def test_the_machines_own_policy_for_services_stays(fake_apt: Path) -> None:
+    policy = fake_apt / "policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 7\n")
+    policy.chmod(0o755)
+    ensure_rabbitmq(fake_apt / "rabbitmq-server", is_root=True, policy=policy)
+    assert (fake_apt / "seen").read_text().splitlines() == ["update 7", "install 7"]
+    assert "exit 7" in policy.read_text()
+
+
+def test_a_failed_installation_shows_the_reason_and_leaves_no_policy(fake_apt: Path) -> None:
+    (fake_apt / "path" / "apt-get").write_text("#!/bin/sh\necho E: no network >&2\nexit 100\n")
+    with pytest.raises(PeerMissingError, match=r"apt-get update -qq failed \(E: no network\)"):
+        ensure_rabbitmq(fake_apt / "rabbitmq-server", is_root=True, policy=fake_apt / "policy-rc.d")
+    assert not (fake_apt / "policy-rc.d").exists()
 
 
 def test_an_installed_rabbitmq_is_left_as_it_is(tmp_path: Path) -> None:
@@ -220,6 +269,12 @@ def test_each_client_is_told_its_run_and_its_broker(tmp_path: Path) -> None:
     assert (stream["--stream"], stream["--host"], stream["--batch"]) == ("s", ADDRESS, "3")
     jms = options_of(jms_produce(active, "q", run, acks="transaction", batch=50).command)
     assert (jms["--url"], jms["--acks"], jms["--batch"]) == (active.url, "transaction", "50")
+
+
+def test_a_run_without_an_end_is_refused() -> None:
+    assert Run(0, 0, records=5).options()["records"] == 5
+    with pytest.raises(ValueError, match="needs an end: give seconds or records"):
+        Run(0, 0)
 
 
 @pytest.mark.usefixtures("with_jars")

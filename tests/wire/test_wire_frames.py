@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import struct
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from headrace.wire.errors import FrameTooLargeError
-from headrace.wire.frames import FrameReader
+from headrace.wire.frames import FRAME_LIMIT_BYTES, TRUSTED_BYTES, FrameReader
 from headrace.wire.partitioning import murmur2, partition_for_key
 
 
@@ -42,6 +43,50 @@ def test_frames_cut_anywhere(frames: list[bytes], cuts: list[int]) -> None:
         reader.feed(bytearray(stream[start:end]))
         seen += [bytes(payload) for payload in reader]
     assert seen == frames
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 40), st.integers(0, 5_000_000)), max_size=5),
+    st.lists(st.integers(1, 400_000), min_size=1, max_size=30),
+)
+def test_frames_received_where_they_belong(lengths: list[int], sizes: list[int]) -> None:
+    """A socket's reader that writes the rest of each frame in place, in pieces of any size."""
+    frames = [random.Random(length).randbytes(length) for length in lengths]
+    stream = b"".join(map(frame, frames))
+    reader = FrameReader()
+    seen: list[bytes] = []
+    pieces = itertools.cycle(sizes)
+    at = 0
+    while at < len(stream):
+        target = reader.wanted()
+        if target is None:
+            piece = stream[at : at + next(pieces)]
+            reader.feed(piece)
+            at += len(piece)
+        else:
+            size = min(len(target), next(pieces), len(stream) - at)
+            target[:size] = stream[at : at + size]
+            target.release()
+            reader.filled(size)
+            at += size
+        seen += [bytes(payload) for payload in reader]
+    assert seen == frames
+    assert reader.pending_bytes == 0 and reader.wanted() is None
+
+
+def test_a_length_alone_makes_a_reader_allocate_little() -> None:
+    reader = FrameReader()
+    reader.feed(struct.pack(">i", FRAME_LIMIT_BYTES))
+    allocated = 0
+    for _ in range(5):
+        target = reader.wanted()
+        assert target is not None
+        assert len(target) <= max(TRUSTED_BYTES, allocated)
+        allocated += len(target)
+        size = len(target)
+        target.release()
+        reader.filled(size)
+    assert reader.pending_bytes == allocated + 4
 
 
 def test_a_reader_counts_the_bytes_it_holds() -> None:

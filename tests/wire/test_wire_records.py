@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from headrace.wire.batch import HEADER_SIZE_BYTES, hop, read_header, readdress, renumber, verify
+from headrace.wire.builder import BatchBuilder
 from headrace.wire.compression import Codec
 from headrace.wire.errors import CorruptBatchError, DecompressionLimitError, UnsupportedMagicError, WireError
-from headrace.wire.records import BatchBuilder, Header, Record, decode_records, encode_batch, zigzag
+from headrace.wire.records import Header, Record, decode_records, encode_batch, zigzag
 
 MILLENNIUM_MS = 946_684_800_000
 

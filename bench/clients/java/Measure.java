@@ -7,8 +7,8 @@ import java.util.Locale;
 /**
  * The measured part of a run: what was confirmed or consumed in it, and what the client itself used.
  *
- * <p>The warm-up begins with the first record; then `begin` is printed and the measured part starts. `run` states
- * the end: after so many seconds, or after so many records in all.
+ * <p>The warm-up begins with the first record; then `begin` is printed and the measured part starts. The options state
+ * the end: after so many seconds, or after so many records in all (0: no such end).
  */
 final class Measure {
   private final long warmupNanos;
@@ -47,7 +47,7 @@ final class Measure {
   /** Whether no more records are to be sent; `sent` counts those sent so far. */
   boolean isOver(long sent) {
     return (recordsMax > 0 && sent >= recordsMax)
-        || (hasBegun && System.nanoTime() - beginNanos >= measuredNanos);
+        || (measuredNanos > 0 && hasBegun && System.nanoTime() - beginNanos >= measuredNanos);
   }
 
   /** Prints the outcome: `count` records in all, the last of them at `lastNanos`. */

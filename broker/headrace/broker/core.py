@@ -81,6 +81,7 @@ class ClientConnection:
         "_service",
         "abort",
         "closed",
+        "fetch_template",
         "frame_limit_bytes",
         "on_output",
         "outgoing",
@@ -109,6 +110,7 @@ class ClientConnection:
         self.outgoing_bytes = 0
         self.closed = False
         self.templates = TemplateCache()
+        self.fetch_template: tuple[int, Any] | None = None  # the version and Fetch's template of the last one
         self._head = b""  # the first 1 to 3 bytes of a frame's length
         self._partial: bytearray | None = None  # a partly received frame
         self._partial_filled = 0

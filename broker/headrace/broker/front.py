@@ -20,7 +20,7 @@ from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
-from headrace.wire.messages import Request
+from headrace.wire.messages import Request, decode_request
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 
@@ -50,8 +50,10 @@ class FrontService(BrokerService):
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, self._describe_cluster),
         }
 
-    def _fetch(self, connection: ClientConnection, request: Request) -> None:
-        fetch.refuse(connection, request, ErrorCode.INVALID_REQUEST)
+    def _fetch(
+        self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int
+    ) -> None:
+        fetch.refuse(connection, decode_request(frame), ErrorCode.INVALID_REQUEST)
 
     # --- one virtual node ---
 

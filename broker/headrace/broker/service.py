@@ -13,7 +13,16 @@ from typing import Any, Final, NamedTuple
 
 from headrace.broker.bodies import Tree, build
 from headrace.broker.core import ClientConnection, Slot
-from headrace.broker.handlers import api_versions, cluster, configs, fetch, list_offsets, metadata, topics
+from headrace.broker.handlers import (
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    fetch_again,
+    list_offsets,
+    metadata,
+    topics,
+)
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.produce import job, plain
 from headrace.broker.promise import Promise
@@ -91,12 +100,18 @@ class BrokerService:
                 job.handle(state, connection, request, may_keep=may_keep, pass_on=self._pass_on)
                 plain.learn(state, connection, frame, request)
         elif api_key == ApiKey.FETCH:
-            self._fetch(connection, decode_request(frame))
+            self._fetch(connection, frame, version, correlation_id)
         else:
             self._control(connection, frame, api_key, version, correlation_id)
 
-    def _fetch(self, connection: ClientConnection, request: Request) -> None:
-        fetch.handle(self._state, connection, request)
+    def _fetch(
+        self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int
+    ) -> None:
+        state = self._state
+        if not fetch_again.serve(state, connection, frame, version, correlation_id):
+            request = decode_request(frame)
+            fetch.handle(state, connection, request)
+            fetch_again.learn(state, connection, frame, request)
 
     def _control(
         self, connection: ClientConnection, frame: memoryview, api_key: int, version: int, correlation_id: int

@@ -8,8 +8,8 @@ from headrace.client.errors import ClientError
 from headrace.client.observer import BatchIdentity
 from headrace.client.outcome import DeliveryOutcome
 from headrace.wire.batch import renumber
+from headrace.wire.builder import BatchBuilder
 from headrace.wire.compression import Codec
-from headrace.wire.records import BatchBuilder
 
 NO_SEQUENCE: Final = -1
 _EMPTY: Final = BatchBuilder(0)  # replaces a builder whose batch is encoded, to free its memory

@@ -81,11 +81,16 @@ class Cluster:
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     controller_id: int = -1
     cluster_id: str | None = None
+    partition_counts: Mapping[str, int] = field(init=False)
+    """By topic: the producer looks it up for every record."""
+
+    def __post_init__(self) -> None:
+        counts = {name: len(info.partitions) for name, info in self.topics.items()}
+        object.__setattr__(self, "partition_counts", counts)
 
     def partition_count(self, topic: str) -> int:
         """Returns how many partitions the topic has; 0 while that is unknown."""
-        info = self.topics.get(topic)
-        return len(info.partitions) if info is not None else 0
+        return self.partition_counts.get(topic, 0)
 
     def leader(self, topic: str, partition: int) -> int | None:
         """Returns the leader's broker id if the leader and its address are known."""

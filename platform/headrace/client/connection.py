@@ -258,21 +258,32 @@ class BrokerConnection:
         self.state = ConnectionState.READY
 
     def _receive(self) -> None:
-        assert self.socket is not None
+        reader = self._reader
         for _ in range(RECEIVES_PER_EVENT_MAX):
+            assert self.socket is not None
+            target = reader.wanted()
             try:
-                data = self.socket.recv(RECEIVE_SIZE_BYTES)
+                if target is None:
+                    data = self.socket.recv(RECEIVE_SIZE_BYTES)
+                    received_bytes, asked_bytes = len(data), RECEIVE_SIZE_BYTES
+                else:
+                    asked_bytes = len(target)
+                    received_bytes = self.socket.recv_into(target)
             except BlockingIOError:
                 return
-            if not data:
+            if not received_bytes:
                 raise OSError(0, "closed by the broker")
             self._received_s = self._clock()
-            self._reader.feed(data)
-            for frame in self._reader:
+            if target is None:
+                reader.feed(data)
+            else:
+                target.release()  # else the reader cannot make more room
+                reader.filled(received_bytes)
+            for frame in reader:
                 self._on_frame(frame)
                 if self.socket is None:
                     return
-            if len(data) < RECEIVE_SIZE_BYTES:
+            if received_bytes < asked_bytes:
                 return
 
     def _on_frame(self, frame: memoryview) -> None:

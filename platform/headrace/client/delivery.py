@@ -26,14 +26,17 @@ OnDelivery = Callable[[RecordMetadata | None, ClientError | None], None]
 
 
 class DeliveryFuture:
-    """The outcome of one record. Works like `concurrent.futures.Future`, but cannot be cancelled."""
+    """The outcome of one record. Works like `concurrent.futures.Future`, but cannot be cancelled.
+
+    The accumulator creates it and sets the three fields: one is created for every record, and a call of
+    `__init__` would take as long as the rest of that.
+    """
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
 
-    def __init__(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp_ms = timestamp_ms
+    _batch: ProducerBatch
+    _index: int
+    _timestamp_ms: int
 
     def done(self) -> bool:
         return self._batch.is_done

@@ -9,6 +9,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Final, Literal
 
 from headrace.client.accumulator import Accumulator
@@ -123,6 +124,10 @@ class Producer(Client):
         self._accumulator = Accumulator(
             self._settings, interceptor=interceptor, clock=self._clock, wake=self._network.wake
         )
+        # Every record needs these.
+        self._append = self._accumulator.append
+        self._sticky = self._accumulator.sticky
+        self._value_max_bytes = self._settings.max_request_size_bytes - _RECORD_MARGIN_BYTES
         self._sender = Sender(
             self._accumulator,
             self._network,
@@ -158,22 +163,28 @@ class Producer(Client):
             value = _as_bytes("value", value)
         if type(key) is not bytes and key is not None:
             key = _as_bytes("key", key)
-        if value is not None and len(value) > self._settings.max_request_size_bytes - _RECORD_MARGIN_BYTES:
+        if value is not None and len(value) > self._value_max_bytes:
             raise RecordTooLargeError(
                 f"{topic}: the value has {len(value)} bytes,"
                 f" max_request_size_bytes is {self._settings.max_request_size_bytes}"
             )
-        until_s = self._clock() + self._settings.max_block_s
-        count = self._network.cluster.partition_count(topic)
+        until_s = None
+        count = self._network.cluster.partition_counts.get(topic)
         if not count or (partition is not None and not 0 <= partition < count):
+            until_s = self._clock() + self._settings.max_block_s
             count = self._wait_for_topic(topic, partition, until_s)
         if partition is None:
-            partition = self._sticky(topic, count) if key is None else partition_for_key(key, count)
+            if key is not None:
+                partition = partition_for_key(key, count)
+            else:
+                partition = self._sticky.get(topic)
+                if partition is None:
+                    partition = self._choose_sticky(topic, count)
         if timestamp_ms is None:
             timestamp_ms = int(self._wall_clock() * 1000)
-        if not self._settings.blocks_when_full:
-            until_s = 0.0
-        future = self._accumulator.append(topic, partition, timestamp_ms, key, value, headers, until_s)
+        elif type(timestamp_ms) is not int:
+            timestamp_ms = index(timestamp_ms)  # raises TypeError here, not later in the sender thread
+        future = self._append(topic, partition, timestamp_ms, key, value, headers, until_s)
         if on_delivery is not None:
             future.report(on_delivery)
         return future
@@ -232,12 +243,9 @@ class Producer(Client):
         super().after_fork_in_child()
         self._closed = True
 
-    def _sticky(self, topic: str, count: int) -> int:
-        sticky = self._accumulator.sticky
-        partition = sticky.get(topic)
-        if partition is None:
-            candidates = self._network.cluster.led_partitions(topic) or range(count)
-            partition = sticky[topic] = candidates[int(self._draw() * len(candidates))]
+    def _choose_sticky(self, topic: str, count: int) -> int:
+        candidates = self._network.cluster.led_partitions(topic) or range(count)
+        partition = self._sticky[topic] = candidates[int(self._draw() * len(candidates))]
         return partition
 
     def _wait_for_topic(self, topic: str, partition: int | None, until_s: float) -> int:

@@ -12,7 +12,14 @@ import struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from headrace.wire.apis import ApiKey, frame_request, read_response_head, response_head
+from headrace.wire.apis import (
+    ApiKey,
+    body_position,
+    frame_request,
+    read_request_head,
+    read_response_head,
+    response_head,
+)
 from headrace.wire.errors import MalformedMessageError
 from headrace.wire.fetch_partitions import FLEXIBLE_FROM as FLEXIBLE_FROM
 from headrace.wire.fetch_partitions import FetchPartition as FetchPartition
@@ -154,6 +161,17 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
         forgotten=forgotten,
         rack_id=rack_id,
     )
+
+
+def offset_position(frame: memoryview, version: int) -> int:
+    """Returns where a request that was decoded already has the fetch offset of its first partition."""
+    flexible = version >= FLEXIBLE_FROM
+    at = body_position(frame, read_request_head(frame), flexible)
+    at += (INT32.size if version < 15 else 0) + _WAIT.size + (_SESSION.size if version >= 7 else 0)
+    _, at = read_count(frame, at, flexible)
+    *_, at = _read_topic(frame, at, version)
+    _, at = read_count(frame, at, flexible)
+    return at + (8 if version >= 9 else 4)  # after the partition, and the leader's epoch
 
 
 def _read_topic(frame: memoryview, at: int, version: int) -> tuple[str, UUID, int]:

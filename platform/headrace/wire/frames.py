@@ -15,6 +15,7 @@ from headrace.wire.primitives import Buffer
 
 LENGTH_SIZE_BYTES: Final = 4
 FRAME_LIMIT_BYTES: Final = 100 * 1024 * 1024  # Kafka's own default, socket.request.max.bytes
+TRUSTED_BYTES: Final = 1024 * 1024  # allocated when a frame begins; more, once so many bytes have arrived
 
 _LENGTH = struct.Struct(">i")
 
@@ -22,68 +23,88 @@ _LENGTH = struct.Struct(">i")
 class FrameReader:
     """Takes bytes by `feed`; iterating yields the payloads of the frames that are complete.
 
-    Payloads are memoryviews. One that arrived whole is a view of the fed data: feed `bytes`, or do not reuse
-    the buffer while payloads are in use. `limit_bytes` bounds a frame and so the bytes held between feeds.
-    After a `FrameTooLargeError` close the connection: no later frame can be found.
+    Once a frame has begun, the rest of it may be written where `wanted` says instead, which copies nothing:
+    call `filled` then. Payloads are memoryviews. One that arrived whole is a view of the fed data: feed
+    `bytes`, or do not reuse the buffer while payloads are in use. `limit_bytes` bounds a frame and so the
+    bytes held between feeds. After a `FrameTooLargeError` close the connection: no later frame can be found.
     """
 
     def __init__(self, *, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self._frames: deque[memoryview] = deque()
-        self._parts: list[Buffer] = []
-        self._held_bytes = 0
+        self._head = b""  # the first 1 to 3 bytes of a frame's length
+        self._partial: bytearray | None = None  # the frame that has begun, or as much of it as is trusted
+        self._length_bytes = 0  # of that frame
+        self._filled_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
         """Bytes held of an incomplete frame."""
-        return self._held_bytes
+        return len(self._head) if self._partial is None else LENGTH_SIZE_BYTES + self._filled_bytes
+
+    def wanted(self) -> memoryview | None:
+        """Returns where the next bytes of the frame that has begun belong; None between frames."""
+        partial = self._partial
+        if partial is None:
+            return None
+        if self._filled_bytes == len(partial):
+            partial.extend(bytes(min(len(partial), self._length_bytes - len(partial))))
+        return memoryview(partial)[self._filled_bytes :]
+
+    def filled(self, size_bytes: int) -> None:
+        """Takes the bytes that were written to what `wanted` returned."""
+        self._filled_bytes += size_bytes
+        partial = self._partial
+        if partial is not None and self._filled_bytes == self._length_bytes:
+            self._frames.append(memoryview(partial).toreadonly())
+            self._partial = None
 
     def feed(self, data: Buffer) -> None:
         """Takes `data`. Raises `FrameTooLargeError` if a frame's length is over the limit or negative."""
-        if self._held_bytes:
-            data = self._complete_held(data)
-        end = len(data)
-        if not end:
-            return
         view = memoryview(data)
-        at = 0
+        end = len(view)
+        at = self._complete_held(view)
         while at + LENGTH_SIZE_BYTES <= end:
-            after = at + LENGTH_SIZE_BYTES + self._length(view, at)
+            begin = at + LENGTH_SIZE_BYTES
+            after = begin + self._length(view, at)
             if after > end:
-                break
-            self._frames.append(view[at + LENGTH_SIZE_BYTES : after])
+                self._begin_frame(after - begin, view[begin:])
+                return
+            self._frames.append(view[begin:after])
             at = after
         if at < end:
-            self._parts = [bytes(view[at:])]
-            self._held_bytes = end - at
+            self._head += bytes(view[at:])
 
     def __iter__(self) -> Iterator[memoryview]:
         while self._frames:
             yield self._frames.popleft()
 
-    def _complete_held(self, data: Buffer) -> Buffer:
-        """Moves the missing bytes of the incomplete frame out of `data`; returns the rest of `data`."""
-        view = memoryview(data)
-        while self._held_bytes and len(view):
-            take = view[: self._missing_bytes()]
-            view = view[len(take) :]
-            self._parts.append(bytes(take))
-            self._held_bytes += len(take)
-            if self._held_bytes >= LENGTH_SIZE_BYTES and not self._missing_bytes():
-                self._frames.append(memoryview(b"".join(self._parts))[LENGTH_SIZE_BYTES:])
-                self._parts = []
-                self._held_bytes = 0
-        return view
+    def _complete_held(self, view: memoryview) -> int:
+        """Takes what belongs to the length prefix or the frame that has begun; returns how much that is."""
+        at = 0
+        if self._head:
+            at = min(LENGTH_SIZE_BYTES - len(self._head), len(view))
+            self._head += bytes(view[:at])
+            if len(self._head) < LENGTH_SIZE_BYTES:
+                return at
+            head, self._head = self._head, b""
+            self._begin_frame(self._length(memoryview(head), 0), view[:0])
+        while (target := self.wanted()) is not None and at < len(view):
+            size_bytes = min(len(target), len(view) - at)
+            target[:size_bytes] = view[at : at + size_bytes]
+            target.release()  # else the buffer cannot grow
+            self.filled(size_bytes)
+            at += size_bytes
+        return at
 
-    def _missing_bytes(self) -> int:
-        """How many bytes complete the length prefix, or then the frame."""
-        if self._held_bytes < LENGTH_SIZE_BYTES:
-            return LENGTH_SIZE_BYTES - self._held_bytes
-        if len(self._parts[0]) < LENGTH_SIZE_BYTES:
-            self._parts = [b"".join(self._parts)]
-        return LENGTH_SIZE_BYTES + self._length(self._parts[0], 0) - self._held_bytes
+    def _begin_frame(self, length_bytes: int, beginning: memoryview) -> None:
+        self._length_bytes = length_bytes
+        self._partial = bytearray(min(length_bytes, max(TRUSTED_BYTES, len(beginning))))
+        self._partial[: len(beginning)] = beginning
+        self._filled_bytes = 0
+        self.filled(len(beginning))
 
-    def _length(self, buffer: Buffer, at: int) -> int:
+    def _length(self, buffer: memoryview, at: int) -> int:
         length: int = _LENGTH.unpack_from(buffer, at)[0]
         if not 0 <= length <= self.limit_bytes:
             raise FrameTooLargeError(

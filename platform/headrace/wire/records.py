@@ -25,7 +25,7 @@ RECORD_OVERHEAD_MAX_BYTES: Final = 35
 RECORD_SIZE_MIN_BYTES: Final = 7
 DECODE_LIMIT_BYTES: Final = 128 * 1024 * 1024
 
-_TABLE_SIZE: Final = 1 << 14
+VARINT_TABLE_SIZE: Final = 1 << 14
 
 
 class Record(NamedTuple):
@@ -49,21 +49,23 @@ def zigzag(value: int) -> bytes:
     return bytes(out)
 
 
-_ZIGZAG: Final = tuple(zigzag(value) for value in range(_TABLE_SIZE))
-_NULL: Final = zigzag(-1)
-_NO_HEADERS: Final = b"\x00"
+VARINT_TABLE: Final = tuple(zigzag(value) for value in range(VARINT_TABLE_SIZE))
+NULL: Final = zigzag(-1)
+NO_HEADERS: Final = b"\x00"
+ATTRIBUTES: Final = b"\x00"
+"""No attribute of a record is defined."""
 
 
-def _varint(value: int) -> bytes:
-    return _ZIGZAG[value] if 0 <= value < _TABLE_SIZE else zigzag(value)
+def varint(value: int) -> bytes:
+    return VARINT_TABLE[value] if 0 <= value < VARINT_TABLE_SIZE else zigzag(value)
 
 
-def _pack_headers(headers: Sequence[Header]) -> bytes:
-    parts = [_varint(len(headers))]
+def pack_headers(headers: Sequence[Header]) -> bytes:
+    parts = [varint(len(headers))]
     for name, value in headers:
         encoded = name.encode()
-        parts += (_varint(len(encoded)), encoded)
-        parts += (_NULL,) if value is None else (_varint(len(value)), value)
+        parts += (varint(len(encoded)), encoded)
+        parts += (NULL,) if value is None else (varint(len(value)), value)
     return b"".join(parts)
 
 
@@ -78,106 +80,14 @@ def pack_record(
     body = b"".join(
         (
             b"\x00",
-            _varint(timestamp_delta_ms),
-            _varint(offset_delta),
-            *((_NULL,) if key is None else (_varint(len(key)), key)),
-            *((_NULL,) if value is None else (_varint(len(value)), value)),
-            _pack_headers(headers) if headers else _NO_HEADERS,
+            varint(timestamp_delta_ms),
+            varint(offset_delta),
+            *((NULL,) if key is None else (varint(len(key)), key)),
+            *((NULL,) if value is None else (varint(len(value)), value)),
+            pack_headers(headers) if headers else NO_HEADERS,
         )
     )
-    return _varint(len(body)) + body
-
-
-class BatchBuilder:
-    """Collects records: `append` until it returns False, then `build`.
-
-    `size_bytes` is the size without compression. `limit_bytes` bounds it, but the first record is always
-    taken (the caller limits the size of a record). The base timestamp is the first record's; later ones may
-    be older.
-    """
-
-    __slots__ = (
-        "_parts",
-        "base_timestamp_ms",
-        "limit_bytes",
-        "max_timestamp_ms",
-        "record_count",
-        "size_bytes",
-    )
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.size_bytes = HEADER_SIZE_BYTES
-        self.record_count = 0
-        self.base_timestamp_ms = -1
-        self.max_timestamp_ms = -1
-        self._parts: list[bytes] = []
-
-    def append(
-        self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
-    ) -> bool:
-        """Takes the record; returns False if the batch is full."""
-        count = self.record_count
-        if count:
-            delta_ms = timestamp_ms - self.base_timestamp_ms
-        else:
-            delta_ms = 0
-            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
-        table = _ZIGZAG
-        try:
-            # A negative number would index the table from its end: use `pack_record`, as for large numbers.
-            if delta_ms < 0 or headers:
-                raise IndexError
-            key_length = _NULL if key is None else table[len(key)]
-            value_length = _NULL if value is None else table[len(value)]
-            body = b"".join(
-                (
-                    b"\x00",
-                    table[delta_ms],
-                    table[count],
-                    key_length,
-                    key or b"",
-                    value_length,
-                    value or b"",
-                    _NO_HEADERS,
-                )
-            )
-            packed = table[len(body)] + body
-        except IndexError:
-            packed = pack_record(count, delta_ms, key, value, headers)
-        size_bytes = self.size_bytes + len(packed)
-        if size_bytes > self.limit_bytes and count:
-            return False
-        self._parts.append(packed)
-        self.size_bytes = size_bytes
-        self.record_count = count + 1
-        if timestamp_ms > self.max_timestamp_ms:
-            self.max_timestamp_ms = timestamp_ms
-        return True
-
-    def build(
-        self,
-        *,
-        codec: Codec = Codec.NONE,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        base_offset: int = 0,
-        transactional: bool = False,
-    ) -> bytes:
-        """Returns the batch. May be called again, with another epoch and sequence."""
-        payload, stored_as = _pack_payload(b"".join(self._parts), codec, self.record_count)
-        return batches.seal(
-            payload,
-            record_count=self.record_count,
-            base_timestamp_ms=self.base_timestamp_ms,
-            max_timestamp_ms=self.max_timestamp_ms,
-            attributes=stored_as | (batches.TRANSACTIONAL_BIT if transactional else 0),
-            base_offset=base_offset,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-        )
+    return varint(len(body)) + body
 
 
 def encode_batch(
@@ -211,7 +121,7 @@ def encode_batch(
                 delta, record.timestamp_ms - base_timestamp_ms, record.key, record.value, record.headers
             )
         )
-    payload, stored_as = _pack_payload(b"".join(packed), codec, len(records))
+    payload, stored_as = pack_payload(b"".join(packed), codec, len(records))
     return batches.seal(
         payload,
         record_count=len(records),
@@ -227,7 +137,7 @@ def encode_batch(
     )
 
 
-def _pack_payload(packed: bytes, codec: Codec, record_count: int) -> tuple[bytes, Codec]:
+def pack_payload(packed: bytes, codec: Codec, record_count: int) -> tuple[bytes, Codec]:
     """Compresses the records, unless the batch would then have fewer bytes than records.
 
     Offsets are byte addresses: record i of a batch at P has offset P + i, so L bytes hold at most L records.

@@ -71,6 +71,7 @@ class FetchWait:
 
     def _is_ready(self) -> bool:
         """Whether enough bytes are visible, or a partition has an error to report at once."""
+        body: FetchRequest = self._request.body
         available = 0
         for target in self._targets:
             partition = target.partition
@@ -85,7 +86,8 @@ class FetchWait:
                 available += partition.visible_address - partition.log.position(target.part.fetch_offset)
             except LogError:
                 return True
-        body: FetchRequest = self._request.body
+            if available >= body.min_bytes > 0:
+                return True
         return available >= body.min_bytes
 
     def _respond(self) -> None:
