@@ -1,8 +1,21 @@
-"""What Apache Kafka's load tools print, as they printed it: version 4.3.1, against a headrace broker."""
+"""Apache Kafka's load tools: what they print, as version 4.3.1 printed it, and a run of each."""
 
 from __future__ import annotations
 
+import uuid
+from pathlib import Path
+
+import pytest
 from clients.kafka_java import ProducerSummary, consumed, window_records_per_s
+from clients.outcome import ClientFailedError, Outcome
+from clients.running import run
+from peers.jars import bench_set
+
+from clients import kafka_java
+from fix_broker import BrokerCluster, RawClient
+
+RUN_MAX_S = 120.0
+ALL_CORES = range(8)
 
 PRODUCED = """\
 Warmup first 200000 records. Steady state results will print after the complete test summary.
@@ -46,3 +59,46 @@ def test_the_windows_of_a_producer_are_no_summaries() -> None:
 def test_a_consumer_tells_what_it_has_read_so_far() -> None:
     progress = [each for line in CONSUMED.splitlines() if (each := consumed(line)) is not None]
     assert progress == [(1, 0.0002 * (1 << 20)), (65_898, 12.5690 * (1 << 20))]
+
+
+@pytest.fixture
+def home(kafka_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home that has the bench's jars of Kafka: those of the other tests, so that nothing is fetched."""
+    jars = tmp_path / "jars" / "bench-kafka"
+    jars.mkdir(parents=True)
+    for path in kafka_jars.glob("*.jar"):
+        (jars / path.name).symlink_to(path)
+    (jars / ".complete").write_text(bench_set("kafka").digest)
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def moved(command: list[str], home: Path) -> Outcome:
+    return run(command, cores=ALL_CORES, log=home / "client.log", timeout_s=RUN_MAX_S)
+
+
+def test_the_tools_are_measured_once_they_are_warm(one_broker: BrokerCluster, home: Path) -> None:
+    topic = f"java-{uuid.uuid4().hex}"
+    with RawClient(one_broker.brokers[0].address) as raw:
+        raw.create_topic(topic)
+        produce = kafka_java.produce_command(
+            one_broker.bootstrap, topic, seconds=1, warmup_s=0, value_bytes=100, properties={"acks": "1"}
+        )
+        sent = moved(produce, home)
+        assert raw.list_offset(topic, 0, -1)[0] > sent.size_bytes, "the warm-up is in the log, too"
+    assert sent.size_bytes == sent.records * 100
+    assert 0 < sent.more["p50_ms"] <= sent.more["p99_ms"] <= sent.more["max_ms"]
+    assert 0 < sent.cpu_s < sent.seconds * 8
+    wanted = {"seconds": 0.2, "warmup_s": 0.2}
+    read = moved(kafka_java.consume_command(one_broker.bootstrap, topic, value_bytes=100, **wanted), home)
+    assert read.size_bytes == read.records * 100
+    with pytest.raises(ClientFailedError, match=r"records have \d+ bytes, and \d+ are expected"):
+        moved(kafka_java.consume_command(one_broker.bootstrap, topic, value_bytes=101, **wanted), home)
+
+
+def test_a_tool_that_refuses_its_settings_is_a_failure(home: Path) -> None:
+    command = kafka_java.produce_command(
+        "127.0.0.1:1", "t", seconds=1, warmup_s=0, properties={"acks": "many"}
+    )
+    with pytest.raises(ClientFailedError, match="kafka_java_client"):
+        moved(command, home)
