@@ -154,7 +154,7 @@ def produced(bench: Bench) -> Row:
 
 
 def consumed(bench: Bench) -> Row:
-    row = Row("queues-consume", "message queues: one consumer, 200-byte messages, prefetch 1,000", SHOWN)
+    row = Row("queues-consume", "message queues: one consumer, 200-byte messages", SHOWN)
     work = Run(bench.scale.seconds, CONSUMER_WARMUP_S, VALUE_BYTES)
     contenders = []
     for kind in _kinds(bench):

@@ -14,7 +14,7 @@ from typing import Final
 from side_by_side.figures import BROKER_CPU, CLIENT_CORES, METRICS, RECORDS_PER_S, Row
 
 CLIENT_LIMIT_CORES: Final = 0.95
-"""A client that used this much of its core, for headrace's rounds, is what limits them."""
+"""A client that used this much of a core, in headrace's rounds, is what limits them."""
 BUSY_CORES: Final = 0.15
 """Other processes used so much of a core: the run is not judged."""
 
@@ -71,10 +71,19 @@ def judge(row: Row, bar: Bar) -> Judgement:
         return Judgement(bar, value, Verdict.BUSY)
     if value >= bar.limit if bar.at_least else value <= bar.limit:
         return Judgement(bar, value, Verdict.MET)
-    client_cores = row.median(bar.ours, CLIENT_CORES)
-    if bar.unless_client_limits and client_cores is not None and client_cores >= CLIENT_LIMIT_CORES:
+    if bar.unless_client_limits and _client_limits(row, bar, value):
         return Judgement(bar, value, Verdict.CLIENT_LIMIT)
     return Judgement(bar, value, Verdict.MISSED)
+
+
+def _client_limits(row: Row, bar: Bar, value: float) -> bool:
+    """Returns whether the client had no time left, or so little that no broker could meet the bar: not even
+    one that answers at once leaves the client more than its whole core.
+    """
+    client_cores = row.median(bar.ours, CLIENT_CORES)
+    if not client_cores:
+        return False
+    return client_cores >= CLIENT_LIMIT_CORES or value / client_cores < bar.limit
 
 
 def _value(row: Row, bar: Bar) -> float | None:

@@ -37,6 +37,9 @@ def row(
         (row([149, 140, 900], [100, 100, 100]), Verdict.MISSED),
         (row([120], [100], client_cores=CLIENT_LIMIT_CORES), Verdict.CLIENT_LIMIT),
         (row([160], [100], client_cores=1.0), Verdict.MET),
+        # With a broker that takes no time the client would do 140 / 0.94.
+        (row([140], [100], client_cores=0.94), Verdict.CLIENT_LIMIT),
+        (row([140], [100], client_cores=0.90), Verdict.MISSED),
         (row([120], [100], other_cores=BUSY_CORES + 0.01), Verdict.BUSY),
         (row([160], [100], other_cores=BUSY_CORES + 0.01), Verdict.BUSY),
         (row([160], []), Verdict.NO_FIGURE),
