@@ -170,13 +170,15 @@ jars: setup java
 
 debian: haproxy
 	@$(call from_debian,kcat,for the tests with librdkafka's own tool,its tests are skipped)
+	@$(call from_debian,librdkafka-dev,for the C client of the benchmarks,its tests are skipped,[ -f /usr/include/librdkafka/rdkafka.h ])
 
 haproxy:
 	@$(call from_debian,haproxy,which balances producers' connections,headrace's own balancer serves in its place)
 
-# Installs a Debian package. Arguments: its program, its purpose, what happens without it. Starts no service.
+# Installs a Debian package. Arguments: its name, its purpose, what happens without it, how to see that it is there
+# (by default: a program of its name). Starts no service.
 define from_debian
-if ! PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null; then \
+if ! $(or $(4),PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null); then \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing $(1) (Debian), $(2)"; \
 		{ apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq $(1); } >/dev/null 2>&1 \

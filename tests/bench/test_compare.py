@@ -1,0 +1,70 @@
+"""`make bench`: the smoke run measures each kind of row; what cannot be run is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import compare
+import pytest
+from experiments.context import HEADRACE
+from side_by_side.machine import TooFewCoresError, snapshot, split_cores
+
+from clients import rdkafka
+
+SMOKE_WAIT_MAX_S = 240.0
+BENCH = Path(compare.__file__).parent
+
+
+@pytest.mark.slow
+@pytest.mark.zookeeper
+def test_the_smoke_run(tmp_path: Path) -> None:
+    if not rdkafka.is_installed() or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs librdkafka-dev, a C compiler and two cores")
+    figures = tmp_path / "smoke.json"
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "compare.py")],
+        env={**os.environ, "SMOKE": "1", "JSON": str(figures), "HEADRACE_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=SMOKE_WAIT_MAX_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(figures.read_text())["rows"]
+    assert [row["key"] for row in rows] == list(compare.SMOKE_ROWS)
+    for row in rows:
+        assert row["samples"][HEADRACE][0]["records_per_s"] > 0, row
+        assert row["title"] in done.stdout.replace("\n", " ")
+    assert not (tmp_path / "home" / "bench-run").exists(), "the brokers' data is removed"
+
+
+def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main({"ROWS": "consume no-such-row"}) == compare.NOT_MADE
+    assert "no-such-row: no such row; known are produce-batch-1" in capsys.readouterr().out
+
+
+def test_each_row_has_a_place_on_the_page() -> None:
+    page = (BENCH.parent / "docs" / "benchmarks.md").read_text()
+    for group in compare.groups():
+        for experiment in group.experiments:
+            assert f"<!-- bench: {experiment.key} -->" in page, experiment.key
+
+
+def test_brokers_and_clients_share_no_core() -> None:
+    cores = split_cores({4, 5, 6})
+    assert cores.broker == {4} and cores.client == {5, 6}
+    with pytest.raises(TooFewCoresError, match=r"1 core\(s\) available, 2 needed"):
+        split_cores({4})
+
+
+def test_a_snapshot_sees_the_work_of_a_family_and_of_strangers() -> None:
+    before = snapshot()
+    busy = subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+    after = snapshot()
+    assert busy.returncode == 0
+    assert after.cpu_s([os.getpid()]) - before.cpu_s([os.getpid()]) > 0.1
+    assert after.others_s([1]) <= after.others_s([os.getpid()])
