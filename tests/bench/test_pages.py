@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pages
 import pytest
 from side_by_side.page import filled
@@ -9,6 +11,6 @@ from side_by_side.report import Report
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.name)
-def test_a_page_shows_the_figures_of_the_run(page: pages.Path) -> None:
+def test_a_page_shows_the_figures_of_the_run(page: Path) -> None:
     text = page.read_text()
     assert filled(text, Report.read(pages.FIGURES), page.name) == text, "run make bench-page"
