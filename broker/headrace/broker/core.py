@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from headrace.broker.frame_buffers import FrameBuffers
 from headrace.log.files import FileSlice
 from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
 from headrace.wire.primitives import Buffer
@@ -72,9 +73,11 @@ class TemplateCache:
 class ClientConnection:
     """One client. `on_output` is called when a response is known: call `release_responses`, then send what is
     outgoing. `abort(problem)` ends the connection from this side. `peer` names the client in log lines.
+    `buffers` are shared by all connections of a server.
     """
 
     __slots__ = (
+        "_buffers",
         "_head",
         "_partial",
         "_partial_filled",
@@ -99,8 +102,10 @@ class ClientConnection:
         frame_limit_bytes: int,
         on_output: Callable[[ClientConnection], None],
         on_abort: Callable[[str], None],
+        buffers: FrameBuffers | None = None,
     ) -> None:
         self._service = service
+        self._buffers = FrameBuffers() if buffers is None else buffers
         self.peer = peer
         self.frame_limit_bytes = frame_limit_bytes
         self.on_output = on_output
@@ -112,7 +117,7 @@ class ClientConnection:
         self.templates = TemplateCache()
         self.fetch_template: tuple[int, Any] | None = None  # the version and Fetch's template of the last one
         self._head = b""  # the first 1 to 3 bytes of a frame's length
-        self._partial: bytearray | None = None  # a partly received frame
+        self._partial: memoryview | None = None  # a partly received frame
         self._partial_filled = 0
 
     # --- requests ---
@@ -134,7 +139,7 @@ class ClientConnection:
         """
         if self._partial is None:
             return None
-        return memoryview(self._partial)[self._partial_filled :]
+        return self._partial[self._partial_filled :]
 
     def filled(self, count: int) -> None:
         """Records that `count` bytes were received into `wanted`'s buffer. Raises `WireError`."""
@@ -142,7 +147,7 @@ class ClientConnection:
         self._partial_filled += count
         if self._partial_filled == len(self._partial):
             frame, self._partial = self._partial, None
-            self._serve(memoryview(frame), may_keep=True)
+            self._serve(frame, may_keep=True)
 
     def receive(self, data: memoryview) -> None:
         """Takes bytes from the client, valid during the call only.
@@ -189,7 +194,7 @@ class ClientConnection:
         return length
 
     def _begin_frame(self, length: int, beginning: memoryview) -> None:
-        partial = bytearray(length)
+        partial = self._buffers.take(length)
         partial[: len(beginning)] = beginning
         self._partial = partial
         self._partial_filled = len(beginning)

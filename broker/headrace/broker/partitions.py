@@ -21,7 +21,7 @@ from headrace.broker.workers import Workers
 from headrace.log.config import flush_wait_ms
 from headrace.log.directory import PartitionName
 from headrace.log.errors import LogError, LogOfflineError, LogStorageError
-from headrace.log.flush import FlushJob
+from headrace.log.flush import Flushed, FlushJob, Gathering
 from headrace.log.partition import PartitionLog
 from headrace.wire.errors import ErrorCode
 
@@ -66,6 +66,7 @@ class Partition:
         "failure",
         "flush_timer",
         "flushing",
+        "gathering",
         "index",
         "is_plain",
         "leader_epoch",
@@ -102,6 +103,7 @@ class Partition:
         self.soonest_deadline_ms = math.inf  # the earliest of their deadlines, or before it
         self.readers: dict[ReadWaiter, None] = {}
         self.flushing = False
+        self.gathering = Gathering()
         self.flush_timer: Timer | None = None
         self.unflushed_records = 0
         self.oldest_unflushed_ms = 0
@@ -257,7 +259,8 @@ class Partitions:
         if partition.log.flushed_address < partition.log.end_address:
             self._schedule_flush(partition)
 
-    def _schedule_flush(self, partition: Partition) -> None:
+    def _schedule_flush(self, partition: Partition, *, follows: bool = False) -> None:
+        """Starts the next flush, now or later. `follows`: the last one has just ended."""
         if partition.flushing or partition.failure:
             return
         config = partition.log.config
@@ -267,7 +270,8 @@ class Partitions:
         else:
             wait_ms = flush_wait_ms(config, partition.unflushed_records, self._age_ms(partition))
         if wait_ms <= 0:
-            self._start_flush(partition)
+            gathers = bool(partition.durable_waiting)
+            self._start_flush(partition, partition.gathering.wait_s(follows=follows) if gathers else 0.0)
         elif partition.flush_timer is None:
             partition.flush_timer = self._call_later(wait_ms, lambda: self._flush_due(partition))
 
@@ -283,31 +287,36 @@ class Partitions:
     def _age_ms(self, partition: Partition) -> int:
         return self._clock() - partition.oldest_unflushed_ms
 
-    def _start_flush(self, partition: Partition) -> None:
+    def _start_flush(self, partition: Partition, gather_s: float = 0.0) -> None:
         if partition.flush_timer is not None:
             partition.flush_timer.cancel()
             partition.flush_timer = None
-        job = partition.log.begin_flush()
+        job = partition.log.begin_flush(gather_s)
         if job is None:
             return
         partition.flushing = True
         partition.unflushed_records = 0
-        self._workers.submit(job.run, lambda _, error: self._on_flush_ended(partition, job, error))
+        self._workers.submit(
+            job.run, lambda flushed, error: self._on_flush_ended(partition, job, flushed, error)
+        )
 
-    def _on_flush_ended(self, partition: Partition, job: FlushJob, error: Exception | None) -> None:
+    def _on_flush_ended(
+        self, partition: Partition, job: FlushJob, flushed: Flushed | None, error: Exception | None
+    ) -> None:
         partition.flushing = False
         if self.get(partition.topic, partition.index) is not partition or partition.log.offline is not None:
             return
         log = partition.log
-        if error is not None:
+        if flushed is None:
             problem = error.strerror if isinstance(error, OSError) else str(error)
             self._fail(partition, str(log.take_offline(f"fsync failed: {problem}")))
             return
-        log.end_flush(job)
+        partition.gathering.note(job.gather_s, flushed)
+        log.end_flush(flushed)
         self._complete_durable(partition)
         self._wake_readers(partition)
         if log.flushed_address < log.end_address:
-            self._schedule_flush(partition)
+            self._schedule_flush(partition, follows=True)
 
     @staticmethod
     def _complete_durable(partition: Partition) -> None:

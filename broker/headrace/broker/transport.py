@@ -14,6 +14,7 @@ import time
 from typing import Final
 
 from headrace.broker.core import ClientConnection, Service
+from headrace.broker.frame_buffers import FrameBuffers
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
 from headrace.broker.sending import send_some
 from headrace.wire.errors import WireError
@@ -42,7 +43,7 @@ _ENDED_BY_CLIENT: Final = frozenset(
 
 
 class Server:
-    """All connections of a broker, and what they share: bounds and a receive buffer."""
+    """All connections of a broker, and what they share: bounds and receive buffers."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Server:
         self.connections: dict[int, Transport] = {}
         self.with_output: dict[Transport, None] = {}
         self.starved: dict[Transport, None] = {}  # not read until others' large requests end
+        self.buffers = FrameBuffers()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.serves = True  # False: what arrives is discarded
         self._idle_s = idle_ms / 1000
@@ -112,6 +114,7 @@ class Server:
                 transport.end()
 
     def _close_idle(self) -> None:
+        self.buffers.release_idle()
         before_s = time.monotonic() - self._idle_s
         for transport in list(self.connections.values()):
             if transport.active_s < before_s and not transport.core.slots:
@@ -194,6 +197,7 @@ class Transport:
             frame_limit_bytes=server.frame_limit_bytes,
             on_output=self._on_output,
             on_abort=self.close,
+            buffers=server.buffers,
         )
         server.connections[self._fd] = self
         server.loop.register(self._fd, self)

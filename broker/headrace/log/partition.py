@@ -20,7 +20,7 @@ from headrace.log.errors import (
     LogStorageError,
 )
 from headrace.log.files import FileSlice, replace_file, sync_directory
-from headrace.log.flush import FlushJob
+from headrace.log.flush import Flushed, FlushJob
 from headrace.log.producers import ProducerStates
 from headrace.log.reader import LogReader
 from headrace.log.recovery import open_log
@@ -221,11 +221,11 @@ class PartitionLog:
 
     # --- flush ---
 
-    def begin_flush(self) -> FlushJob | None:
+    def begin_flush(self, gather_s: float = 0.0) -> FlushJob | None:
         """Returns the fsync of all unflushed bytes, to run on any thread; `None` if all is flushed.
 
-        The job also saves a requested checkpoint. The caller passes the job to `end_flush`, or calls
-        `take_offline` if it fails.
+        The job waits `gather_s` for more, and saves a requested checkpoint. The caller passes its result to
+        `end_flush`, or calls `take_offline` if it fails.
         """
         if self.offline is not None:
             return None
@@ -240,13 +240,16 @@ class PartitionLog:
             if segment.end_address > self.flushed_address and segment.size_bytes
         )
         directory_too, self._directory_unsynced = self._directory_unsynced, False
-        return FlushJob(self.directory, files, directory_too, self.end_address, self._take_checkpoint())
+        end, checkpoint, active = self.end_address, self._take_checkpoint(), self._segments.active
+        # An active segment that is still empty is not among the files.
+        written_end = active.written_end if active.size_bytes else None
+        return FlushJob(self.directory, files, directory_too, end, checkpoint, written_end, gather_s)
 
-    def end_flush(self, job: FlushJob) -> None:
+    def end_flush(self, flushed: Flushed) -> None:
         """Makes the bytes of a job that succeeded visible."""
-        if job.upto_address > self.flushed_address:
-            self.flushed_address = job.upto_address
-            self._reader.keep(job.upto_address, job.upto_address)
+        if flushed.upto_address > self.flushed_address:
+            self.flushed_address = flushed.upto_address
+            self._reader.keep(flushed.upto_address, flushed.upto_address)
 
     def take_offline(self, problem: str) -> LogOfflineError:
         """Stops the log, since the disk's content after the flushed address is unknown.
@@ -269,10 +272,10 @@ class PartitionLog:
         job = self.begin_flush()
         if job is not None:
             try:
-                job.run()
+                flushed = job.run()
             except OSError as error:
                 raise self.take_offline(f"fsync failed: {error.strerror}") from error
-            self.end_flush(job)
+            self.end_flush(flushed)
 
     def request_checkpoint(self) -> bool:
         """Requests a checkpoint with the next flush; returns False if the last one is still valid."""

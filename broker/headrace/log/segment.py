@@ -68,6 +68,10 @@ class Segment:
     def end_address(self) -> int:
         return self.base_address + self.size_bytes
 
+    def written_end(self) -> int:
+        """Returns the end of what was written. Any thread."""
+        return self.base_address + self.size_bytes
+
     @property
     def file(self) -> OpenFile:
         """The open file; opened on first use."""

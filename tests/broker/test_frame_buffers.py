@@ -1,0 +1,97 @@
+"""Buffers for large frames: never handed out while somebody uses them, and bounded."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.broker.core import ClientConnection
+from headrace.broker.frame_buffers import (
+    KEEP_FROM_BYTES,
+    KEEP_UPTO_BYTES,
+    KEPT_MAX_BYTES,
+    STEP_BYTES,
+    FrameBuffers,
+)
+
+
+def test_a_buffer_is_used_again_once_no_view_of_it_exists() -> None:
+    buffers = FrameBuffers()
+    first = buffers.take(KEEP_FROM_BYTES + 1)
+    assert len(first) == KEEP_FROM_BYTES + 1
+    first[:5] = b"bytes"
+    part = first[:5]  # what the log keeps of a frame until the batch is written
+    del first
+    other = buffers.take(KEEP_FROM_BYTES)
+    other[:5] = b"other"
+    assert bytes(part) == b"bytes", "the buffer is still in use"
+    before = buffers.kept_bytes
+    del part, other
+    again = buffers.take(KEEP_FROM_BYTES)
+    assert bytes(again[:5]) in (b"bytes", b"other"), "no new buffer was made"
+    assert buffers.kept_bytes == before
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, KEEP_FROM_BYTES - 1, KEEP_UPTO_BYTES + 1])
+def test_small_and_huge_frames_get_buffers_of_their_own(size_bytes: int) -> None:
+    buffers = FrameBuffers()
+    assert len(buffers.take(size_bytes)) == size_bytes
+    assert buffers.kept_bytes == 0
+
+
+def test_what_is_kept_is_bounded_and_forgotten_when_idle() -> None:
+    buffers = FrameBuffers()
+    used = [buffers.take(KEEP_UPTO_BYTES) for _ in range(3 * KEPT_MAX_BYTES // KEEP_UPTO_BYTES)]
+    assert buffers.kept_bytes == KEPT_MAX_BYTES
+    for number, view in enumerate(used):
+        view[:] = bytes([number]) * len(view)
+    assert [view[-1] for view in used] == list(range(len(used))), "each has a buffer of its own"
+    buffers.release_idle()
+    assert buffers.kept_bytes == KEPT_MAX_BYTES, "taken since the last call"
+    buffers.release_idle()
+    assert buffers.kept_bytes == 0
+
+
+class Keeper:
+    """Keeps some frames, as the log does until a batch is written, and forgets the others."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.kept: list[tuple[memoryview, bytes]] = []
+
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
+        assert may_keep, "a large frame arrives in a buffer of its own"
+        if self._chance.random() < 0.5:
+            self.kept.append((frame[8:], bytes(frame[8:])))
+        if len(self.kept) > 3:
+            del self.kept[self._chance.randrange(len(self.kept))]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_frame_is_overwritten_while_it_is_kept(seed: int) -> None:
+    chance = random.Random(seed)
+    buffers, service = FrameBuffers(), Keeper(chance)
+    connections = [
+        ClientConnection(
+            service,
+            peer="test",
+            frame_limit_bytes=KEEP_UPTO_BYTES,
+            on_output=lambda _: None,
+            on_abort=lambda reason: pytest.fail(reason),
+            buffers=buffers,
+        )
+        for _ in range(2)
+    ]
+    for number in range(60):
+        connection = chance.choice(connections)
+        payload = chance.randbytes(chance.randrange(KEEP_FROM_BYTES, 4 * STEP_BYTES))
+        connection.receive(memoryview(len(payload).to_bytes(4, "big") + payload[:100]))
+        target = connection.wanted()
+        assert target is not None, number
+        target[:] = payload[100:]
+        size_bytes = len(target)
+        del target
+        connection.filled(size_bytes)
+        assert all(bytes(view) == content for view, content in service.kept)
+    assert buffers.kept_bytes <= KEPT_MAX_BYTES
