@@ -18,7 +18,8 @@ from headrace.client.errors import BufferFullError, ClientError, ClosedError, Re
 from headrace.client.faults import BatchInterceptor
 from headrace.client.settings import ProducerSettings
 from headrace.wire.builder import record_bound_bytes
-from headrace.wire.records import NO_HEADERS, RECORD_OVERHEAD_MAX_BYTES, Header, pack_headers
+from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header, pack_headers
+from headrace.wire.varints import NO_HEADERS
 
 BATCH_OVERHEAD_BYTES: Final = 61
 

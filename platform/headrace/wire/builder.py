@@ -13,18 +13,8 @@ from typing import Final
 from headrace.wire import batch as batches
 from headrace.wire.batch import HEADER_SIZE_BYTES
 from headrace.wire.compression import Codec
-from headrace.wire.records import (
-    ATTRIBUTES,
-    NO_HEADERS,
-    NULL,
-    RECORD_OVERHEAD_MAX_BYTES,
-    VARINT_TABLE,
-    VARINT_TABLE_SIZE,
-    Header,
-    pack_headers,
-    pack_payload,
-    varint,
-)
+from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header, pack_headers, pack_payload
+from headrace.wire.varints import ATTRIBUTES, NO_HEADERS, NULL, VARINT_TABLE, VARINT_TABLE_SIZE, varint
 
 SAME_TIME_RECORDS_MIN: Final = 8
 """With fewer records to a timestamp, on average, packing each by itself is faster."""

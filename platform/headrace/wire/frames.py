@@ -67,7 +67,8 @@ class FrameReader:
         while self._held_bytes and len(view):
             take = view[: self._missing_bytes()]
             view = view[len(take) :]
-            self._parts.append(bytes(take))
+            # Most often all of `data` is needed: `bytes` cannot change, and are kept as they are.
+            self._parts.append(data if type(data) is bytes and len(take) == len(data) else bytes(take))
             self._held_bytes += len(take)
             if self._held_bytes >= LENGTH_SIZE_BYTES and not self._missing_bytes():
                 self._frames.append(memoryview(b"".join(self._parts))[LENGTH_SIZE_BYTES:])
