@@ -1,7 +1,7 @@
 """Builds a producer's batch: takes records one by one and packs many of them at once.
 
 Owns the packing of many records. `append` only remembers a record and an upper bound of its size, because
-packing a few hundred records in a few calls costs a third of packing each by itself. `wire.records` owns the
+packing a few hundred records in a few calls is faster than packing each by itself. `wire.records` owns the
 format of a record, and packs a single one.
 """
 

@@ -1,10 +1,12 @@
-"""The records inside a batch: packing and unpacking. `wire.batch` owns the batch around them.
+"""The records inside a batch: their format, packing single ones, unpacking.
+
+`wire.batch` owns the batch around them, `wire.builder` the packing of a producer's many records.
 
 A record (v2): length, attributes (0), timestamp delta, offset delta, key, value, headers; lengths and deltas
-are zigzag varints, length -1 means null.
+are zigzag varints (`wire.varints`), length -1 means null.
 
-This is the hot path of producers and consumers: appending a record is one `join` of pieces that mostly come
-from a table of varints, and unpacking reads short varints without a call.
+Unpacking is the hot path of consumers. Uniform records are unpacked many at a time (`wire.uniform`); the loop
+for all others reads short varints without a call.
 """
 
 from __future__ import annotations

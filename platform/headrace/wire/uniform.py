@@ -1,7 +1,7 @@
 """Unpacks batches of uniform records many at a time: values of one length, without keys and headers.
 
-Owns recognising such a batch. `wire.records` unpacks any batch, and is three times slower a record. Whatever
-does not have exactly the expected bytes is left to it, broken records included.
+Owns recognising such a batch. `wire.records` unpacks any batch, more slowly. Whatever does not have exactly
+the expected bytes is left to it, broken records included.
 """
 
 from __future__ import annotations
