@@ -65,6 +65,29 @@ def test_null_values_and_buffers_are_accepted_but_text_is_not(
     assert b"v" in values(cluster.log())
 
 
+def test_wrong_headers_and_times_are_refused_by_send(
+    fake_cluster: StartCluster, fast_producer: MakeProducer
+) -> None:
+    """Not later in the sender thread, which would end the producer. Headers are taken as they are now."""
+    cluster = fake_cluster()
+    sender = fast_producer(cluster)
+    headers: list[tuple[str, bytes | None]] = [("h", b"1")]
+    sender.send("t", b"1", headers=headers)
+    headers.append(("h", b"2"))
+    wrong: list[Any] = [((b"h", b"x"),), (("h", "x"),), (("h",),)]
+    for each in wrong:
+        with pytest.raises((AttributeError, TypeError, ValueError)):
+            sender.send("t", b"wrong", headers=each)
+    for time_ms in (1.5, "1"):
+        with pytest.raises(TypeError):
+            sender.send("t", b"wrong", timestamp_ms=time_ms)  # type: ignore[arg-type]
+    sender.send("t", b"2").result(WAIT_S)
+    assert [(r.value, tuple(r.headers)) for r in cluster.log().records()] == [
+        (b"1", (("h", b"1"),)),
+        (b"2", ()),
+    ]
+
+
 def test_delivery_reports_and_callbacks(fake_cluster: StartCluster, fast_producer: MakeProducer) -> None:
     cluster = fake_cluster()
     sender = fast_producer(cluster)

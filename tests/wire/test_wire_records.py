@@ -13,7 +13,8 @@ from headrace.wire.batch import HEADER_SIZE_BYTES, hop, read_header, readdress, 
 from headrace.wire.builder import BatchBuilder
 from headrace.wire.compression import Codec
 from headrace.wire.errors import CorruptBatchError, DecompressionLimitError, UnsupportedMagicError, WireError
-from headrace.wire.records import Header, Record, decode_records, encode_batch, zigzag
+from headrace.wire.records import Header, Record, decode_records, encode_batch
+from headrace.wire.varints import zigzag
 
 MILLENNIUM_MS = 946_684_800_000
 

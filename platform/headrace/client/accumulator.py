@@ -18,7 +18,8 @@ from headrace.client.errors import BufferFullError, ClientError, ClosedError, Re
 from headrace.client.faults import BatchInterceptor
 from headrace.client.settings import ProducerSettings
 from headrace.wire.builder import record_bound_bytes
-from headrace.wire.records import NO_HEADERS, RECORD_OVERHEAD_MAX_BYTES, Header, pack_headers
+from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header, pack_headers
+from headrace.wire.varints import NO_HEADERS
 
 BATCH_OVERHEAD_BYTES: Final = 61
 
@@ -89,21 +90,24 @@ class Accumulator:
             if self._used_bytes > self._crowded_bytes:
                 self._wait_for_memory(BATCH_OVERHEAD_BYTES + record_bytes, block_until_s)
             batch = self._open.get((topic, partition))
-            if batch is None or batch.bucket != bucket or not batch.builder.add(record, record_bytes):
+            count = 0
+            if batch is not None and batch.bucket == bucket:
+                count = batch.builder.add(record, record_bytes)
+            if batch is None or not count:
                 wake = batch is not None or not self._open
                 if batch is not None:
                     self._close(batch)
                 batch = self._new_batch(topic, partition, bucket)
-                batch.builder.add(record, record_bytes)
+                count = batch.builder.add(record, record_bytes)
             self._used_bytes += record_bytes
             batch.size_bytes += record_bytes
             if self._interceptor is not None:
                 self._appended[topic] += 1
             future = DeliveryFuture()
             future._batch = batch
-            future._index = batch.builder.record_count - 1
+            future._index = count - 1
             future._timestamp_ms = timestamp_ms
-            if batch.record_limit is not None and batch.builder.record_count >= batch.record_limit:
+            if batch.record_limit is not None and count >= batch.record_limit:
                 self._close(batch)
                 wake = True
             if wake:

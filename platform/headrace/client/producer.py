@@ -102,6 +102,7 @@ class Producer(Client):
         )
         self._clock = clock
         self._wall_clock = wall_clock
+        self._is_real_time = wall_clock is time.time
         self._draw = draw
         self._start(bootstrap, client_id, observer, interceptor)
         self._closed = False
@@ -181,7 +182,10 @@ class Producer(Client):
                 if partition is None:
                     partition = self._choose_sticky(topic, count)
         if timestamp_ms is None:
-            timestamp_ms = int(self._wall_clock() * 1000)
+            # Reading the clock in integers is faster, and counts for every record.
+            timestamp_ms = (
+                time.time_ns() // 1_000_000 if self._is_real_time else int(self._wall_clock() * 1000)
+            )
         elif type(timestamp_ms) is not int:
             timestamp_ms = index(timestamp_ms)  # raises TypeError here, not later in the sender thread
         future = self._append(topic, partition, timestamp_ms, key, value, headers, until_s)

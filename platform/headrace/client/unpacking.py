@@ -6,15 +6,16 @@ Owns the checks of fetched batches, and the batches of which only a part of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import NamedTuple
+from functools import partial
+from itertools import repeat
+from typing import Final, NamedTuple
 
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import CorruptRecordsError
 from headrace.client.fetching import PartitionFetch, Piece
 from headrace.wire.batch import BatchHeader, hop, read_header, verify
 from headrace.wire.errors import CorruptBatchError
-from headrace.wire.records import Header, decode_records
+from headrace.wire.records import Header, decode_columns
 
 
 class ConsumerRecord(NamedTuple):
@@ -27,6 +28,10 @@ class ConsumerRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
+
+
+# `ConsumerRecord._make` is a function in Python, which would be called for every record.
+_AS_CONSUMER_RECORD: Final = partial(tuple.__new__, ConsumerRecord)
 
 
 class FetchedBatches(NamedTuple):
@@ -47,12 +52,12 @@ class FetchedBatches(NamedTuple):
 class _OpenBatch:
     """The first fetched batch of a partition while its records are being returned."""
 
-    __slots__ = ("header", "records", "remaining_count")
+    __slots__ = ("header", "records", "returned_count")
 
     def __init__(self, header: BatchHeader, records: list[ConsumerRecord]) -> None:
         self.header = header
-        self.remaining_count = len(records)
-        self.records = iter(records)
+        self.records = records
+        self.returned_count = 0
 
 
 class Unpacker:
@@ -84,12 +89,13 @@ class Unpacker:
         batch = self._open.get(key)
         if batch is None:
             batch = self._open[key] = self._decode(state, state.pieces[0])
-        records = list(islice(batch.records, limit - len(taken)))
+        start = batch.returned_count
+        records = batch.records[start : start + limit - len(taken)]
         if records:
             taken += records
             state.position = records[-1].offset + 1
-            batch.remaining_count -= len(records)
-        if not batch.remaining_count:
+            batch.returned_count += len(records)
+        if batch.returned_count == len(batch.records):
             state.position = max(state.position or 0, batch.header.next_offset)
             del self._open[key]
             piece = state.pieces[0]
@@ -128,12 +134,14 @@ class Unpacker:
         if header.is_control:
             return _OpenBatch(header, [])
         try:
-            records = decode_records(piece.buffer, piece.at, limit_bytes=self._decode_limit_bytes)
+            columns = decode_columns(piece.buffer, piece.at, limit_bytes=self._decode_limit_bytes)
         except CorruptBatchError as error:
             raise _corrupt(state, error) from None
-        topic, partition = state.topic, state.partition
-        make = ConsumerRecord._make
-        return _OpenBatch(header, [make((topic, partition, *r)) for r in records if r.offset >= position])
+        rows = zip(repeat(state.topic), repeat(state.partition), *columns)  # two have no end
+        records = list(map(_AS_CONSUMER_RECORD, rows))
+        if min(columns.offsets, default=position) < position:
+            records = [record for record in records if record.offset >= position]
+        return _OpenBatch(header, records)
 
     def _checked_header(self, state: PartitionFetch, piece: Piece) -> BatchHeader:
         try:

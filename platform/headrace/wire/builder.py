@@ -1,7 +1,7 @@
 """Builds a producer's batch: takes records one by one and packs many of them at once.
 
 Owns the packing of many records. `append` only remembers a record and an upper bound of its size, because
-packing a few hundred records in a few calls costs a third of packing each by itself. `wire.records` owns the
+packing a few hundred records in a few calls is faster than packing each by itself. `wire.records` owns the
 format of a record, and packs a single one.
 """
 
@@ -13,18 +13,8 @@ from typing import Final
 from headrace.wire import batch as batches
 from headrace.wire.batch import HEADER_SIZE_BYTES
 from headrace.wire.compression import Codec
-from headrace.wire.records import (
-    ATTRIBUTES,
-    NO_HEADERS,
-    NULL,
-    RECORD_OVERHEAD_MAX_BYTES,
-    VARINT_TABLE,
-    VARINT_TABLE_SIZE,
-    Header,
-    pack_headers,
-    pack_payload,
-    varint,
-)
+from headrace.wire.records import RECORD_OVERHEAD_MAX_BYTES, Header, pack_headers, pack_payload
+from headrace.wire.varints import ATTRIBUTES, NO_HEADERS, NULL, VARINT_TABLE, VARINT_TABLE_SIZE, varint
 
 SAME_TIME_RECORDS_MIN: Final = 8
 """With fewer records to a timestamp, on average, packing each by itself is faster."""
@@ -78,22 +68,25 @@ class BatchBuilder:
         """Takes the record; returns False if the batch is full."""
         packed_headers = pack_headers(headers) if headers else NO_HEADERS
         record_bytes = record_bound_bytes(key, value, packed_headers)
-        return self.add((timestamp_ms, key, value, packed_headers), record_bytes)
+        return bool(self.add((timestamp_ms, key, value, packed_headers), record_bytes))
 
-    def add(self, record: PendingRecord, record_bytes: int) -> bool:
-        """Like `append`, for a caller that knows the record's `record_bound_bytes`."""
+    def add(self, record: PendingRecord, record_bytes: int) -> int:
+        """Like `append`, for a caller that knows the record's `record_bound_bytes`.
+
+        Returns how many records the batch has now, or 0 if it is full.
+        """
         bound_bytes = self.bound_bytes + record_bytes
         count = self.record_count
         if not count:
             self.base_timestamp_ms = record[0]
         elif bound_bytes > self.limit_bytes:
             if not self._has_room(record):
-                return False
+                return 0
             bound_bytes = self.bound_bytes + record_bytes
         self._pending.append(record)
         self.bound_bytes = bound_bytes
-        self.record_count = count + 1
-        return True
+        self.record_count = count = count + 1
+        return count
 
     def _has_room(self, record: PendingRecord) -> bool:
         """Decides by the exact sizes."""
@@ -104,12 +97,12 @@ class BatchBuilder:
         """Packs the remembered records. Then `bound_bytes` is the batch's exact size."""
         if not self._pending:
             return
-        packed = pack_records(self._pending, self._packed_count, self.base_timestamp_ms)
+        packed, latest_ms = _pack_records(self._pending, self._packed_count, self.base_timestamp_ms)
         self._packed.append(packed)
         self._packed_bytes += len(packed)
         self._packed_count = self.record_count
         self.bound_bytes = self._packed_bytes
-        self._max_timestamp_ms = max(self._max_timestamp_ms, *(record[0] for record in self._pending))
+        self._max_timestamp_ms = max(self._max_timestamp_ms, latest_ms)
         self._pending.clear()
 
     @property
@@ -153,31 +146,40 @@ class BatchBuilder:
 # --- packing ---
 
 
-def pack_records(records: Sequence[PendingRecord], first_delta: int, base_timestamp_ms: int) -> bytes:
-    """Returns the records packed one after the other; the first one has the offset delta `first_delta`."""
+def _pack_records(
+    records: Sequence[PendingRecord], first_delta: int, base_timestamp_ms: int
+) -> tuple[bytes, int]:
+    """Returns the records packed one after the other, and their latest timestamp.
+
+    The first one has the offset delta `first_delta`.
+    """
     times, keys, values, headers = zip(*records, strict=True)
+    distinct = set(times)
+    latest_ms = max(distinct)
     if keys.count(None) != len(keys) or headers.count(NO_HEADERS) != len(headers):
-        return _pack_each(records, first_delta, base_timestamp_ms)
+        return _pack_each(records, first_delta, base_timestamp_ms), latest_ms
     try:
         lengths = list(map(len, values))
     except TypeError:  # a null value
-        return _pack_each(records, first_delta, base_timestamp_ms)
+        return _pack_each(records, first_delta, base_timestamp_ms), latest_ms
+    is_uniform = lengths.count(lengths[0]) == len(lengths)
+    longest = lengths[0] if is_uniform else max(lengths)
     in_table = (
-        base_timestamp_ms <= min(times)
-        and max(times) - base_timestamp_ms < VARINT_TABLE_SIZE
-        and max(lengths) < VARINT_TABLE_SIZE - RECORD_OVERHEAD_MAX_BYTES
+        base_timestamp_ms <= min(distinct)
+        and latest_ms - base_timestamp_ms < VARINT_TABLE_SIZE
+        and longest < VARINT_TABLE_SIZE - RECORD_OVERHEAD_MAX_BYTES
         and first_delta + len(records) < VARINT_TABLE_SIZE
     )
     if not in_table:
-        return _pack_each(records, first_delta, base_timestamp_ms)
-    deltas_ms = [time - base_timestamp_ms for time in times]
-    is_uniform = lengths.count(lengths[0]) == len(lengths)
-    if is_uniform and len(set(times)) * SAME_TIME_RECORDS_MIN <= len(times):
-        return _pack_uniform(deltas_ms, values, first_delta)
-    return _pack_values(deltas_ms, values, first_delta)
+        return _pack_each(records, first_delta, base_timestamp_ms), latest_ms
+    if is_uniform and len(distinct) * SAME_TIME_RECORDS_MIN <= len(times):
+        return _pack_uniform(times, values, first_delta, base_timestamp_ms), latest_ms
+    return _pack_values(times, values, first_delta, base_timestamp_ms), latest_ms
 
 
-def _pack_uniform(deltas_ms: Sequence[int], values: Sequence[bytes], first_delta: int) -> bytes:
+def _pack_uniform(
+    times: Sequence[int], values: Sequence[bytes], first_delta: int, base_timestamp_ms: int
+) -> bytes:
     """Packs values of one length. All numbers are in the table, and few times differ.
 
     A record is five pieces: its length, attributes and time; its offset delta; the null key and the value's
@@ -192,36 +194,38 @@ def _pack_uniform(deltas_ms: Sequence[int], values: Sequence[bytes], first_delta
     pieces[3::5] = values
     start = 0
     while start < count:
-        end = _stretch_end(deltas_ms, start, first_delta)
-        time = table[deltas_ms[start]]
+        end = _stretch_end(times, start, first_delta)
+        time = table[times[start] - base_timestamp_ms]
         length = 3 + len(time) + len(table[first_delta + start]) + len(value_length) + len(values[0])
         pieces[5 * start : 5 * end : 5] = [table[length] + ATTRIBUTES + time] * (end - start)
         start = end
     return b"".join(pieces)
 
 
-def _stretch_end(deltas_ms: Sequence[int], start: int, first_delta: int) -> int:
+def _stretch_end(times: Sequence[int], start: int, first_delta: int) -> int:
     """Returns where the time, or the number of bytes of the offset delta, changes after `start`."""
-    count = len(deltas_ms)
+    end_max = len(times)
     for limit in (_ONE_BYTE_DELTAS, _TWO_BYTE_DELTAS):
         if first_delta + start < limit:
-            count = min(count, limit - first_delta)
+            end_max = min(end_max, limit - first_delta)
             break
-    time_ms = deltas_ms[start]
-    if deltas_ms[start:count].count(time_ms) == count - start:
-        return count
+    time_ms = times[start]
+    if times[end_max - 1] == time_ms and times[start:end_max].count(time_ms) == end_max - start:
+        return end_max
     end = start + 1
-    while deltas_ms[end] == time_ms:
+    while end < end_max and times[end] == time_ms:
         end += 1
     return end
 
 
-def _pack_values(deltas_ms: Sequence[int], values: Sequence[bytes], first_delta: int) -> bytes:
+def _pack_values(
+    times: Sequence[int], values: Sequence[bytes], first_delta: int, base_timestamp_ms: int
+) -> bytes:
     """Packs values without keys and headers. All numbers are in the table."""
     table = VARINT_TABLE
     pieces: list[bytes] = []
-    for delta, (time_ms, value) in enumerate(zip(deltas_ms, values, strict=True), first_delta):
-        time = table[time_ms]
+    for delta, (time_ms, value) in enumerate(zip(times, values, strict=True), first_delta):
+        time = table[time_ms - base_timestamp_ms]
         packed_delta = table[delta]
         value_length = table[len(value)]
         length = 3 + len(time) + len(packed_delta) + len(value_length) + len(value)
@@ -230,7 +234,7 @@ def _pack_values(deltas_ms: Sequence[int], values: Sequence[bytes], first_delta:
 
 
 def _pack_each(records: Iterable[PendingRecord], first_delta: int, base_timestamp_ms: int) -> bytes:
-    """Like `pack_records`, for records of any kind."""
+    """Packs records of any kind."""
     table, size = VARINT_TABLE, len(VARINT_TABLE)
     pieces: list[bytes] = []
     for delta, (timestamp_ms, key, value, packed_headers) in enumerate(records, first_delta):

@@ -1,15 +1,18 @@
-"""The records inside a batch: packing and unpacking. `wire.batch` owns the batch around them.
+"""The records inside a batch: their format, packing single ones, unpacking.
+
+`wire.batch` owns the batch around them, `wire.builder` the packing of a producer's many records.
 
 A record (v2): length, attributes (0), timestamp delta, offset delta, key, value, headers; lengths and deltas
-are zigzag varints, length -1 means null.
+are zigzag varints (`wire.varints`), length -1 means null.
 
-This is the hot path of producers and consumers: appending a record is one `join` of pieces that mostly come
-from a table of varints, and unpacking reads short varints without a call.
+Unpacking is the hot path of consumers. Uniform records are unpacked many at a time (`wire.uniform`); the loop
+for all others reads short varints without a call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from headrace.wire import batch as batches
@@ -17,6 +20,8 @@ from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.compression import Codec, compress, decompress
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
+from headrace.wire.uniform import unpack_uniform
+from headrace.wire.varints import ATTRIBUTES, NO_HEADERS, NULL, read_more, varint
 
 Header = tuple[str, bytes | None]
 
@@ -24,8 +29,6 @@ Header = tuple[str, bytes | None]
 RECORD_OVERHEAD_MAX_BYTES: Final = 35
 RECORD_SIZE_MIN_BYTES: Final = 7
 DECODE_LIMIT_BYTES: Final = 128 * 1024 * 1024
-
-VARINT_TABLE_SIZE: Final = 1 << 14
 
 
 class Record(NamedTuple):
@@ -36,28 +39,6 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header] = ()
-
-
-def zigzag(value: int) -> bytes:
-    """Encodes `value` (any int64) as the shortest zigzag varint."""
-    unsigned = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while unsigned > 0x7F:
-        out.append(unsigned & 0x7F | 0x80)
-        unsigned >>= 7
-    out.append(unsigned)
-    return bytes(out)
-
-
-VARINT_TABLE: Final = tuple(zigzag(value) for value in range(VARINT_TABLE_SIZE))
-NULL: Final = zigzag(-1)
-NO_HEADERS: Final = b"\x00"
-ATTRIBUTES: Final = b"\x00"
-"""No attribute of a record is defined."""
-
-
-def varint(value: int) -> bytes:
-    return VARINT_TABLE[value] if 0 <= value < VARINT_TABLE_SIZE else zigzag(value)
 
 
 def pack_headers(headers: Sequence[Header]) -> bytes:
@@ -79,7 +60,7 @@ def pack_record(
     """Encodes one record, with its length."""
     body = b"".join(
         (
-            b"\x00",
+            ATTRIBUTES,
             varint(timestamp_delta_ms),
             varint(offset_delta),
             *((NULL,) if key is None else (varint(len(key)), key)),
@@ -161,7 +142,22 @@ def _payload(buffer: Buffer, at: int, header: BatchHeader, limit_bytes: int) -> 
     return payload
 
 
+class RecordColumns(NamedTuple):
+    """The records of a batch, field by field. Absolute offsets; times in ms since the epoch."""
+
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Sequence[Header]]
+
+
 def decode_records(buffer: Buffer, at: int = 0, *, limit_bytes: int = DECODE_LIMIT_BYTES) -> list[Record]:
+    """Returns the records of the batch at `at`. Like `decode_columns`."""
+    return list(map(_AS_RECORD, zip(*decode_columns(buffer, at, limit_bytes=limit_bytes), strict=True)))
+
+
+def decode_columns(buffer: Buffer, at: int = 0, *, limit_bytes: int = DECODE_LIMIT_BYTES) -> RecordColumns:
     """Returns the records of the batch at `at`, with absolute offsets.
 
     Does not check the checksum (`batch.verify` does). Control batches (`header.is_control`) have records
@@ -170,94 +166,102 @@ def decode_records(buffer: Buffer, at: int = 0, *, limit_bytes: int = DECODE_LIM
     header = batches.read_header(buffer, at)
     data = _payload(buffer, at, header, limit_bytes)
     try:
-        records, end = _unpack(data, header)
+        columns, end = _unpack_many(data, header) or _unpack(data, header)
     except (IndexError, UnicodeDecodeError) as error:
         raise CorruptBatchError(f"batch at offset {header.base_offset} has broken records: {error}") from None
     if end != len(data):
         raise CorruptBatchError(
             f"batch at offset {header.base_offset} has {len(data) - end} bytes after its last record"
         )
-    return records
+    if header.is_log_append_time:
+        return columns._replace(timestamps_ms=[header.max_timestamp_ms] * header.record_count)
+    return columns
 
 
-def _unpack(data: bytes, header: BatchHeader) -> tuple[list[Record], int]:
-    base_offset = header.base_offset
+# `Record._make` is a function in Python, and takes as long as reading two fields.
+_AS_RECORD: Final = partial(tuple.__new__, Record)
+
+
+def _unpack_many(data: bytes, header: BatchHeader) -> tuple[RecordColumns, int] | None:
+    """Like `_unpack`, but only for uniform records."""
+    count = header.record_count
+    uniform = unpack_uniform(data, count)
+    if uniform is None:
+        return None
     base_timestamp_ms = header.base_timestamp_ms
-    append_time_ms = header.max_timestamp_ms if header.is_log_append_time else None
-    records: list[Record] = []
-    add = records.append
-    make = Record._make
+    columns = RecordColumns(
+        offsets=range(header.base_offset, header.base_offset + count),
+        timestamps_ms=[base_timestamp_ms + delta_ms for delta_ms in uniform.timestamp_deltas_ms],
+        keys=[None] * count,
+        values=uniform.values,
+        headers=[()] * count,
+    )
+    return columns, len(data)
+
+
+def _unpack(data: bytes, header: BatchHeader) -> tuple[RecordColumns, int]:
+    """Returns the columns and where the last record ends."""
+    base_offset, base_timestamp_ms = header.base_offset, header.base_timestamp_ms
+    offsets: list[int] = []
+    timestamps_ms: list[int] = []
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    all_headers: list[Sequence[Header]] = []
     at = 0
     size = len(data)
     for _ in range(header.record_count):
-        # Most varints have one byte: read those here, without a call.
+        # Most varints have one byte, or two: read those here, without a call.
         raw = data[at]
         at += 1
         if raw > 0x7F:
-            raw, at = _read_more(data, at, raw)
-        length = raw >> 1
-        end = at + length
+            if data[at] > 0x7F:
+                raw, at = read_more(data, at, raw)
+            else:
+                raw += (data[at] << 7) - 0x80
+                at += 1
+        end = at + (raw >> 1)
         if raw & 1 or end > size:
             raise CorruptBatchError(f"record of {(raw >> 1) ^ -(raw & 1)} bytes, {size - at} left")
         raw = data[at + 1]  # after the attributes, which are 0
         at += 2
         if raw > 0x7F:
-            raw, at = _read_more(data, at, raw)
-        timestamp_ms = base_timestamp_ms + ((raw >> 1) ^ -(raw & 1))
+            raw, at = read_more(data, at, raw)
+        timestamps_ms.append(base_timestamp_ms + ((raw >> 1) ^ -(raw & 1)))
         raw = data[at]
         at += 1
         if raw > 0x7F:
-            raw, at = _read_more(data, at, raw)
+            if data[at] > 0x7F:
+                raw, at = read_more(data, at, raw)
+            else:
+                raw += (data[at] << 7) - 0x80
+                at += 1
         offset = base_offset + ((raw >> 1) ^ -(raw & 1))
+        offsets.append(offset)
+        key, at = _read_bytes(data, at) if data[at] != 1 else (None, at + 1)
+        keys.append(key)
         raw = data[at]
         at += 1
         if raw > 0x7F:
-            raw, at = _read_more(data, at, raw)
-        if raw & 1:
-            key = None
-        else:
-            after = at + (raw >> 1)
-            key = data[at:after]
-            at = after
-        raw = data[at]
-        at += 1
-        if raw > 0x7F:
-            raw, at = _read_more(data, at, raw)
-        if raw & 1:
-            value = None
-        else:
-            after = at + (raw >> 1)
-            value = data[at:after]
-            at = after
-        raw = data[at]
-        at += 1
-        headers: Sequence[Header] = ()
-        if raw:
-            headers, at = _unpack_headers(data, at, raw, end)
+            if data[at] > 0x7F:
+                raw, at = read_more(data, at, raw)
+            else:
+                raw += (data[at] << 7) - 0x80
+                at += 1
+        after = at + (raw >> 1)
+        values.append(None if raw & 1 else data[at:after])
+        at = at if raw & 1 else after
+        headers, at = _unpack_headers(data, at, end) if data[at] else ((), at + 1)
+        all_headers.append(headers)
         if at != end:
             raise CorruptBatchError(f"record at offset {offset} does not end at its length")
-        add(make((offset, timestamp_ms if append_time_ms is None else append_time_ms, key, value, headers)))
-    return records, at
+    return RecordColumns(offsets, timestamps_ms, keys, values, all_headers), at
 
 
-def _read_more(data: bytes, at: int, first: int) -> tuple[int, int]:
-    """Reads a varint of several bytes after its first one; returns its unsigned value and where it ends."""
-    value = first & 0x7F
-    shift = 7
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise CorruptBatchError("varint of more than 10 bytes")
-
-
-def _unpack_headers(data: bytes, at: int, raw: int, end: int) -> tuple[tuple[Header, ...], int]:
+def _unpack_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+    raw = data[at]
+    at += 1
     if raw > 0x7F:
-        raw, at = _read_more(data, at, raw)
+        raw, at = read_more(data, at, raw)
     count = raw >> 1
     if raw & 1 or count > end - at:
         raise CorruptBatchError(f"record claims {count} headers in {end - at} bytes")
@@ -275,7 +279,7 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     raw = data[at]
     at += 1
     if raw > 0x7F:
-        raw, at = _read_more(data, at, raw)
+        raw, at = read_more(data, at, raw)
     if raw & 1:
         return None, at
     after = at + (raw >> 1)
