@@ -92,6 +92,19 @@ def test_produce_requests(version: int) -> None:
     assert theirs.topic_data[0].partition_data[0].records == b"batch" * 100
 
 
+def test_large_records_are_pieces_of_their_own() -> None:
+    small, large = b"small" * 9, bytes(produce.GATHER_FROM_BYTES)
+    for partitions in ((small,), (large,), (small, large), (large, large, small), (large, small, large)):
+        parts = [ProducePartition(index, records) for index, records in enumerate(partitions)]
+        request = ProduceRequest(None, -1, 1_000, [produce.ProduceTopic("t", NO_UUID, parts)])
+        for version in (3, 9):
+            pieces = produce.encode_request_pieces(request, version=version, correlation_id=1, client_id="c")
+            assert sum(piece is large for piece in pieces) == partitions.count(large)
+            frame = b"".join(pieces)
+            assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+            assert decode_request(frame[4:]).body == request
+
+
 def test_produce_batches_are_views_of_the_frame() -> None:
     framed = produce.encode_request(produce_request(9), version=9, correlation_id=1, client_id=None)
     records = decode_request(payload(framed)).body.topics[0].partitions[0].records

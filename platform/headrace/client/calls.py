@@ -17,6 +17,7 @@ from kio.static.constants import EntityType
 
 from headrace.wire import fetch, messages, produce
 from headrace.wire.apis import ApiKey
+from headrace.wire.primitives import Buffer
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -46,19 +47,19 @@ SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`encode(version, correlation_id, client_id)` returns the framed request, `decode(frame, version)` the
-    response's body.
+    """`encode(version, correlation_id, client_id)` returns the framed request, whole or in pieces, and
+    `decode(frame, version)` the response's body.
     """
 
     api_key: int
-    encode: Callable[[int, int, str], bytes]
+    encode: Callable[[int, int, str], bytes | list[Buffer]]
     decode: Callable[[memoryview, int], Any]
     expects_response: bool = True
 
 
 def produce_call(request: produce.ProduceRequest) -> Call:
-    def encode(version: int, correlation_id: int, client_id: str) -> bytes:
-        return produce.encode_request(
+    def encode(version: int, correlation_id: int, client_id: str) -> list[Buffer]:
+        return produce.encode_request_pieces(
             request, version=version, correlation_id=correlation_id, client_id=client_id
         )
 

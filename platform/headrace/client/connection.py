@@ -8,6 +8,7 @@ so the requests in flight are a queue.
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import selectors
 import socket
@@ -59,7 +60,7 @@ class _InFlight:
 
 @dataclass(slots=True)
 class _Outgoing:
-    data: memoryview
+    pieces: deque[memoryview]
     on_sent: OnResponse | None
     """Called when the kernel accepted the last byte; only for requests that get no response (acks=0)."""
 
@@ -163,7 +164,8 @@ class BrokerConnection:
             self._in_flight.append(
                 _InFlight(self._next_id, call, version, timeout_s, deadline_s, on_response)
             )
-        self._outgoing.append(_Outgoing(memoryview(data), None if call.expects_response else on_response))
+        pieces = deque(memoryview(piece) for piece in (data if isinstance(data, list) else (data,)))
+        self._outgoing.append(_Outgoing(pieces, None if call.expects_response else on_response))
 
     def on_event(self, mask: int) -> None:
         """Handles that the socket is ready for `mask`.
@@ -186,17 +188,18 @@ class BrokerConnection:
         """Hands outgoing bytes to the kernel, as many as it accepts."""
         assert self.socket is not None
         while self._outgoing and self.state is not ConnectionState.CONNECTING:
-            heads = [self._outgoing[i].data for i in range(min(SEND_BUFFERS_MAX, len(self._outgoing)))]
+            queued = itertools.chain.from_iterable(request.pieces for request in self._outgoing)
             try:
-                sent_bytes = self.socket.sendmsg(heads)
+                sent_bytes = self.socket.sendmsg(list(itertools.islice(queued, SEND_BUFFERS_MAX)))
             except BlockingIOError:
                 return
-            while sent_bytes or (self._outgoing and not self._outgoing[0].data):
+            while self._outgoing:
                 first = self._outgoing[0]
-                taken = min(sent_bytes, len(first.data))
-                first.data = first.data[taken:]
-                sent_bytes -= taken
-                if first.data:
+                pieces = first.pieces
+                while pieces and sent_bytes >= len(pieces[0]):
+                    sent_bytes -= len(pieces.popleft())
+                if pieces:
+                    pieces[0] = pieces[0][sent_bytes:]
                     break
                 self._outgoing.popleft()
                 if first.on_sent is not None:

@@ -85,10 +85,23 @@ def frame_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, flexible: bool, body: list[bytes]
 ) -> bytes:
     """Returns the framed request whose body is the joined parts of `body`."""
+    head = request_head(api_key, version, correlation_id, client_id, flexible, sum(map(len, body)))
+    return b"".join((head, *body))
+
+
+def request_head(
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    client_id: str | None,
+    flexible: bool,
+    body_size_bytes: int,
+) -> bytes:
+    """Returns frame length and header of a request whose body has that size."""
     client = string(client_id, False)
-    size_bytes = 8 + len(client) + (1 if flexible else 0) + sum(map(len, body))
+    size_bytes = 8 + len(client) + (1 if flexible else 0) + body_size_bytes
     head = _FRAMED_HEAD.pack(size_bytes, api_key, version, correlation_id)
-    return b"".join((head, client, NO_TAGS if flexible else b"", *body))
+    return head + client + (NO_TAGS if flexible else b"")
 
 
 def response_head(correlation_id: int, flexible: bool, body_size_bytes: int) -> bytes:

@@ -26,6 +26,7 @@ from headrace.wire.primitives import (
 FLEXIBLE_FROM: Final = 12
 
 _RESULT = struct.Struct(">ihqq")  # partition, error, high watermark, last stable offset
+_RESULT_V12 = struct.Struct(">ihqqqBi")  # then log start offset, no aborted transactions, preferred replica
 _ABORTED = struct.Struct(">qq")
 _LEADER = struct.Struct(">ii")
 _EPOCH_END = struct.Struct(">iq")
@@ -101,6 +102,10 @@ def to_numbers(partition: FetchPartition, version: int) -> tuple[int, ...]:
 
 def encode_result(parts: list[bytes], result: FetchPartitionResult, version: int) -> None:
     """Appends the fields before the records to `parts`."""
+    if version >= FLEXIBLE_FROM and result.aborted is None:  # nearly all: packed at once
+        index, error_code, end, _, last_stable, start, _, replica, _, _ = result
+        parts.append(_RESULT_V12.pack(index, error_code, end, last_stable, start, 0, replica))
+        return
     parts.append(_RESULT.pack(*result[:3], result.last_stable_offset))
     if version >= 5:
         parts.append(INT64.pack(result.log_start_offset))

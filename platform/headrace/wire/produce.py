@@ -10,7 +10,7 @@ import struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from headrace.wire.apis import ApiKey, frame_request, read_response_head, response_head
+from headrace.wire.apis import ApiKey, read_response_head, request_head, response_head
 from headrace.wire.errors import ErrorCode, MalformedMessageError
 from headrace.wire.primitives import (
     BROKEN,
@@ -37,6 +37,7 @@ from headrace.wire.primitives import (
 
 VERSION_MIN: Final = 3
 VERSION_MAX: Final = 13
+GATHER_FROM_BYTES: Final = 16 * 1024  # below, copying is cheaper than a piece of its own
 FLEXIBLE_FROM: Final = 9
 LEADER_HINTS_FROM: Final = 10
 TOPIC_IDS_FROM: Final = 13
@@ -139,8 +140,19 @@ def encode_request(
     request: ProduceRequest, *, version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
     """Returns the framed request."""
+    return b"".join(
+        encode_request_pieces(request, version=version, correlation_id=correlation_id, client_id=client_id)
+    )
+
+
+def encode_request_pieces(
+    request: ProduceRequest, *, version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """Returns the framed request in pieces, to be sent one after the other: records of `GATHER_FROM_BYTES` or
+    more are not copied, and must not change until they are sent.
+    """
     flexible = version >= FLEXIBLE_FROM
-    parts = [
+    parts: list[Buffer] = [
         string(request.transactional_id, flexible),
         _ACKS_TIMEOUT.pack(request.acks, request.timeout_ms),
         count(len(request.topics), flexible),
@@ -152,14 +164,25 @@ def encode_request(
             parts.append(INT32.pack(partition))
             parts.append(bytes_length(None if records is None else len(records), flexible))
             if records is not None:
-                parts.append(records)  # type: ignore[arg-type]  # join and len take any buffer of bytes
+                parts.append(records)
             if flexible:
                 parts.append(NO_TAGS)
         if flexible:
             parts.append(NO_TAGS)
     if flexible:
         parts.append(NO_TAGS)
-    return frame_request(ApiKey.PRODUCE, version, correlation_id, client_id, flexible, parts)
+    size_bytes = sum(map(len, parts))
+    pieces: list[Buffer] = []
+    small: list[Buffer] = [
+        request_head(ApiKey.PRODUCE, version, correlation_id, client_id, flexible, size_bytes)
+    ]
+    for part in parts:
+        if len(part) >= GATHER_FROM_BYTES:
+            pieces += (b"".join(small), part)
+            small = []
+        else:
+            small.append(part)
+    return [*pieces, b"".join(small)] if small else pieces
 
 
 def encode_response(response: ProduceResponse, *, version: int, correlation_id: int) -> bytes:

@@ -75,10 +75,7 @@ class FetchWait:
         available = 0
         for target in self._targets:
             partition = target.partition
-            if (
-                partition is None
-                or self._state.partitions.get(partition.topic, partition.index) is not partition
-            ):
+            if partition is None or self._was_removed(partition):
                 return True
             if partition.log.offline is not None:
                 return True
@@ -106,9 +103,8 @@ class FetchWait:
         for topic in body.topics:
             results = []
             for _ in topic.partitions:
-                result, found = self._read(next(targets), left, first=not slices)
-                slices += found
-                left -= sum(piece.length_bytes for piece in found)
+                result = self._read(next(targets), left, slices)
+                left -= result.records
                 results.append(result)
             topics.append(FetchTopicResult(topic.name, topic.topic_id, results))
         pieces = encode_response(
@@ -116,21 +112,18 @@ class FetchWait:
         )
         self._slot.fill(_insert_slices(pieces, slices))
 
-    def _read(
-        self, target: _Target, left_bytes: int, *, first: bool
-    ) -> tuple[FetchPartitionResult, list[FileSlice]]:
-        partition, part = target.partition, target.part
-        if (
-            partition is not None
-            and self._state.partitions.get(partition.topic, partition.index) is not partition
-        ):
-            partition, target = None, target._replace(code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    def _read(self, target: _Target, left_bytes: int, slices: list[FileSlice]) -> FetchPartitionResult:
+        """Returns the result of one partition, whose records are a number of bytes; appends their slices."""
+        part, partition, code = target
+        if partition is not None and self._timer is not None and self._was_removed(partition):
+            partition, code = None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if partition is None:
-            return FetchPartitionResult(part.partition, target.code, -1), []
+            return FetchPartitionResult(part.partition, code, -1, 0)
         log = partition.log
         if log.offline is not None:
-            return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1), []
+            return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1, 0)
         visible = partition.visible_address
+        size_bytes = 0
         try:
             position = log.position(part.fetch_offset)
             if position > visible:
@@ -138,29 +131,25 @@ class FetchWait:
                     f"{partition.name}: offset {part.fetch_offset} is beyond {visible}"
                 )
             limit = min(part.max_bytes, left_bytes)
-            slices = log.slices(position, limit) if first or limit > 0 else []
-            if slices and not first and sum(piece.length_bytes for piece in slices) > limit:
-                slices = []
+            if position < visible and (limit > 0 or not slices):
+                found = log.slices(position, limit)
+                size_bytes = sum([piece.length_bytes for piece in found])
+                if size_bytes > limit and slices:
+                    size_bytes = 0  # only the first batch of a response may exceed the limit
+                else:
+                    slices += found
         except AddressOutOfRangeError:
-            return self._out_of_range(partition, part), []
+            return self._out_of_range(partition, part)
         except LogError as error:
             self._state.storage_failed(partition, error)
-            return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1), []
+            return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1, 0)
         # Clients compare offset and high watermark: an offset past the last record of the last visible batch
         # has reached the end.
         end = part.fetch_offset if position == visible and part.fetch_offset < visible else visible
-        size_bytes = sum(piece.length_bytes for piece in slices)
-        return (
-            FetchPartitionResult(
-                part.partition,
-                ErrorCode.NONE,
-                end,
-                size_bytes,
-                last_stable_offset=end,
-                log_start_offset=log.start_address,
-            ),
-            slices,
-        )
+        return FetchPartitionResult(part.partition, ErrorCode.NONE, end, size_bytes, end, log.start_address)
+
+    def _was_removed(self, partition: Partition) -> bool:
+        return self._state.partitions.get(partition.topic, partition.index) is not partition
 
     @staticmethod
     def _out_of_range(partition: Partition, part: FetchPartition) -> FetchPartitionResult:
@@ -168,6 +157,7 @@ class FetchWait:
             part.partition,
             ErrorCode.OFFSET_OUT_OF_RANGE,
             partition.visible_address,
+            0,
             log_start_offset=partition.log.start_address,
         )
 
