@@ -22,7 +22,7 @@ COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3
 """The level of Spark's own Parquet writer."""
 
-_SPARK_SCHEMA_KEY: Final = b"org.apache.spark.sql.parquet.row.metadata"
+_SPARK_SCHEMA_KEY: Final = "org.apache.spark.sql.parquet.row.metadata"
 
 Store = Callable[[int, int, Any], None]
 """Stores a whole file: its hour, its number among the task's files, its bytes."""
@@ -32,7 +32,8 @@ class HourlyFiles:
     """The files that one task writes."""
 
     def __init__(self, schema: pa.Schema, spark_schema: str, store: Store) -> None:
-        self._schema = schema.with_metadata({_SPARK_SCHEMA_KEY: spark_schema.encode()})
+        self._schema = schema
+        self._spark_schema = spark_schema
         self._store = store
         self._open: dict[int, _HourlyFile] = {}
         self._files = 0
@@ -42,7 +43,7 @@ class HourlyFiles:
         for hour, part in by_hour(rows, hours):
             file = self._open.get(hour)
             if file is None:
-                file = self._open[hour] = _HourlyFile(self._schema)
+                file = self._open[hour] = _HourlyFile(self._schema, self._spark_schema)
             file.append(part)
             if file.written_bytes >= FILE_SIZE_MAX_BYTES:
                 self._end(hour)
@@ -63,7 +64,7 @@ class HourlyFiles:
 class _HourlyFile:
     """A file that is being made, in memory."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, spark_schema: str) -> None:
         self._schema = schema
         self._rows: list[pa.RecordBatch] = []
         self._rows_bytes = 0
@@ -77,6 +78,7 @@ class _HourlyFile:
             use_dictionary=dictionary_columns(schema),
             store_schema=False,
         )
+        self._writer.add_key_value_metadata({_SPARK_SCHEMA_KEY: spark_schema})
 
     @property
     def written_bytes(self) -> int:
