@@ -1,4 +1,4 @@
-"""The CPU time of the processes below this one: Spark's JVM and its Python workers.
+"""The CPU time of the processes below this one, Spark's JVM and its Python workers, and of servers.
 
 Spark ends idle Python workers without waiting for all of them, so their time would be missing in the end. The
 clock therefore samples often, and keeps the last sample of each process.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -79,6 +80,20 @@ class CpuClock:
     def _sample_often(self) -> None:
         while not self._ending.wait(SAMPLE_EVERY_S):
             self.read()
+
+
+def used_by(servers: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+    """Returns the CPU time of servers, whose command lines have all the words that are given, by name."""
+    used_s = dict.fromkeys(servers, 0.0)
+    for process in _processes():
+        try:
+            command = (Path("/proc") / str(process.pid) / "cmdline").read_text(errors="replace")
+        except OSError:
+            continue
+        for name, words in servers.items():
+            if all(word in command for word in words):
+                used_s[name] += process.used_s
+    return used_s
 
 
 def _family(root: int) -> list[_Process]:

@@ -12,31 +12,26 @@ import statistics
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cpu_clock import CpuClock
-from load_site import BASE_TIME_MS, HOURS, SCHEMA, BenchSite, publish, running_site
+from load_figures import Figures, out
+from load_sides import compare, judge, ours, prefix, root_of
+from load_site import TOPIC, BenchSite, publish, running_site
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.avro.functions import from_avro
-from rich.console import Console
 
 from headrace.audit.report import is_complete
 from headrace.audit.store import AuditStore
 from headrace.events.publisher import EventPublisher
-from headrace.warehouse.api import load_topics, plan_loads
-from headrace.warehouse.decode import ADDRESS_COLUMNS, HOUR_COLUMN
-from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.api import load_topics
 from headrace.warehouse.jars import ensure_jars
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.plan import LoadPlan, split_count
 from headrace.warehouse.seal import seal_hour
 from headrace.warehouse.session import spark_session
 from headrace.warehouse.source.errors import NoSuchTopicError
-from headrace.warehouse.source.options import format_offsets
 from headrace.warehouse.tables import read
 
 PAPER_LATENCY_S: Final = 10.0
@@ -45,10 +40,7 @@ LOAD_EVERY_S: Final = 10.0
 EVENTS_PER_S: Final = 500
 SEALED_HOUR_BAR_S: Final = 120.0
 SEAL_WAIT_MAX_S: Final = 300.0
-TOPIC: Final = "bench"
 LIVE_TOPIC: Final = "page-view"
-
-out = Console(highlight=False)
 
 
 @dataclass(frozen=True)
@@ -68,47 +60,6 @@ FULL: Final = Scale(
 QUICK: Final = Scale(1_000_000, (250_000, 500_000, 1_000_000, 2_000_000), 2, 60.0, 1)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One measured number, and the bar that it must reach; None if it has none."""
-
-    name: str
-    value: float
-    unit: str
-    bar: str | None = None
-    is_met: bool = True
-    note: str = ""
-
-    def __str__(self) -> str:
-        text = (
-            f"{self.name}: {self.value:,.2f} {self.unit}"
-            if self.value < 100
-            else f"{self.name}: {self.value:,.0f} {self.unit}"
-        )
-        verdict = "" if self.bar is None else f"   (bar {self.bar}: {'met' if self.is_met else 'MISSED'})"
-        return text + verdict + (f"   {self.note}" if self.note else "")
-
-
-class Figures:
-    """The figures so far, each printed once it is measured."""
-
-    def __init__(self) -> None:
-        self.all: list[Figure] = []
-
-    def show(self, name: str, value: float, unit: str, note: str = "") -> None:
-        self._add(Figure(name, value, unit, note=note))
-
-    def at_least(self, name: str, value: float, unit: str, bar: float, note: str = "") -> None:
-        self._add(Figure(name, value, unit, f"≥ {bar:g}", value >= bar, note))
-
-    def at_most(self, name: str, value: float, unit: str, bar: float, note: str = "") -> None:
-        self._add(Figure(name, value, unit, f"≤ {bar:g}", value <= bar, note))
-
-    def _add(self, figure: Figure) -> None:
-        self.all.append(figure)
-        out.print(f"  {'[green]' if figure.is_met else '[red]'}{figure}[/]")
-
-
 def main() -> int:
     scale = QUICK if os.environ.get("QUICK") else FULL
     figures = Figures()
@@ -119,7 +70,9 @@ def main() -> int:
             out.print(f"publishing {count:,} events")
             size_bytes = publish(bench, TOPIC, count, lambda _: None)
             figures.show("one event", size_bytes, "bytes")
-            compare(spark, bench, scale, count, figures)
+            out.print(f"side by side: {scale.side_by_side:,} events, {scale.repeats} times each, alternately")
+            whole, half = (prefix(count, scale.side_by_side // part) for part in (1, 2))
+            judge(compare(spark, bench, whole, half, scale.repeats), figures)
             grow(spark, bench, scale, count, figures)
             out.print("starting the source datacenter, the mirror and the auditors")
             bench.start_rest()
@@ -145,92 +98,19 @@ def _session() -> SparkSession:
     return spark_session("bench-load", master=f"local[{cores}]", conf=conf)
 
 
-def compare(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, figures: Figures) -> None:
-    """Measures both ways from the brokers to hourly Parquet, alternately, in one Spark session."""
-    out.print(f"side by side: {scale.side_by_side:,} events, {scale.repeats} times each, alternately")
-    warm, whole = _prefix(count, min(scale.growth) // 2), _prefix(count, scale.side_by_side)
-    ours(spark, bench, "warm", warm)
-    theirs(spark, bench, "warm", warm)
-    rates: dict[str, list[float]] = {"ours": [], "theirs": []}
-    shares: dict[str, list[float]] = {"ours": [], "theirs": []}
-    cpu_per_million: dict[str, list[float]] = {"ours": [], "theirs": []}
-    with CpuClock() as clock:
-        for repeat in range(scale.repeats):
-            for name, run in (("ours", ours), ("theirs", theirs)):
-                before, began = clock.read(), time.monotonic()
-                rows = run(spark, bench, f"{name}-{repeat}", whole)
-                seconds, cpu = time.monotonic() - began, clock.read() - before
-                rates[name].append(rows / seconds)
-                shares[name].append(cpu.python_share)
-                cpu_per_million[name].append(cpu.total * 1e6 / rows)
-    mine, other = statistics.median(rates["ours"]), statistics.median(rates["theirs"])
-    figures.show("headrace load", mine, "rows/s", "from the brokers to committed hourly Parquet")
-    figures.show(
-        "Spark's Kafka connector + from_avro", other, "rows/s", "same brokers, same session, same partitions"
-    )
-    figures.at_least("headrace ÷ Spark's connector", mine / other, "times", 1.0)
-    for name, title in (("ours", "headrace load"), ("theirs", "Spark's connector")):
-        figures.show(f"{title}: CPU per million rows", statistics.median(cpu_per_million[name]), "s")
-        figures.show(f"{title}: Python's share of the CPU", 100 * statistics.median(shares[name]), "%")
-
-
-def ours(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None) -> int:
-    """Loads into a warehouse of its own; returns the rows."""
-    warehouse = _root(bench, name)
-    [result] = load_topics(spark, warehouse, [TOPIC], until_ms=until_ms)
-    _delete(bench, warehouse.root)
-    return result.rows
-
-
-def theirs(spark: SparkSession, bench: BenchSite, name: str, until_ms: int | None) -> int:
-    """Loads the same addresses by Spark's Kafka connector and `from_avro`; returns the rows."""
-    [plan] = plan_loads(_root(bench, f"plan-{name}"), [TOPIC], until_ms=until_ms)
-    source = spark.read.format("kafka").options(
-        **{
-            "kafka.bootstrap.servers": bench.warehouse.bootstrap,
-            "subscribe": TOPIC,
-            "startingOffsets": "earliest",
-            "endingOffsets": format_offsets(
-                {(TOPIC, planned.partition): planned.to_address for planned in plan.ranges}
-            ),
-            "minPartitions": str(_parts(spark, plan)),
-            "kafka.max.partition.fetch.bytes": str(8 << 20),
-            "kafka.fetch.max.bytes": str(64 << 20),
-            # Offsets are addresses, so its consumer sees gaps between batches that are no losses.
-            "failOnDataLoss": "false",
-        }
-    )
-    event = from_avro(f.expr("substring(value, 6)"), json.dumps(SCHEMA), {"mode": "FAILFAST"})
-    decoded = source.load().select(
-        event.alias("event"),
-        f.col("partition").alias(ADDRESS_COLUMNS[0]),
-        f.col("offset").alias(ADDRESS_COLUMNS[1]),
-        f.col("timestamp").alias(ADDRESS_COLUMNS[2]),
-        f.expr("int(conv(hex(substring(value, 2, 4)), 16, 10))").alias(ADDRESS_COLUMNS[3]),
-    )
-    hour = f.floor(f.unix_millis("event.header.time") / HOUR_MS).cast("int")
-    root = f"/bench-{name}"
-    target = bench.warehouse.url(root)
-    rows = decoded.select("event.*", *ADDRESS_COLUMNS, hour.alias(HOUR_COLUMN))
-    rows.write.mode("overwrite").partitionBy(HOUR_COLUMN).parquet(target)
-    written = spark.read.parquet(target).count()
-    _delete(bench, root)
-    return int(written)
-
-
 def grow(spark: SparkSession, bench: BenchSite, scale: Scale, count: int, figures: Figures) -> None:
     """Measures loads of growing size."""
     out.print("loads of growing size")
     for size in scale.growth:
         began = time.monotonic()
-        rows = ours(spark, bench, f"grow-{size}", _prefix(count, size))
+        rows = ours(spark, bench, f"grow-{size}", prefix(count, size)).rows
         figures.show(f"a load of {rows:,} events", rows / (time.monotonic() - began), "rows/s")
 
 
 def live(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) -> None:
     """Measures the age of events when a query can read them: published, mirrored, loaded every 10 s."""
     out.print(f"live: {EVENTS_PER_S} events/s for {scale.live_s:.0f} s, a load every {LOAD_EVERY_S:.0f} s")
-    warehouse = _root(bench, "live")
+    warehouse = root_of(bench, "live")
     stop = threading.Event()
     publisher = threading.Thread(target=_publish_live, args=(bench, stop), name="publisher")
     publisher.start()
@@ -263,7 +143,7 @@ def live(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) 
 def sealed(spark: SparkSession, bench: BenchSite, scale: Scale, figures: Figures) -> None:
     """Measures the time until a query reads the events of a past hour from its sealed version."""
     out.print("events of a closed hour, loaded, proven complete, sealed, queried")
-    warehouse = _root(bench, "live", audit=True)
+    warehouse = root_of(bench, "live", audit=True)
     waits_s: list[float] = []
     for number in range(scale.sealed_hours):
         hour_ms = (int(time.time() * 1000) // HOUR_MS - 2 - number) * HOUR_MS
@@ -354,24 +234,6 @@ def _ages_s(
 
 def _quantile(values: list[float], share: float) -> float:
     return values[min(len(values) - 1, int(len(values) * share))]
-
-
-def _prefix(count: int, size: int) -> int | None:
-    """The event time before which `size` of `count` events are; None for all of them."""
-    return None if size >= count else BASE_TIME_MS + size * HOURS * HOUR_MS // count
-
-
-def _parts(spark: SparkSession, plan: LoadPlan) -> int:
-    return split_count(plan.size, spark.sparkContext.defaultParallelism)
-
-
-def _root(bench: BenchSite, name: str, *, audit: bool = False) -> WarehouseOptions:
-    return replace(bench.warehouse, root=f"/{name}", audit=audit)
-
-
-def _delete(bench: BenchSite, root: str) -> None:
-    with HdfsClient(bench.warehouse.webhdfs_url) as hdfs:
-        hdfs.delete(root)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from headrace.warehouse.jars import ensure_jars, headrace_home
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.options import WarehouseOptions
 
+TOPIC: Final = "bench"
 PARTITIONS: Final = 4
 BASE_TIME_MS: Final = 1_700_000_000_000 - 1_700_000_000_000 % HOUR_MS
 HOURS: Final = 2
@@ -66,6 +67,12 @@ class BenchSite:
 
     site: Site
     warehouse: WarehouseOptions
+
+    @property
+    def servers(self) -> dict[str, tuple[str, ...]]:
+        """The words that the command lines of the servers have, by what they are called in the output."""
+        home = str(self.site.home)
+        return {"brokers": ("headrace.broker", home), "HDFS": ("java", f"{home}/data/analysis/hdfs")}
 
     def start_rest(self) -> None:
         """Starts what only the latency part needs: the source datacenter, the mirror, the auditors."""

@@ -49,8 +49,9 @@ _SITE = (
     "tests/demo/test_demo_run.py",
 )
 _SPARK = (
-    "tests/warehouse/test_hdfs_trouble.py",
+    "tests/warehouse/test_hdfs_problems.py",
     "tests/warehouse/test_load.py",
+    "tests/warehouse/test_load_decoders.py",
     "tests/warehouse/test_source_peer.py",
     "tests/warehouse/test_source_spark.py",
 )

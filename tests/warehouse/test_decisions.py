@@ -16,6 +16,7 @@ from headrace.registry.errors import (
     RegistryUnavailableError,
 )
 from headrace.warehouse import schemas
+from headrace.warehouse.hdfs.errors import HdfsFullError, raised_in
 from headrace.warehouse.layout import TopicNameError, TopicPaths, hour_name, hour_of, parse_hour
 from headrace.warehouse.manifest import (
     DataFile,
@@ -252,3 +253,15 @@ def test_an_unavailable_registry_is_skipped_if_another_has_the_schema(
             registries.check_all_answered()
     with Registries("http://none,http://down") as registries, pytest.raises(RegistryUnavailableError):
         topic_schemas("s", registries)
+
+
+def test_an_error_of_hdfs_in_a_task_is_raised_as_itself() -> None:
+    message = (
+        "Job aborted: Traceback (most recent call last):\n  File ...\n"
+        "headrace.warehouse.hdfs.errors.HdfsFullError: HDFS at http://h: write /x: no room\n\tat org.apache"
+    )
+    found = raised_in(message)
+    assert isinstance(found, HdfsFullError)
+    assert str(found) == "HDFS at http://h: write /x: no room"
+    assert raised_in("headrace.warehouse.hdfs.errors.Final: x") is None
+    assert raised_in("java.io.IOException: x") is None

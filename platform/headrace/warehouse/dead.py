@@ -20,6 +20,7 @@ from headrace.warehouse.decode import (
     SCHEMA_ID_COLUMN,
     TIMESTAMP_COLUMN,
     decoded_event,
+    decoding_of,
     event_hour_or_dead,
 )
 from headrace.warehouse.hdfs.client import HdfsClient
@@ -28,6 +29,7 @@ from headrace.warehouse.plan import PlannedRange
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_SCHEMA_ID
 from headrace.warehouse.stage import StagedFile, parquet_sizes, source_frame
+from headrace.warehouse.staging_task import Decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +60,10 @@ def stage_dead(
         return []
     raw = source_frame(spark, table, _spans(dead), columns=RAW_COLUMNS)
     directory = f"{staging}/dead"
-    write_dead(undecodable(raw, schemas), schemas, table.warehouse.url(directory))
+    decoding = decoding_of(schemas)
+    # The same decoder as in the first read has to judge.
+    letters = undecodable(raw, schemas) if decoding is None else _undecodable_by(raw, decoding)
+    write_dead(letters, schemas, table.warehouse.url(directory))
     return dead_files(table.hdfs, directory, wanted, table.topic)
 
 
@@ -85,6 +90,18 @@ def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
         TIMESTAMP_COLUMN, f.col("timestamp")
     )
     return decoded.where(event_hour_or_dead(schemas) == DEAD_HOUR).select(*RAW_COLUMNS, "schemaId")
+
+
+def _undecodable_by(raw: "DataFrame", decoding: Decoding) -> "DataFrame":
+    """Returns those of the raw records (`RAW_COLUMNS`) that the tasks of a load refuse."""
+
+    def refused(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.filter(pa.array(decoding.rows(batch)[1] == DEAD_HOUR))
+
+    columns = [*raw.columns, "payload", "schemaId"]
+    framed = unframed(raw).select(*columns)
+    return framed.mapInArrow(refused, framed.schema).select(*RAW_COLUMNS, "schemaId")
 
 
 def unframed(raw: "DataFrame") -> "DataFrame":

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.counting import FileCount, count_files
-from headrace.warehouse.decode import HOUR_COLUMN, table_rows
+from headrace.warehouse.decode import HOUR_COLUMN, decoding_of, table_rows
 from headrace.warehouse.hdfs.client import HdfsClient
-from headrace.warehouse.hdfs.errors import HdfsNoTargetError, explain
+from headrace.warehouse.hdfs.errors import HdfsMissingError, HdfsNoTargetError, explain, raised_in
 from headrace.warehouse.layout import DEAD_HOUR
 from headrace.warehouse.plan import PlannedRange, split_count
 from headrace.warehouse.schemas import TopicSchemas
-from headrace.warehouse.source.options import LOAD_COLUMNS, format_offsets
+from headrace.warehouse.source.metadata import MetadataClient
+from headrace.warehouse.source.options import LOAD_COLUMNS, format_offsets, parse
+from headrace.warehouse.source.ranges import shares
+from headrace.warehouse.source.resolve import resolve_ranges
+from headrace.warehouse.staging_task import Decoding, HdfsTarget, StagedTask, StagingTask, run_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,8 +51,15 @@ def source_frame(
     columns: Sequence[str] = LOAD_COLUMNS,
 ) -> "DataFrame":
     """Returns the records of these ranges, in enough tasks for all cores."""
+    options = _source_options(table, ranges, columns, task_count(spark, ranges))
+    return spark.read.format("headrace").options(**options).load()
+
+
+def _source_options(
+    table: TopicTable, ranges: Sequence[PlannedRange], columns: Sequence[str], tasks: int
+) -> dict[str, str]:
     topic = table.topic
-    options = {
+    return {
         "kafka.bootstrap.servers": table.warehouse.bootstrap,
         "assign": json.dumps({topic: [planned.partition for planned in ranges]}),
         "startingOffsets": format_offsets(
@@ -58,9 +69,8 @@ def source_frame(
             {(topic, planned.partition): planned.to_address for planned in ranges}
         ),
         "columns": ",".join(columns),
-        "minPartitions": str(task_count(spark, ranges)),
+        "minPartitions": str(tasks),
     }
-    return spark.read.format("headrace").options(**options).load()
 
 
 def task_count(spark: "SparkSession", ranges: Iterable[PlannedRange]) -> int:
@@ -74,10 +84,60 @@ def stage_load(
     schemas: TopicSchemas,
     directory: str,
 ) -> None:
-    """Writes the events of the ranges below the path `directory`, one subdirectory per hour."""
+    """Writes the events of the ranges below the path `directory`, with a subdirectory for each hour.
+
+    Replaces what is there.
+    """
+    decoding = decoding_of(schemas)
+    if decoding is not None:
+        _stage_by_tasks(spark, table, ranges, decoding, directory)
+        return
     rows = table_rows(source_frame(spark, table, ranges), schemas)
     # A task writes a file for each of its hours. In a small load one task reads several partitions.
     write_hours(rows.coalesce(task_count(spark, ranges)), table, directory)
+
+
+def _stage_by_tasks(
+    spark: "SparkSession",
+    table: TopicTable,
+    ranges: Sequence[PlannedRange],
+    decoding: Decoding,
+    directory: str,
+) -> None:
+    """Runs tasks that read, decode and write by themselves; keeps the files of those that Spark counts."""
+    table.hdfs.delete(directory)
+    warehouse, count = table.warehouse, task_count(spark, ranges)
+    options = parse(_source_options(table, ranges, LOAD_COLUMNS, count))
+    with MetadataClient(options.bootstrap, options.request_timeout_ms / 1000) as cluster:
+        resolved = resolve_ranges(cluster, options)
+        leaders = cluster.leaders([table.topic])
+    target = HdfsTarget(
+        warehouse.webhdfs_url, table.hdfs.user, warehouse.patience_s, f"{directory}-attempts", HOUR_COLUMN
+    )
+    tasks = [
+        StagingTask(
+            tuple((range_, leaders.get((range_.topic, range_.partition))) for range_ in share),
+            options,
+            decoding,
+            target,
+        )
+        for share in shares(resolved, count)
+    ]
+    done: list[StagedTask] = []
+    if tasks:
+        try:
+            done = spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect()
+        except Exception as error:
+            raised = raised_in(str(error))
+            if raised is not None:
+                raise raised from error
+            raise
+    table.hdfs.makedirs(directory)
+    for number, task in enumerate(done):
+        # Only the attempts that Spark reports get here: another attempt of the same task has no effect.
+        kept = f"{directory}/task-{number:05d}"
+        if task.files and not table.hdfs.rename(task.directory, kept) and table.hdfs.status(kept) is None:
+            raise HdfsMissingError(f"{task.directory}, which a task of this load wrote, is gone; repeat")
 
 
 def write_hours(rows: "DataFrame", table: TopicTable, directory: str) -> None:

@@ -3,6 +3,7 @@
 Owns the error tree and `explain`, which recognises Hadoop's own messages, from WebHDFS or from Spark. Pure.
 """
 
+import re
 from typing import Final
 
 
@@ -57,6 +58,7 @@ _SAFE_MODE: Final = (
 _CHOWN: Final = "give this user the directory (`hdfs dfs -chown`), or run as its owner"
 _BLOCKS_UNREACHABLE: Final = "the DataNode that holds the blocks is down; start it, then repeat"
 _NOTHING_LISTENS: Final = "nothing listens there; start HDFS or fix the address, then repeat"
+_RAISED: Final = re.compile(r"headrace\.warehouse\.hdfs\.errors\.(\w+): ([^\n]+)")
 _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
     ("Name node is in safe mode", HdfsSafeModeError, _SAFE_MODE),
     ("SafeModeException", HdfsSafeModeError, _SAFE_MODE),
@@ -100,6 +102,15 @@ _SIGNS: Final[tuple[tuple[str, type[HdfsError], str], ...]] = (
     ),
     ("java.io.EOFException", HdfsUnreachableError, "HDFS closed the connection; start it, then repeat"),
 )
+
+
+def raised_in(message: str) -> HdfsError | None:
+    """Returns the error of this module that a Python task of Spark raised, from Spark's message; or None."""
+    found = _RAISED.search(message)
+    kind = globals().get(found[1]) if found is not None else None
+    if found is None or not isinstance(kind, type) or not issubclass(kind, HdfsError):
+        return None
+    return kind(found[2])
 
 
 def explain(message: str, what: str) -> HdfsError | None:

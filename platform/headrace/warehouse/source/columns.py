@@ -38,14 +38,17 @@ def record_batches(
     range_: Range,
     schema: pa.Schema,
     decode: Callable[[bytes | None, int], Any] | None = None,
+    *,
+    is_compiled: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of `batches` in `range_`, with the columns of `schema` (names of `options`).
 
     `decode` turns a raw value and its offset into the column `value`; None leaves values as they are.
+    `is_compiled`: the caller needs numba anyway, so the compiled loop reads small ranges, too.
     """
     can_compile = decode is None and "headers" not in schema.names and find_spec("numba") is not None
     seen_bytes = 0
-    rows: _Rows = _PlainRows(range_, schema, decode)
+    rows: _Rows = _CompiledRows(range_, schema) if is_compiled else _PlainRows(range_, schema, decode)
     for batch in batches:
         if can_compile and isinstance(rows, _PlainRows) and seen_bytes >= COMPILED_FROM_SIZE_BYTES:
             if rows.count:

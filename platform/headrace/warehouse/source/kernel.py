@@ -25,7 +25,7 @@ ROWS, KEY_BYTES, VALUE_BYTES, BROKEN = 0, 1, 2, 3
 _FRAMING_SIZE_BYTES: Final = 5
 _NO_SCHEMA_ID: Final = -1
 # The position after a field that does not fit. Later reads return it, too: one check per record is enough.
-_PAST_ANY_END: Final = 1 << 62
+PAST_ANY_END: Final = 1 << 62
 
 
 # Arguments are plain tuples: a call takes numba three times as long to type with NamedTuples.
@@ -86,7 +86,7 @@ def empty_columns(rows: int, key_bytes: int, value_bytes: int) -> Columns:
     )
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     options |= {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
@@ -95,12 +95,12 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return numba.njit(**options)(function)
 
 
-def _inlined(function: Callable[..., Any]) -> Any:
-    return _compiled(function, inline="always")
+def inlined(function: Callable[..., Any]) -> Any:
+    return compiled(function, inline="always")
 
 
-@_inlined
-def _varint(data: Bytes, at: int, end: int) -> tuple[Any, int]:
+@inlined
+def read_varint(data: Bytes, at: int, end: int) -> tuple[Any, int]:
     value = np.int64(0)
     shift = np.int64(0)
     while at < end and shift < 64:
@@ -110,20 +110,20 @@ def _varint(data: Bytes, at: int, end: int) -> tuple[Any, int]:
         if byte < 0x80:
             return ((value >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(value & 1), at
         shift += 7
-    return np.int64(0), _PAST_ANY_END
+    return np.int64(0), PAST_ANY_END
 
 
-@_inlined
+@inlined
 def _bytes_field(data: Bytes, at: int, end: int) -> tuple[int, Any, int]:
     """Returns the start and the length of a field, and the position after it."""
-    length, start = _varint(data, at, end)
-    return start, length, start + max(length, 0) if length <= end - start else _PAST_ANY_END
+    length, start = read_varint(data, at, end)
+    return start, length, start + max(length, 0) if length <= end - start else PAST_ANY_END
 
 
-@_inlined
+@inlined
 def _read_record(data: Bytes, at: int, end: int) -> _Record:
-    timestamp_delta_ms, at = _varint(data, at, end)
-    offset_delta, at = _varint(data, at, end)
+    timestamp_delta_ms, at = read_varint(data, at, end)
+    offset_delta, at = read_varint(data, at, end)
     key_at, key_length, at = _bytes_field(data, at, end)
     value_at, value_length, at = _bytes_field(data, at, end)
     return _Record(timestamp_delta_ms, offset_delta, key_at, key_length, value_at, value_length, at)
@@ -144,15 +144,15 @@ def _memcpy(_context: Any, target: Any, to: Any, source: Any, at: Any, length: A
     return types.void(target, types.int64, source, types.int64, types.int64), generate
 
 
-@_inlined
-def _copy(source: Bytes, at: int, length: int, target: Bytes, to: int) -> int:
+@inlined
+def copy_bytes(source: Bytes, at: int, length: int, target: Bytes, to: int) -> int:
     if length <= 0:
         return to
     _memcpy(target, to, source, at, length)
     return to + length
 
 
-@_inlined
+@inlined
 def _int32(data: Bytes, at: int) -> Any:
     return (
         (np.int32(data[at]) << 24)
@@ -162,7 +162,7 @@ def _int32(data: Bytes, at: int) -> Any:
     )
 
 
-@_compiled
+@compiled
 def copy_records(
     data: Bytes, batch: BatchFields, selection: Selection, columns: tuple[npt.NDArray[Any], ...]
 ) -> None:
@@ -182,7 +182,7 @@ def copy_records(
     at = 0
     state[BROKEN] = 1
     for _ in range(record_count):
-        length, at = _varint(data, at, size)
+        length, at = read_varint(data, at, size)
         if length < 1 or length > size - at:
             return
         end = at + length
@@ -201,18 +201,18 @@ def copy_records(
         timestamps_us[row] = timestamp_ms * 1000
         if with_keys:
             key_valid[row] = record.key_length >= 0
-            key_bytes = _copy(data, record.key_at, record.key_length, keys, key_bytes)
+            key_bytes = copy_bytes(data, record.key_at, record.key_length, keys, key_bytes)
             key_ends[row + 1] = key_bytes
         value_at, value_length = record.value_at, record.value_length
         if not is_unframing:
             value_valid[row] = value_length >= 0
-            value_bytes = _copy(data, value_at, value_length, values, value_bytes)
+            value_bytes = copy_bytes(data, value_at, value_length, values, value_bytes)
         elif value_length >= _FRAMING_SIZE_BYTES and data[value_at] == 0:
             value_valid[row] = 1
             schema_ids[row] = _int32(data, value_at + 1)
             payload_at, payload_length = value_at + _FRAMING_SIZE_BYTES, value_length - _FRAMING_SIZE_BYTES
-            value_bytes = _copy(data, payload_at, payload_length, values, value_bytes)
-            value_bytes = _copy(suffix, 0, suffix.size, values, value_bytes)
+            value_bytes = copy_bytes(data, payload_at, payload_length, values, value_bytes)
+            value_bytes = copy_bytes(suffix, 0, suffix.size, values, value_bytes)
         else:
             value_valid[row] = 0
             schema_ids[row] = _NO_SCHEMA_ID

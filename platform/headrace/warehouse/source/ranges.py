@@ -24,6 +24,26 @@ class Range:
         return self.to_offset - self.from_offset
 
 
+def shares(ranges: Iterable[Range], count: int) -> list[tuple[Range, ...]]:
+    """Cuts the ranges into at most `count` shares of the same size, of one range or several each."""
+    whole = [range_ for range_ in ranges if range_.size > 0]
+    total = sum(range_.size for range_ in whole)
+    found: list[tuple[Range, ...]] = []
+    for step in range(count):
+        start, end = total * step // count, total * (step + 1) // count
+        share: list[Range] = []
+        at = 0
+        for range_ in whole:
+            first, last = max(start - at, 0), min(end - at, range_.size)
+            if first < last:
+                base = range_.from_offset
+                share.append(Range(range_.topic, range_.partition, base + first, base + last))
+            at += range_.size
+        if share:
+            found.append(tuple(share))
+    return found
+
+
 def split(ranges: Iterable[Range], min_count: int = 1) -> list[Range]:
     """Cuts the ranges into at least `min_count` ranges of nearly the same size, and drops empty ones.
 

@@ -1,0 +1,135 @@
+"""Both ways of decoding a load: by its own tasks, and by Spark's `from_avro`. Attempts that do not count."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fix_warehouse import BASE_TIME_MS, NUMBER, ROOT, WORD, TestTopic, World, click, event_schema
+from headrace.warehouse import stage
+from headrace.warehouse.api import verify_topics
+from headrace.warehouse.change import Change, TopicTable
+from headrace.warehouse.decode import decoding_of
+from headrace.warehouse.loading import plan_topic
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.schemas import Registries, topic_schemas
+from headrace.warehouse.staging_task import StagedTask, StagingTask
+
+pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
+
+MANY = event_schema(
+    NUMBER,
+    WORD,
+    {"name": "kind", "type": ["null", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}]},
+    {"name": "key", "type": {"type": "fixed", "name": "Key", "size": 4}},
+    {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    {"name": "ratio", "type": ["double", "null"]},
+    {"name": "small", "type": "float"},
+    {"name": "is_new", "type": "boolean"},
+    {"name": "data", "type": "bytes"},
+    {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+)
+
+
+def many(number: int) -> dict[str, Any]:
+    return click(
+        number,
+        BASE_TIME_MS + number * 1000,
+        kind=(None, "A", "B")[number % 3],
+        key=number.to_bytes(4, "big"),
+        day=number,
+        ratio=None if number % 2 else number / 7,
+        small=number / 2,
+        is_new=number % 5 == 0,
+        data=b"\xff" * (number % 4),
+        local=number * 1000,
+    )
+
+
+def rows_of(topic: TestTopic, root: str) -> list[Any]:
+    files = [path for path, _ in topic.world.hdfs.walk(f"{root}/{topic.name}/hourly")]
+    table = topic.world.spark.read.parquet(*[f"{topic.world.process.hdfs_url}{path}" for path in files])
+    return [table.schema.json(), *sorted(table.collect(), key=lambda row: (row._partition, row._offset))]
+
+
+def test_both_ways_write_the_same_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = world.topic("both")
+    topic.publish([many(number) for number in range(5_000)], MANY)
+    newer = event_schema(
+        {"name": "number", "type": "double"},
+        {"name": "term", "type": ["null", "string"], "aliases": ["word"], "default": None},
+        {"name": "added", "type": "int", "default": 7},
+        *MANY["fields"][3:],
+    )
+    topic.publish([{**many(number), "term": "t", "added": number} for number in range(5_000, 5_010)], newer)
+    topic.send([(b"no framing", BASE_TIME_MS), (None, BASE_TIME_MS)])
+    first = topic.load()
+    monkeypatch.setattr(stage, "decoding_of", lambda _: None)
+    monkeypatch.setattr("headrace.warehouse.dead.decoding_of", lambda _: None)
+    second = topic.load(root="/by-from-avro")
+    assert (first.rows, first.dead_lettered) == (5_010, 2)
+    assert (second.rows, second.dead_lettered, second.hours) == (first.rows, 2, first.hours)
+    assert second.ranges == first.ranges
+    assert rows_of(topic, ROOT) == rows_of(topic, "/by-from-avro")
+
+
+def test_a_schema_with_an_array_is_decoded_by_from_avro(world: World) -> None:
+    topic = world.topic("lists")
+    tags = {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []}
+    topic.publish(
+        [click(number, BASE_TIME_MS, tags=["x"] * (number % 3)) for number in range(100)],
+        event_schema(NUMBER, WORD, tags),
+    )
+    with Registries(world.registry_url) as registries:
+        assert decoding_of(topic_schemas(f"{topic.name}-value", registries)) is None
+    assert topic.load().rows == 100
+    assert {row.number: row.tags for row in topic.table().collect()} == {
+        number: ["x"] * (number % 3) for number in range(100)
+    }
+
+
+class _Tasks:
+    """Stands for Spark's scheduler when it runs every task twice and takes one result."""
+
+    defaultParallelism = 2
+
+    def __init__(self, *_: Any) -> None:
+        self.sparkContext = self
+        self._tasks: list[StagingTask] = []
+        self._run: Callable[[StagingTask], StagedTask] | None = None
+
+    def parallelize(self, tasks: list[StagingTask], _count: int) -> "_Tasks":
+        self._tasks = tasks
+        return self
+
+    def map(self, run: Callable[[StagingTask], StagedTask]) -> "_Tasks":
+        self._run = run
+        return self
+
+    def collect(self) -> list[StagedTask]:
+        assert self._run is not None
+        run = self._run
+        return [[run(task), run(task)][index % 2] for index, task in enumerate(self._tasks)]
+
+
+def test_an_attempt_that_spark_does_not_count_leaves_no_row(world: World) -> None:
+    topic = world.topic("attempts", partitions=3)
+    topic.publish([click(number, BASE_TIME_MS + number * 9_000) for number in range(3_000)])
+    warehouse = WarehouseOptions(**{**world.addresses, "audit": False})
+    table = TopicTable(topic.name, warehouse, world.hdfs)
+    change = Change(table, "load")
+    ranges = stage_ranges(table)
+    with Registries(world.registry_url) as registries:
+        schemas = topic_schemas(f"{topic.name}-value", registries)
+    for _ in range(2):
+        # The second run replaces what the first one staged.
+        stage.stage_load(_Tasks(), table, ranges, schemas, f"{change.staging}/hours")
+        staged = stage.staged_files(world.hdfs, f"{change.staging}/hours")
+        assert sum(file.count.rows for file in staged) == 3_000
+    table.log.discard(change.change_id)
+    assert topic.load().rows == 3_000
+    assert verify_topics(warehouse, [topic.name])[0].problems == ()
+
+
+def stage_ranges(table: TopicTable) -> Any:
+    return plan_topic(table, table.log.state()).ranges
