@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS
 from headrace.warehouse.source.events import Events, Payloads, decode
-from headrace.warehouse.source.program import UnsupportedSchemaError, compile_program
+from headrace.warehouse.source.program import NoProgramError, compile_program
 
 WRITER_ID = 7
 
@@ -318,5 +318,5 @@ def test_the_hour_is_that_of_the_header_and_must_be_in_range() -> None:
 )
 def test_other_types_are_left_to_from_avro(kind: Any) -> None:
     schema = json.dumps({"type": "record", "name": "E", "fields": [{"name": "f", "type": kind}]})
-    with pytest.raises(UnsupportedSchemaError):
+    with pytest.raises(NoProgramError):
         compile_program(schema, {WRITER_ID: schema})

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS, HOUR_NUMBER_MAX
 from headrace.warehouse.schemas import TopicSchemas, WriterSchema, has_event_time
 from headrace.warehouse.source.columns import END_MARK
-from headrace.warehouse.source.program import UnsupportedSchemaError, compile_program
+from headrace.warehouse.source.program import NoProgramError, compile_program
 from headrace.warehouse.staging_task import Decoding
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def decoding_of(schemas: TopicSchemas) -> Decoding | None:
         program = compile_program(
             schemas.reader.text, {writer.schema_id: writer.text for writer in schemas.writers}
         )
-    except UnsupportedSchemaError as error:
+    except NoProgramError as error:
         _log.info("subject %s is decoded by from_avro: %s", schemas.subject, error)
         return None
     schema = pa.schema([*program.fields, *_ADDRESS_FIELDS])

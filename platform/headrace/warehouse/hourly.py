@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 ROW_GROUP_SIZE_BYTES: Final = 64 << 20
 """Arrow bytes that become one row group."""
-FILE_SIZE_MAX_BYTES: Final = 256 << 20
+FILE_SIZE_MAX_BYTES: Final = 128 << 20
 """A larger file of an hour is ended, and another one begun."""
-HELD_SIZE_MAX_BYTES: Final = 384 << 20
+HELD_SIZE_MAX_BYTES: Final = 256 << 20
 """What all hours of a task may hold together; above it, the largest file is ended."""
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 3

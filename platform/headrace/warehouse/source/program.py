@@ -2,7 +2,7 @@
 
 Owns the columns of an event, and what a writer's field becomes in the reader's column: Avro's schema
 resolution. Handles records, primitive types, enums, fixed, the logical types of dates and timestamps, and
-unions of one type with null. `UnsupportedSchemaError` says what it does not handle (arrays, maps, decimals,
+unions of one type with null. `NoProgramError` says what it does not handle (arrays, maps, decimals,
 other unions): `from_avro` decodes such events.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import fastavro.schema
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -66,8 +65,8 @@ _SKIP: Final[dict[str, Op]] = {
 _SKIP_SIZE_BYTES: Final = {"float": 4, "double": 8}
 
 
-class UnsupportedSchemaError(Exception):
-    """The program can't decode events of this schema."""
+class NoProgramError(Exception):
+    """No program can decode events of this schema. The message says which part of it."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +119,11 @@ class Program:
 def compile_program(reader: str, writers: Mapping[int, str]) -> Program:
     """Returns the program that decodes records of these schemas, by id, to the columns of `reader`.
 
-    Raises `UnsupportedSchemaError`.
+    Raises `NoProgramError`.
     """
     parsed = _expanded(reader)
     if _kind(parsed) != "record":
-        raise UnsupportedSchemaError("the event is no record")
+        raise NoProgramError("the event is no record")
     columns = _Columns()
     event = columns.of("event", parsed)
     code = _Code()
@@ -159,14 +158,12 @@ class _Columns:
         valid_slot = self.valids
         self.valids += 1
         if self.valids > COLUMNS_MAX:
-            raise UnsupportedSchemaError(f"the event has more than {COLUMNS_MAX} columns")
+            raise NoProgramError(f"the event has more than {COLUMNS_MAX} columns")
         if kind == "record":
             children = tuple(self.of(field["name"], field["type"]) for field in schema["fields"])
             names = [child.name.lower() for child in children]
             if not names or len(set(names)) < len(names):
-                raise UnsupportedSchemaError(
-                    f"record {name} has no fields, or names that differ in case only"
-                )
+                raise NoProgramError(f"record {name} has no fields, or names that differ in case only")
             fields = [pa.field(child.name, child.type) for child in children]
             return EventColumn(name, pa.struct(fields), "record", -1, valid_slot, children=children)
         held = "text" if kind in (*_TEXTS, "enum", "fixed") else "real" if kind in _REALS else "integer"
@@ -199,7 +196,7 @@ class _Code:
             return
         if writer == "null":
             if not isinstance(reader, list) or "null" not in reader:
-                raise UnsupportedSchemaError(f"{column.name} may be null, but not in the reader's schema")
+                raise NoProgramError(f"{column.name} may be null, but not in the reader's schema")
             self._null(column)
             return
         reader = _without_null(reader)
@@ -210,10 +207,10 @@ class _Code:
             self.add(_READ_REAL[kind], column, int(into == "float"))
         elif kind == into or (kind, into) == ("int", "long") or {kind, into} == set(_TEXTS):
             if kind not in _READ:
-                raise UnsupportedSchemaError(f"{column.name}: {kind} is not handled")
+                raise NoProgramError(f"{column.name}: {kind} is not handled")
             self.add(_READ[kind], column, column.scale)
         else:
-            raise UnsupportedSchemaError(f"{column.name}: {kind} can't be read as {into}")
+            raise NoProgramError(f"{column.name}: {kind} can't be read as {into}")
 
     def _branches(self, writer: list[Any], reader: Any, column: EventColumn) -> None:
         def read(branch: Any) -> None:
@@ -236,12 +233,12 @@ class _Code:
     def _named(self, writer: Any, reader: Any, column: EventColumn) -> None:
         kind = _kind(writer)
         if kind != _kind(reader) or not _same_name(writer, reader):
-            raise UnsupportedSchemaError(f"{column.name}: the types of writer and reader differ")
+            raise NoProgramError(f"{column.name}: the types of writer and reader differ")
         if kind == "record":
             self._record(writer, reader, column)
         elif kind == "fixed":
             if writer["size"] != reader["size"]:
-                raise UnsupportedSchemaError(f"{column.name}: the sizes of writer and reader differ")
+                raise NoProgramError(f"{column.name}: the sizes of writer and reader differ")
             self.add(Op.FIXED, column, writer["size"])
         else:
             self._enum(writer, reader, column)
@@ -257,7 +254,7 @@ class _Code:
             elif "default" in field:
                 self._constant(field["type"], field["default"], child)
             else:
-                raise UnsupportedSchemaError(f"{child.name} is in no field of the writer, and has no default")
+                raise NoProgramError(f"{child.name} is in no field of the writer, and has no default")
         for field in writer["fields"]:
             if field["name"] in read_by:
                 self.value(field["type"], *read_by[field["name"]])
@@ -292,7 +289,7 @@ class _Code:
         elif kind in _SKIP_SIZE_BYTES or kind == "fixed":
             self.add(Op.SKIP_FIXED, None, schema["size"] if kind == "fixed" else _SKIP_SIZE_BYTES[kind])
         elif kind != "null":
-            raise UnsupportedSchemaError(f"a field that the reader lacks: {kind} is not handled")
+            raise NoProgramError(f"a field that the reader lacks: {kind} is not handled")
 
     def _null(self, column: EventColumn) -> None:
         self.add(Op.NULL_RECORD if column.kind == "record" else _NULL[column.kind], column)
@@ -303,7 +300,7 @@ class _Code:
         """Gives the column a default value of the reader's schema in every row."""
         if value is None:
             if not (isinstance(schema, list) and "null" in schema):
-                raise UnsupportedSchemaError(f"{column.name}: the default is null, the type is not")
+                raise NoProgramError(f"{column.name}: the default is null, the type is not")
             self._null(column)
             return
         schema = _without_null(schema)
@@ -312,12 +309,12 @@ class _Code:
             for field, child in zip(schema["fields"], column.children, strict=True):
                 name = field["name"]
                 if name not in value and "default" not in field:
-                    raise UnsupportedSchemaError(f"{child.name} has no default")
+                    raise NoProgramError(f"{child.name} has no default")
                 self._constant(field["type"], value.get(name, field.get("default")), child)
         elif column.kind == "text":
             data = value.encode("latin-1" if kind in ("bytes", "fixed") else "utf-8")
             if len(data) > CONSTANT_SIZE_MAX_BYTES:
-                raise UnsupportedSchemaError(
+                raise NoProgramError(
                     f"the default of {column.name} is longer than {CONSTANT_SIZE_MAX_BYTES} bytes"
                 )
             at = len(self.tables)
@@ -341,6 +338,9 @@ _NULL: Final = {"integer": Op.NULL_INTEGER, "real": Op.NULL_REAL, "text": Op.NUL
 
 def _expanded(schema: str) -> Any:
     """The parsed schema, in which every named type is written out. A recursive one has a name left."""
+    # Imported here because executors run programs and compile none.
+    import fastavro.schema
+
     return fastavro.schema.expand_schema(json.loads(schema))
 
 
@@ -348,7 +348,7 @@ def _kind(schema: Any) -> str:
     if isinstance(schema, str):
         return schema
     if isinstance(schema, list):
-        raise UnsupportedSchemaError("a union in a union")
+        raise NoProgramError("a union in a union")
     kind = schema["type"]
     if isinstance(kind, str):
         return kind
@@ -361,7 +361,7 @@ def _without_null(schema: Any) -> Any:
         return schema
     others = [branch for branch in schema if branch != "null"]
     if len(others) != 1:
-        raise UnsupportedSchemaError(f"a union of {len(others)} types besides null")
+        raise NoProgramError(f"a union of {len(others)} types besides null")
     return others[0]
 
 
@@ -373,7 +373,7 @@ def _arrow_type(schema: Any) -> pa.DataType:
     kind, logical = _kind(schema), _logical(schema)
     found = _PLAIN.get(kind) if logical is None else _LOGICAL.get((kind, logical))
     if found is None:
-        raise UnsupportedSchemaError(f"{kind}{f' with logical type {logical}' if logical else ''}")
+        raise NoProgramError(f"{kind}{f' with logical type {logical}' if logical else ''}")
     return found
 
 
