@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
+from clients.outcome import Outcome
 
 from fix_broker import BrokerCluster
 from headrace.client import Admin
@@ -18,13 +17,14 @@ PROGRAM = Path(__file__).parents[2] / "bench" / "python_client.py"
 RUN_MAX_S = 120
 
 
-def run(mode: str, cluster: BrokerCluster, topic: str, library: str, *more: str) -> dict[str, Any]:
+def run(mode: str, cluster: BrokerCluster, topic: str, library: str, *more: str) -> Outcome:
     command = [sys.executable, str(PROGRAM), mode, "--bootstrap", cluster.bootstrap, "--topic", topic]
     command += ["--library", library, "--seconds", "0.3", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_MAX_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    begin, outcome = done.stdout.splitlines()
+    assert begin == "begin"
+    return Outcome.parse(outcome)
 
 
 @pytest.mark.real_client
@@ -37,11 +37,9 @@ def test_each_library_produces_and_consumes(one_broker: BrokerCluster, library: 
     # Reads the topic over again: it was written in as long as it is read.
     consumed = run("consume", one_broker, topic, library)
     for result in (produced, consumed):
-        assert result["library"] == library
-        assert result["records"] > 0
-        assert result["value_bytes"] == 100
-        assert result["cpu_s"] > 0
-        assert result["max_rss_bytes"] > 1 << 20
+        assert result.size_bytes == result.records * 100
+        assert result.cpu_s > 0
+        assert result.memory_bytes > 1 << 20
 
 
 def test_settings_reach_the_library(one_broker: BrokerCluster) -> None:
