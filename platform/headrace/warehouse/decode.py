@@ -1,7 +1,7 @@
 """From framed bytes to the table's columns: the choice of a decoder, and Spark's own.
 
-Nearly all events are decoded by a program of our own (`source.program`), at a fifth of the cost. Schemas that
-it does not handle are decoded by Spark's `from_avro`.
+A program of our own (`source.program`) decodes nearly all events, in the task that writes them, so that they
+never enter the JVM. Schemas that it does not handle are decoded by Spark's `from_avro`.
 
 Owns the Spark expressions: a branch of `from_avro` per writer schema, all with the newest schema as reader
 schema. `from_avro` does not notice when it misreads a record. So the source appends an end mark to every

@@ -1,7 +1,7 @@
 """The Avro mode: with `valueFormat=avro` the column `value` is the decoded record.
 
 Owns the Spark types of an Avro schema, which are those of Spark's own Avro reader, and the decoding of a
-value by fastavro. For notebooks; a load decodes by a compiled `program`, which is a hundred times as fast.
+value by fastavro. For notebooks; a load decodes by a compiled `program`, which is forty times as fast.
 """
 
 import json
