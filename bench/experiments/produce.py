@@ -24,6 +24,8 @@ from clients import kafka_java, rdkafka
 SHOWN: Final = (RECORDS_PER_S, BROKER_CPU)
 ALL: Final = (HEADRACE, KAFKA, KAFKA_FSYNC)
 DEFAULT_BATCHES: Final = 0
+SMALL_QUEUE: Final = {"queue.buffering.max.messages": "10000"}
+"""For single records: at 1,500 a second, librdkafka's default of 100,000 would take a minute to drain."""
 
 
 def _librdkafka(
@@ -38,6 +40,7 @@ def _librdkafka(
                 warmup_s=bench.scale.warmup_s,
                 batch=batch,
                 value_bytes=VALUE_BYTES,
+                settings=_settings(batch),
             )
             return [one] * clients
 
@@ -68,11 +71,22 @@ def _java(key: str, title: str, properties: dict[str, str], names: Sequence[str]
     return Experiment(key, run, beside_kafka(HEADRACE, KAFKA, KAFKA_FSYNC if KAFKA_FSYNC in names else None))
 
 
+def _settings(batch: int) -> dict[str, str]:
+    return SMALL_QUEUE if batch == 1 else {}
+
+
 def warm_up(bench: Bench, peer: KafkaPeer, topic: str) -> None:
     """Produces in small batches and in large ones, then consumes: `broker_warmup_s` in all."""
     seconds = bench.scale.broker_warmup_s / 3
     commands = [
-        rdkafka.produce_command(peer.bootstrap, topic, seconds=seconds, batch=batch, value_bytes=VALUE_BYTES)
+        rdkafka.produce_command(
+            peer.bootstrap,
+            topic,
+            seconds=seconds,
+            batch=batch,
+            value_bytes=VALUE_BYTES,
+            settings=_settings(batch),
+        )
         for batch in (1, DEFAULT_BATCHES)
     ]
     commands.append(rdkafka.consume_command(peer.bootstrap, topic, seconds=seconds, value_bytes=VALUE_BYTES))
