@@ -16,6 +16,7 @@ import pytest
 from headrace.audit.reader import _READERS
 from headrace.audit.records import ProducerReport
 from headrace.log import checkpoint
+from headrace.log.errors import OldLogFormatError
 from headrace.registry import framing
 from headrace.warehouse.manifest import Manifest, TableState
 from headrace.warehouse.seal import Seal
@@ -41,8 +42,14 @@ def test_a_seal() -> None:
     assert seal.to_json() == stored
 
 
+def test_a_checkpoint_of_the_first_format_is_refused() -> None:
+    """Its log has other offsets: see docs/decisions/0001."""
+    with pytest.raises(OldLogFormatError, match="checkpoint: format 1: an older headrace wrote this log"):
+        checkpoint.decode((HERE / "checkpoint").read_bytes())
+
+
 def test_a_checkpoint() -> None:
-    stored = (HERE / "checkpoint").read_bytes()
+    stored = (HERE / "checkpoint-2").read_bytes()
     read = checkpoint.decode(stored)
     assert read is not None
     assert read.recovery_point == 397_433

@@ -144,17 +144,14 @@ class FetchWait:
         except LogError as error:
             self._state.storage_failed(partition, error)
             return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1), []
-        # Clients compare offset and high watermark: an offset past the last record of the last visible batch
-        # has reached the end.
-        end = part.fetch_offset if position == visible and part.fetch_offset < visible else visible
         size_bytes = sum(piece.length_bytes for piece in slices)
         return (
             FetchPartitionResult(
                 part.partition,
                 ErrorCode.NONE,
-                end,
+                visible,
                 size_bytes,
-                last_stable_offset=end,
+                last_stable_offset=visible,
                 log_start_offset=log.start_address,
             ),
             slices,
