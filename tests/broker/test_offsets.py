@@ -1,10 +1,11 @@
-"""What a leader writes into a batch: its base offset and its epoch, and nothing else. What mirrors make of it,
-and what a broker makes of an older headrace's directory.
+"""What a leader writes into a batch: its base offset and its epoch, and nothing else. Also mirror partitions,
+and the directories of an older headrace.
 """
 
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,14 @@ def new_topic(client: RawClient, **config: str) -> str:
     return name
 
 
+def read_flushed(client: RawClient, topic: str, size_bytes: int) -> bytes:
+    """All batches of partition 0, once so many bytes are visible."""
+    deadline = time.monotonic() + WAIT_MAX_S
+    while client.list_offset(topic, 0, -1)[0] < size_bytes:
+        assert time.monotonic() < deadline
+    return client.read_all(topic, 0)
+
+
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_stored_batch_differs_in_base_offset_and_epoch_alone(client: RawClient, acks: int) -> None:
     topic = new_topic(client)
@@ -60,8 +69,8 @@ def test_a_stored_batch_differs_in_base_offset_and_epoch_alone(client: RawClient
         assert result.error_code == 0
         sent.append(raw)
         offsets.append(result.base_offset)
-    data = client.read_all(topic, 0)
-    assert len(data) == sum(map(len, sent)) == client.list_offset(topic, 0, -1)[0]
+    data = read_flushed(client, topic, sum(map(len, sent)))
+    assert len(data) == client.list_offset(topic, 0, -1)[0]
     for raw, answered, (at, header) in zip(sent, offsets, hop(data), strict=True):
         made = read_header(raw)
         expected = at + len(raw) - made.record_count
@@ -74,7 +83,7 @@ def test_a_stored_batch_differs_in_base_offset_and_epoch_alone(client: RawClient
 def test_log_append_time_and_offsets_by_time(client: RawClient) -> None:
     topic = new_topic(client, message_timestamp_type="LogAppendTime")
     result = client.produce(topic, 0, batch(5))
-    data = client.read_all(topic, 0)
+    data = read_flushed(client, topic, len(batch(5)))
     header = read_header(data)
     assert (header.is_log_append_time, header.is_stored_at(0)) == (True, True)
     assert client.list_offset(topic, 0, 1)[0] == result.base_offset == len(data) - 5
@@ -88,9 +97,9 @@ def test_a_new_leader_epoch_is_stamped(broker_cluster: StartCluster) -> None:
         assert client.produce("t", 0, batch(1, leader_epoch=77)).error_code == 0
         registry = TopicRegistry(session)
         state = registry.get("t").partitions[0]
-        registry.set_partition_state("t", 0, state._replace(leader_epoch=5), expected_leader_epoch=0)
+        registry.set_partition_state("t", 0, replace(state, leader_epoch=5), expected_leader_epoch=0)
         deadline = time.monotonic() + WAIT_MAX_S
-        while client.list_offset("t", 0, -1)[0] and _epochs(client)[-1] != 5:
+        while _epochs(client)[-1] != 5:
             assert time.monotonic() < deadline
             assert client.produce("t", 0, batch(1)).error_code == 0
         first, *rest = _epochs(client)
