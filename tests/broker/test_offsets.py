@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from headrace.coordination.topics import TopicRegistry
@@ -135,6 +137,21 @@ def test_a_mirror_refuses_what_a_producer_made(client: RawClient, count: int) ->
     raw = squeezed(count)
     assert client.produce(mirror, 0, raw).error_code == ErrorCode.POLICY_VIOLATION
     assert client.list_offset(mirror, 0, -1)[0] == 0
+
+
+def test_metadata_gives_no_leader_epoch_for_a_mirror(client: RawClient) -> None:
+    """Its batches have the source's epochs. If these were greater, Java's consumer would ignore Metadata."""
+    epochs = []
+    for topic in (new_topic(client), new_topic(client, headrace_mirror="true")):
+        (described,) = client.call(
+            MetadataRequest(
+                topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
+            )
+        ).topics
+        epochs.append(described.partitions[0].leader_epoch)
+    assert epochs == [0, -1]
 
 
 # --- data directories of an older headrace ---

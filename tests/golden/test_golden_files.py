@@ -1,6 +1,7 @@
 """What a site once stored is read by today's code: manifest, seal, checkpoint, audit records.
 
-All of it was written by one run of `make demo` on 2026-11-22.
+All of it was written by one run of `make demo` on 2026-11-22; `checkpoint-2` by a broker, on the same day, for
+librdkafka's records.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def test_a_checkpoint() -> None:
     stored = (HERE / "checkpoint-2").read_bytes()
     read = checkpoint.decode(stored)
     assert read is not None
-    assert read.recovery_point == 397_433
-    assert [producer_id for producer_id, _ in read.producers] == [0, 2000, 2]
+    assert read.recovery_point == 372_285
+    assert [producer_id for producer_id, _ in read.producers] == [0, 1000]
     assert checkpoint.encode(read) == stored
 
 
