@@ -1,7 +1,6 @@
 """What a site once stored is read by today's code: manifest, seal, checkpoint, audit records.
 
-All of it was written by one run of `make demo` on 2026-11-22; `checkpoint-2` by a broker, on the same day, for
-librdkafka's records.
+All of it was written by one run of `make demo` on 2026-11-22; `checkpoint-2` by a broker on the same day.
 """
 
 from __future__ import annotations
