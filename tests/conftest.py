@@ -16,6 +16,7 @@ pytest_plugins = [
     "fix_clients",
     "fix_containers",
     "fix_datacenter",
+    "fix_ends",
     "fix_fake_log",
     "fix_hdfs",
     "fix_java",

@@ -86,7 +86,7 @@ class PartitionBytes:
 
     def append(self, encoded: bytes) -> None:
         batch = bytearray(encoded)
-        readdress(batch, 0, len(self.data))
+        readdress(batch, 0, len(self.data), leader_epoch=0)
         self.data += batch
         self.cuts.append(len(self.data))
 

@@ -255,10 +255,21 @@ class Kcat:
 
     def read(self, bootstrap: str, what: Read) -> list[Got]:
         start = str(what.offset) if what.timestamp_ms is None else f"s@{what.timestamp_ms}"
+        return self.read_from(bootstrap, what, start)
+
+    def read_from(self, bootstrap: str, what: Read, start: str) -> list[Got]:
+        """Reads from where kcat's option `-o` says, such as -10: before the last ten offsets."""
         where = ["-C", "-t", what.topic, "-p", str(what.partition), "-o", start, "-c", str(what.count), "-e"]
-        output = self._run(
-            bootstrap, [*where, "-q", "-f", "%o %T %K %k %S %s\n"], _librdkafka_limits(what.fetch_bytes)
+        return self._rows(bootstrap, where, _librdkafka_limits(what.fetch_bytes))
+
+    def read_group(self, bootstrap: str, topic: str, group: str, count: int) -> list[Got]:
+        """Reads as a member of a group, which commits by itself."""
+        return self._rows(
+            bootstrap, ["-G", group, "-c", str(count), "-e", topic], {"auto.offset.reset": "earliest"}
         )
+
+    def _rows(self, bootstrap: str, arguments: list[str], settings: Mapping[str, object]) -> list[Got]:
+        output = self._run(bootstrap, ["-q", "-f", "%o %T %K %k %S %s\n", *arguments], settings)
         rows = []
         for line in output.splitlines():
             place, moment, key_size, rest = line.split(b" ", 3)

@@ -38,7 +38,8 @@ class FakeLog:
         base = self.end
         stored = bytearray(batch)
         if self.by_address:
-            self.end += readdress(stored, 0, base)
+            base = readdress(stored, 0, base, leader_epoch=0)
+            self.end += len(stored)
         else:
             stored[:8] = base.to_bytes(8, "big")
             self.end += header.record_count

@@ -61,8 +61,8 @@ def test_produce_in_every_version(client: RawClient, topic: str, version: int, a
     for number in range(3):  # the first leaves a template, the others take the fast path
         raw = batch(b"%d" % number)
         result = client.produce(topic, 0, raw, acks=acks, version=version)
-        assert (result.error_code, result.base_offset, result.log_append_time_ms) == (0, end, -1)
         end += len(raw)
+        assert (result.error_code, result.base_offset, result.log_append_time_ms) == (0, end - 1, -1)
     wait_visible(client, topic, end)
 
 
@@ -104,12 +104,16 @@ def test_positions_inside_a_batch(client: RawClient, topic: str) -> None:
     for _ in range(2):
         client.produce(topic, 0, raw)
     size = len(raw)
-    for offset, expected in ((0, 0), (9, 0), (10, size), (size - 1, size), (size + 9, size)):
+    for offset, expected in (
+        (0, 0),
+        (9, 0),
+        (size - 10, 0),
+        (size - 1, 0),
+        (size, size),
+        (2 * size - 1, size),
+    ):
         records = batches_of(client.fetch(topic, 0, offset))
-        assert read_header(records).base_offset == expected
-    # An offset past the last record of the last batch is the end: the high watermark equals it.
-    result = client.fetch(topic, 0, size + 10)
-    assert not result.records and result.high_watermark == size + 10
+        assert read_header(records).address == expected
     result = client.fetch(topic, 0, 2 * size)
     assert not result.records and result.high_watermark == 2 * size
 
@@ -177,7 +181,7 @@ def test_bad_batches_are_refused_and_change_nothing(client: RawClient, topic: st
     assert client.produce("no-such-topic", 0, good).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert client.produce(topic, 7, good).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert client.produce(topic, 0, good, acks=2).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert client.produce(topic, 0, good).base_offset == len(good)
+    assert client.produce(topic, 0, good).base_offset == 2 * len(good) - 1
 
 
 def test_transactions_are_refused(client: RawClient) -> None:
@@ -355,7 +359,7 @@ def test_more_records_than_bytes(client: RawClient, topic: str) -> None:
     assert client.produce(topic, 0, squeezed).error_code == 0
     data = client.read_all(topic, 0)
     assert read_header(data).codec is Codec.NONE
-    assert [record.offset for record in decode_records(data)] == list(range(10_000))
+    assert [record.offset for record in decode_records(data)] == list(range(len(data) - 10_000, len(data)))
 
 
 # --- mirror partitions ---
@@ -370,7 +374,7 @@ def test_a_mirror_partition_accepts_only_batches_at_its_end_address(client: RawC
     client.create_topic(mirror, config={"headrace.mirror": "true"})
     assert client.produce(mirror, 0, batch()).error_code == ErrorCode.POLICY_VIOLATION
     result = client.produce(mirror, 0, data[first : 2 * first])
-    assert (result.error_code, result.base_offset) == (0, first), (
+    assert (result.error_code, result.base_offset) == (0, 2 * first - 1), (
         "an empty one takes the first address it is given"
     )
     for wrong in (data[first : 2 * first], data[:first], data[3 * first :]):

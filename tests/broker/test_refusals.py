@@ -77,5 +77,5 @@ def test_only_an_idempotent_producers_own_batch_has_a_place_in_an_order() -> Non
     assert sequenced_batch(None) is None
     assert sequenced_batch(mine[:40]) is None
     copied = bytearray(mine)
-    readdress(copied, 0, 100)
+    readdress(copied, 0, 100, leader_epoch=0)
     assert sequenced_batch(bytes(copied)) is None, "a mirror's copy has its order from its address"

@@ -118,7 +118,8 @@ def test_raw_batches(bootstrap: str, topic: str) -> None:
             count += sum(header.record_count for each in fresh for _, header in hop(each.buffer))
             taken += fresh
         assert count == 500
-        assert taken[0].base_address == 0
+        # Apache Kafka counts records, so its batches have no address.
+        assert 0 in (taken[0].base_offset, taken[0].address)
         assert taken[-1].end_address == taken[-1].high_watermark == consumer.position(topic, 1)
 
 

@@ -284,7 +284,7 @@ def test_close_delivers_and_ends(fake_cluster: StartCluster, fast_producer: Make
     cluster = fake_cluster()
     with fast_producer(cluster, linger_ms=10_000, delivery_timeout_ms=20_000) as sender:
         future = sender.send("t", b"1")
-    assert future.result(0).offset == 0
+    assert future.result(0).offset == cluster.log().end - 1
     sender.close()
     with pytest.raises(ClosedError):
         sender.send("t", b"2")

@@ -36,6 +36,9 @@ VERSIONS: Final = {
     "kafka-python": f"kafka-python {kafka.__version__}",
     "java": "Java 4.3.1",
 }
+NUMBERING: Final = (
+    2  # of the batches in Fetch responses; without it, baseOffset = address (docs/decisions/0001)
+)
 FRAME_MAX_BYTES: Final = 4096
 READ_MAX_BYTES: Final = 1 << 16
 
@@ -113,6 +116,7 @@ class RecordingRelay:
                 "api": ApiKey(api_key).name,
                 "version": version,
                 **({"codec": codec} if codec else {}),
+                **({"numbering": NUMBERING} if api_key == ApiKey.FETCH else {}),
                 "request": request.hex(),
                 "response": frame.hex(),
             },
@@ -160,11 +164,13 @@ def test_record(
         join_a_group(name, bootstrap, topic, java_peer, tmp_path)
     broker.kill()
     known = json.loads(FRAMES.read_text()) if FRAMES.exists() else []
-    keys = {(each["client"], each["api"], each["version"], each.get("codec")) for each in known}
-    for each in relay.exchanges.values():
-        if (each["client"], each["api"], each["version"], each.get("codec")) not in keys:
-            known.append(each)
+    keys = {key_of(each) for each in known}
+    known += [each for each in relay.exchanges.values() if key_of(each) not in keys]
     FRAMES.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def key_of(exchange: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(exchange.get(name) for name in ("client", "api", "version", "codec", "numbering"))
 
 
 def join_a_group(name: str, bootstrap: str, topic: str, java_peer: JavaPeer, scratch: Path) -> None:

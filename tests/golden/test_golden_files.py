@@ -1,6 +1,6 @@
 """What a site once stored is read by today's code: manifest, seal, checkpoint, audit records.
 
-All of it was written by one run of `make demo` on 2026-11-22.
+All of it was written by one run of `make demo` on 2026-11-22; `checkpoint-2` by a broker on the same day.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from headrace.audit.reader import _READERS
 from headrace.audit.records import ProducerReport
 from headrace.log import checkpoint
+from headrace.log.errors import OldLogFormatError
 from headrace.registry import framing
 from headrace.warehouse.manifest import Manifest, TableState
 from headrace.warehouse.seal import Seal
@@ -41,12 +42,18 @@ def test_a_seal() -> None:
     assert seal.to_json() == stored
 
 
+def test_a_checkpoint_of_the_first_format_is_refused() -> None:
+    """Its log has other offsets: see docs/decisions/0001."""
+    with pytest.raises(OldLogFormatError, match="checkpoint: format 1: an older headrace wrote this log"):
+        checkpoint.decode((HERE / "checkpoint").read_bytes())
+
+
 def test_a_checkpoint() -> None:
-    stored = (HERE / "checkpoint").read_bytes()
+    stored = (HERE / "checkpoint-2").read_bytes()
     read = checkpoint.decode(stored)
     assert read is not None
-    assert read.recovery_point == 397_433
-    assert [producer_id for producer_id, _ in read.producers] == [0, 2000, 2]
+    assert read.recovery_point == 372_285
+    assert [producer_id for producer_id, _ in read.producers] == [0, 1000]
     assert checkpoint.encode(read) == stored
 
 

@@ -33,9 +33,12 @@ class Exchange(NamedTuple):
     request: str
     response: str
     codec: str | None = None
+    numbering: int = 1
+    """Of fetched batches: 1 until November 2026, with baseOffset = address; 2 from the end."""
 
     def __str__(self) -> str:
-        return "-".join(filter(None, (self.client.split()[0], self.api, str(self.version), self.codec)))
+        words = (self.client.split()[0], self.api, str(self.version), self.codec)
+        return "-".join(filter(None, (*words, "from-the-end" if self.numbering == 2 else None)))
 
     @property
     def request_frame(self) -> memoryview:
@@ -109,3 +112,4 @@ def test_fetched_batches_hold_their_records(exchange: Exchange) -> None:
     assert isinstance(partition.records, memoryview)
     [(at, header)] = hop(partition.records)
     check_records(partition.records[at : at + header.size_bytes])
+    assert header.is_stored_at(header.address) is (exchange.numbering == 2)

@@ -40,21 +40,26 @@ def test_every_batch_gets_its_byte_address(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], commit_every: int, segment_bytes: int
 ) -> None:
     log = PartitionLog(tmp_path_factory.mktemp("log") / "t-0", LogConfig(segment_bytes=segment_bytes))
+    log.leader_epoch = 3
     expected = 0
+    crcs = []
     for number, size in enumerate(sizes):
         raw = batch(bytes(size), count=2)
-        assert log.stage(memoryview(raw), read_header(raw)) == expected
+        crcs.append(read_header(raw).crc)
         expected += len(raw)
+        assert log.stage(memoryview(raw), read_header(raw)) == expected - 2
         if number % commit_every == 0:
             log.commit()
     log.flush()
     data = content(log)
     assert log.end_address == log.flushed_address == len(data) == expected
     for at, header in hop(data):
-        assert header.base_offset == at
-        assert header.last_offset_delta == header.size_bytes - 1
+        end = at + header.size_bytes
+        assert (header.address, header.next_offset, header.last_offset_delta) == (at, end, 1)
+        assert header.partition_leader_epoch == 3
         verify(data, at, header)
-        assert [record.offset for record in decode_records(data, at)] == [at, at + 1]
+        assert [record.offset for record in decode_records(data, at)] == [end - 2, end - 1]
+    assert [header.crc for _, header in hop(data)] == crcs, "the checksums that the producer computed"
     names = sorted(path.name for path in log.directory.glob("*.log"))
     assert all(len(name) == 24 for name in names)
     assert int(names[0][:20]) == 0
@@ -74,8 +79,8 @@ def test_verbatim_batches_must_begin_at_the_end(tmp_path: Path) -> None:
     assert (copy.start_address, copy.end_address) == (middle, len(data))
     with pytest.raises(AddressMismatchError, match=f"the log ends at {len(data)}"):
         copy.append_verbatim(data[:middle])
-    with pytest.raises(AddressMismatchError, match="not byte addresses"):
-        copy.append_verbatim(batch(base_offset=len(data)))
+    with pytest.raises(AddressMismatchError, match=f"does not belong at address {len(data)}"):
+        copy.append_verbatim(batch(base_offset=len(data), last_offset_delta=len(batch()) - 1))
     copy.flush()
     assert content(copy) == data[middle:]
     copy.close()
@@ -190,7 +195,7 @@ def test_retention_by_time_counts_from_the_append(tmp_path: Path) -> None:
     assert (log.start_address, log.end_address) == (end, end), "even the last segment is rolled, then deleted"
     log.append(batch(b"goes on"))
     log.flush()
-    assert read_header(content(log)).base_offset == end
+    assert read_header(content(log)).address == end
     log.close()
 
 

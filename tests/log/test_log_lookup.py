@@ -79,12 +79,7 @@ def test_position_and_slices_for_any_offset(
         offset = data.draw(st.integers(0, log.end_address), label="offset")
         max_bytes = data.draw(st.integers(0, 4_000), label="max_bytes")
         holding = [each for each in stored if each.address <= offset < each.address + each.size]
-        if not holding:
-            expected = log.end_address
-        elif offset < holding[0].address + len(holding[0].timestamps):
-            expected = holding[0].address
-        else:
-            expected = holding[0].address + holding[0].size
+        expected = holding[0].address if holding else log.end_address
         assert log.position(offset) == expected
         got = b"".join(each.read() for each in log.slices(offset, max_bytes))
         assert got == whole[expected : expected + len(got)]
@@ -114,7 +109,11 @@ def test_the_first_record_at_or_after_a_timestamp(
     if reopen != "no":
         log.close() if reopen == "clean" else log.abandon()
         log = PartitionLog(folder / "t-0", CONFIG)
-    records = [(each.address + at, ms) for each in stored for at, ms in enumerate(each.timestamps)]
+    records = [
+        (each.address + each.size - len(each.timestamps) + at, ms)
+        for each in stored
+        for at, ms in enumerate(each.timestamps)
+    ]
     for timestamp in wanted:
         expected = next(((offset, ms) for offset, ms in records if ms >= timestamp), None)
         assert run(log.search_timestamp(timestamp)) == expected
@@ -131,10 +130,10 @@ def test_unflushed_records_are_invisible(tmp_path: Path) -> None:
     assert sum(each.length_bytes for each in log.slices(0, 1 << 20)) == visible
     assert log.slices(visible, 1 << 20) == []
     assert run(log.search_timestamp(2_000)) is None
-    assert run(log.search_max_timestamp()) == (0, 1_000)
+    assert run(log.search_max_timestamp()) == (visible - 1, 1_000)
     log.flush()
-    assert run(log.search_timestamp(2_000)) == (visible, 5_000)
-    assert run(log.search_max_timestamp()) == (visible, 5_000)
+    assert run(log.search_timestamp(2_000)) == (log.end_address - 1, 5_000)
+    assert run(log.search_max_timestamp()) == (log.end_address - 1, 5_000)
     log.close()
 
 
@@ -156,47 +155,46 @@ def test_a_header_inside_a_payload_is_ignored(tmp_path: Path) -> None:
     log = PartitionLog(tmp_path / "t-0", CONFIG)
     size = log.end_address // 40
     for offset in range(0, log.end_address, 37):
-        expected = offset // size * size
-        assert log.position(offset) == (expected if offset == expected else expected + size)
+        assert log.position(offset) == offset // size * size
     assert run(log.search_timestamp(5_000)) is None
     log.close()
 
 
 def cold_log(path: Path, timestamps: list[int]) -> tuple[PartitionLog, list[int]]:
-    """A log whose segments have no known starts, with batches of a third of a span; and their addresses."""
+    """A log whose segments have no known starts, and its records' offsets. A batch is a third of a span."""
     config = LogConfig(segment_bytes=4 * SPAN_BYTES)
     log = PartitionLog(path, config)
     value = bytes(SPAN_BYTES // 3)
-    addresses = [log.append(encode_batch([Record(0, ms, None, value)])).base_address for ms in timestamps]
+    offsets = [log.append(encode_batch([Record(0, ms, None, value)])).end_address - 1 for ms in timestamps]
     log.close()
     (path / "checkpoint").write_bytes(encode(Checkpoint(log.end_address)))
-    return PartitionLog(path, config), addresses
+    return PartitionLog(path, config), offsets
 
 
 def test_cold_segments_of_many_spans(tmp_path: Path) -> None:
     timestamps = [*range(1_000, 1_040), 900]
-    log, addresses = cold_log(tmp_path / "first", timestamps)
+    log, offsets = cold_log(tmp_path / "first", timestamps)
     assert segment_count(log) == 4
-    assert run(log.search_max_timestamp()) == (addresses[39], 1_039)
+    assert run(log.search_max_timestamp()) == (offsets[39], 1_039)
     log.close()
-    log, addresses = cold_log(tmp_path / "second", timestamps)
-    for address, ms in zip(addresses[:-1], timestamps, strict=False):
-        assert run(log.search_timestamp(ms)) == (address, ms)
+    log, offsets = cold_log(tmp_path / "second", timestamps)
+    for offset, ms in zip(offsets[:-1], timestamps, strict=False):
+        assert run(log.search_timestamp(ms)) == (offset, ms)
     assert run(log.search_timestamp(1_040)) is None
     log.append(encode_batch([Record(0, 2_000, None, b"not flushed")]))
-    assert run(log.search_max_timestamp()) == (addresses[39], 1_039)
+    assert run(log.search_max_timestamp()) == (offsets[39], 1_039)
     log.close()
     # The greatest timestamp is in the active segment, in another span than the last batch.
-    log, addresses = cold_log(tmp_path / "third", [5, 9, *[1] * 9])
+    log, offsets = cold_log(tmp_path / "third", [5, 9, *[1] * 9])
     assert segment_count(log) == 1
-    assert run(log.search_max_timestamp()) == (addresses[1], 9)
+    assert run(log.search_max_timestamp()) == (offsets[1], 9)
     log.append(encode_batch([Record(0, 99, None, b"not flushed")]))
-    assert run(log.search_max_timestamp()) == (addresses[1], 9), "only the last span is read again"
+    assert run(log.search_max_timestamp()) == (offsets[1], 9), "only the last span is read again"
     log.close()
 
 
 def test_a_search_continues_while_its_log_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, addresses = cold_log(tmp_path / "t-0", list(range(1_000, 1_040)))
+    log, offsets = cold_log(tmp_path / "t-0", list(range(1_000, 1_040)))
     reads: list[int] = []
     real = os.pread
 
@@ -226,7 +224,7 @@ def test_a_search_continues_while_its_log_changes(tmp_path: Path, monkeypatch: p
     third = search.send(Scanned())
     with pytest.raises(StopIteration) as ended:
         search.send(third.run())
-    assert ended.value.value == (addresses[39], 1_039)
+    assert ended.value.value == (offsets[39], 1_039)
     # The scanned segment's starts are known now: the next search does not scan it.
     again = log.search_timestamp(1_039)
     assert next(again).base_address == third.base_address

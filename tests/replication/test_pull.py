@@ -47,7 +47,7 @@ class Bytes:
         return Fetched(bytes(self.content[at : at + size]), self.start_address, self.end_address)
 
     def append(self, batches: Buffer) -> None:
-        first = read_header(batches).base_offset
+        first = read_header(batches).address
         if not self.content:
             self.start_address = first
         assert first == self.end_address

@@ -69,10 +69,10 @@ def log_of(batches: list[tuple[list[tuple[Any, Any, int]], Codec]]) -> tuple[lis
     for index, (rows, codec) in enumerate(batches):
         made = [Record(offset, time_ms, key, value) for offset, (key, value, time_ms) in enumerate(rows)]
         data = bytearray(encode_batch(made, codec=codec))
-        size_bytes = readdress(data, 0, address)
+        base_offset = readdress(data, 0, address, leader_epoch=0)
         found.append(Batch(read_header(data, 0), bytes(index) + data, index))
-        expected += [record._replace(offset=address + record.offset) for record in made]
-        address += size_bytes
+        expected += [record._replace(offset=base_offset + record.offset) for record in made]
+        address += len(data)
     return found, expected, address
 
 

@@ -144,12 +144,32 @@ def test_a_batch_never_has_more_records_than_bytes(codec: Codec) -> None:
 
 def test_readdress_gives_a_batch_its_byte_address() -> None:
     batch = bytearray(b"..." + encode_batch(numbered([(1000, None, b"v", ())] * 3)))
-    size_bytes = readdress(batch, 3, 12_345)
+    made = read_header(batch, 3)
+    assert made.address < 0
+    assert not made.is_stored_at(made.address)
+    base_offset = readdress(batch, 3, 12_345, leader_epoch=7)
     header = read_header(batch, 3)
     verify(batch, 3, header)
-    assert header.base_offset == 12_345
-    assert header.next_offset == 12_345 + size_bytes == 12_345 + header.size_bytes
-    assert [r.offset for r in decode_records(batch, 3)] == [12_345, 12_346, 12_347]
+    end = 12_345 + header.size_bytes
+    assert (header.base_offset, header.next_offset, header.address) == (base_offset, end, 12_345)
+    assert header == made._replace(base_offset=end - 3, partition_leader_epoch=7), (
+        "nothing else, the CRC neither"
+    )
+    assert header.is_stored_at(12_345)
+    assert not header.is_stored_at(12_346)
+    assert [r.offset for r in decode_records(batch, 3)] == [end - 3, end - 2, end - 1]
+
+
+@quick
+@given(bodies, codecs, st.integers(0, 2**62))
+def test_a_stored_batch_is_told_from_a_producers(rows: list[Row], codec: Codec, address: int) -> None:
+    batch = bytearray(encode_batch(numbered(rows), codec=codec))
+    made = read_header(batch)
+    assert not made.is_stored_at(made.address)
+    readdress(batch, 0, address, leader_epoch=0)
+    header = read_header(batch)
+    assert header.is_stored_at(header.address)
+    assert header.address == address < header.base_offset
 
 
 def test_renumbering_a_batch_equals_encoding_it_again() -> None:

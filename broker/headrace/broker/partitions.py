@@ -69,7 +69,6 @@ class Partition:
         "gathering",
         "index",
         "is_plain",
-        "leader_epoch",
         "log",
         "name",
         "oldest_unflushed_ms",
@@ -113,6 +112,15 @@ class Partition:
         self.log.config = config.log
         # Whether batches are stored as they come: the fast path of Produce relies on it.
         self.is_plain = not (config.mirror or config.log_append_time or self.failure)
+
+    @property
+    def leader_epoch(self) -> int:
+        """This leader's epoch: a new one is stamped into every batch that is staged from then on."""
+        return self.log.leader_epoch
+
+    @leader_epoch.setter
+    def leader_epoch(self, epoch: int) -> None:
+        self.log.leader_epoch = epoch
 
     def fail(self, problem: str) -> None:
         """Refuses appends from now on."""

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
+from headrace.log.errors import OldLogFormatError
 from headrace.log.producers import ProducerEntry, StoredBatch
 
 FILE_NAME: Final = "checkpoint"
-VERSION: Final = 1
+VERSION: Final = 2  # 1, until November 2026: batches had baseOffset = address
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -49,8 +50,11 @@ def encode(checkpoint: Checkpoint) -> bytes:
     return b"%08x\n" % crc32c(body) + body
 
 
-def decode(content: bytes) -> Checkpoint | None:
-    """Returns `None` if `content` is not a whole checkpoint of this version."""
+def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
+    """Returns `None` if `content` is not a whole checkpoint of this version. `path`: for the error message.
+
+    Raises `OldLogFormatError`.
+    """
     head, newline, body = content.partition(b"\n")
     if not newline or len(head) != 8:
         return None
@@ -58,6 +62,8 @@ def decode(content: bytes) -> Checkpoint | None:
         if int(head, 16) != crc32c(body):
             return None
         values: dict[str, Any] = json.loads(body)
+        if values["version"] == 1:
+            raise OldLogFormatError(path, "format 1")
         if values["version"] != VERSION:
             return None
         producers = tuple(
@@ -77,6 +83,6 @@ def load(directory: Path) -> Checkpoint | None:
     try:
         if path.stat().st_size > SIZE_MAX_BYTES:
             return None
-        return decode(path.read_bytes())
+        return decode(path.read_bytes(), path)
     except FileNotFoundError:
         return None

@@ -15,13 +15,14 @@ from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from headrace.log.config import LogConfig
-from headrace.log.errors import DirectoryLockedError, LogDamagedError
+from headrace.log.errors import DirectoryLockedError, LogDamagedError, OldLogFormatError
 from headrace.log.files import replace_file, sync_directory
 from headrace.log.partition import PartitionLog
 
 LOCK_FILE: Final = ".lock"
 OWNER_FILE: Final = "broker.json"
 IDENTITY_FILE: Final = "partition.json"
+LOG_FORMAT: Final = 2  # 1, until November 2026: batches had baseOffset = address
 DELETED_SUFFIX: Final = ".deleted"
 STRAY_SUFFIX: Final = ".stray"
 
@@ -54,16 +55,22 @@ class LogDirectory:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def claim(self, broker_id: int) -> None:
-        """Stores the owner. Raises `LogDamagedError` if the directory belongs to another broker."""
+        """Stores the owner and the format of the logs.
+
+        Raises `LogDamagedError` if the directory belongs to another broker, `OldLogFormatError`.
+        """
         file = self.path / OWNER_FILE
         if file.exists():
-            owner = json.loads(file.read_text())["broker_id"]
+            stored = json.loads(file.read_text())
+            owner = stored["broker_id"]
             if owner != broker_id:
                 raise LogDamagedError(
                     f"{self.path} belongs to broker {owner}, not {broker_id}: use its own --data-dir"
                 )
+            if stored.get("log_format") != LOG_FORMAT:
+                raise OldLogFormatError(file, f"it lacks log_format {LOG_FORMAT}")
             return
-        replace_file(file, json.dumps({"broker_id": broker_id}).encode())
+        replace_file(file, json.dumps({"broker_id": broker_id, "log_format": LOG_FORMAT}).encode())
 
     def partitions(self) -> Iterator[PartitionName]:
         """Yields the name of every partition folder."""

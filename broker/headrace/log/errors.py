@@ -31,6 +31,19 @@ class LogDamagedError(LogError):
     """
 
 
+class OldLogFormatError(LogError):
+    """Caused by the caller: an older headrace wrote this log, with other offsets in its batches. Nothing was
+    changed.
+    """
+
+    def __init__(self, where: object, problem: str) -> None:
+        super().__init__(
+            f"{where}: {problem}: an older headrace wrote this log, and this one cannot read it. Nothing was "
+            "changed. Keep the directory, or move it away, and start the broker with an empty data directory "
+            "and an empty ZooKeeper; mirrors and loads of the old addresses begin again, too"
+        )
+
+
 class AddressOutOfRangeError(LogError):
     """Caused by the caller: the address is before the log's start or after its end."""
 

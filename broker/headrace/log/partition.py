@@ -1,8 +1,8 @@
 """One partition's log: append at the end, read at any address, flush on another thread.
 
-Owns addresses: a batch of length L appended at address P gets baseOffset P and lastOffsetDelta L - 1. Neither
-validates batches (the broker does) nor waits for the disk: `begin_flush` returns the fsync as a job. Not
-thread-safe; only `FlushJob.run` may run on another thread.
+Owns addresses: a batch of L bytes with n records appended at address P gets baseOffset P + L - n (see
+`wire.batch`). Neither validates batches (the broker does) nor waits for the disk: `begin_flush` returns the
+fsync as a job. Not thread-safe; only `FlushJob.run` may run on another thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PartitionLog:
     """The log in one folder. Opening it recovers: batches that a crash left incomplete are cut off.
 
     `offline` is set once an fsync failed, or a write left the file in an unknown state: the log then appends,
-    flushes and saves nothing more.
+    flushes and saves nothing more. `leader_epoch` is written into every batch that is not verbatim.
 
     Raises `LogDamagedError` if flushed bytes are missing, `OSError` if the directory cannot be used.
     """
@@ -57,6 +57,7 @@ class PartitionLog:
         self.config = config or LogConfig()
         self._clock = clock
         self.offline: LogOfflineError | None = None
+        self.leader_epoch = 0
         directory.mkdir(parents=True, exist_ok=True)
         segments, self.producers = open_log(directory, clock)
         self._segments = SegmentList(segments)
@@ -100,17 +101,18 @@ class PartitionLog:
         A pristine log accepts any first address. Raises `AddressMismatchError` (nothing was appended then),
         `LogStorageError`.
         """
-        base = read_header(batches).base_offset
+        base = read_header(batches).address
         if base != self.staged_end_address and not self.is_pristine:
             raise AddressMismatchError(
                 f"{self.directory}: batch at address {base}, the log ends at {self.staged_end_address}"
             )
         expected = base
         for _, header in hop(batches):
-            if header.base_offset != expected or header.last_offset_delta != header.size_bytes - 1:
+            if not header.is_stored_at(expected):
                 raise AddressMismatchError(
-                    f"{self.directory}: offsets {header.base_offset} + {header.last_offset_delta} "
-                    f"are not byte addresses (expected {expected})"
+                    f"{self.directory}: a batch of {header.size_bytes} bytes and {header.record_count} "
+                    f"records with offsets {header.base_offset} + {header.last_offset_delta} does not "
+                    f"belong at address {expected}"
                 )
             expected += header.size_bytes
         self.rebase(base)
@@ -120,7 +122,7 @@ class PartitionLog:
         return Appended(base, self.end_address)
 
     def stage(self, batch: Buffer, header: BatchHeader, *, verbatim: bool = False) -> int:
-        """Assigns an address to one verified batch, which the next `commit` writes; returns the address.
+        """Assigns an address to one verified batch, which the next `commit` writes; returns its base offset.
 
         A batch of `COPY_BELOW_BYTES` or more must be writable, and must not change until `commit`. If the
         segment is full, commits what is staged and rolls; if that raises `LogStorageError`, this batch is not
@@ -133,12 +135,13 @@ class PartitionLog:
         if used_bytes and used_bytes + size_bytes > self.config.segment_bytes:
             self.commit()
             self.roll()
-        self._staging.add(batch, address, header.max_timestamp_ms, verbatim=verbatim)
+        leader_epoch = None if verbatim else self.leader_epoch
+        base_offset = self._staging.add(batch, address, header, leader_epoch)
         self.staged_end_address = address + size_bytes
         if header.producer_id >= 0:
             self._staging.undo.append((header.producer_id, self.producers.get(header.producer_id)))
-            self.producers.note(header, address, self._clock())
-        return address
+            self.producers.note(header, base_offset, self._clock())
+        return base_offset
 
     def commit(self) -> None:
         """Writes the staged batches by one writev. Drops all of them if it raises `LogStorageError`."""

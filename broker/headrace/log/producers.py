@@ -17,11 +17,11 @@ PRODUCERS_MAX: Final = 20_000  # beyond this, a partition forgets the producer t
 
 
 class StoredBatch(NamedTuple):
-    """One batch of a producer: its first and last sequence number and its address."""
+    """One batch of a producer: its first and last sequence number and its base offset."""
 
     first_sequence: int
     last_sequence: int
-    address: int
+    base_offset: int
 
 
 class ProducerEntry(NamedTuple):
@@ -42,12 +42,12 @@ class SequenceVerdict(Enum):
 
 
 class Checked(NamedTuple):
-    """`address`: of the stored copy if the batch is a duplicate, else -1. `expected_sequence`: for the error
-    message.
+    """`base_offset`: of the stored copy if the batch is a duplicate, else -1. `expected_sequence`: for the
+    error message.
     """
 
     verdict: SequenceVerdict
-    address: int = -1
+    base_offset: int = -1
     expected_sequence: int = -1
 
 
@@ -69,7 +69,7 @@ def check_sequence(
         return ACCEPTED
     for batch in entry.batches:
         if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
-            return Checked(SequenceVerdict.DUPLICATE, batch.address)
+            return Checked(SequenceVerdict.DUPLICATE, batch.base_offset)
     return Checked(SequenceVerdict.OUT_OF_ORDER, expected_sequence=expected)
 
 
@@ -78,11 +78,11 @@ def advance(
     epoch: int,
     first_sequence: int,
     last_sequence: int,
-    address: int,
+    base_offset: int,
     now_ms: int,
 ) -> ProducerEntry:
     """Returns the entry after an accepted batch."""
-    batch = StoredBatch(first_sequence, last_sequence, address)
+    batch = StoredBatch(first_sequence, last_sequence, base_offset)
     if entry is None or entry.epoch != epoch:
         return ProducerEntry(epoch, (batch,), now_ms)
     return ProducerEntry(epoch, (*entry.batches[1 - BATCHES_KEPT :], batch), now_ms)
@@ -106,13 +106,13 @@ class ProducerStates:
         if len(entries) > PRODUCERS_MAX:
             del entries[next(iter(entries))]
 
-    def note(self, header: BatchHeader, address: int, now_ms: int) -> None:
+    def note(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """Records an accepted batch; ignores batches without a producer id."""
         producer_id = header.producer_id
         if producer_id >= 0:
             before = self._entries.get(producer_id)
             sequences = header.base_sequence, header.last_sequence
-            self.put(producer_id, advance(before, header.producer_epoch, *sequences, address, now_ms))
+            self.put(producer_id, advance(before, header.producer_epoch, *sequences, base_offset, now_ms))
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Undoes a `put`: `entry` is the one before it, if any."""

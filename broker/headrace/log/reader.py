@@ -25,8 +25,8 @@ class LogReader:
         self._positions: dict[int, int] = {}
 
     def position(self, offset: int) -> int:
-        """Returns the address of the batch that a reader at `offset` needs: the one that holds the record, or
-        the next one if `offset` is past its last record (some clients resume at P + n).
+        """Returns the address of the batch that `offset` lies in, before its first record or after. Readers
+        skip the records that they do not need.
 
         Raises `AddressOutOfRangeError`.
         """
@@ -43,8 +43,7 @@ class LogReader:
             return offset
         for step in segment.walk(offset):
             if offset < step.address + step.size_bytes:
-                inside = offset < step.address + step.record_count
-                return self.keep(offset, step.address if inside else step.address + step.size_bytes)
+                return self.keep(offset, step.address)
         raise AddressOutOfRangeError(f"{self._directory}: offset {offset} is beyond {segment.path.name}")
 
     def keep(self, offset: int, address: int) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.log.checkpoint import Checkpoint, load
-from headrace.log.errors import LogDamagedError
+from headrace.log.errors import LogDamagedError, OldLogFormatError
 from headrace.log.files import TEMPORARY_SUFFIX, sync_directory
 from headrace.log.flush import FlushJob
 from headrace.log.producers import ProducerStates
@@ -36,7 +36,8 @@ class Opened(NamedTuple):
 
 def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     """Opens the segments, cuts off incomplete batches, and returns once all is durable; creates the first
-    segment in an empty directory. `clock`: wall clock in ms. Raises `LogDamagedError`, `OSError`.
+    segment in an empty directory. `clock`: wall clock in ms. Raises `LogDamagedError`, `OldLogFormatError`,
+    `OSError`.
     """
     segments = find_segments(directory)
     if not segments:
@@ -107,7 +108,10 @@ def recover(
 def check_batches(
     segment: Segment, address: int, on_batch: Callable[[BatchHeader], None]
 ) -> tuple[int, str | None]:
-    """Returns the end of the last good batch, and the problem of the next one (`None` if all are good)."""
+    """Returns the end of the last good batch, and the problem of the next one (`None` if all are good).
+
+    Raises `OldLogFormatError` before anything is cut.
+    """
     file_end = segment.end_address
     window, window_address = memoryview(b""), address
     while address < file_end:
@@ -122,7 +126,9 @@ def check_batches(
                 return address, f"its {needed} bytes are incomplete"
             if len(window) - at < needed:
                 window, window_address, at = _read(segment, address, max(READ_BYTES, needed)), address, 0
-            if header.base_offset != address or header.last_offset_delta != needed - 1:
+            if not header.is_stored_at(address):
+                if _is_old(header, address):
+                    raise OldLogFormatError(segment.path.parent, f"the batch at address {address}")
                 return address, f"its offsets are {header.base_offset} + {header.last_offset_delta}"
             verify(window, at, header)
         except WireError as error:
@@ -132,6 +138,11 @@ def check_batches(
             segment.starts.note(address, needed, header.max_timestamp_ms)
         address += needed
     return address, None
+
+
+def _is_old(header: BatchHeader, address: int) -> bool:
+    """Whether the batch has the offsets that headrace stored until November 2026."""
+    return header.base_offset == address and header.last_offset_delta == header.size_bytes - 1
 
 
 def _read(segment: Segment, address: int, size_bytes: int) -> memoryview:

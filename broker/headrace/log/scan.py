@@ -18,7 +18,8 @@ from headrace.wire.errors import CorruptBatchError
 
 WINDOW_BYTES: Final = 32 * 1024
 
-_STEP = struct.Struct(">qi23xq14xi")  # baseOffset, batchLength, maxTimestamp, recordCount
+# baseOffset, batchLength, lastOffsetDelta, maxTimestamp, recordCount
+_STEP = struct.Struct(">qi11xi8xq14xi")
 
 
 class Step(NamedTuple):
@@ -42,12 +43,18 @@ def steps(file: OpenFile, base_address: int, address: int, end_address: int) -> 
             window, window_address, at = os.pread(file.fd, WINDOW_BYTES, address - base_address), address, 0
             if len(window) < HEADER_SIZE_BYTES:
                 raise LogDamagedError(f"{file.path}: cut inside the batch at address {address}")
-        stored, length, max_timestamp_ms, count = _STEP.unpack_from(window, at)
+        base_offset, length, last_delta, max_timestamp_ms, count = _STEP.unpack_from(window, at)
         size_bytes = LENGTH_END_BYTES + length
-        if stored != address or size_bytes < HEADER_SIZE_BYTES or address + size_bytes > end_address:
+        if (
+            base_offset != address + size_bytes - count
+            or last_delta != count - 1
+            or size_bytes < HEADER_SIZE_BYTES
+            or address + size_bytes > end_address
+        ):
             raise LogDamagedError(
-                f"{file.path}: no batch at address {address} (offset {stored}, length {length}); "
-                "the file was changed after it was written: move the partition's directory away"
+                f"{file.path}: no batch at address {address} (offsets {base_offset} + {last_delta}, length "
+                f"{length}, {count} records); the file was changed after it was written: move the "
+                "partition's directory away"
             )
         yield Step(address, size_bytes, max_timestamp_ms, count)
         address += size_bytes
@@ -64,9 +71,10 @@ def headers(file: OpenFile, base_address: int, address: int, end_address: int) -
             header = read_header(window, at)
         except CorruptBatchError as error:
             raise LogDamagedError(f"{file.path}: at address {address}: {error}") from None
-        if header.base_offset != address or address + header.size_bytes > end_address:
+        if not header.is_stored_at(address) or address + header.size_bytes > end_address:
             raise LogDamagedError(
-                f"{file.path}: the batch at address {address} has offset {header.base_offset}"
+                f"{file.path}: the batch at address {address} has the offsets {header.base_offset} + "
+                f"{header.last_offset_delta}"
             )
         yield header
         address += header.size_bytes

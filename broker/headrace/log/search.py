@@ -83,7 +83,7 @@ class SegmentScan:
         for step in scan.steps(file, self.base_address, start, self._end):
             if step.max_timestamp_ms >= timestamp_ms:
                 content = FileSlice(file, step.address - self.base_address, step.size_bytes).read()
-                for record in _records(content, step.address):
+                for record in _records(content):
                     if record.timestamp_ms >= timestamp_ms:
                         return record
         return None
@@ -122,10 +122,10 @@ def greatest(segments: SegmentList, limit: int) -> Search:
     return (yield from first_at(segments, greatest_ms, limit)) if greatest_ms >= 0 else None
 
 
-def _records(batch: bytes, address: int) -> list[TimestampedOffset]:
+def _records(batch: bytes) -> list[TimestampedOffset]:
     header = read_header(batch)
     if header.is_log_append_time:
-        return [TimestampedOffset(address, header.max_timestamp_ms)]
+        return [TimestampedOffset(header.base_offset, header.max_timestamp_ms)]
     return [
         TimestampedOffset(record.offset, record.timestamp_ms)
         for record in decode_records(batch, limit_bytes=DECODED_BATCH_MAX_BYTES)

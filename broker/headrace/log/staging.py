@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from headrace.log.producers import ProducerEntry
-from headrace.wire.batch import readdress
+from headrace.wire.batch import BatchHeader, readdress
 from headrace.wire.primitives import Buffer
 
 # Smaller batches are copied into one buffer; larger ones are written from their own.
@@ -37,23 +37,26 @@ class Staging:
         self.batches: list[StagedBatch] = []
         self.undo: list[tuple[int, ProducerEntry | None]] = []
 
-    def add(self, batch: Buffer, address: int, max_timestamp_ms: int, *, verbatim: bool) -> None:
-        """Takes a batch and sets its address; a `verbatim` batch has its address already.
+    def add(self, batch: Buffer, address: int, header: BatchHeader, leader_epoch: int | None) -> int:
+        """Takes a batch, sets its offsets and leader epoch, and returns its base offset. If `leader_epoch`
+        is None, the batch has them already.
 
         A batch of `COPY_BELOW_BYTES` or more is not copied: it must be writable and unchanged until written.
         """
         size_bytes = len(batch)
+        base_offset = header.base_offset
         if size_bytes < COPY_BELOW_BYTES:
             gather = self._gather
             if not gather:
                 self.buffers.append(gather)
             at = len(gather)
             gather += batch
-            if not verbatim:
-                readdress(gather, at, address)
+            if leader_epoch is not None:
+                base_offset = readdress(gather, at, address, leader_epoch)
         else:
-            if not verbatim:
-                readdress(batch, 0, address)  # type: ignore[arg-type]
+            if leader_epoch is not None:
+                base_offset = readdress(batch, 0, address, leader_epoch)  # type: ignore[arg-type]
             self.buffers.append(batch)
             self._gather = bytearray()
-        self.batches.append(StagedBatch(address, size_bytes, max_timestamp_ms))
+        self.batches.append(StagedBatch(address, size_bytes, header.max_timestamp_ms))
+        return base_offset

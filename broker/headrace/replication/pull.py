@@ -100,10 +100,11 @@ def check_batches(batches: Buffer, address: int) -> int:
     expected = address
     try:
         for at, header in hop(batches):
-            if header.base_offset != expected or header.last_offset_delta != header.size_bytes - 1:
+            if not header.is_stored_at(expected):
                 raise DivergedError(
-                    f"the source's batch for address {expected} has offset {header.base_offset} "
-                    f"and last delta {header.last_offset_delta}: it does not keep byte addresses"
+                    f"the source's batch for address {expected} ({header.size_bytes} bytes, "
+                    f"{header.record_count} records) has offset {header.base_offset} and last delta "
+                    f"{header.last_offset_delta}: it does not keep byte addresses"
                 )
             verify(batches, at, header)
             expected += header.size_bytes
@@ -129,8 +130,8 @@ def check_tail(source: CopySource, last: LastBatch) -> None:
         header = read_header(fetched.batches)
     except CorruptBatchError as error:
         raise DivergedError(f"the source's batch at {last.address}: {error}") from None
-    if header.base_offset != last.address or header.crc != last.crc:
+    if header.address != last.address or header.crc != last.crc:
         raise DivergedError(
             f"at address {last.address} the copy's batch has CRC {last.crc:#010x}, the source's "
-            f"{header.crc:#010x} at {header.base_offset}: the copy is of another log"
+            f"{header.crc:#010x} at {header.address}: the copy is of another log"
         )

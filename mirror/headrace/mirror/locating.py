@@ -24,7 +24,7 @@ from headrace.replication.pull import (
     SourceBehindError,
     check_tail,
 )
-from headrace.wire.batch import BatchHeader, hop
+from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.wire.primitives import NO_UUID
@@ -32,8 +32,6 @@ from headrace.wire.primitives import NO_UUID
 logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 10_000
-STEP_BACK_BYTES: Final = 64 * 1024
-READ_BYTES: Final = 1024 * 1024
 ONE_BATCH_BYTES: Final = 1  # the broker returns at least one whole batch
 
 LocatingError = ReplicationError | ClientError
@@ -164,29 +162,12 @@ def locate(
 
 
 def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) -> LastBatch:
-    """Finds the last batch of a copy: steps back from the end, then hops forward. Raises `ClientError`.
-
-    A fetch inside the last batch may find nothing, because not every address is a record's
-    (docs/decisions/0001).
-    """
-    step_bytes = STEP_BACK_BYTES
-    while True:
-        address = max(bounds.start, bounds.end - step_bytes)
-        last: BatchHeader | None = None
-        while address < bounds.end:
-            headers = [
-                header for _, header in hop(target.fetch(topic, partition, address, READ_BYTES).batches)
-            ]
-            if not headers:
-                break
-            last, address = headers[-1], headers[-1].next_offset
-        if last is not None and last.next_offset == bounds.end:
-            return LastBatch(last.base_offset, last.crc)
-        if address > bounds.end or step_bytes >= bounds.end - bounds.start:
-            raise NetworkError(
-                f"the copy of {topic} in partition {partition} changed while it was being located"
-            )
-        step_bytes *= 4
+    """Returns the last batch of a copy: the one that its last address lies in. Raises `ClientError`."""
+    fetched = target.fetch(topic, partition, bounds.end - 1, ONE_BATCH_BYTES)
+    for _, header in hop(fetched.batches):
+        if header.next_offset == bounds.end:
+            return LastBatch(header.address, header.crc)
+    raise NetworkError(f"the copy of {topic} in partition {partition} changed while it was being located")
 
 
 def _decide(source: Bounds, copy: Bounds, partition: int, accepted: tuple[AcceptedGap, ...]) -> int:

@@ -251,9 +251,9 @@ class Auditor:
             return
         for batches in fetched:
             counter = self._counters[batches.topic, batches.partition]
-            if batches.base_address != counter.counted_to:
-                self._jump(counter, batches.base_address)
-            counter.feed(batches.buffer, batches.base_address, batches.end_address)
+            if batches.address != counter.counted_to:
+                self._jump(counter, batches.address)
+            counter.feed(batches.buffer, batches.address, batches.end_address)
 
     def _jump(self, counter: PartitionCounter, address: int) -> None:
         """Continues at another address than the one counted to: the log has no batches in between."""

@@ -171,7 +171,7 @@ def _varint(buffer: Buffer, at: int) -> tuple[int, int]:
 
 
 def _spans_of_run(bucket: int, header: BatchHeader, sequence: int, count: int) -> Iterator[Span]:
-    address, end_address = header.base_offset, header.next_offset
+    address, end_address = header.address, header.next_offset
     if header.producer_id < 0 or sequence < 0:
         yield Span(bucket, NO_PRODUCER, -1, -1, -1, count, address, end_address)
         return

@@ -115,8 +115,11 @@ def _read(
             ]
     except WireError as error:
         problem = str(error)
-    if problem is None and header.base_offset != first_address + at:
-        problem = f"its address is {header.base_offset}, but its position is that of {first_address + at}"
+    if problem is None and not header.is_stored_at(first_address + at):
+        problem = (
+            f"its offsets are {header.base_offset} + {header.last_offset_delta}, but its position is that of "
+            f"address {first_address + at}"
+        )
     return file, at, header, problem, decoded
 
 
@@ -126,8 +129,9 @@ def _row(
     row: dict[str, Any] = {
         "segment": file.name,
         "position": at,
-        "address": header.base_offset,
-        "next_address": header.base_offset + header.size_bytes,
+        "address": header.address,
+        "next_address": header.next_offset,
+        "base_offset": header.base_offset,
         "size_bytes": header.size_bytes,
         "record_count": header.record_count,
         "base_timestamp_ms": header.base_timestamp_ms,

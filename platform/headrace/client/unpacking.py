@@ -37,16 +37,21 @@ _AS_CONSUMER_RECORD: Final = partial(tuple.__new__, ConsumerRecord)
 class FetchedBatches(NamedTuple):
     """Consecutive whole batches of one partition, byte for byte as the log holds them.
 
-    `base_address` is the first batch's base offset, `end_address` the offset after the last one. The first
-    batch begins before the consumer's position if the position was inside it.
+    `base_offset` is that of the first batch, `end_address` the offset after the last one. The first batch
+    begins before the consumer's position if the position was inside it.
     """
 
     topic: str
     partition: int
     buffer: memoryview
-    base_address: int
+    base_offset: int
     end_address: int
     high_watermark: int
+
+    @property
+    def address(self) -> int:
+        """Where the first batch begins in the log of a headrace broker, whose offsets count bytes."""
+        return self.end_address - len(self.buffer)
 
 
 class _OpenBatch:
@@ -122,7 +127,7 @@ class Unpacker:
                 topic=state.topic,
                 partition=state.partition,
                 buffer=rest,
-                base_address=first.base_offset,
+                base_offset=first.base_offset,
                 end_address=last.next_offset,
                 high_watermark=piece.high_watermark,
             )

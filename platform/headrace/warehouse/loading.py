@@ -270,5 +270,5 @@ def _batch_address(warehouse: WarehouseOptions, topic: str, partition: int, addr
         return end
     options = SourceOptions(bootstrap=warehouse.servers, fetch_size_bytes=1)
     for batch in read_batches(Range(topic, partition, address, address + 1), options):
-        return batch.header.base_offset
+        return batch.header.address
     return address

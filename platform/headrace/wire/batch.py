@@ -9,8 +9,12 @@ stores.
     16 magic int8                 35 maxTimestamp int64      57 recordCount int32
     17 crc uint32 (of 21 to the end)                         61 records
 
-`batchLength` counts from byte 12. baseOffset and partitionLeaderEpoch are outside the checksum;
-lastOffsetDelta is inside, so `readdress` recomputes the checksum.
+`batchLength` counts from byte 12. baseOffset and partitionLeaderEpoch are outside the checksum, and a broker
+changes nothing else, so the checksum that the producer computed stays.
+
+The address of a stored batch is the place of its first byte in the log. A batch of L bytes with n records at
+address P has the offsets P + L - n to P + L - 1: it is numbered from its end, so the offset after its last
+record is the address of the next batch. Stored batches have fewer records than bytes (n < L).
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ LENGTH_END_BYTES: Final = 12  # batchLength counts from here
 MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 ATTRIBUTES_AT: Final = 21
+RECORD_COUNT_AT: Final = 57
 MAGIC: Final = 2
 SEQUENCE_SPAN: Final = 2**31  # sequence numbers wrap to 0 after 2**31 - 1
 
@@ -84,6 +89,19 @@ class BatchHeader(NamedTuple):
     def next_offset(self) -> int:
         """The offset to fetch after this batch; for a stored batch the address of its end."""
         return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def address(self) -> int:
+        """The address of a stored batch. Negative, and meaningless, for a batch that a producer made."""
+        return self.next_offset - self.size_bytes
+
+    def is_stored_at(self, address: int) -> bool:
+        """Whether the batch has exactly the offsets that a broker gives it at `address`."""
+        return (
+            self.address == address >= 0
+            and self.last_offset_delta == self.record_count - 1
+            and self.record_count < self.size_bytes
+        )
 
     @property
     def is_control(self) -> bool:
@@ -157,18 +175,18 @@ def verify(buffer: Buffer, at: int, header: BatchHeader) -> None:
         )
 
 
-def readdress(buffer: bytearray | memoryview, at: int, address: int) -> int:
-    """Gives the batch at `at` its byte address, in place: baseOffset = `address`, lastOffsetDelta = L - 1.
+def readdress(buffer: bytearray | memoryview, at: int, address: int, leader_epoch: int) -> int:
+    """Gives the batch at `at` its address and its leader's epoch, in place: baseOffset = `address` + L - n.
 
-    Recomputes the CRC. Returns L, the batch's size in bytes. The caller has verified the batch.
+    The checksum does not cover them and stays. Returns the new base offset. The caller has verified the
+    batch, and that it has fewer records than bytes.
     """
-    view = memoryview(buffer)
-    _, batch_length = _OFFSET_AND_LENGTH.unpack_from(view, at)
-    size_bytes: int = LENGTH_END_BYTES + batch_length
-    _OFFSET.pack_into(view, at, address)
-    _INT32.pack_into(view, at + 23, size_bytes - 1)
-    _UINT32.pack_into(view, at + CRC_AT, crc32c(view[at + ATTRIBUTES_AT : at + size_bytes]))
-    return size_bytes
+    (batch_length,) = _INT32.unpack_from(buffer, at + 8)
+    (record_count,) = _INT32.unpack_from(buffer, at + RECORD_COUNT_AT)
+    base_offset: int = address + LENGTH_END_BYTES + batch_length - record_count
+    _OFFSET.pack_into(buffer, at, base_offset)
+    _INT32.pack_into(buffer, at + LENGTH_END_BYTES, leader_epoch)
+    return base_offset
 
 
 def renumber(

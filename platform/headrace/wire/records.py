@@ -119,14 +119,14 @@ def encode_batch(
 
 
 def pack_payload(packed: bytes, codec: Codec, record_count: int) -> tuple[bytes, Codec]:
-    """Compresses the records, unless the batch would then have fewer bytes than records.
+    """Compresses the records, unless the batch would then have no more bytes than records.
 
-    Offsets are byte addresses: record i of a batch at P has offset P + i, so L bytes hold at most L records.
+    Offsets are byte addresses: each record has one of its batch's L bytes (see `wire.batch`).
     """
     if codec is Codec.NONE:
         return packed, codec
     payload = compress(codec, packed)
-    if record_count > HEADER_SIZE_BYTES + len(payload):
+    if record_count >= HEADER_SIZE_BYTES + len(payload):
         return packed, Codec.NONE
     return payload, codec
 

@@ -143,10 +143,9 @@ class FetchWait:
         except LogError as error:
             self._state.storage_failed(partition, error)
             return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1, 0)
-        # Clients compare offset and high watermark: an offset past the last record of the last visible batch
-        # has reached the end.
-        end = part.fetch_offset if position == visible and part.fetch_offset < visible else visible
-        return FetchPartitionResult(part.partition, ErrorCode.NONE, end, size_bytes, end, log.start_address)
+        return FetchPartitionResult(
+            part.partition, ErrorCode.NONE, visible, size_bytes, visible, log.start_address
+        )
 
     def _was_removed(self, partition: Partition) -> bool:
         return self._state.partitions.get(partition.topic, partition.index) is not partition

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import NO_BROKER
+from headrace.broker.config import is_mirror
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
@@ -19,6 +20,7 @@ from headrace.wire.messages import Request
 
 AUTO_CREATE_WAIT_MS: Final = 5_000
 NO_ID: Final = UUID(int=0)
+NO_EPOCH: Final = -1
 
 
 def handle(state: BrokerState, request: Request) -> Tree | Promise[Tree]:
@@ -95,6 +97,9 @@ def _wanted(state: BrokerState, name: str | None, topic_id: UUID | None) -> Tree
 
 def _topic(state: BrokerState, topic: TopicState) -> Tree:
     brokers = state.view.brokers
+    # The batches of a mirror's copy have the source's leader epochs. A Java consumer that has seen a greater
+    # epoch than Metadata's ignores Metadata, and would never find a new leader: so there is none to compare.
+    mirror = is_mirror(topic.config)
     partitions = []
     for index, partition in sorted(topic.partitions.items()):
         alive = partition.leader in brokers
@@ -103,7 +108,7 @@ def _topic(state: BrokerState, topic: TopicState) -> Tree:
                 "error_code": ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
                 "partition_index": index,
                 "leader_id": partition.leader if alive else NO_BROKER,
-                "leader_epoch": partition.leader_epoch,
+                "leader_epoch": NO_EPOCH if mirror else partition.leader_epoch,
                 "replica_nodes": partition.replicas,
                 "isr_nodes": partition.isr,
                 "offline_replicas": tuple(

@@ -88,7 +88,7 @@ class ProduceJob:
                 f"before {batch.first_sequence}",
             )
 
-    def complete(self, place: int, code: ErrorCode, base_address: int, message: str | None) -> None:
+    def complete(self, place: int, code: ErrorCode, base_offset: int, message: str | None) -> None:
         """Records one partition's outcome; the last one completes the response."""
         topic, part = self.parts[place]
         name = self.topic_name(topic) or ""
@@ -98,7 +98,7 @@ class ProduceJob:
         result = ProducePartitionResult(
             part.partition,
             code,
-            base_address,
+            base_offset,
             self._state.clock_ms() if stamped else -1,
             -1 if found is None else found.log.start_address,
             message,
@@ -146,14 +146,14 @@ class ProduceJob:
 class PartitionAppend:
     """One partition of a job, until its bytes are written (or durable)."""
 
-    __slots__ = ("_base_address", "_job", "_place", "durable", "end_address")
+    __slots__ = ("_base_offset", "_job", "_place", "durable", "end_address")
 
     def __init__(
-        self, job: ProduceJob, place: int, base_address: int, end_address: int, *, durable: bool
+        self, job: ProduceJob, place: int, base_offset: int, end_address: int, *, durable: bool
     ) -> None:
         self._job = job
         self._place = place
-        self._base_address = base_address
+        self._base_offset = base_offset
         self.end_address = end_address
         self.durable = durable
 
@@ -162,8 +162,8 @@ class PartitionAppend:
         return self._job.timeout_ms
 
     def appended(self, code: ErrorCode, message: str | None) -> None:
-        base_address = self._base_address if code is ErrorCode.NONE else -1
-        self._job.complete(self._place, code, base_address, message)
+        base_offset = self._base_offset if code is ErrorCode.NONE else -1
+        self._job.complete(self._place, code, base_offset, message)
 
 
 PassOn = Callable[[ProduceJob, ProduceRequest, list[PassedPartition]], None]

@@ -2,8 +2,8 @@
 
 A client's Produce requests differ in their correlation id and their batch, hardly ever in anything else. The
 first one goes through `produce.job` and leaves a template: the bytes of its head, the partition they
-identify, and its response with places for the correlation id and the address. A request that is not plain or
-not valid goes through `produce.job`, too, which also writes the error message.
+identify, and its response with places for the correlation id and the base offset. A request that is not plain
+or not valid goes through `produce.job`, too, which also writes the error message.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Template:
         self.layout = struct.Struct(f">4si{at - 8}sq{len(encoded) - end}s")
         self.body = (encoded[:4], encoded[8:at], encoded[end:])
 
-    def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_address: int) -> bytes:
+    def encode(self, correlation_id: int, code: ErrorCode, message: str | None, base_offset: int) -> bytes:
         """Encodes the response field by field."""
         version, name, topic_id, partition = self.request
         result = ProducePartitionResult(
-            partition, code, base_address, -1, self.partition.log.start_address, message
+            partition, code, base_offset, -1, self.partition.log.start_address, message
         )
         return encode_response(
             ProduceResponse([ProduceTopicResult(name, topic_id, [result])]),
@@ -87,7 +87,7 @@ class PlainAppend:
     """
 
     __slots__ = (
-        "_base_address",
+        "_base_offset",
         "_connection",
         "_correlation_id",
         "_template",
@@ -101,13 +101,13 @@ class PlainAppend:
         connection: ClientConnection,
         template: Template,
         correlation_id: int,
-        base_address: int,
+        base_offset: int,
         end_address: int,
     ) -> None:
         self._connection = connection
         self._template = template
         self._correlation_id = correlation_id
-        self._base_address = base_address
+        self._base_offset = base_offset
         self.end_address = end_address
         self.durable = template.durable
         self.parts: Sequence[Part] | None = None
@@ -120,7 +120,7 @@ class PlainAppend:
         template = self._template
         if code is ErrorCode.NONE:
             length, before, after = template.body
-            packed = template.layout.pack(length, self._correlation_id, before, self._base_address, after)
+            packed = template.layout.pack(length, self._correlation_id, before, self._base_offset, after)
             self.parts = (packed,)
         else:
             self.parts = (template.encode(self._correlation_id, code, message, -1),)
@@ -174,11 +174,11 @@ def serve(
         batch = memoryview(bytearray(batch))
     log = partition.log
     try:
-        base_address = log.stage(batch, header)
+        base_offset = log.stage(batch, header)
     except LogStorageError:
         state.partitions.complete_writes(partition)
         return False
-    append = PlainAppend(connection, template, correlation_id, base_address, log.staged_end_address)
+    append = PlainAppend(connection, template, correlation_id, base_offset, log.staged_end_address)
     connection.slots.append(append)
     state.partitions.staged(partition, append, header.record_count)
     return True
@@ -228,7 +228,7 @@ def _check(
         or header.magic != MAGIC
         or not 0 <= header.attributes <= CODEC_LARGEST
         or header.last_offset_delta != count - 1
-        or not 1 <= count <= size_bytes
+        or not 1 <= count < size_bytes
         or crc32c(frame[at + ATTRIBUTES_AT : end]) != header.crc
     ):
         return None

@@ -60,6 +60,8 @@ def sequenced_batch(records: Buffer | None) -> SequencedBatch | None:
         return None
     if header.producer_id < 0 or header.last_offset_delta != header.record_count - 1:
         return None
+    if header.is_stored_at(header.address):
+        return None
     return SequencedBatch(header.producer_id, header.producer_epoch, header.base_sequence)
 
 

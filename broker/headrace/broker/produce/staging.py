@@ -28,9 +28,9 @@ Batches = list[tuple[memoryview, BatchHeader]]
 def stage(
     state: BrokerState, partition: Partition, records: Buffer | None, *, may_keep: bool
 ) -> tuple[int, int]:
-    """Returns `(base address, records staged)`. `may_keep`: the records may be kept and written to.
+    """Returns `(base offset, records staged)`. `may_keep`: the records may be kept and written to.
 
-    A duplicate has its first copy's address and stages nothing. Raises `Refused`.
+    A duplicate has its first copy's base offset and stages nothing. Raises `Refused`.
     """
     if partition.failure:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
@@ -56,9 +56,9 @@ def _stage_one(
     batch, header = batches[0]
     validation.check_header(header, config)
     if header.producer_id >= 0:
-        address = _check_sequence(partition, header)
-        if address >= 0:
-            return address, 0
+        base_offset = _check_sequence(partition, header)
+        if base_offset >= 0:
+            return base_offset, 0
     stored, stored_header = validation.to_store(batch, header, config, state.clock_ms())
     if stored is batch and not may_keep and len(batch) >= COPY_BELOW_BYTES:
         stored = memoryview(bytearray(batch))
@@ -66,13 +66,13 @@ def _stage_one(
 
 
 def _check_sequence(partition: Partition, header: BatchHeader) -> int:
-    """Returns the first copy's address for a duplicate, -1 for a batch to store. Raises `Refused`."""
+    """Returns the first copy's base offset for a duplicate, -1 for a batch to store. Raises `Refused`."""
     entry = partition.log.producers.get(header.producer_id)
     checked = check_sequence(entry, header.producer_epoch, header.base_sequence, header.last_sequence)
     if checked.verdict is SequenceVerdict.ACCEPT:
         return -1
     if checked.verdict is SequenceVerdict.DUPLICATE:
-        return checked.address
+        return checked.base_offset
     producer = f"{partition.name}: producer {header.producer_id} epoch {header.producer_epoch}"
     if checked.verdict is SequenceVerdict.FENCED:
         raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH, f"{producer} is fenced by a newer epoch")
@@ -85,15 +85,15 @@ def _check_sequence(partition: Partition, header: BatchHeader) -> int:
 def _stage_verbatim(partition: Partition, batches: Batches, *, may_keep: bool) -> tuple[int, int]:
     """Stages a mirror's batches: they must carry exactly the addresses they get here."""
     log = partition.log
-    base = batches[0][1].base_offset
-    expected = base
+    first = batches[0][1]
+    base = expected = first.address
     for _, header in batches:
-        if header.last_offset_delta != header.size_bytes - 1:
+        if not header.is_stored_at(header.address):
             raise Refused(
                 ErrorCode.POLICY_VIOLATION,
                 f"{partition.name} is a mirror's copy (headrace.mirror=true): ordinary producers are refused",
             )
-        if header.base_offset != expected:
+        if header.address != expected:
             raise Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.name}: batches are not contiguous at {expected}"
             )
@@ -106,7 +106,7 @@ def _stage_verbatim(partition: Partition, batches: Batches, *, may_keep: bool) -
         kept = batch if may_keep or len(batch) < COPY_BELOW_BYTES else memoryview(bytearray(batch))
         log.stage(kept, header, verbatim=True)
         count += header.record_count
-    return base, count
+    return first.base_offset, count
 
 
 def _pass_gap(partition: Partition, base: int) -> None:

@@ -1,7 +1,7 @@
 """What a produced batch must be, wherever it is stored. Pure: bytes and settings in, bytes or a refusal out.
 
-Reads headers and checksums; decompresses a batch only if it holds more records than bytes, since each record
-needs an address of its own.
+Reads headers and checksums; decompresses a batch only if it has as many records as bytes, or more, since each
+record needs an address of its own.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def to_store(
 
     Raises `Refused` if it cannot be decompressed.
     """
-    uncompress = header.record_count > header.size_bytes
+    uncompress = header.record_count >= header.size_bytes
     if not uncompress and not config.log_append_time and not header.is_log_append_time:
         return batch, header
     payload: Buffer = batch[HEADER_SIZE_BYTES:]

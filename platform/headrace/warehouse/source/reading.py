@@ -166,7 +166,7 @@ def _stream(
                 f"{_name(range_)} at offset {position}: {len(records)} bytes without a whole batch"
             )
         last_at, last = found[-1]
-        bytes_per_offset = (last_at + last.size_bytes) / max(1, last.next_offset - found[0][1].base_offset)
+        bytes_per_offset = (last_at + last.size_bytes) / max(1, last.next_offset - position)
         position = last.next_offset
         more = position < range_.to_offset
         if more:
