@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from side_by_side.page import PageError, fill
+from side_by_side.page import fill
 from side_by_side.plots import draw
 from side_by_side.report import Report, ReportError
 
@@ -21,7 +21,7 @@ def main() -> int:
         report = Report.read(FIGURES)
         for page in PAGES:
             print(f"{page.relative_to(ROOT)}: {'written' if fill(page, report) else 'as it was'}")
-    except (ReportError, PageError) as error:
+    except ReportError as error:
         print(f"the pages cannot be written: {error}", file=sys.stderr)
         return 1
     for path in draw(report, ROOT / "docs"):

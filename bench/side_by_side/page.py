@@ -17,6 +17,7 @@ from side_by_side.figures import CLIENT_CORES, METRICS, Row
 from side_by_side.report import Report
 
 PART: Final = re.compile(r"(<!-- bench: (?P<name>[\w-]+) -->\n).*?(<!-- bench end -->)", re.DOTALL)
+NOT_MEASURED: Final = "Not measured in this run."
 VERDICT_WORDS: Final = {
     Verdict.MET: "met",
     Verdict.MISSED: "**missed**",
@@ -26,36 +27,33 @@ VERDICT_WORDS: Final = {
 }
 
 
-class PageError(Exception):
-    """A page asks for a part that is not known. The message names both."""
-
-
 def fill(path: Path, report: Report) -> bool:
-    """Writes the parts of a page anew; returns whether the page has changed. Raises `PageError`."""
+    """Writes the parts of a page anew; returns whether the page has changed."""
     before = path.read_text()
-    after = filled(before, report, str(path))
+    after = filled(before, report)
     if after != before:
         path.write_text(after)
     return after != before
 
 
-def filled(text: str, report: Report, name: str) -> str:
-    """Returns the page with its parts made from `report`. Raises `PageError`."""
+def filled(text: str, report: Report) -> str:
+    """Returns the page with its parts made from `report`: `PARTS`, and the tables of rows by their key."""
 
     def part(found: re.Match[str]) -> str:
-        make = PARTS.get(found["name"])
-        row = report.row(found["name"])
-        if make is not None:
-            return f"{found[1]}{make(report)}\n{found[3]}"
-        if row is None:
-            raise PageError(f"{name}: there is no part or row {found['name']!r} in this run")
-        return f"{found[1]}{row_table(report, row)}\n{found[3]}"
+        name = found["name"]
+        made = PARTS[name](report) if name in PARTS else row_part(report, name)
+        return f"{found[1]}{made}\n{found[3]}"
 
     return PART.sub(part, text)
 
 
-def row_table(report: Report, row: Row) -> str:
+def row_part(report: Report, key: str) -> str:
     """Returns a row as a table of its contenders, then its bars."""
+    row = report.row(key)
+    return NOT_MEASURED if row is None else _table(report, row)
+
+
+def _table(report: Report, row: Row) -> str:
     shown = [*row.shown, *(metric for metric in (CLIENT_CORES,) if metric not in row.shown)]
     shown = [metric for metric in shown if any(row.values(name, metric) for name in row.samples)]
     lines = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from side_by_side.bars import Bar, beside_kafka, judge
 from side_by_side.figures import BROKER_CPU, CLIENT_CORES, RECORDS_PER_S, Row
-from side_by_side.page import PageError, fill, filled
+from side_by_side.page import fill, filled
 from side_by_side.plots import draw
 from side_by_side.profiling import summary
 from side_by_side.report import Report, ReportError
@@ -77,9 +77,9 @@ def test_a_page_keeps_its_words_and_gets_the_figures(tmp_path: Path) -> None:
     assert not fill(page, a_report()), "the same figures change nothing"
 
 
-def test_a_page_that_asks_for_an_unknown_part() -> None:
-    with pytest.raises(PageError, match=r"page\.md.*'no-such-row'"):
-        filled("<!-- bench: no-such-row -->\n<!-- bench end -->\n", a_report(), "page.md")
+def test_a_row_that_was_left_out() -> None:
+    page = filled("<!-- bench: consume -->\nold\n<!-- bench end -->\n", a_report())
+    assert page == "<!-- bench: consume -->\nNot measured in this run.\n<!-- bench end -->\n"
 
 
 def test_plots(tmp_path: Path) -> None:
