@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,9 +11,18 @@ _BENCH: Final = Path(__file__).parents[1]
 
 
 def command(
-    mode: str, library: str, bootstrap: str, topic: str, *, seconds: float, value_bytes: int
+    mode: str,
+    library: str,
+    bootstrap: str,
+    topic: str,
+    *,
+    seconds: float,
+    value_bytes: int,
+    settings: Mapping[str, object] | None = None,
 ) -> list[str]:
-    """Returns the command line of `bench/python_client.py`; `mode`: produce or consume."""
+    """Returns the command line of `bench/python_client.py`; `mode`: produce or consume. The library gets the
+    settings, by its own names.
+    """
     return [
         sys.executable,
         str(_BENCH / "python_client.py"),
@@ -22,6 +32,7 @@ def command(
         f"--topic={topic}",
         f"--seconds={seconds:g}",
         f"--value-bytes={value_bytes}",
+        *(f"--set={name}={value}" for name, value in (settings or {}).items()),
     ]
 
 
