@@ -22,7 +22,7 @@ from clients import python, rdkafka
 
 SHOWN: Final = (RECORDS_PER_S, BROKER_CPU)
 CONFLUENT_SETTINGS: Final = {"fetch.wait.max.ms": 10, "fetch.queue.backoff.ms": 10}
-"""Else librdkafka rests: half a second where the log ends and is read again, a second when its queue is full."""
+"""Else librdkafka rests: half a second at the end of the log, and a second whenever its queue is full."""
 PYTHON_BAR_RECORDS_PER_S: Final = 400_000.0
 """The paper's headline: its producer, in batches of 50."""
 
