@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from side_by_side.bars import Judgement, Verdict
-from side_by_side.figures import CLIENT_CORES, METRICS, Row
+from side_by_side.figures import CLIENT_CORES, METRICS, RECORDS_PER_S, Row
 from side_by_side.report import Report
 
 PART: Final = re.compile(r"(<!-- bench: (?P<name>[\w-]+) -->\n).*?(<!-- bench end -->)", re.DOTALL)
@@ -64,9 +64,20 @@ def _table(report: Report, row: Row) -> str:
         f"| {name} | " + " | ".join(_cell(row, name, metric) for metric in shown) + " |"
         for name in row.samples
     ]
+    lines += ["", f"{rounds_text(row)}, {row.date}."]
     if judgements := report.judgements[row.key]:
         lines += ["", *(f"- {_bar_line(each)}" for each in judgements)]
     return "\n".join(lines)
+
+
+def rounds_text(row: Row) -> str:
+    """Returns how often the row was measured, and for how long each time if its clients work for a time."""
+    rounds = max(len(samples) for samples in row.samples.values())
+    text = f"{rounds} round{'s' if rounds > 1 else ''}"
+    first = next(iter(row.samples.values()))[0]
+    if "records" not in first or RECORDS_PER_S not in first:
+        return text
+    return f"{text} of {first['records'] / first[RECORDS_PER_S]:.0f} s"
 
 
 def _cell(row: Row, contender: str, metric: str) -> str:
@@ -85,9 +96,8 @@ def _bar_line(judged: Judgement) -> str:
 
 def machine_part(report: Report) -> str:
     """Returns the machine and the date of the run."""
-    kind = "QUICK=1, " if report.quick else ""
     machine = ", ".join(f"{name} {value}" for name, value in report.machine.items())
-    lines = [f"Run of {report.date} ({kind}{machine})."]
+    lines = [f"Run of {report.date} ({machine})."]
     lines += [f"Left out: {line}." for line in report.skipped]
     return "\n".join(lines)
 

@@ -19,7 +19,8 @@ def a_report() -> Report:
     report = Report("2026-11-22", False, {"cores": "2"}, skipped=["RabbitMQ: not installed"])
     row = Row("produce-batch-1", "one record a batch", (RECORDS_PER_S, BROKER_CPU))
     for rate in (60_000.0, 59_000.0, 61_000.0):
-        row.add(OURS, {RECORDS_PER_S: rate, BROKER_CPU: 11.6, CLIENT_CORES: 0.8, "size_bytes": rate * 2000})
+        sizes = {"records": rate * 10, "size_bytes": rate * 2000}
+        row.add(OURS, {RECORDS_PER_S: rate, BROKER_CPU: 11.6, CLIENT_CORES: 0.8, **sizes})
     row.add(THEIRS, {RECORDS_PER_S: 11_000.0, BROKER_CPU: 83.0, CLIENT_CORES: 0.9, "size_bytes": 22e6})
     report.add(row, [judge(row, bar) for bar in (*beside_kafka(OURS, THEIRS, None), IMPOSSIBLE)])
     return report
@@ -71,6 +72,7 @@ def test_a_page_keeps_its_words_and_gets_the_figures(tmp_path: Path) -> None:
     )
     assert "old" not in text and "More words." in text
     assert "| headrace | 60 <sub>59–61</sub> | 11.60 | 0.80 |" in text
+    assert "\n3 rounds of 10 s, 2026-11-22.\n" in text
     assert "- headrace ÷ Apache Kafka: k records/s ≥ 1.5: 5.45, met" in text
     assert "| one record a request, acks=all | 60 k records/s | 11 | 5.5 × | 0.14 × |" in text
     assert "- one record a batch: headrace ÷ Apache Kafka: k records/s ≥ 100: 5.45, **missed**" in text
