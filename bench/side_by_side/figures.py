@@ -90,6 +90,17 @@ class Row:
         spread = self.spread(contender, metric)
         return None if spread is None else spread.median
 
+    def cell(self, contender: str, metric: str, spread_format: str = "({})") -> str:
+        """Returns a figure as text: the median, then the least and the most if the rounds differ."""
+        spread = self.spread(contender, metric)
+        if spread is None:
+            return "–"
+        show = METRICS[metric].show
+        least, most = show(spread.least), show(spread.most)
+        if least == most:
+            return show(spread.median)
+        return f"{show(spread.median)} {spread_format.format(f'{least}–{most}')}"
+
     @property
     def other_cores(self) -> float:
         """The cores that other processes used meanwhile: the median of all rounds, 0 if unknown."""

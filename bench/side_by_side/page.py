@@ -17,6 +17,7 @@ from side_by_side.figures import CLIENT_CORES, METRICS, RECORDS_PER_S, Row
 from side_by_side.report import Report
 
 PART: Final = re.compile(r"(<!-- bench: (?P<name>[\w-]+) -->\n).*?(<!-- bench end -->)", re.DOTALL)
+SMALL: Final = "<sub>{}</sub>"
 NOT_MEASURED: Final = "Not measured in this run."
 VERDICT_WORDS: Final = {
     Verdict.MET: "met",
@@ -61,7 +62,7 @@ def _table(report: Report, row: Row) -> str:
         "|---|" + "---:|" * len(shown),
     ]
     lines += [
-        f"| {name} | " + " | ".join(_cell(row, name, metric) for metric in shown) + " |"
+        f"| {name} | " + " | ".join(row.cell(name, metric, SMALL) for metric in shown) + " |"
         for name in row.samples
     ]
     lines += ["", f"{rounds_text(row)}, {row.date}."]
@@ -78,16 +79,6 @@ def rounds_text(row: Row) -> str:
     if "records" not in first or RECORDS_PER_S not in first:
         return text
     return f"{text} of {first['records'] / first[RECORDS_PER_S]:.0f} s"
-
-
-def _cell(row: Row, contender: str, metric: str) -> str:
-    spread = row.spread(contender, metric)
-    if spread is None:
-        return "–"
-    show = METRICS[metric].show
-    if show(spread.least) == show(spread.most):
-        return show(spread.median)
-    return f"{show(spread.median)} <sub>{show(spread.least)}–{show(spread.most)}</sub>"
 
 
 def _bar_line(judged: Judgement) -> str:

@@ -33,22 +33,11 @@ def show_row(row: Row, judgements: Sequence[Judgement]) -> None:
     for metric in shown:
         table.add_column(METRICS[metric].title, justify="right")
     for contender in row.samples:
-        table.add_row(contender, *(cell(row, contender, metric) for metric in shown))
+        table.add_row(contender, *(row.cell(contender, metric) for metric in shown))
     console.print(table)
     for judged in judgements:
         colour = COLOURS.get(judged.verdict, "yellow")
         console.print(f"  [{colour}]{judged.verdict.value}[/]  {judged.bar.text}: {judged.value_text}")
-
-
-def cell(row: Row, contender: str, metric: str) -> str:
-    """Returns a figure as text: the median, then the least and the most if the rounds differ."""
-    spread = row.spread(contender, metric)
-    if spread is None:
-        return "–"
-    show = METRICS[metric].show
-    if show(spread.least) == show(spread.most):
-        return show(spread.median)
-    return f"{show(spread.median)} ({show(spread.least)}–{show(spread.most)})"
 
 
 def show_end(report: Report) -> None:
