@@ -27,6 +27,9 @@ CLIENT_NAMES: Final = ("confluent-kafka", "kafka-python", "kcat", "java")
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_BYTES: Final = 32_768
 """The batch size of every producer: a test's records make hundreds of batches."""
+LINGER_MS: Final = 500
+"""Longer than a busy machine holds up a client between two records: records of one call that fit into a batch
+lie in one batch. A client that flushes does not wait so long."""
 READ_IDLE_WAIT_MAX_S: Final = 60.0
 """A reader that gets nothing for this long stops; `check_rows` then reports what is missing."""
 PRODUCE_WAIT_MAX_S: Final = 90.0
@@ -131,7 +134,7 @@ class ConfluentKafka:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "compression.type": codec,
-                "linger.ms": 20,
+                "linger.ms": LINGER_MS,
                 "batch.size": BATCH_BYTES,
                 "queue.buffering.max.messages": len(samples) + 1,
             }
@@ -191,7 +194,7 @@ class KafkaPython:
             bootstrap_servers=bootstrap,
             compression_type=None if codec == "none" else codec,
             enable_idempotence=True,
-            linger_ms=20,
+            linger_ms=LINGER_MS,
             batch_size=BATCH_BYTES,
         )
         try:
@@ -249,7 +252,7 @@ class Kcat:
             bootstrap,
             # -E: continue while a broker is down for a moment.
             ["-P", "-E", "-t", topic, "-p", str(partition), "-z", codec, "-K", ":", "-l", str(lines)],
-            {"enable.idempotence": True, "linger.ms": 20, "batch.size": BATCH_BYTES},
+            {"enable.idempotence": True, "linger.ms": LINGER_MS, "batch.size": BATCH_BYTES},
         )
         lines.unlink()
 
@@ -305,7 +308,7 @@ class JavaClient:
             "bootstrap.servers": bootstrap,
             "enable.idempotence": "true",
             "compression.type": codec,
-            "linger.ms": 20,
+            "linger.ms": LINGER_MS,
             "batch.size": BATCH_BYTES,
         }
         answer = self._peer("produce", settings, topic=topic, partition=partition, records=lines)
@@ -352,7 +355,7 @@ class Headrace:
         self, bootstrap: str, topic: str, samples: Sequence[Sample], *, codec: str, partition: int = 0
     ) -> None:
         with headrace.client.Producer(
-            bootstrap, compression=codec, linger_ms=20, batch_size_bytes=BATCH_BYTES
+            bootstrap, compression=codec, linger_ms=LINGER_MS, batch_size_bytes=BATCH_BYTES
         ) as producer:
             sent = [
                 producer.send(

@@ -21,6 +21,7 @@ import pytest
 from fix_clients import (
     BATCH_BYTES,
     CODECS,
+    LINGER_MS,
     Got,
     Kcat,
     Read,
@@ -99,7 +100,7 @@ class _Known:
 class _Confluent(_Known):
     def produce(self, bootstrap: str, topic: str, samples: Sequence[Sample], codec: str) -> dict[int, int]:
         told: dict[int, int] = {}
-        settings = {"enable.idempotence": True, "linger.ms": 20, "batch.size": BATCH_BYTES}
+        settings = {"enable.idempotence": True, "linger.ms": LINGER_MS, "batch.size": BATCH_BYTES}
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": bootstrap, "compression.type": codec, **settings}
         )
@@ -143,7 +144,7 @@ class _KafkaPython(_Known):
             bootstrap_servers=bootstrap,
             compression_type=None if codec == "none" else codec,
             enable_idempotence=True,
-            linger_ms=20,
+            linger_ms=LINGER_MS,
             batch_size=BATCH_BYTES,
         )
         sent = [
@@ -195,7 +196,7 @@ class _Java(_Known):
     def produce(self, bootstrap: str, topic: str, samples: Sequence[Sample], codec: str) -> dict[int, int]:
         lines = self._scratch / f"{topic}.in"
         lines.write_text("".join(f"0 {_line(each)}\n" for each in samples))
-        settings = {"enable.idempotence": "true", "linger.ms": 20, "batch.size": BATCH_BYTES}
+        settings = {"enable.idempotence": "true", "linger.ms": LINGER_MS, "batch.size": BATCH_BYTES}
         settings |= {"bootstrap.servers": bootstrap, "compression.type": codec}
         answer = self._peer("produce", settings, topic=topic, partition=0, records=lines)
         assert int(answer["count"]) == len(samples), answer
@@ -229,7 +230,7 @@ class _Program:
     def produce(self, bootstrap: str, topic: str, samples: Sequence[Sample], codec: str) -> dict[int, int]:
         lines = self._scratch / f"{topic}.in"
         lines.write_text("".join(f"{_line(each)}\n" for each in samples))
-        told = self._run("produce", bootstrap, topic, codec, lines, BATCH_BYTES)
+        told = self._run("produce", bootstrap, topic, codec, lines, BATCH_BYTES, LINGER_MS)
         return {place: int(line) for place, line in enumerate(told)}
 
     def read(self, bootstrap: str, topic: str, start: From, count: int) -> list[Got]:

@@ -1,8 +1,8 @@
 """aiokafka as one of the real clients of the tests: produces, reads from a place, reads as a group.
 
-Usage: produce BOOTSTRAP TOPIC CODEC FILE BATCH_BYTES, read BOOTSTRAP TOPIC offset|time|last VALUE COUNT, or
-group BOOTSTRAP TOPIC GROUP COUNT. Records are lines: time, key and value in hex, "-" for null. It prints an
-offset per produced record, or the records that it read, with their offsets.
+Usage: produce BOOTSTRAP TOPIC CODEC FILE BATCH_BYTES LINGER_MS, read BOOTSTRAP TOPIC offset|time|last VALUE
+COUNT, or group BOOTSTRAP TOPIC GROUP COUNT. Records are lines: time, key and value in hex, "-" for null. It
+prints an offset per produced record, or the records that it read, with their offsets.
 """
 
 import asyncio
@@ -24,11 +24,13 @@ def _unhex(word: str) -> bytes | None:
     return None if word == "-" else bytes.fromhex(word[1:])
 
 
-async def produce(bootstrap: str, topic: str, codec: str, file: str, batch_bytes: str) -> None:
+async def produce(
+    bootstrap: str, topic: str, codec: str, file: str, batch_bytes: str, linger_ms: str
+) -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         enable_idempotence=True,
-        linger_ms=20,
+        linger_ms=int(linger_ms),
         max_batch_size=int(batch_bytes),
         compression_type=None if codec == "none" else codec,
     )

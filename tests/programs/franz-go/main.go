@@ -64,11 +64,11 @@ func codec(name string) kgo.CompressionCodec {
 	return kgo.NoCompression()
 }
 
-func produce(bootstrap, topic, codecName, file string, batchBytes int) {
+func produce(bootstrap, topic, codecName, file string, batchBytes int, linger time.Duration) {
 	c := client(bootstrap,
 		kgo.ProducerBatchCompression(codec(codecName)),
 		kgo.ProducerBatchMaxBytes(int32(batchBytes)),
-		kgo.ProducerLinger(20*time.Millisecond),
+		kgo.ProducerLinger(linger),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	defer c.Close()
 	input, err := os.Open(file)
@@ -133,7 +133,7 @@ func main() {
 	}
 	switch os.Args[1] {
 	case "produce":
-		produce(args[0], args[1], args[2], args[3], int(number(4)))
+		produce(args[0], args[1], args[2], args[3], int(number(4)), time.Duration(number(5))*time.Millisecond)
 	case "read":
 		start := kgo.NewOffset()
 		switch args[2] {

@@ -1,6 +1,6 @@
 // kafkajs as one of the real clients of the tests: produces, reads from a place, reads as a group.
 //
-// Usage: node kafkajs.mjs produce BOOTSTRAP TOPIC CODEC FILE BATCH_BYTES
+// Usage: node kafkajs.mjs produce BOOTSTRAP TOPIC CODEC FILE BATCH_BYTES LINGER_MS
 //        node kafkajs.mjs read BOOTSTRAP TOPIC offset|time|last VALUE COUNT
 //        node kafkajs.mjs group BOOTSTRAP TOPIC GROUP COUNT
 // Records are lines: time, key and value in hex, "-" for null. It prints an offset per produced record, or the records
