@@ -7,7 +7,9 @@
 #   make lint                       ruff, mypy, import-linter
 #   make image                      the container image headrace (docs/containers.md); needs a Docker engine
 #   make bench                      beside Apache Kafka, RabbitMQ, ActiveMQ (QUICK=1: twelve minutes; docs/benchmarks.md)
+#   make bench-hostile              how long honest clients wait while somebody attacks a broker (JSON=file: figures)
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
+#   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
 #   make terraform                  install the Terraform provider for `terraform init` (DIR=folder: for your HCL there, too)
 #   make clean                      stop the site and remove its data; `make distclean` also removes what was installed
@@ -34,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check lint image bench bench-smoke bench-page bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image fuzz bench bench-smoke bench-page bench-hostile bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy
 
 help:
@@ -74,6 +76,9 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | grep -e broken -e BROKEN -e '->'
 
+fuzz: setup java
+	@PYTHONPATH=tests $(BIN)/python -m fuzzing --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(if $(TARGETS),--targets $(TARGETS))
+
 image: setup java
 	@$(call from_debian,mmdebstrap,which makes the root of the container image,there can be no image)
 	@$(BIN)/python containers/container_image.py
@@ -88,6 +93,10 @@ bench-smoke: setup
 # Writes the figures of docs/benchmarks.json into the pages that show them.
 bench-page: setup
 	@$(BIN)/python bench/pages.py
+
+# How long others wait while somebody attacks a broker.
+bench-hostile: setup java
+	@SECONDS="$(SECONDS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/hostile.py
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py

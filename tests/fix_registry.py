@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import IO
 
 import pytest
 
@@ -32,9 +33,12 @@ class RegistryProcess:
 StartRegistry = Callable[..., RegistryProcess]
 
 
-def launch(hosts: str, listen: str = "127.0.0.1:0") -> RegistryProcess:
+def launch(hosts: str, listen: str = "127.0.0.1:0", *, log: IO[bytes] | None = None) -> RegistryProcess:
+    """Starts a registry, and returns once it serves. `log`: where its standard error goes."""
     command = [sys.executable, "-m", "headrace.registry", "--listen", listen, "--zookeeper", hosts]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=die_with_parent
+    )
     assert process.stdout is not None
     line = process.stdout.readline()
     found = re.search(r"http://\S+", line)

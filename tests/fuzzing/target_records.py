@@ -1,0 +1,82 @@
+"""Batches that lie, produced by otherwise right requests: what a broker accepts, every reader can read.
+
+A broker that opens records before it believes them stores no batch that our own reader or librdkafka refuses.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import confluent_kafka
+
+from fix_broker import RawClient, batches_of
+from fuzzing.batches import records
+from fuzzing.world import PARTITIONS, World
+from headrace.wire.batch import hop
+from headrace.wire.records import decode_records
+
+BATCHES: Final = 250
+TOPIC: Final = "fuzz-a"
+READ_WAIT_MAX_S: Final = 30.0
+SHOWN_BYTES: Final = 4096
+
+
+def run(world: World, rng: random.Random) -> list[str]:
+    """Returns the last batch in hex."""
+    partition = rng.randrange(PARTITIONS)
+    accepted = 0
+    with RawClient(world.address) as client:
+        start, _ = client.list_offset(TOPIC, partition, -1)
+        data = b""
+        for _ in range(BATCHES):
+            data = records(rng)
+            result = client.produce(TOPIC, partition, data, acks=rng.choice((1, -1)))
+            if result.error_code == 0:
+                accepted += sum(header.record_count for _, header in hop(data))
+        end, _ = client.list_offset(TOPIC, partition, -1)
+        found = _read_raw(client, partition, start, end)
+        if found != accepted:
+            raise AssertionError(f"{accepted} records were accepted, {found} can be read, from {start} on")
+    _read_by_librdkafka(world.address, partition, start, end, found)
+    return [data[:SHOWN_BYTES].hex()]
+
+
+def _read_raw(client: RawClient, partition: int, start: int, end: int) -> int:
+    number = 0
+    at = start
+    while at < end:
+        data = batches_of(client.fetch(TOPIC, partition, at, max_bytes=16 << 20))
+        for position, header in hop(data):
+            assert header.is_stored_at(at), f"the batch at {at} has the header {header}"
+            if not header.is_control:
+                number += len(decode_records(data, position))
+            at += header.size_bytes
+    return number
+
+
+def _read_by_librdkafka(address: str, partition: int, start: int, end: int, count: int) -> None:
+    settings = {
+        "bootstrap.servers": address,
+        "group.id": "unused",
+        "check.crcs": True,
+        "enable.partition.eof": True,
+        "isolation.level": "read_uncommitted",
+    }
+    consumer = confluent_kafka.Consumer(settings)
+    number = 0
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, start)])
+        while number < count:
+            messages = consumer.consume(1000, READ_WAIT_MAX_S)
+            assert messages, f"librdkafka reads {number} of {count} records between {start} and {end}"
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    number += 1
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    assert number >= count, f"librdkafka reads {number} of {count} records from {start} on"
+                else:
+                    raise AssertionError(f"librdkafka at {message.offset()}: {error}")
+    finally:
+        consumer.close()
