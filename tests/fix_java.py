@@ -6,11 +6,8 @@ command-line classes). tests/java/ holds the pom and the servant's source; nothi
 """
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import queue
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,12 +18,13 @@ from typing import IO, Final
 import pytest
 
 from fix_zookeeper import die_with_parent
+from headrace.warehouse.jars import JarSet, ensure_set
 
 MAVEN_WAIT_MAX_S: Final = 600.0
 ANSWER_WAIT_MAX_S: Final = 120.0
 TOOL_WAIT_MAX_S: Final = 120.0
 _JAVA: Final = Path(__file__).parent / "java"
-_SOURCES: Final = sorted((_JAVA / "src").glob("*.java"))
+_SOURCES: Final = tuple(sorted((_JAVA / "src").glob("*.java")))
 QUICK_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """Most of these JVMs live for a second or two: no time for the optimising compiler to pay for itself."""
 QUIET: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -41,45 +39,13 @@ def run_checked(command: list[str], *, timeout_s: float) -> str:
     return done.stdout
 
 
-def _fetch(target: Path) -> None:
-    run_checked(
-        [
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(_JAVA / "pom.xml"),
-            "dependency:copy-dependencies",
-            "-DincludeScope=runtime",
-            f"-DoutputDirectory={target}",
-        ],
-        timeout_s=MAVEN_WAIT_MAX_S,
-    )
-    classes = target / "classes"
-    run_checked(
-        ["javac", "-proc:none", "-cp", f"{target}/*", "-d", str(classes), *map(str, _SOURCES)],
-        timeout_s=MAVEN_WAIT_MAX_S,
-    )
-
-
 def ensure_kafka_jars() -> Path:
     """The folder of jars and `classes/`; safe to call from several processes.
 
     Made anew when the pom or a source changes."""
     home = Path(os.environ.get("HEADRACE_HOME", Path(__file__).parents[1] / ".headrace")).resolve()
-    target = home / "jars" / "kafka-peer"
-    digest = hashlib.sha256(
-        b"".join(each.read_bytes() for each in (_JAVA / "pom.xml", *_SOURCES))
-    ).hexdigest()
-    marker = target / ".complete"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / ".kafka-peer.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (marker.is_file() and marker.read_text() == digest):
-            shutil.rmtree(target, ignore_errors=True)
-            _fetch(target)
-            marker.write_text(digest)
-    return target
+    wanted = JarSet("kafka-peer", _JAVA / "pom.xml", _SOURCES)
+    return ensure_set(wanted, home=home, progress=lambda _: None)
 
 
 def class_path(jars: Path) -> str:

@@ -4,7 +4,8 @@ Owns the pom files beside this module, `$HEADRACE_HOME/jars/<set>/`, and the com
 HDFS. Nothing else in headrace runs Maven; the bench has sets of its own, fetched by `ensure_set`.
 
 A set's marker is written last and holds the digest of its pom and of its Java sources. A set without the
-current digest is fetched again: its download was interrupted, or the pom or a source has changed.
+current digest is fetched again: its download was interrupted, or the pom or a source has changed. Only jars
+with the SHA-256 that is pinned beside the pom are taken (`pins`).
 """
 
 import fcntl
@@ -19,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from headrace.warehouse.jars.pins import PinsError, check_pins, pins_path, write_pins
 
 DEFAULT_SETS: Final = ("hdfs", "spark")
 MAVEN_TIMEOUT_S: Final = 900.0
@@ -106,7 +109,8 @@ def ensure_set(
         with tempfile.TemporaryDirectory(prefix=f".{wanted.name}-", dir=target.parent) as scratch:
             fresh = Path(scratch) / wanted.name
             fresh.mkdir()
-            _copy_dependencies(wanted, fresh)
+            _copy_dependencies(wanted.pom, fresh)
+            _check(fresh, wanted.pom)
             if wanted.sources:
                 _compile(wanted, fresh)
             (fresh / _MARKER).write_text(digest)
@@ -120,11 +124,26 @@ def _set(name: str) -> JarSet:
     return JarSet(name, pom(name), (_LAUNCHER,) if name == "hdfs" else ())
 
 
-def _copy_dependencies(wanted: JarSet, into: Path) -> None:
+def pin(pom_file: Path) -> Path:
+    """Fetches the jars of a pom, pins what came, and returns the file of the pins. Raises `JarsError`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _copy_dependencies(pom_file, Path(scratch))
+        write_pins(Path(scratch), pins_path(pom_file))
+    return pins_path(pom_file)
+
+
+def _check(folder: Path, pom_file: Path) -> None:
+    try:
+        check_pins(folder, pins_path(pom_file))
+    except PinsError as error:
+        raise JarsError(str(error)) from error
+
+
+def _copy_dependencies(pom_file: Path, into: Path) -> None:
     # Maven writes `target/` beside the pom: a copy keeps it out of an installed package.
     with tempfile.TemporaryDirectory() as scratch:
         copied = Path(scratch) / "pom.xml"
-        shutil.copy(wanted.pom, copied)
+        shutil.copy(pom_file, copied)
         _run(
             [
                 _tool("mvn"),
@@ -136,10 +155,10 @@ def _copy_dependencies(wanted: JarSet, into: Path) -> None:
                 "-DincludeScope=runtime",
                 f"-DoutputDirectory={into}",
             ],
-            f"Maven could not fetch the jars of {wanted.name!r} (no network? repeating is safe)",
+            f"Maven could not fetch the jars of {pom_file.name} (no network? repeating is safe)",
         )
     if not any(into.glob("*.jar")):
-        raise JarsError(f"Maven fetched no jar for {wanted.name!r}")
+        raise JarsError(f"Maven fetched no jar for {pom_file.name}")
 
 
 def _compile(wanted: JarSet, into: Path) -> None:
