@@ -21,6 +21,14 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
     add("--tls-key", type=Path, metavar="FILE", help="PEM, without a passphrase")
     add("--allow-plain", action="store_true", help="serve without TLS though not on loopback")
     add("--ends-units", action="store_true", help="stop the units when it ends")
+    add(
+        "--allow-path",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FOLDER",
+        help="a folder that requests may name for data, besides the home; may be repeated",
+    )
     add("--daemon", action="store_true", help="go into the background")
     options = parser.parse_args(arguments)
     home = options.home.absolute()
@@ -29,7 +37,7 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
         parser.error(f"--listen: {options.listen!r} is not HOST:PORT")
     log = home / "logs" / "agent.log"
     if options.daemon:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _go_into_the_background(log)
     # Imported here because these take a while, and the caller waits only until the fork.
     from headrace.agent.process import AgentOptions, run_agent
@@ -46,6 +54,7 @@ def main(arguments: list[str] | None = None, **more: Any) -> int:
                 allow_plain=options.allow_plain,
                 log=log if options.daemon else None,
                 ends_units=options.ends_units,
+                allow_paths=tuple(path.absolute() for path in options.allow_path),
             ),
             **more,
         )
@@ -62,6 +71,7 @@ def _go_into_the_background(log: Path) -> None:
     os.setsid()
     if os.fork():
         os._exit(0)
+    os.umask(0o077)
     with Path(os.devnull).open("rb") as nothing, log.open("ab") as file:
         os.dup2(nothing.fileno(), 0)
         os.dup2(file.fileno(), 1)

@@ -17,9 +17,11 @@ from fastapi import Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN
+from headrace.agent.access import Gate, Tokens, may_see_secrets
+from headrace.agent.actions import ActionLog
+from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN, secret_fields
 from headrace.agent.errors import (
     AgentError,
     BadRequestError,
@@ -33,8 +35,8 @@ from headrace.agent.keeper import UNITS_MAX, Keeper
 from headrace.agent.kinds import Kinds, parse_configuration
 from headrace.agent.loads import LoadStore
 from headrace.agent.logs import LOG_LINES_MAX, log_tail
+from headrace.agent.permitted import PermittedPaths
 from headrace.agent.report import ChangeOutcome, UnitReport
-from headrace.agent.tokens import is_authorized
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
@@ -45,31 +47,12 @@ LOG_LINES_DEFAULT: Final = 100
 ERROR_LOG_LINES: Final = 15
 # The agent's own files and programs have these names.
 RESERVED_NAMES: Final = ("agent", "supervisord")
-OPEN_PATHS: Final = ("/v1/health",)
 
 _NAME: Final = re.compile(NAME_PATTERN)
 
 
 def refuse(status: int, code: str, message: str, details: Mapping[str, Any] | None = None) -> JSONResponse:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"error": code, "message": message, **(details or {})}, status, headers)
-
-
-class RequiresToken:
-    """Refuses requests without the token before any routing, so that they cannot probe for paths."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._token = token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            header = dict(scope["headers"]).get(b"authorization")
-            if not is_authorized(header, self._token):
-                message = "send `Authorization: Bearer TOKEN`; it is in agent/token of the agent's home"
-                await refuse(401, "unauthorized", message)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    return JSONResponse({"error": code, "message": message, **(details or {})}, status)
 
 
 async def read_body(request: Request) -> Any:
@@ -108,7 +91,9 @@ WaitS = Annotated[float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False)]
 def create_app(
     keeper: Keeper,
     loads: LoadStore,
-    token: str,
+    tokens: Tokens,
+    actions: ActionLog,
+    permitted: PermittedPaths,
     kinds: Kinds,
     about: Mapping[str, Any],
     end: Callable[[], None],
@@ -120,10 +105,10 @@ def create_app(
     app = FastAPI(title="headrace agent", openapi_url=None, docs_url=None, redoc_url=None)
     _add_error_handlers(app)
     _add_agent(app, keeper, kinds, about, end)
-    _add_units(app, keeper, kinds)
+    _add_units(app, keeper, kinds, permitted)
     _add_rolling(app, keeper)
     _add_loads(app, loads)
-    return RequiresToken(app, token)
+    return Gate(app, tokens, actions)
 
 
 def _add_error_handlers(app: FastAPI) -> None:
@@ -185,23 +170,31 @@ def _add_agent(
         return {"outcome": "ended"}
 
 
-def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds) -> None:
+def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds, permitted: PermittedPaths) -> None:
+    def shown(report: UnitReport, request: Request) -> dict[str, Any]:
+        if not may_see_secrets(request):
+            report = report.without(secret_fields(kinds[report.kind].configuration))
+        return report.to_json()
+
     @app.get("/v1/units")
     def list_units(
-        name: Annotated[list[str] | None, Query(max_length=UNITS_MAX)] = None, drift: bool = True
+        request: Request,
+        name: Annotated[list[str] | None, Query(max_length=UNITS_MAX)] = None,
+        drift: bool = True,
     ) -> dict[str, Any]:
-        return {"units": [report.to_json() for report in keeper.reports(name, with_drift=drift)]}
+        return {"units": [shown(report, request) for report in keeper.reports(name, with_drift=drift)]}
 
     @app.get("/v1/units/{name}")
-    def get_unit(name: UnitName, wait_s: WaitS = 0.0) -> dict[str, Any]:
+    def get_unit(request: Request, name: UnitName, wait_s: WaitS = 0.0) -> dict[str, Any]:
         if not wait_s:
-            return keeper.reports([name])[0].to_json()
+            return shown(keeper.reports([name])[0], request)
         keeper.unit(name)
-        return _waited(keeper, name, wait_s).to_json()
+        return shown(_waited(keeper, name, wait_s), request)
 
     @app.put("/v1/units/{name}")
     def put_unit(name: UnitName, body: Body, wait_s: WaitS = 0.0, dry_run: bool = False) -> Response:
         configuration = parse_configuration(name, body, kinds)
+        permitted.check(name, configuration)
         outcome = keeper.put(name, configuration, dry_run=dry_run)
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -124,6 +125,18 @@ class Configuration(BaseModel):
     kind: str
     datacenter: DatacenterName
     requires: Annotated[tuple[UnitName, ...], Field(max_length=LIST_LENGTH_MAX)] = ()
+
+
+@lru_cache(maxsize=64)
+def secret_fields(configuration: type[Configuration]) -> frozenset[str]:
+    """The fields whose values may hold a password."""
+    properties = configuration.model_json_schema()["properties"]
+    return frozenset(
+        name
+        for name, schema in properties.items()
+        if name == "connections"
+        or any(each.get("format") == "password" for each in (schema, *schema.get("anyOf", ())))
+    )
 
 
 class ZooKeeperConfiguration(Configuration):

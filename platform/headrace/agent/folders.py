@@ -29,10 +29,13 @@ def folder_size_bytes(folder: Path) -> int:
 
 
 def write_files(files: Mapping[Path, str]) -> None:
-    """Writes files (path → text), and the folders that they need."""
+    """Writes files (path → text), and the folders that they need. They may hold passwords: only this user can
+    read them."""
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
 
 
 def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:

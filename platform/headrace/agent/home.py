@@ -34,6 +34,14 @@ class AgentHome(NamedTuple):
         return self.directory / "token"
 
     @property
+    def read_token(self) -> Path:
+        return self.directory / "token-read"
+
+    @property
+    def actions(self) -> Path:
+        return self.home / "logs" / "actions.log"
+
+    @property
     def units(self) -> Path:
         return self.directory / "units"
 
@@ -57,7 +65,7 @@ class AgentHome(NamedTuple):
         """Creates the folders. Raises `AgentStateError`."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise AgentStateError(f"{self.directory} cannot be created: {error.strerror}") from error
 

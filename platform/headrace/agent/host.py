@@ -52,6 +52,10 @@ class Host:
     def log(self, name: str) -> Path:
         return self.home / "logs" / f"{name}.log"
 
+    def secret(self, name: str) -> Path:
+        """The file from which a unit reads a password, so that no command line shows it."""
+        return self.home / "secrets" / name
+
     def data(self, name: str) -> Path:
         """Where a unit keeps its data unless its configuration names a folder."""
         return self.home / "data" / name

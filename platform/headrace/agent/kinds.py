@@ -186,6 +186,7 @@ def _mirror(name: str, configuration: MirrorConfiguration, host: Host) -> UnitPr
 
 
 def _auditor(name: str, configuration: AuditorConfiguration, host: Host) -> UnitProcess:
+    store = host.secret(name) if configuration.store else None
     return UnitProcess(
         command=_module(
             host.python,
@@ -195,11 +196,12 @@ def _auditor(name: str, configuration: AuditorConfiguration, host: Host) -> Unit
             registry=configuration.registry_urls,
             status=configuration.status,
             mirrors_zookeeper=configuration.mirrors_zookeeper,
-            store=configuration.store,
+            store_file=store,
             keep_days=configuration.keep_days,
         ),
         listens=(configuration.status,),
         probe=HttpProbe(f"http://{configuration.status}/status"),
+        files={store: configuration.store} if store and configuration.store else {},
     )
 
 
@@ -231,6 +233,11 @@ def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> Unit
     home, url = configuration.home or host.home / "airflow", f"http://{configuration.listen}"
     connections = home / "connections.json"
     is_api = configuration.component == "api-server"
+    files = {}
+    if is_api:
+        files[connections] = json.dumps(configuration.connections, indent=1, sort_keys=True)
+    if configuration.database_url:
+        files[host.secret(name)] = configuration.database_url
     return UnitProcess(
         command=_module(
             configuration.python or host.airflow_python,
@@ -240,7 +247,7 @@ def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> Unit
             listen=configuration.listen,
             dags=configuration.dags or host.dags,
             connections=connections if is_api else None,
-            database_url=configuration.database_url,
+            database_url_file=host.secret(name) if configuration.database_url else None,
         ),
         listens=(configuration.listen,) if is_api else (),
         probe=(
@@ -248,9 +255,7 @@ def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> Unit
             if is_api
             else AirflowProbe(url, HEARTBEATS[configuration.component])
         ),
-        files=(
-            {connections: json.dumps(configuration.connections, indent=1, sort_keys=True)} if is_api else {}
-        ),
+        files=files,
         # The first start creates the database.
         start_timeout_s=120.0,
         # Running tasks are stopped first, each with its Spark application.

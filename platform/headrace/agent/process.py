@@ -18,6 +18,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from headrace.agent.access import Tokens
 from headrace.agent.errors import AddressTakenError, AgentStateError
 from headrace.agent.home import AgentHome, lock
 from headrace.agent.kinds import KINDS, Kinds
@@ -31,6 +32,7 @@ from headrace.site.errors import SiteError
 CONNECTIONS_WAITING_MAX: Final = 128
 LOG_MAX_BYTES: Final = 5 << 20
 LOG_BACKUPS: Final = 2
+PRIVATE: Final = 0o077
 
 logger = logging.getLogger("headrace.agent")
 
@@ -39,7 +41,7 @@ class AgentOptions(NamedTuple):
     """How an agent is started.
 
     `log`: the log file of a daemon, None for stderr. `ends_units`: its units end with it, for containers,
-    where nothing can outlive it.
+    where nothing can outlive it. `allow_paths`: folders that requests may name besides the home.
     """
 
     home: Path
@@ -49,6 +51,7 @@ class AgentOptions(NamedTuple):
     allow_plain: bool = False
     log: Path | None = None
     ends_units: bool = False
+    allow_paths: tuple[Path, ...] = ()
 
     def check(self) -> None:
         """Raises `SiteError` for options that contradict each other."""
@@ -80,6 +83,8 @@ def run_agent(
         # The agent changes its working directory.
         certificate, key = options.tls_certificate.absolute(), options.tls_key.absolute()
         options = options._replace(tls_certificate=certificate, tls_key=key)
+    # Logs and states may hold what others must not read. Units inherit it.
+    os.umask(PRIVATE)
     home = options.home.absolute()
     paths = AgentHome(home)
     paths.make()
@@ -88,7 +93,7 @@ def run_agent(
         # For the processes that it starts, and for reading loads.
         os.environ[HOME_VARIABLE] = str(home)
         context = _tls(options)
-        token = make_token(paths.token)
+        tokens = Tokens(operate=make_token(paths.token), read=make_token(paths.read_token))
         with _listen(options.listen) as listening:
             os.chdir(home)
             supervisor = Supervisor(home)
@@ -103,7 +108,8 @@ def run_agent(
                     listening,
                     context=context,
                     certificate=options.tls_certificate,
-                    token=token,
+                    tokens=tokens,
+                    allowed_folders=options.allow_paths,
                     kinds=kinds,
                     is_daemon=options.log is not None,
                     ends_units=options.ends_units,

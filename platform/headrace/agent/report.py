@@ -6,13 +6,15 @@ Owns `UnitReport`, which the agent writes and its clients read, and what counts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace.agent.probes import BalancerProbe
 from headrace.agent.unit import Unit, UnitState
+
+HIDDEN: Final = "(hidden)"
 
 
 class ChangeOutcome(StrEnum):
@@ -76,6 +78,14 @@ class UnitReport(NamedTuple):
         fields = {_JSON_KEYS.get(name, name): value for name, value in self._asdict().items()}
         fields["drift"] = [drift._asdict() for drift in self.drift]
         return {"name": fields.pop("name"), "ready": self.is_ready, **fields}
+
+    def without(self, secret_fields: Container[str]) -> UnitReport:
+        """This report for readers who must not see these fields of the configuration."""
+        shown = {
+            name: HIDDEN if name in secret_fields and value else value
+            for name, value in self.configuration.items()
+        }
+        return self._replace(configuration=shown)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> UnitReport:

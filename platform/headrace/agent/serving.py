@@ -22,6 +22,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from headrace.agent.access import Tokens
+from headrace.agent.actions import ActionLog
 from headrace.agent.app import create_app
 from headrace.agent.desired import DesiredState
 from headrace.agent.home import AgentHome, AgentRecord, build
@@ -29,10 +31,12 @@ from headrace.agent.host import Host
 from headrace.agent.keeper import Keeper
 from headrace.agent.kinds import Kinds, parse_configuration, unit_of
 from headrace.agent.loads import LoadStore
+from headrace.agent.permitted import PermittedPaths
 from headrace.agent.watch import Watch
+from headrace.process.web import bounded_http
 
 SHUTDOWN_WAIT_MAX_S: Final = 5
-REQUESTS_AT_ONCE_MAX: Final = 200
+CONNECTIONS_MAX: Final = 200
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +47,8 @@ def serve(
     *,
     context: ssl.SSLContext | None,
     certificate: Path | None,
-    token: str,
+    tokens: Tokens,
+    allowed_folders: tuple[Path, ...],
     kinds: Kinds,
     is_daemon: bool,
     ends_units: bool,
@@ -71,9 +76,18 @@ def serve(
         "kinds": sorted(kinds),
     }
     app = create_app(
-        keeper, LoadStore(paths.loads), token, kinds, about, lambda: setattr(server, "should_exit", True)
+        keeper,
+        LoadStore(paths.loads),
+        tokens,
+        ActionLog(paths.actions),
+        PermittedPaths(
+            (paths.home, *allowed_folders), (host.airflow_python.absolute(), host.dags.absolute())
+        ),
+        kinds,
+        about,
+        lambda: setattr(server, "should_exit", True),
     )
-    server = _server(app, context)
+    server = _server(app, tokens, context)
     keeper.open()
     watch.start()
     try:
@@ -90,14 +104,14 @@ def serve(
     logger.info("the agent ends; units %s", "have ended with it" if ends_units else "keep running without it")
 
 
-def _server(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Server:
+def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
-        limit_concurrency=REQUESTS_AT_ONCE_MAX,
+        http=bounded_http(CONNECTIONS_MAX, knows=tokens.know),
         timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
     )
     config.load()

@@ -14,6 +14,7 @@ import re
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -74,8 +75,8 @@ class Supervisor:
 
     def write_configuration(self, units: Iterable[Unit]) -> None:
         """Writes the daemon's configuration; a reader sees the old one or the new."""
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_own_folder(self.socket_path.parent)
         write_durably(self.configuration_path, self._configuration(units), is_durable=False)
 
     def _configuration(self, units: Iterable[Unit]) -> str:
@@ -86,6 +87,8 @@ class Supervisor:
             "pidfile": self.pid_path,
             "childlogdir": self.log_path.parent,
             "directory": self.home,
+            # Logs and data may hold what others must not read.
+            "umask": "077",
             "identifier": "headrace",
         }
         text = _section("supervisord", daemon)
@@ -264,6 +267,19 @@ def _socket_path(home: Path) -> Path:
         return path
     name = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}" / f"{name}.sock"
+
+
+def _make_own_folder(folder: Path) -> None:
+    """Makes the socket's folder. Raises `SupervisorError` for one that somebody else made or may change: they
+    could put a socket of their own in the daemon's place."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    if not is_own:
+        raise SupervisorError(
+            f"others than this user can write {folder}, where the supervisor's socket has to be: remove it, "
+            f"or `chmod go-w {folder}`"
+        )
 
 
 def _section(name: str, values: Mapping[str, object]) -> str:

@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         home=options.home.absolute(),
         listen=options.listen,
         dags=options.dags.absolute(),
-        database_url=options.database_url,
+        database_url=_database_url(options),
     )
     # The working directory identifies the component's processes, and holds the files they create.
     directory = (settings.home / "run" / options.component).resolve()
@@ -55,13 +55,22 @@ def main(arguments: list[str] | None = None) -> None:
     airflow()
 
 
+def _database_url(options: argparse.Namespace) -> str | None:
+    given: str | None = options.database_url
+    return options.database_url_file.read_text().strip() if options.database_url_file else given
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m headrace.airflow.run", description=__doc__)
     parser.add_argument("component", choices=COMPONENTS)
     parser.add_argument("--home", type=Path, required=True, help="Airflow's home directory")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="the api-server's address")
     parser.add_argument("--dags", type=Path, required=True, help="folder of DAG files")
-    parser.add_argument("--database-url", help="SQLAlchemy URL (default: a SQLite file in the home)")
+    url = parser.add_mutually_exclusive_group()
+    url.add_argument("--database-url", help="SQLAlchemy URL (default: a SQLite file in the home)")
+    url.add_argument(
+        "--database-url-file", type=Path, help="a file that holds the URL: command lines show passwords"
+    )
     parser.add_argument(
         "--connections",
         type=Path,

@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 import threading
+from pathlib import Path
 from typing import Any, Final
 
 from headrace.audit.auditor import EVERY_DEFAULT_S, Auditor, AuditorSettings
@@ -124,8 +125,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     set_up_logging()
     try:
+        if options.store_file:
+            options.store = options.store_file.read_text().strip()
         process = AuditorProcess(options)
-    except (StoreError, CoordinationError, ValueError) as error:
+    except (StoreError, CoordinationError, OSError, ValueError) as error:
         print(f"the auditor of {options.datacenter} cannot start: {error}", file=sys.stderr)
         return 1
     try:
@@ -156,7 +159,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="analysis cluster only: the ZooKeeper of the mirrors' map",
     )
-    add(
+    store = parser.add_mutually_exclusive_group()
+    store.add_argument(
+        "--store-file",
+        type=Path,
+        metavar="FILE",
+        help="a file that holds the store's URL: command lines show passwords",
+    )
+    store.add_argument(
         "--store",
         metavar="URL",
         help="fold all reports into this store, such as sqlite:////data/audit.db",

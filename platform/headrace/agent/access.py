@@ -1,0 +1,122 @@
+"""The two tokens of an agent, what each permits, and the gate that every request passes.
+
+Owns the roles. The token of role operate runs programs as the agent's user; that of role read shows states,
+logs and configurations without their secrets, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.agent.actions import ActionLog
+from headrace.agent.tokens import is_authorized
+
+OPEN_PATHS: Final = ("/v1/health",)
+READING: Final = ("GET", "HEAD")
+ROLE: Final = "headrace.role"
+"""The key of a request's scope."""
+
+
+class Role(StrEnum):
+    """What a token permits."""
+
+    READ = "read"
+    OPERATE = "operate"
+
+
+class Tokens(NamedTuple):
+    """The tokens of one agent."""
+
+    operate: str
+    read: str
+
+    def role(self, header: bytes | None) -> Role | None:
+        """The role of an `Authorization` header; None without a valid token."""
+        if is_authorized(header, self.operate):
+            return Role.OPERATE
+        return Role.READ if is_authorized(header, self.read) else None
+
+    def know(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request with these headers has a valid token."""
+        return self.role(dict(headers).get(b"authorization")) is not None
+
+
+def may_see_secrets(request: Request) -> bool:
+    """Whether the answer may hold passwords."""
+    return request.scope.get(ROLE) is Role.OPERATE
+
+
+class Gate:
+    """Refuses requests before any routing, so that they cannot probe for paths, and records the others that
+    change something."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens, actions: ActionLog) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._actions = actions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        role = self._tokens.role(dict(scope["headers"]).get(b"authorization"))
+        if role is None:
+            self._actions.refused(_address(scope), scope["method"], scope["path"])
+            message = "send `Authorization: Bearer TOKEN`; it is in agent/token of the agent's home"
+            await _refuse(401, "unauthorized", message)(scope, receive, send)
+            return
+        if scope["method"] in READING:
+            await self._app({**scope, ROLE: role}, receive, send)
+            return
+        if role is not Role.OPERATE:
+            self._record(scope, role, 403, b"")
+            message = "this token only reads; the one in agent/token of the agent's home changes things, too"
+            await _refuse(403, "read_only", message)(scope, receive, send)
+            return
+        await self._act({**scope, ROLE: role}, receive, send)
+
+    async def _act(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on and records it with its outcome."""
+        digest = hashlib.sha256()
+        status = 500
+
+        async def received() -> Message:
+            message = await receive()
+            digest.update(message.get("body", b""))
+            return message
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, received, sent)
+        finally:
+            self._record(scope, Role.OPERATE, status, digest.digest())
+
+    def _record(self, scope: Scope, role: Role, status: int, digest: bytes) -> None:
+        fields: dict[str, Any] = {"role": role, "address": _address(scope), "method": scope["method"]}
+        query = scope.get("query_string", b"").decode("ascii", "replace")
+        fields |= {"path": scope["path"], "query": query, "status": status, "body_sha256": digest.hex()}
+        self._actions.write(**fields)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else "unknown"
+
+
+def _refuse(status: int, code: str, message: str) -> JSONResponse:
+    headers = {"Connection": "close"}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"error": code, "message": message}, status, headers)

@@ -1,0 +1,74 @@
+"""The record of administrative actions: who changed what on this host, when, and what came of it.
+
+Owns `logs/actions.log`: one JSON object a line, only ever appended to, readable by its owner only. Bodies may
+hold passwords, so a line has their digest. Full files are renamed to `actions.log.1` and so on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+FILE_MAX_BYTES: Final = 10 << 20
+FILES_MAX: Final = 20
+REFUSALS_EVERY_S: Final = 60.0
+"""Requests without a token are counted, and written at most so often: anybody can send them."""
+
+
+class ActionLog:
+    """Appends lines; any thread may call. `now_s`: the wall clock; `monotonic_s`: the pace of refusals."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._now_s = now_s
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._refusals = 0
+        self._refusals_written_s = -REFUSALS_EVERY_S
+
+    def write(self, **fields: Any) -> None:
+        """Appends a line with these fields, after the time. Raises `OSError` if the disk refuses."""
+        time_text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now_s()))
+        line = json.dumps({"time": time_text, **fields}) + "\n"
+        with self._lock:
+            self._rotate(len(line))
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(file, line.encode())
+            finally:
+                os.close(file)
+
+    def refused(self, address: str, method: str, path: str) -> None:
+        """Counts a request without a valid token."""
+        self._refusals += 1
+        if self._monotonic_s() - self._refusals_written_s >= REFUSALS_EVERY_S:
+            self._refusals_written_s = self._monotonic_s()
+            count, self._refusals = self._refusals, 0
+            self.write(outcome="unauthorized", requests=count, last=f"{method} {path[:200]}", address=address)
+
+    def _rotate(self, more_bytes: int) -> None:
+        try:
+            size_bytes = self._path.stat().st_size
+        except FileNotFoundError:
+            return
+        if size_bytes + more_bytes <= FILE_MAX_BYTES:
+            return
+        for number in range(FILES_MAX - 1, 0, -1):
+            older = self._numbered(number)
+            if older.exists():
+                older.rename(self._numbered(number + 1)) if number + 1 < FILES_MAX else older.unlink()
+        self._path.rename(self._numbered(1))
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
