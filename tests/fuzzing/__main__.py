@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import Final
 
 from fix_zookeeper import running_zookeeper
-from fuzzing import target_frames, target_readers, target_records, target_registry, target_znodes
+from fuzzing import (
+    target_agent,
+    target_frames,
+    target_readers,
+    target_records,
+    target_registry,
+    target_znodes,
+)
 from fuzzing.honest import Seen
 from fuzzing.world import World
 
@@ -35,6 +42,7 @@ TARGETS: Final[dict[str, Target]] = {
     "readers": target_readers.run,
     "registry": target_registry.run,
     "znodes": target_znodes.run,
+    "agent": target_agent.run,
 }
 ROUNDS_PER_WORLD: Final = 24
 SEED_SPAN: Final = 1 << 32

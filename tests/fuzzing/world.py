@@ -14,6 +14,7 @@ import psutil
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.metadata.v12.request import MetadataRequest
 
+from fix_agent import RunningAgent
 from fix_broker import BrokerCluster, RawClient
 from fix_registry import RegistryProcess, launch
 from fix_zookeeper import ZooKeeperServer, room_on
@@ -34,6 +35,16 @@ MEMORY_MAX_BYTES: Final = 700 << 20
 _TROUBLE: Final = re.compile(r"Traceback \(most recent|\bCRITICAL\b|RecursionError|MemoryError")
 
 
+class AgentAddress:
+    """Where a running agent listens, and the headers that it wants."""
+
+    def __init__(self, agent: RunningAgent) -> None:
+        self.address = agent.address
+        self.url = f"http://{agent.address}"
+        token = (agent.home / "agent" / "token").read_text().strip()
+        self.headers = {"Authorization": f"Bearer {token}"}
+
+
 class World:
     """Started once for many rounds; renewed when too much was stored in it."""
 
@@ -41,6 +52,7 @@ class World:
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-fuzz-"))
         self._cluster = BrokerCluster(room_on(server), self._directory, 1, "fuzz", SETTINGS)
         self._registry: RegistryProcess | None = None
+        self._agent: RunningAgent | None = None
         self._registry_log = self._directory / "registry.log"
         self._read = Counter[Path]()
         self.names = Names()
@@ -66,6 +78,8 @@ class World:
     def __exit__(self, *_: object) -> None:
         if self._registry is not None:
             self._registry.kill()
+        if self._agent is not None:
+            self._agent.close()
         self._cluster.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -88,6 +102,15 @@ class World:
                 self._registry = launch(self.zookeeper_hosts, log=log)
         return self._registry.url
 
+    def agent(self) -> AgentAddress:
+        """The agent of a host with a home of its own, started at the first call."""
+        if self._agent is None:
+            home = self._directory / "home"
+            home.mkdir()
+            self._agent = RunningAgent(home)
+            self._agent.start()
+        return AgentAddress(self._agent)
+
     def kill(self) -> None:
         """SIGKILLs the broker."""
         self._cluster.brokers[0].kill()
@@ -105,7 +128,7 @@ class World:
         broker = self._cluster.brokers[0]
         if not broker.is_running:
             return f"the broker ended: {broker.output()[-2000:]}"
-        for path in (broker.log_file, self._registry_log):
+        for path in (broker.log_file, self._registry_log, self._directory / "home" / "agent.out"):
             output = path.read_text(errors="replace") if path.exists() else ""
             new, self._read[path] = output[self._read[path] :], len(output)
             found = _TROUBLE.search(new)

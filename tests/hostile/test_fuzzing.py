@@ -17,6 +17,7 @@ KEPT = {
     "readers": (5,),
     "registry": (5, 2129361890),
     "znodes": (5,),
+    "agent": (5,),
 }
 """Seeds by target. One is added whenever `make fuzz` found something and that was mended."""
 

@@ -66,23 +66,13 @@ def serve(
     )
     watch = Watch(keeper, ending)
     build_name = build()
-    about = {
-        "version": host.own_version,
-        "build": build_name,
-        "python": platform.python_version(),
-        "home": str(paths.home),
-        "host": socket.gethostname(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "kinds": sorted(kinds),
-    }
+    about = _about(host, build_name, kinds)
     app = create_app(
         keeper,
         LoadStore(paths.loads),
         tokens,
         ActionLog(paths.actions),
-        PermittedPaths(
-            (paths.home, *allowed_folders), (host.airflow_python.absolute(), host.dags.absolute())
-        ),
+        _permitted(host, allowed_folders),
         kinds,
         about,
         lambda: setattr(server, "should_exit", True),
@@ -102,6 +92,23 @@ def serve(
         watch.join()
         keeper.close(ends_units=ends_units)
     logger.info("the agent ends; units %s", "have ended with it" if ends_units else "keep running without it")
+
+
+def _about(host: Host, build_name: str, kinds: Kinds) -> dict[str, object]:
+    return {
+        "version": host.own_version,
+        "build": build_name,
+        "python": platform.python_version(),
+        "home": str(host.home),
+        "host": socket.gethostname(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "kinds": sorted(kinds),
+    }
+
+
+def _permitted(host: Host, allowed_folders: tuple[Path, ...]) -> PermittedPaths:
+    own = (host.airflow_python.absolute(), host.dags.absolute())
+    return PermittedPaths((host.home, *allowed_folders), own)
 
 
 def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvicorn.Server:
