@@ -219,6 +219,55 @@ def test_a_written_state_replaces_the_manifests_before_it(monkeypatch: pytest.Mo
     assert read == [PATHS.state(7), PATHS.manifest(8), PATHS.manifest(9)]
 
 
+def test_a_run_killed_in_the_middle_of_any_write_leaves_nothing_that_stops_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HDFS shows a file from its first byte on: a loader killed while it writes leaves an empty one."""
+    monkeypatch.setattr(commitlog, "STATE_EVERY", 1)
+    whole_write = MemoryHdfs.write
+    for fatal in range(20):
+        hdfs, published = MemoryHdfs(), list[int]()
+        run_load(hdfs, "a", published)
+        writes = iter(range(20))
+
+        def cut_off(
+            self: MemoryHdfs, path: str, data: bytes, *, overwrite: bool = False, at: int = fatal
+        ) -> None:
+            dies = next(writes) == at  # noqa: B023
+            whole_write(self, path, b"" if dies else data, overwrite=overwrite)
+            if dies:
+                raise Died
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryHdfs, "write", cut_off)
+            try:
+                run_load(hdfs, "b", published)
+            except Died:
+                is_last = False
+            else:
+                is_last = True
+        run_load(hdfs, "c", published)
+        check(hdfs, published)
+        if is_last:
+            assert fatal == 4, "two data files, the manifest and the state were each cut off once"
+            return
+    raise AssertionError("a load never ended")
+
+
+def test_a_state_that_was_cut_off_is_passed_over_and_then_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commitlog, "STATE_EVERY", 4)
+    hdfs, published = MemoryHdfs(), list[int]()
+    for number in range(7):
+        run_load(hdfs, f"c{number}", published)
+    # What a loader of an older headrace left, killed while it wrote the state in its place.
+    hdfs.files[PATHS.state(7)] = b'{"format": 1, "sequ'
+    run_load(hdfs, "c7", published)
+    assert TableState.from_json(hdfs.files[PATHS.state(7)], "state").sequence == 7
+    hdfs.files[PATHS.state(7)] = hdfs.files[PATHS.state(3)] = b""
+    assert check(hdfs, published).sequence == 7
+    run_load(hdfs, "c8", published)
+
+
 def test_a_missing_manifest_is_an_error() -> None:
     hdfs, published = MemoryHdfs(), list[int]()
     for number in range(3):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from headrace.wire.batch import hop, read_header, verify
+from headrace.wire.batch import HEADER_SIZE_BYTES, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
 
@@ -28,6 +28,19 @@ class SourceAheadError(ReplicationError):
 
 class DivergedError(ReplicationError):
     """Source and copy differ at an address that both have, or the source's bytes are not batches for it."""
+
+
+class DamagedBatchError(DivergedError):
+    """The source's batch at `address` is not what its CRC says, or is no batch.
+
+    `end_address`: where the next batch begins; None if the batch's length cannot be believed.
+    """
+
+    def __init__(self, address: int, end_address: int | None, problem: str) -> None:
+        self.address = address
+        self.end_address = end_address
+        where = f"addresses {address} to {end_address}" if end_address else f"address {address}"
+        super().__init__(f"the source's batch at {where} is damaged: {problem}")
 
 
 class Fetched(NamedTuple):
@@ -97,20 +110,48 @@ def check_batches(batches: Buffer, address: int) -> int:
 
     Raises `DivergedError` unless each has its address (the first one `address`) and a right CRC.
     """
-    expected = address
-    try:
-        for at, header in hop(batches):
-            if not header.is_stored_at(expected):
-                raise DivergedError(
-                    f"the source's batch for address {expected} ({header.size_bytes} bytes, "
-                    f"{header.record_count} records) has offset {header.base_offset} and last delta "
-                    f"{header.last_offset_delta}: it does not keep byte addresses"
-                )
+    size_bytes, error = sound_prefix(batches, address)
+    if error is not None:
+        raise error
+    return size_bytes
+
+
+def sound_prefix(batches: Buffer, address: int) -> tuple[int, DivergedError | None]:
+    """Returns the size of the whole batches before the first bad one, and what is wrong with that one.
+
+    A good batch has its address (the first one `address`) and a right CRC, whatever its records are.
+    """
+    at, size = 0, len(batches)
+    while at + HEADER_SIZE_BYTES <= size:
+        expected = address + at
+        try:
+            header = read_header(batches, at)
+            if at + header.size_bytes > size:
+                break
             verify(batches, at, header)
-            expected += header.size_bytes
-    except CorruptBatchError as error:
-        raise DivergedError(f"the source's batch for address {expected}: {error}") from None
-    return expected - address
+        except CorruptBatchError as error:
+            return at, DamagedBatchError(expected, _end_of_damaged(batches, at, expected), str(error))
+        if not header.is_stored_at(expected):
+            return at, DivergedError(
+                f"the source's batch for address {expected} ({header.size_bytes} bytes, "
+                f"{header.record_count} records) has offset {header.base_offset} and last delta "
+                f"{header.last_offset_delta}: it does not keep byte addresses"
+            )
+        at += header.size_bytes
+    return at, None
+
+
+def _end_of_damaged(batches: Buffer, at: int, address: int) -> int | None:
+    """Returns the address behind a damaged batch, if its own header or the batch behind it vouches for it."""
+    try:
+        header = read_header(batches, at)
+        if header.is_stored_at(address):
+            return address + header.size_bytes
+        behind = read_header(batches, at + header.size_bytes)
+        end_address = address + header.size_bytes
+        return end_address if behind.is_stored_at(end_address) else None
+    except CorruptBatchError:
+        return None
 
 
 def check_tail(source: CopySource, last: LastBatch) -> None:

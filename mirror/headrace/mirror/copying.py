@@ -3,7 +3,8 @@
 A copy is first *located*: where it ends at the target, and whether the source still matches it. Then it
 fetches ahead of its appends, within a bound, and appends in order. After any problem it is located again once
 all appends in flight are answered, so that it relies on nothing but the target's own end. A problem that does
-not pass by itself halts the copy.
+not pass by itself halts the copy. A bad batch of the source is such a problem: what lies before it is copied
+first, then locating reads the batch once more and halts the copy just there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from headrace.client.backoff import Backoff
 from headrace.replication.gaps import AcceptedGap
-from headrace.replication.pull import Fetched, ReplicationError, check_batches
+from headrace.replication.pull import DamagedBatchError, DivergedError, Fetched, sound_prefix
+from headrace.wire.batch import HEADER_SIZE_BYTES, read_header
 
 AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet acknowledged by the target
 APPENDS_IN_FLIGHT_MAX: Final = 4
@@ -64,8 +66,10 @@ class PartitionCopy:
         self.bytes_copied = 0
         self.gap: AcceptedGap | None = None  # the gap over which it is halted, until an operator accepts it
         self.passed_gaps: tuple[AcceptedGap, ...] = ()  # accepted, before `copied_to`
+        self.suspect: int | None = None  # the address of a bad batch, which locating has to read again
         self._draw = draw
         self._fetched_to = 0
+        self._bad_batch: DivergedError | None = None  # at `_fetched_to`; what lies before it is copied first
         self._waiting: deque[Chunk] = deque()
         self._in_flight = 0
         self._failures = 0
@@ -93,7 +97,7 @@ class PartitionCopy:
         self.passed_gaps = passed_gaps
         self.state = CopyState.COPYING
         self.problem = ""
-        self.gap = None
+        self.gap = self.suspect = self._bad_batch = None
         self.generation += 1
         self.copied_to = self._fetched_to = end_address
         self.source_end = source_end
@@ -101,7 +105,7 @@ class PartitionCopy:
 
     def next_fetch_address(self) -> int | None:
         """Returns the address to fetch at; None if nothing should be fetched now."""
-        if self.state is not CopyState.COPYING or self.ahead_bytes >= AHEAD_MAX_BYTES:
+        if self.state is not CopyState.COPYING or self.ahead_bytes >= AHEAD_MAX_BYTES or self._bad_batch:
             return None
         return self._fetched_to
 
@@ -118,15 +122,14 @@ class PartitionCopy:
             self.back_off(f"address {address} is not in the source, which holds {source}", now_s)
             return
         self.source_end = max(self.source_end, fetched.end_address)
-        try:
-            size_bytes = check_batches(fetched.batches, address)
-        except ReplicationError as error:
-            self.back_off(str(error), now_s)
-            return
+        size_bytes, self._bad_batch = sound_prefix(fetched.batches, address)
         if size_bytes:
             data = memoryview(fetched.batches)[:size_bytes]
             self._waiting.append(Chunk(generation, address, data))
             self._fetched_to += size_bytes
+        else:
+            self._bad_batch = self._bad_batch or _reaches_too_far(fetched, address)
+        self._suspect_bad_batch(now_s)
 
     def wants_append(self) -> bool:
         return bool(self._waiting) and self._in_flight < APPENDS_IN_FLIGHT_MAX
@@ -136,13 +139,21 @@ class PartitionCopy:
         self._in_flight += 1  # locating waits for the responses to chunks of every generation
         return self._waiting.popleft()
 
-    def appended(self, chunk: Chunk) -> None:
+    def appended(self, chunk: Chunk, now_s: float) -> None:
         """Records that the target acknowledged `chunk`; chunks are acknowledged in the order of addresses."""
         self._in_flight -= 1
         if chunk.generation == self.generation and self.state is CopyState.COPYING:
             self.copied_to = chunk.end_address
             self.bytes_copied += len(chunk.data)
             self._failures = 0
+            self._suspect_bad_batch(now_s)
+
+    def _suspect_bad_batch(self, now_s: float) -> None:
+        """Lets the copy be located once it has all that lies before a bad batch."""
+        if self._bad_batch is not None and self.copied_to == self._fetched_to:
+            address = self.copied_to
+            self.back_off(str(self._bad_batch), now_s)
+            self.suspect = address
 
     def append_failed(self, chunk: Chunk, problem: str, now_s: float) -> None:
         """Records that the target rejected `chunk`, or did not respond."""
@@ -177,7 +188,7 @@ class PartitionCopy:
     def _stop(self, state: CopyState, problem: str) -> None:
         self.state = state
         self.problem = problem
-        self.gap = None
+        self.gap = self._bad_batch = None
         self.generation += 1
         self._waiting.clear()
 
@@ -200,6 +211,17 @@ class PartitionCopy:
             "skipped": [_range(gap) for gap in self.passed_gaps],
             "skipped_bytes": sum(gap.size_bytes for gap in self.passed_gaps),
         }
+
+
+def _reaches_too_far(fetched: Fetched, address: int) -> DamagedBatchError | None:
+    """Returns what is wrong with a first batch that would end behind the source's end."""
+    if len(fetched.batches) < HEADER_SIZE_BYTES:
+        return None
+    size_bytes = read_header(fetched.batches).size_bytes
+    if address + size_bytes <= fetched.end_address:
+        return None  # only a part of it was fetched
+    problem = f"it claims {size_bytes} bytes, but the source ends at {fetched.end_address}"
+    return DamagedBatchError(address, None, problem)
 
 
 def _range(gap: AcceptedGap) -> dict[str, int]:

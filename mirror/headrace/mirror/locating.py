@@ -17,15 +17,18 @@ from headrace.client.network import Network
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import (
+    DamagedBatchError,
+    DivergedError,
     Fetched,
     LastBatch,
     ReplicationError,
     SourceAheadError,
     SourceBehindError,
+    check_batches,
     check_tail,
 )
 from headrace.wire.batch import hop
-from headrace.wire.errors import ErrorCode
+from headrace.wire.errors import CorruptBatchError, ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.wire.primitives import NO_UUID
 
@@ -47,6 +50,15 @@ class SourceGapError(SourceAheadError):
             f"the source begins at {source_start}; addresses {copy_end} to {source_start} were deleted by "
             "its retention before they were copied"
         )
+
+
+class SourceDamagedError(ReplicationError):
+    """Addresses [copy_end, source_start) are not copied: a batch there is damaged in the source."""
+
+    def __init__(self, copy_end: int, source_start: int, problem: str) -> None:
+        self.copy_end = copy_end
+        self.source_start = source_start
+        super().__init__(problem)
 
 
 class Bounds(NamedTuple):
@@ -137,11 +149,17 @@ class _PartitionSource:
 
 
 def locate(
-    source: MirrorSide, target: MirrorSide, topic: str, pairs: dict[int, int]
+    source: MirrorSide,
+    target: MirrorSide,
+    topic: str,
+    pairs: dict[int, int],
+    suspects: dict[int, int] | None = None,
 ) -> dict[int, Located | LocatingError]:
     """Locates the copies of `pairs` (source partition → target partition), or returns why that failed.
 
-    `ReplicationError`: source and copy do not match. Raises `ClientError` if a whole side does not respond.
+    `suspects`: by source partition, the address of a batch that was bad when it was fetched; it is read once
+    more. `ReplicationError`: source and copy do not match, or the batch is still bad. Raises `ClientError` if
+    a whole side does not respond.
     """
     sources = source.bounds(topic, sorted(pairs))
     targets = target.bounds(topic, sorted(pairs.values()))
@@ -156,24 +174,36 @@ def locate(
             found[partition] = Located(address, reader.bounds.end, passed_gaps)
             if copy.start < copy.end:
                 check_tail(reader, _last_batch(target, topic, target_partition, copy))
+            if suspects is not None and suspects.get(partition) == address:
+                check_batches(reader.fetch(address).batches, address)
+        except DamagedBatchError as error:
+            resume = error.end_address
+            gap_start = copy.end or reader.bounds.start
+            found[partition] = SourceDamagedError(gap_start, resume, str(error)) if resume else error
         except (ReplicationError, ClientError) as error:
             found[partition] = error
     return found
 
 
 def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) -> LastBatch:
-    """Returns the last batch of a copy: the one that its last address lies in. Raises `ClientError`."""
+    """Returns the last batch of a copy: the one that its last address lies in.
+
+    Raises `ClientError`, `DivergedError`.
+    """
     fetched = target.fetch(topic, partition, bounds.end - 1, ONE_BATCH_BYTES)
-    for _, header in hop(fetched.batches):
-        if header.next_offset == bounds.end:
-            return LastBatch(header.address, header.crc)
+    try:
+        for _, header in hop(fetched.batches):
+            if header.next_offset == bounds.end:
+                return LastBatch(header.address, header.crc)
+    except CorruptBatchError as error:
+        raise DivergedError(f"the last batch of the copy in partition {partition} is bad: {error}") from None
     raise NetworkError(f"the copy of {topic} in partition {partition} changed while it was being located")
 
 
 def _decide(source: Bounds, copy: Bounds, partition: int, accepted: tuple[AcceptedGap, ...]) -> int:
     """Returns where copying continues; `partition` is its number at the target. Raises `ReplicationError`."""
     if copy.end == 0:
-        return source.start
+        return _behind_bad_batches(source.start, source, partition, accepted)
     if source.end < copy.end:
         raise SourceBehindError(
             f"the source ends at {source.end}, before the copy's end {copy.end}: it lost bytes that the copy "
@@ -181,7 +211,19 @@ def _decide(source: Bounds, copy: Bounds, partition: int, accepted: tuple[Accept
             "topic on the other side"
         )
     if source.start <= copy.end:
-        return copy.end
+        return _behind_bad_batches(copy.end, source, partition, accepted)
     if AcceptedGap(partition, copy.end, source.start) in accepted:
         return source.start
     raise SourceGapError(copy.end, source.start)
+
+
+def _behind_bad_batches(
+    address: int, source: Bounds, partition: int, accepted: tuple[AcceptedGap, ...]
+) -> int:
+    """Returns `address`, or the end of the gap there: a bad batch that the source has, and nobody wants."""
+    ends = [
+        gap.to_address
+        for gap in accepted
+        if gap.partition == partition and gap.from_address == address and gap.to_address <= source.end
+    ]
+    return max(ends, default=address)

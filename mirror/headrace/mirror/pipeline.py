@@ -164,7 +164,7 @@ class Pipeline:
     def _on_ack(self, copy: PartitionCopy, chunk: Chunk, result: Any, now_s: float) -> None:
         code = ErrorCode(result.error_code)
         if code is ErrorCode.NONE:
-            copy.appended(chunk)
+            copy.appended(chunk, now_s)
             return
         if code in MOVED:
             self._target.request_update()

@@ -22,7 +22,14 @@ from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession
 from headrace.mirror.copying import CopyState, PartitionCopy
 from headrace.mirror.discovery import NotAMirrorError, TargetTopics, wanted
-from headrace.mirror.locating import Located, LocatingError, MirrorSide, SourceGapError, locate
+from headrace.mirror.locating import (
+    Located,
+    LocatingError,
+    MirrorSide,
+    SourceDamagedError,
+    SourceGapError,
+    locate,
+)
 from headrace.mirror.pipeline import Pipeline
 from headrace.replication.pull import ReplicationError
 
@@ -187,8 +194,9 @@ class MirrorService:
             if self._stopping.is_set():
                 return
             pairs = {copy.partition: copy.target_partition for copy in copies}
+            suspects = {copy.partition: copy.suspect for copy in copies if copy.suspect is not None}
             try:
-                found = locate(source, target, topic, pairs)
+                found = locate(source, target, topic, pairs, suspects)
             except ClientError as error:
                 found = {copy.partition: error for copy in copies}
             with self._pipeline.lock:
@@ -206,33 +214,27 @@ class MirrorService:
             copy.located(found.address, found.source_end, found.passed_gaps)
         elif isinstance(found, ReplicationError):
             problem, gap = str(found), None
-            if isinstance(found, SourceGapError):
-                problem, gap = self._note_gap(copy, found), (found.copy_end, found.source_start)
+            if isinstance(found, SourceGapError | SourceDamagedError):
+                gap = (found.copy_end, found.source_start)
+                problem = self._note_gap(copy, problem, gap)
             if copy.state is not CopyState.HALTED or (gap is not None and problem != copy.problem):
                 logger.error("%s is halted: %s", copy.name, problem)
             copy.halt(problem, now_s, gap)
         else:
             copy.back_off(str(found), now_s)
 
-    def _note_gap(self, copy: PartitionCopy, error: SourceGapError) -> str:
+    def _note_gap(self, copy: PartitionCopy, problem: str, gap: tuple[int, int]) -> str:
         """Notes a gap to report; returns the problem with the command that accepts the gap."""
         if len(self._unreported_gaps) < UNREPORTED_GAPS_MAX:
-            gap = GapRecord(
-                ANALYSIS_TIER,
-                self.settings.source_datacenter,
-                copy.topic,
-                copy.partition,
-                error.copy_end,
-                error.source_start,
-                str(error),
-            )
-            if gap not in self._reported_gaps:
-                self._unreported_gaps[gap] = None
+            source = self.settings.source_datacenter
+            record = GapRecord(ANALYSIS_TIER, source, copy.topic, copy.partition, *gap, problem)
+            if record not in self._reported_gaps:
+                self._unreported_gaps[record] = None
         return (
-            f"{error}. A copy cannot contain a gap: once the copy's data is loaded into HDFS, run "
+            f"{problem}. A copy cannot contain a gap: once the copy's data is loaded into HDFS, run "
             f"`headrace mirror accept-gap {copy.topic} {copy.partition} --source "
             f"{self.settings.source_datacenter}`; the copy then drops "
-            f"what it holds and restarts at {error.source_start}"
+            f"what it holds and restarts at {gap[1]}"
         )
 
     def _report_gaps(self) -> None:

@@ -58,10 +58,11 @@ def accept_gap(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Continue a copy that is halted over a gap, from the present start of its source.
+    """Continue a copy that is halted over a gap, from the first good batch behind it.
 
-    The records in the gap, which the source's retention has deleted, will never be copied. The copy drops the
-    records that it has and starts again, so load them into the warehouse first.
+    The records in the gap, which the source's retention has deleted or whose batch is damaged there, will
+    never be copied. The copy drops the records that it has and starts again, so load them into the warehouse
+    first.
     """
     from headrace.client.admin import EARLIEST, Admin
     from headrace.replication import gaps
@@ -75,7 +76,8 @@ def accept_gap(
     copy, start = row["target_partition"], row["gap"]["from"]
     with Admin(here.datacenter(source).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
         # Read now: retention may have deleted more since the mirror reported the gap.
-        end = admin.list_offsets(topic, EARLIEST, partitions=[partition])[partition].offset
+        begins_now = admin.list_offsets(topic, EARLIEST, partitions=[partition])[partition].offset
+        end = max(begins_now, row["gap"]["to"])
     with Admin(here.datacenter(mirror.target).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
         begins = admin.list_offsets(topic, EARLIEST, partitions=[copy])[copy].offset
         if not yes:

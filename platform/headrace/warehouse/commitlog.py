@@ -12,6 +12,7 @@ Owns the order of steps that makes a change happen exactly once:
 """
 
 import contextlib
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
 from headrace.warehouse.layout import TopicPaths, padded
 from headrace.warehouse.manifest import DataFile, DeadFile, Manifest, ManifestError, TableState
+
+_log = logging.getLogger(__name__)
 
 STATE_EVERY: Final = 64
 """A state is written after so many manifests, so reading the log reads at most so many."""
@@ -55,10 +58,7 @@ class CommitLog:
     def state(self) -> TableState:
         """Returns what is committed. Raises `ManifestError` if the log has a gap or is unreadable."""
         states, manifests = self._sequences()
-        state = TableState()
-        if states:
-            where = self.paths.state(states[-1])
-            state = TableState.from_json(self.hdfs.read(where), where)
+        state = self._last_state(states)
         for sequence in manifests:
             if sequence > state.sequence:
                 state = state.after(self.manifest(sequence))
@@ -100,7 +100,7 @@ class CommitLog:
             publish(manifest)
         crash.reached("published")
         if manifest.sequence % STATE_EVERY == STATE_EVERY - 1:
-            self._write_state()
+            self._write_state(manifest.change_id)
         self.hdfs.delete(self.paths.staged(manifest.change_id))
 
     def discard(self, change_id: str) -> None:
@@ -139,6 +139,20 @@ class CommitLog:
         for manifest in manifests:
             self.complete(manifest, publish)
         return manifests
+
+    def _last_state(self, states: list[int]) -> TableState:
+        """Returns the last written state that is whole; the empty one, from which all manifests are read,
+        if there is none.
+
+        A state only saves reading manifests. So one that was cut off while it was written harms nobody.
+        """
+        for sequence in reversed(states):
+            where = self.paths.state(sequence)
+            try:
+                return TableState.from_json(self.hdfs.read(where), where)
+            except ManifestError as error:
+                _log.warning("%s; the manifests before it are read instead", error)
+        return TableState()
 
     def _sequences(self) -> tuple[list[int], list[int]]:
         """The sequences of the written states, and of the manifests."""
@@ -194,6 +208,17 @@ class CommitLog:
         for path in manifest.removed:
             self.hdfs.rename(path, f"{trash}/{path.rsplit('/', 1)[-1]}")
 
-    def _write_state(self) -> None:
+    def _write_state(self, change_id: str) -> None:
+        """Writes the state beside the change and renames it: a run that is killed leaves no half of one."""
         state = self.state()
-        self.hdfs.write(self.paths.state(state.sequence), state.to_json(), overwrite=True)
+        staged, target = f"{self.paths.staged(change_id)}/state.json", self.paths.state(state.sequence)
+        self.hdfs.write(staged, state.to_json(), overwrite=True)
+        if self.hdfs.rename(staged, target):
+            return
+        # An earlier try of this change, or another run, has written this state; an older headrace, which
+        # wrote it in place, may have been killed half way.
+        try:
+            TableState.from_json(self.hdfs.read(target), target)
+        except ManifestError:
+            self.hdfs.delete(target)
+            self.hdfs.rename(staged, target)

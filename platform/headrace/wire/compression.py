@@ -4,7 +4,9 @@ Writes what the Java client reads: gzip; snappy in the framing of snappy-java; L
 blocks (Java refuses linked ones) without checksum, since the batch has its CRC; zstd. Reads what any client
 writes.
 
-Decompression never allocates more than the caller's `limit_bytes`: the output buffer grows up to the limit.
+Decompression is bounded twice: it never allocates more than the caller's `limit_bytes`, and beyond
+`FREE_OUTPUT_BYTES` not more than `RATIO_MAX` bytes for each byte it was given. The output buffer grows up to
+the lower of the two.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 FIRST_OUTPUT_BYTES: Final = 64 * 1024
+FREE_OUTPUT_BYTES: Final = 64 * 1024 * 1024
+"""Every batch may unpack to this much: a producer fills batches by their unpacked size, some MB at most."""
+RATIO_MAX: Final = 1024
+"""Beyond that, a higher ratio is a decompression bomb: real records compress by a factor of 3 to 100."""
 
 _INT32 = struct.Struct(">i")
 _OUTPUT_FULL = "failed to write whole buffer"
@@ -62,19 +68,25 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, *, limit_bytes: int) -> bytes:
-    """Decompresses `data`. Raises `DecompressionLimitError` if the output exceeds `limit_bytes`,
+    """Decompresses `data`. Raises `DecompressionLimitError` if the output exceeds `output_max_bytes`,
     `CorruptBatchError` if `data` is not valid for the codec.
     """
     if codec is Codec.NONE:
         if len(data) > limit_bytes:
             raise _limit_error(limit_bytes)
         return bytes(data)
+    limit_bytes = output_max_bytes(len(data), limit_bytes)
     try:
         if codec is Codec.SNAPPY:
             return _decompress_snappy(data, limit_bytes)
         return _decompress_growing(codec, data, limit_bytes)
     except cramjam.DecompressionError as error:
         raise CorruptBatchError(f"{codec.name.lower()} data cannot be decompressed: {error}") from None
+
+
+def output_max_bytes(compressed_bytes: int, limit_bytes: int) -> int:
+    """Returns how much so many compressed bytes may unpack to, where the caller allows `limit_bytes`."""
+    return min(limit_bytes, max(FREE_OUTPUT_BYTES, RATIO_MAX * compressed_bytes))
 
 
 def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
