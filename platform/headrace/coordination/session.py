@@ -30,6 +30,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from kazoo import exceptions as kz
@@ -37,8 +38,10 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
+from headrace.coordination import events
 from headrace.coordination.callbacks import CallbackThread, Task
 from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
+from headrace.coordination.events import Fired
 from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
 from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
 from headrace.coordination.transaction import Transaction
@@ -172,14 +175,14 @@ class ZooKeeperSession:
         except NoNodeError:
             return None
 
-    def get_many(self, paths: Iterable[str]) -> list[Node | None]:
+    def get_many(self, paths: Iterable[str], *, fired: Fired | None = None) -> list[Node | None]:
         """Reads many nodes, pipelined, in the order of `paths`; `None` where there is no node. Not one
-        snapshot."""
+        snapshot. `fired`: see `coordination.events`."""
 
         def node(result: Any) -> Node:
             return Node(result[0] or b"", to_stat(result[1]))
 
-        return self._pipelined(self._client.get_async, paths, node)
+        return self._pipelined(partial(self._client.get_async, watch=fired), paths, node)
 
     def stat_many(self, paths: Iterable[str]) -> list[NodeStat | None]:
         """Returns the stats of many nodes, pipelined; `None` where there is no node."""
@@ -189,9 +192,9 @@ class ZooKeeperSession:
         stat = self._call(self._client.exists, path)
         return None if stat is None else to_stat(stat)
 
-    def children(self, path: str) -> list[str]:
-        """Returns the names of the children, sorted. Raises `NoNodeError`."""
-        return sorted(self._call(self._client.get_children, path))
+    def children(self, path: str, *, fired: Fired | None = None) -> list[str]:
+        """Returns the names of the children, sorted. Raises `NoNodeError`. `fired`: as in `get_many`."""
+        return sorted(self._call(self._client.get_children, path, watch=fired))
 
     def children_or_empty(self, path: str) -> list[str]:
         try:
@@ -278,6 +281,10 @@ class ZooKeeperSession:
                         return None
 
         return self._watch(f"data of {path}", read, callback)
+
+    def events_handled(self, wait_max_s: float) -> bool:
+        """Waits until `fired` was called for every event that arrived before this call."""
+        return events.handled(self._client.handler, wait_max_s)
 
     def election_recipe(self, path: str, candidate: str) -> Any:
         """Returns the library's election at `path`; only for `coordination.election`."""

@@ -14,7 +14,9 @@ import uvicorn
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.process.command_line import on_stop_signals, set_up_logging, split_address
+from headrace.registry.connections import Connections
 from headrace.registry.server import create_app
+from headrace.registry.workers import Workers
 
 SESSION_TIMEOUT_S: Final = 10.0
 CALL_TIMEOUT_S: Final = 10.0
@@ -48,15 +50,19 @@ def serve(serving: socket.socket, zookeeper: str) -> int:
     session = ZooKeeperSession(
         zookeeper, timeout_s=SESSION_TIMEOUT_S, call_timeout_s=CALL_TIMEOUT_S, name="registry"
     )
+    workers = Workers()
     try:
         session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
-        app = create_app(session)
+        app = create_app(session, workers)
     except CoordinationError as error:
         session.close()
         print(f"the schema registry cannot start: {error}", file=sys.stderr)
         return 1
+    workers.start()
     config = uvicorn.Config(
         app,
+        http=Connections().protocol,  # type: ignore[arg-type]
+        ws="none",
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
@@ -65,6 +71,7 @@ def serve(serving: socket.socket, zookeeper: str) -> int:
     host, port = serving.getsockname()[:2]
     print(f"schema registry listening on http://{host}:{port}", flush=True)
     uvicorn.Server(config).run(sockets=[serving])
+    workers.close()
     session.close()
     return 0
 

@@ -1,16 +1,21 @@
-"""The compatibility levels, by the checker of the Apache `avro` package, with problems in words. Pure."""
+"""The compatibility levels, by the checker of the Apache `avro` package, with problems in words. Pure.
+
+Nothing here bounds the time of a check: the registry runs them in `registry.workers`."""
 
 import enum
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from avro.compatibility import (
     ReaderWriterCompatibilityChecker,
     SchemaCompatibilityResult,
     SchemaCompatibilityType,
     SchemaIncompatibilityType,
+    incompatible,
+    schema_name_equals,
 )
+from avro.schema import NamedSchema, UnionSchema
 
 from headrace.registry.schemas import parse_for_rules
 
@@ -35,6 +40,8 @@ class Level(enum.StrEnum):
 
 
 DEFAULT_LEVEL: Final = Level.BACKWARD
+LISTED_MAX: Final = 50
+"""Problems, or places, that one message lists."""
 
 _BACKWARD: Final = {Level.BACKWARD, Level.BACKWARD_TRANSITIVE, Level.FULL, Level.FULL_TRANSITIVE}
 _FORWARD: Final = {Level.FORWARD, Level.FORWARD_TRANSITIVE, Level.FULL, Level.FULL_TRANSITIVE}
@@ -79,11 +86,31 @@ def incompatibilities(level: Level, new: str, earlier: Sequence[tuple[int, str]]
 
 
 def _problems(pair: str, *, reader: str, writer: str) -> list[str]:
-    checker = ReaderWriterCompatibilityChecker()
+    checker = _Checker()
     result = checker.get_compatibility(parse_for_rules(reader), parse_for_rules(writer))
     if result.compatibility is not SchemaCompatibilityType.incompatible:
         return []
     return [f"{pair}: {_described(result)}"]
+
+
+class _Checker(ReaderWriterCompatibilityChecker):  # type: ignore[misc]
+    """The library compares each writer's type with every branch of a reader's union in full. Only a branch
+    of the same kind and name can read a named type, so the others are left out: seconds become
+    milliseconds."""
+
+    def calculate_compatibility(self, reader: Any, writer: Any, location: list[str]) -> Any:
+        if not (isinstance(reader, UnionSchema) and isinstance(writer, NamedSchema)):
+            return super().calculate_compatibility(reader, writer, location)
+        for branch in reader.schemas:
+            if branch.type == writer.type and schema_name_equals(branch, writer):
+                result = self.get_compatibility(branch, writer)
+                if result.compatibility is SchemaCompatibilityType.compatible:
+                    return result
+        return incompatible(
+            SchemaIncompatibilityType.missing_union_branch,
+            f"reader union lacking writer type {writer.type}",
+            location,
+        )
 
 
 def _described(result: SchemaCompatibilityResult) -> str:
@@ -94,4 +121,9 @@ def _described(result: SchemaCompatibilityResult) -> str:
         for (name, meaning), count in sorted(kinds.items())
     )
     places = sorted(result.locations - {"/"}) or ["/"]
-    return f"{problems}: {', '.join(sorted(result.messages))} at {', '.join(places)}"
+    return f"{problems}: {_listed(sorted(result.messages))} at {_listed(places)}"
+
+
+def _listed(items: list[str]) -> str:
+    more = len(items) - LISTED_MAX
+    return ", ".join(items[:LISTED_MAX]) + (f" and {more} more" if more > 0 else "")

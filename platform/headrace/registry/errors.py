@@ -20,7 +20,13 @@ INVALID_LEVEL: Final = 42203
 INVALID_MODE: Final = 42204
 NOT_PERMITTED: Final = 42205
 INVALID_SUBJECT: Final = 42208
+TOO_LARGE: Final = 42209
 STORE_FAILED: Final = 50001
+
+# Our own, in gaps of Confluent's.
+ID_TAKEN: Final = 40950
+"""Another schema has the id that follows from this schema's content."""
+BUSY: Final = 50350
 
 
 class RegistryError(Exception):

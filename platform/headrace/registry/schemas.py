@@ -2,26 +2,32 @@
 
 The id follows from the content, so the registries of all datacenters assign the same id without coordination:
 a value that was framed in one datacenter and mirrored verbatim can be read in another. Two texts are the same
-schema if they differ only in white space, in the order of attributes, or in the notation of names and
-primitive types.
+schema if they differ only in what Java's Avro does not print: white space, the order of attributes, the
+notation of names, aliases and primitive types, attributes that say the default, fastavro's marks. Everything
+else (documentation, defaults, aliases, other properties) makes a schema of its own, as in Confluent's
+registry.
 """
 
 import hashlib
 import json
+import uuid
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import avro.errors
 import avro.schema
 import fastavro.schema
 
+from headrace.registry.schema_rules import FASTAVRO_MARKS, InvalidSchemaError, RuleCheck, full_name
+from headrace.registry.strict_json import JsonError, loads, shown
+
+__all__ = ["InvalidSchemaError", "ParsedSchema", "parse", "parse_for_rules", "record_name", "shown"]
+
 SCHEMA_MAX_BYTES: Final = 900_000
-"""Below ZooKeeper's limit of 1 MiB per node."""
+"""Of a schema as it is stored: below ZooKeeper's limit of 1 MiB a transaction, with room for a subject."""
 SCHEMA_ID_MAX: Final = 2**31 - 1
 
-_FASTAVRO_MARKS: Final = ("__fastavro_parsed", "__named_schemas")
 _ATTRIBUTE_ORDER: Final = (
     "type",
     "name",
@@ -36,56 +42,86 @@ _ATTRIBUTE_ORDER: Final = (
 )
 
 
-class InvalidSchemaError(ValueError):
-    """The text is not an Avro schema. The message names the problem."""
-
-
 @dataclass(frozen=True, slots=True)
 class ParsedSchema:
-    """`text`: as given, without white space. `normal_text`: full names, attributes in a fixed order."""
+    """`text`: as given, without white space and fastavro's marks. `normal_text`: full names, attributes in a
+    fixed order. `digest`: SHA-256 of the normal form: equal for the same schema alone."""
 
     text: str
     normal_text: str
-    schema_id: int
+    digest: bytes
+    parts: int = 1
+    branches_max: int = 1
+    """How large the schema is: see `schema_rules.RuleCheck`."""
+
+    @property
+    def schema_id(self) -> int:
+        """31 bits of the digest, never 0: two schemas may have the same one."""
+        return (int.from_bytes(self.digest[:4], "big") & SCHEMA_ID_MAX) or SCHEMA_ID_MAX
+
+    @property
+    def guid(self) -> str:
+        """122 bits of the digest, as a UUID of version 8: nobody can make two schemas of one GUID."""
+        number = int.from_bytes(self.digest[:16], "big")
+        number = number & ~(0xF << 76) & ~(0x3 << 62) | (0x8 << 76) | (0x2 << 62)
+        return str(uuid.UUID(int=number))
 
     def is_same_as(self, other: "ParsedSchema") -> bool:
-        return bool(json.loads(self.normal_text) == json.loads(other.normal_text))
+        return self.digest == other.digest
 
 
-@lru_cache(maxsize=512)
+def id_of_guid(guid: str) -> int | None:
+    """Returns the id of the schema that has this GUID, if there is one; None if no schema can have it."""
+    try:
+        number = uuid.UUID(guid)
+    except ValueError:
+        return None
+    return (int.from_bytes(number.bytes[:4], "big") & SCHEMA_ID_MAX) or SCHEMA_ID_MAX
+
+
 def parse(text: str) -> ParsedSchema:
-    """Parses `text` by the rules of both Avro libraries. Raises `InvalidSchemaError`."""
-    if len(text.encode()) > SCHEMA_MAX_BYTES:
+    """Parses `text` by the rules of Avro in Java and of both Avro libraries. Raises `InvalidSchemaError`."""
+    if len(text) > SCHEMA_MAX_BYTES:
         raise InvalidSchemaError(f"the schema is longer than {SCHEMA_MAX_BYTES} bytes")
     try:
-        tree = json.loads(text)
-        parsed = fastavro.schema.parse_schema(tree)
-        parse_for_rules(text)
-    except avro.errors.AvroException as error:
+        tree = _without_marks(loads(text))
+    except JsonError as error:
         raise InvalidSchemaError(str(error)) from None
+    except RecursionError:
+        raise InvalidSchemaError("the schema is nested too deeply") from None
+    rules = RuleCheck()
+    try:
+        rules.check(tree)
+        parsed = fastavro.schema.parse_schema(tree)
+        plain = json.dumps(tree, separators=(",", ":"), ensure_ascii=False)
+        parse_for_rules(plain)
+    except avro.errors.AvroException as error:
+        raise InvalidSchemaError(_one_line(str(error))) from None
+    except InvalidSchemaError:
+        raise
     except RecursionError:
         raise InvalidSchemaError("the schema is nested too deeply") from None
     except KeyError as error:
         raise InvalidSchemaError(f"a part of the schema lacks its attribute {error}") from None
     except Exception as error:
         # fastavro raises TypeError, AttributeError or its own errors, depending on the invalid part.
-        raise InvalidSchemaError(f"{type(error).__name__} {error}") from None
-    normal = _normal(parsed)
+        raise InvalidSchemaError(_one_line(f"{type(error).__name__} {error}")) from None
+    # As it is stored: in ASCII, inside another JSON document.
+    if len(json.dumps(plain)) > SCHEMA_MAX_BYTES:
+        raise InvalidSchemaError(
+            f"the schema is longer than {SCHEMA_MAX_BYTES} bytes as it is stored (JSON inside JSON, in ASCII)"
+        )
+    normal = _normal(parsed, "")
     identity = json.dumps(normal, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return ParsedSchema(
-        text=json.dumps(tree, separators=(",", ":"), ensure_ascii=False),
+        text=plain,
         normal_text=json.dumps(normal, separators=(",", ":"), ensure_ascii=False),
-        schema_id=schema_id_of(identity),
+        digest=hashlib.sha256(identity.encode()).digest(),
+        parts=rules.parts,
+        branches_max=rules.branches_max,
     )
 
 
-def schema_id_of(identity: str) -> int:
-    """Returns the schema id of a normal form: 31 bits of its SHA-256, never 0."""
-    number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big") & SCHEMA_ID_MAX
-    return number or SCHEMA_ID_MAX
-
-
-@lru_cache(maxsize=512)
 def parse_for_rules(text: str) -> Any:
     """Returns the schema as the `avro` package's type. Raises that package's exceptions."""
     with warnings.catch_warnings():
@@ -103,18 +139,52 @@ def record_name(text: str) -> str:
     raise InvalidSchemaError("a union has no name: use a subject named after the topic")
 
 
-def _normal(part: Any) -> Any:
+MESSAGE_MAX: Final = 500
+
+
+def _one_line(message: str) -> str:
+    """A library's message may hold the whole schema."""
+    line = " ".join(message.split())
+    return line if len(line) <= MESSAGE_MAX else f"{line[:MESSAGE_MAX]}…"
+
+
+def _without_marks(part: Any) -> Any:
+    """Drops fastavro's marks, which stand where a parsed schema was dumped as JSON."""
     if isinstance(part, list):
-        return [_normal(item) for item in part]
+        return [_without_marks(item) for item in part]
     if not isinstance(part, dict):
         return part
-    kept = {key: _attribute(key, value) for key, value in part.items() if key not in _FASTAVRO_MARKS}
+    return {
+        key: _without_marks(value) if key in _HOLD_SCHEMAS else value
+        for key, value in part.items()
+        if key not in FASTAVRO_MARKS
+    }
+
+
+_HOLD_SCHEMAS: Final = frozenset(("type", "fields", "items", "values"))
+
+
+def _normal(part: Any, namespace: str, *, are_fields: bool = False) -> Any:
+    if isinstance(part, list):
+        return [_normal(item, namespace, are_fields=are_fields) for item in part]
+    if not isinstance(part, dict):
+        return part
+    is_named = part.get("type") in ("record", "enum", "fixed")
+    if is_named:
+        namespace = part["name"].rpartition(".")[0]
+    # Defaults and custom properties stay as they are.
+    kept = {
+        key: _normal(value, namespace, are_fields=key == "fields") if key in _HOLD_SCHEMAS else value
+        for key, value in part.items()
+        if key not in FASTAVRO_MARKS
+    }
+    if not kept.get("aliases", True):
+        del kept["aliases"]
+    elif is_named and "aliases" in kept:
+        kept["aliases"] = [full_name(alias, namespace) for alias in kept["aliases"]]
+    if are_fields and kept.get("order") == "ascending":
+        del kept["order"]
     if set(kept) == {"type"} and isinstance(kept["type"], str):
         return kept["type"]
     first = [key for key in _ATTRIBUTE_ORDER if key in kept]
     return {key: kept[key] for key in [*first, *sorted(kept.keys() - set(first))]}
-
-
-def _attribute(key: str, value: Any) -> Any:
-    """Normalizes attributes that hold schemas; defaults and custom properties stay as they are."""
-    return _normal(value) if key in {"type", "fields", "items", "values"} else value

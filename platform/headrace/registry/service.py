@@ -8,55 +8,48 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headrace.registry import errors
-from headrace.registry.compatibility import DEFAULT_LEVEL, Level, incompatibilities
+from headrace.registry.compatibility import Level
 from headrace.registry.errors import RegistryError
-from headrace.registry.schemas import InvalidSchemaError, ParsedSchema, parse
-from headrace.registry.store import IdCollisionError, SchemaStore, Subject, SubjectVersion
+from headrace.registry.levels import Levels
+from headrace.registry.requests import (
+    AVRO,
+    check_new_name,
+    check_writable,
+    schema_text,
+    subject_not_found,
+    version_not_found,
+)
+from headrace.registry.schemas import InvalidSchemaError, ParsedSchema, id_of_guid
+from headrace.registry.store import IdTakenError, SchemaStore, SubjectTooLargeError
+from headrace.registry.strict_json import shown
+from headrace.registry.subjects import SUBJECT_STORED_MAX_BYTES, StoredSchema, Subject, SubjectVersion
+from headrace.registry.workers import Workers
 
-AVRO: Final = "AVRO"
-READWRITE: Final = "READWRITE"
-READONLY: Final = "READONLY"
-MODES: Final = (READWRITE, READONLY)
 VERSION_MAX: Final = 2**31 - 1
+LATEST: Final = ("latest", "-1")
 
 
-def read_schema(body: dict[str, Any]) -> ParsedSchema:
-    """Returns the schema in a request's body: only Avro, and only without references."""
-    kind = body.get("schemaType", AVRO)
-    if kind != AVRO:
-        raise RegistryError(
-            errors.INVALID_SCHEMA, f"Invalid schema type {kind}: this registry supports only AVRO"
-        )
-    if body.get("references"):
-        raise RegistryError(
-            errors.INVALID_SCHEMA,
-            "Schema references are not supported: include the referenced types in the schema itself",
-        )
-    for name in ("metadata", "ruleSet"):
-        if body.get(name):
-            raise RegistryError(errors.INVALID_SCHEMA, f"'{name}' is not supported by this registry")
-    text = body.get("schema")
-    if not isinstance(text, str) or not text.strip():
-        raise RegistryError(errors.INVALID_SCHEMA, 'Empty schema: the body must have a string "schema"')
-    try:
-        return parse(text)
-    except InvalidSchemaError as error:
-        raise RegistryError(errors.INVALID_SCHEMA, f"Invalid schema: {error}") from None
+COMPARED_MAX_BYTES: Final = 8 << 20
+"""Of the earlier versions that one compatibility check reads."""
+PAGE_MAX: Final = 1_000
+"""Schemas with their texts that one response lists."""
 
 
 class SchemaRegistry:
     """The schema registry's operations. Settings with the subject `None` are the global ones."""
 
-    def __init__(self, store: SchemaStore) -> None:
+    def __init__(self, store: SchemaStore, workers: Workers) -> None:
         self._store = store
+        self._levels = Levels(store)
+        self._workers = workers
 
     # --- subjects and versions ---
 
     def subjects(self, *, prefix: str = "", deleted: bool = False, deleted_only: bool = False) -> list[str]:
         def listed(subject: Subject) -> bool:
             if deleted_only:
-                return not subject.live
-            return deleted or bool(subject.live)
+                return not subject.is_live
+            return deleted or subject.is_live
 
         return [s.name for s in self._store.subjects() if s.name.startswith(prefix) and listed(s)]
 
@@ -66,7 +59,7 @@ class SchemaRegistry:
             v.version for v in subject.versions if (v.deleted if deleted_only else deleted or not v.deleted)
         ]
         if not found:
-            raise _subject_not_found(name)
+            raise subject_not_found(name)
         return found
 
     def version(self, name: str, version: str, *, deleted: bool = False) -> dict[str, Any]:
@@ -77,30 +70,40 @@ class SchemaRegistry:
 
     def register(self, name: str, body: dict[str, Any], *, normalize: bool) -> dict[str, Any]:
         """Registers a schema as the next version unless it is registered; returns id, version and schema."""
-        _check_subject(name)
-        schema = read_schema(body)
+        check_new_name(name)
+        schema = self._read(name, body)
         # Clients that copy a registry send the id. Here it follows from the schema and cannot be chosen.
         if body.get("id") not in (None, -1, schema.schema_id):
             raise RegistryError(
-                errors.INVALID_SCHEMA, f"This schema's id is {schema.schema_id}, not {body['id']}"
+                errors.INVALID_SCHEMA, f"This schema's id is {schema.schema_id}, not {shown(body['id'])}"
             )
-        level, normalize_set = self._level(name)
+        level, normalize_set = self._levels.enforced(name)
         text = schema.normal_text if normalize or normalize_set else schema.text
-        mode = self._mode(name)
+        mode = self._levels.mode_of(name)
 
         def decide(subject: Subject) -> SubjectVersion | None:
             present = [v for v in subject.live if v.schema_id == schema.schema_id]
             if present:
                 return present[-1]
-            _check_writable(name, mode)
+            check_writable(name, mode)
             self._check_compatible(level, schema, subject)
             return None
 
         try:
-            added = self._store.add(name, schema.schema_id, text, decide)
-        except IdCollisionError as error:
+            added = self._store.add(
+                name,
+                schema.schema_id,
+                StoredSchema(text, schema.guid),
+                is_same=lambda stored: self._is_same(schema, stored),
+                decide=decide,
+            )
+        except IdTakenError:
+            raise self._id_taken(name, schema) from None
+        except SubjectTooLargeError:
             raise RegistryError(
-                errors.INVALID_SCHEMA, f"{error}; change the schema, for example its doc"
+                errors.TOO_LARGE,
+                f"Subject '{name}' has as many versions as ZooKeeper can store in one node "
+                f"({SUBJECT_STORED_MAX_BYTES} bytes): delete old versions permanently, or use another one",
             ) from None
         return self._described(name, added)
 
@@ -109,10 +112,10 @@ class SchemaRegistry:
         subject = self._store.subject(name)
         versions = subject.versions if deleted else subject.live
         if not versions:
-            raise _subject_not_found(name)
-        schema = read_schema(body)
+            raise subject_not_found(name)
+        schema = self._read(name, body)
         found = [version for version in versions if version.schema_id == schema.schema_id]
-        if not found:
+        if not found or not self._is_same(schema, self.schema(schema.schema_id).text):
             raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema not found in subject '{name}'")
         return self._described(name, found[-1])
 
@@ -121,13 +124,13 @@ class SchemaRegistry:
 
         Returns the version numbers.
         """
-        mode = self._mode(name)
+        mode = self._levels.mode_of(name)
         deleted: list[int] = []
 
         def decide(subject: Subject) -> Subject:
-            _check_writable(name, mode)
+            check_writable(name, mode)
             if not subject.versions:
-                raise _subject_not_found(name)
+                raise subject_not_found(name)
             if permanent and subject.live:
                 message = f"Subject '{name}' was not deleted first before being permanently deleted"
                 raise RegistryError(errors.SUBJECT_NOT_SOFT_DELETED, message)
@@ -145,11 +148,11 @@ class SchemaRegistry:
 
     def delete_version(self, name: str, version: str, *, permanent: bool) -> int:
         """Like `delete_subject`, for one version."""
-        mode = self._mode(name)
+        mode = self._levels.mode_of(name)
         deleted: list[int] = []
 
         def decide(subject: Subject) -> Subject:
-            _check_writable(name, mode)
+            check_writable(name, mode)
             target = self._pick(subject, version, deleted=True)
             what = f"Subject '{name}' Version {target.version}"
             if permanent and not target.deleted:
@@ -169,11 +172,27 @@ class SchemaRegistry:
 
     # --- schemas ---
 
-    def schema(self, schema_id: int) -> str:
-        text = self._store.schema(schema_id)
-        if text is None:
-            raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema {schema_id} not found")
-        return text
+    def known_schema(self, schema_id: int) -> StoredSchema | None:
+        """Returns a schema if it is in memory. Never waits."""
+        return self._store.known_schema(schema_id)
+
+    def schema(self, schema_id: int) -> StoredSchema:
+        schema = self._store.schema(schema_id)
+        if schema is None:
+            raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema {shown(schema_id)} not found")
+        return schema
+
+    def schema_of_guid(self, guid: str) -> StoredSchema:
+        schema_id = id_of_guid(guid)
+        schema = None if schema_id is None else self._store.schema(schema_id)
+        if schema is None or (schema.guid or self._parsed(schema.text).guid) != guid.lower():
+            raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema {shown(guid)} not found")
+        return schema
+
+    def ids_of_guid(self, guid: str) -> list[dict[str, Any]]:
+        """Returns the id of a GUID's schema in each context: there is one context here."""
+        self.schema_of_guid(guid)
+        return [{"context": ".", "id": id_of_guid(guid)}]
 
     def uses(
         self, schema_id: int, *, subject: str | None = None, deleted: bool = False
@@ -182,109 +201,77 @@ class SchemaRegistry:
         self.schema(schema_id)
         return [
             {"subject": user.name, "version": v.version}
-            for user in self._store.subjects()
+            for user in self._store.users(schema_id)
             if subject in (None, user.name)
             for v in (user.versions if deleted else user.live)
             if v.schema_id == schema_id
         ]
 
-    def all_schemas(self, *, prefix: str, deleted: bool, latest_only: bool) -> list[dict[str, Any]]:
+    def all_schemas(
+        self, *, prefix: str, deleted: bool, latest_only: bool, part: slice
+    ) -> list[dict[str, Any]]:
+        """Returns a part of all versions, sorted by subject."""
         listed: list[tuple[str, SubjectVersion]] = []
         for subject in self._store.subjects():
             if subject.name.startswith(prefix):
                 versions = subject.versions if deleted else subject.live
                 listed += [(subject.name, v) for v in (versions[-1:] if latest_only else versions)]
-        texts = self._store.schemas([v.schema_id for _, v in listed])
-        pairs = zip(listed, texts, strict=True)
-        return [_description(name, version, text) for (name, version), text in pairs if text is not None]
+        listed = listed[part][:PAGE_MAX]
+        texts = self._store.schemas(v.schema_id for _, v in listed)
+        return [
+            _description(name, found, texts[found.schema_id])
+            for name, found in listed
+            if found.schema_id in texts
+        ]
 
     # --- compatibility ---
 
     def check(self, name: str, version: str | None, body: dict[str, Any]) -> list[str]:
-        """Returns the schema's incompatibilities with `version`; None: with those that `register` checks."""
-        schema = read_schema(body)
+        """Returns the schema's incompatibilities with `version`; None: with those that `register` checks.
+
+        Any schema is compatible with a subject that has no version yet.
+        """
+        schema = self._read(name, body)
         subject = self._store.subject(name)
-        level, _ = self._level(name)
+        level, _ = self._levels.enforced(name)
         if version is None:
-            return incompatibilities(level, schema.text, self._texts(level, subject.live))
-        return incompatibilities(level, schema.text, self._texts(level, [self._pick(subject, version)]))
-
-    # --- settings ---
-
-    def level(self, name: str | None, *, default_to_global: bool = True) -> dict[str, Any]:
-        settings = self._store.settings(name)
-        if name is not None and settings.compatibility is None and settings.normalize is None:
-            if not default_to_global:
-                message = f"Subject '{name}' does not have subject-level compatibility configured"
-                raise RegistryError(errors.SUBJECT_LEVEL_NOT_CONFIGURED, message)
-            settings = self._store.settings(None)
-        level: dict[str, Any] = {"compatibilityLevel": settings.compatibility or DEFAULT_LEVEL.value}
-        return level if settings.normalize is None else {**level, "normalize": settings.normalize}
-
-    def set_level(self, name: str | None, body: dict[str, Any]) -> dict[str, Any]:
-        changed: dict[str, Any] = {}
-        level = body.get("compatibility")
-        if level is not None:
-            if not isinstance(level, str) or level.upper() not in Level.__members__:
-                raise RegistryError(
-                    errors.INVALID_LEVEL,
-                    f"Invalid compatibility level {level!r}. Valid values are {', '.join(Level.__members__)}",
-                )
-            changed["compatibility"] = level.upper()
-        if isinstance(body.get("normalize"), bool):
-            changed["normalize"] = body["normalize"]
-        unknown = [key for key, value in body.items() if value is not None and key not in changed]
-        if unknown or not changed:
-            problem = f"cannot set {', '.join(sorted(unknown))}" if unknown else "nothing to set"
-            raise RegistryError(
-                errors.INVALID_LEVEL, f"Invalid config: {problem}; supported are compatibility and normalize"
-            )
-        _check_writable(name or "", self._mode(name))
-        self._store.set(name, **changed)
-        return changed
-
-    def delete_level(self, name: str | None) -> dict[str, Any]:
-        """Resets the level to the default; for a subject, to the global level. Returns the level before."""
-        before = self.level(name, default_to_global=False)
-        _check_writable(name or "", self._mode(name))
-        self._store.set(name, compatibility=None, normalize=None)
-        return before
-
-    def mode(self, name: str | None, *, default_to_global: bool = True) -> dict[str, str]:
-        mode = self._store.settings(name).mode
-        if mode is None and name is not None and not default_to_global:
-            message = f"Subject '{name}' does not have subject-level mode configured"
-            raise RegistryError(errors.SUBJECT_MODE_NOT_CONFIGURED, message)
-        return {"mode": self._mode(name)}
-
-    def set_mode(self, name: str | None, body: dict[str, Any]) -> dict[str, str]:
-        mode = body.get("mode")
-        if not isinstance(mode, str) or mode.upper() not in MODES:
-            raise RegistryError(
-                errors.INVALID_MODE, f"Invalid mode {mode!r}. Valid values are {', '.join(MODES)}"
-            )
-        self._store.set(name, mode=mode.upper())
-        return {"mode": mode.upper()}
-
-    def delete_mode(self, name: str | None) -> dict[str, str]:
-        before = self.mode(name, default_to_global=False)
-        self._store.set(name, mode=None)
-        return before
+            return self._incompatibilities(name, level, schema, subject.live)
+        if version in LATEST and not subject.live:
+            return []
+        return self._incompatibilities(name, level, schema, [self._pick(subject, version)])
 
     # --- details ---
 
-    def _level(self, name: str) -> tuple[Level, bool]:
-        """Returns the level that applies and whether schemas are normalized."""
-        own, default = self._store.settings(name), self._store.settings(None)
-        level = own.compatibility or default.compatibility or DEFAULT_LEVEL.value
-        return Level(level), bool(own.normalize if own.normalize is not None else default.normalize)
+    def _read(self, name: str, body: dict[str, Any]) -> ParsedSchema:
+        """Returns the schema that a request sends for a subject."""
+        try:
+            return self._workers.parse(schema_text(body))
+        except InvalidSchemaError as error:
+            raise RegistryError(
+                errors.INVALID_SCHEMA, f"Invalid schema for subject '{name}': {error}"
+            ) from None
 
-    def _mode(self, name: str | None) -> str:
-        own = None if name is None else self._store.settings(name).mode
-        return own or self._store.settings(None).mode or READWRITE
+    def _parsed(self, stored: str) -> ParsedSchema:
+        try:
+            return self._workers.parse(stored)
+        except InvalidSchemaError as error:
+            raise RegistryError(errors.STORE_FAILED, f"A stored schema can't be read: {error}") from None
+
+    def _is_same(self, schema: ParsedSchema, stored: str) -> bool:
+        return stored == schema.text or self._parsed(stored).is_same_as(schema)
+
+    def _id_taken(self, name: str, schema: ParsedSchema) -> RegistryError:
+        users = [user.name for user in self._store.users(schema.schema_id)]
+        where = f"of subject '{users[0]}'" if users else "that no subject uses any more"
+        return RegistryError(
+            errors.ID_TAKEN,
+            f"The schema for subject '{name}' can't be registered: the id that follows from its content, "
+            f"{schema.schema_id}, belongs to another schema, {where}. Change the schema in any way, for "
+            "example its doc, and register it again",
+        )
 
     def _check_compatible(self, level: Level, schema: ParsedSchema, subject: Subject) -> None:
-        problems = incompatibilities(level, schema.text, self._texts(level, subject.live))
+        problems = self._incompatibilities(subject.name, level, schema, subject.live)
         if problems:
             raise RegistryError(
                 errors.INCOMPATIBLE,
@@ -292,63 +279,65 @@ class SchemaRegistry:
                 f"for subject '{subject.name}', details: {problems}",
             )
 
-    def _texts(self, level: Level, versions: Iterable[SubjectVersion]) -> list[tuple[int, str]]:
+    def _incompatibilities(
+        self, name: str, level: Level, schema: ParsedSchema, versions: Iterable[SubjectVersion]
+    ) -> list[str]:
+        if level is Level.NONE:
+            return []
         needed = list(versions) if level.transitive else list(versions)[-1:]
-        texts = self._store.schemas([v.schema_id for v in needed])
-        return [(v.version, text) for v, text in zip(needed, texts, strict=True) if text is not None]
+        earlier: list[tuple[int, str]] = []
+        size_bytes = 0
+        for version in needed:
+            stored = self._store.schema(version.schema_id)
+            if stored is None:
+                continue
+            earlier.append((version.version, stored.text))
+            size_bytes += len(stored.text)
+            if size_bytes > COMPARED_MAX_BYTES:
+                raise RegistryError(
+                    errors.INVALID_SCHEMA,
+                    f"The {len(needed)} versions of subject '{name}' have more than {COMPARED_MAX_BYTES} "
+                    f"bytes, too many to compare at level {level.value}: delete old versions, or use a "
+                    "level that compares with the newest one alone",
+                )
+        try:
+            return self._workers.incompatibilities(level, schema, earlier)
+        except InvalidSchemaError as error:
+            raise RegistryError(
+                errors.INVALID_SCHEMA, f"Invalid schema for subject '{name}': {error}"
+            ) from None
 
     def _pick(self, subject: Subject, version: str, *, deleted: bool = False) -> SubjectVersion:
         versions = subject.versions if deleted else subject.live
-        if version in {"latest", "-1"}:
+        if version in LATEST:
             candidates = subject.live or versions
             if not candidates:
-                raise _subject_not_found(subject.name)
+                raise subject_not_found(subject.name)
             return candidates[-1]
-        if not version.isascii() or not version.isdecimal() or not 1 <= int(version) <= VERSION_MAX:
+        digits = version.isascii() and version.isdecimal() and len(version) <= len(str(VERSION_MAX))
+        if not digits or not 1 <= int(version) <= VERSION_MAX:
             raise RegistryError(
                 errors.INVALID_VERSION,
-                f"The specified version '{version}' is not a valid version id. "
+                f"The specified version {shown(version)} is not a valid version id. "
                 'Allowed values are between [1, 2^31-1] and the string "latest"',
             )
         if not versions:
-            raise _subject_not_found(subject.name)
+            raise subject_not_found(subject.name)
         found = subject.find(int(version))
         if found is None or found not in versions:
-            raise _version_not_found(version)
+            raise version_not_found(version)
         return found
 
     def _described(self, name: str, found: SubjectVersion) -> dict[str, Any]:
         return _description(name, found, self.schema(found.schema_id))
 
 
-def _description(name: str, found: SubjectVersion, text: str) -> dict[str, Any]:
+def _description(name: str, found: SubjectVersion, schema: StoredSchema) -> dict[str, Any]:
     return {
         "subject": name,
         "version": found.version,
         "id": found.schema_id,
+        **({"guid": schema.guid} if schema.guid else {}),
         "schemaType": AVRO,
-        "schema": text,
+        "schema": schema.text,
     }
-
-
-def _subject_not_found(name: str) -> RegistryError:
-    return RegistryError(errors.SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
-
-
-def _version_not_found(version: str) -> RegistryError:
-    return RegistryError(errors.VERSION_NOT_FOUND, f"Version {version} not found.")
-
-
-def _check_subject(name: str) -> None:
-    if not name or name.startswith(":.") or any(ord(c) < 32 for c in name):
-        raise RegistryError(
-            errors.INVALID_SUBJECT,
-            f"The specified subject '{name}' is not a valid subject: it must not be empty, "
-            "contain control characters or name a context (:.name:)",
-        )
-
-
-def _check_writable(name: str, mode: str) -> None:
-    if mode == READONLY:
-        scope = f"Subject '{name}'" if name else "The registry"
-        raise RegistryError(errors.NOT_PERMITTED, f"{scope} is in read-only mode")

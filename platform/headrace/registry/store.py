@@ -1,10 +1,4 @@
-"""The registry's state in ZooKeeper. Several registries may write it at once; none has state of its own.
-
-    /headrace/registry/ids/<id>            {"schema": text}
-    /headrace/registry/subjects/<subject>  {"versions": [[version, id, deleted], …], "last": highest version}
-    /headrace/registry/settings/<scope>    {"compatibility"?, "normalize"?, "mode"?}
-
-`last` is the highest version ever used. A scope is "global" or "s-<subject>".
+"""The registry's state in ZooKeeper (`registry.subjects` spells it). Several registries may write it at once.
 
 Rules that keep it consistent with several writers:
 - A subject's node is written only at the version that was read, so decisions based on it (compatibility, the
@@ -12,60 +6,55 @@ Rules that keep it consistent with several writers:
 - A registration also writes the schema's node, unchanged, in the same transaction. A permanent deletion reads
   that node before it looks for other users of the schema, and deletes it only at the version read: a
   registration in between makes it start again.
+- What an instance keeps in memory never decides what is written: texts of schemas, which never change, and a
+  copy of the subjects for listings (`registry.view`).
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import Any, Final, TypeVar
 
-from headrace.coordination import documents, znodes
-from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError, NoNodeError
-from headrace.coordination.nodes import Node
-from headrace.coordination.session import ZooKeeperSession
-from headrace.registry.schemas import parse
-
-IDS: Final = f"{znodes.REGISTRY}/ids"
-SUBJECTS: Final = f"{znodes.REGISTRY}/subjects"
-SETTINGS: Final = f"{znodes.REGISTRY}/settings"
-GLOBAL: Final = "global"
+from headrace.coordination import documents
+from headrace.coordination.errors import (
+    BadVersionError,
+    CoordinationError,
+    NodeExistsError,
+    NoNodeError,
+    ZooKeeperUnavailableError,
+)
+from headrace.coordination.session import SessionState, ZooKeeperSession
+from headrace.registry.bounded_cache import BoundedCache
+from headrace.registry.subjects import (
+    IDS,
+    SETTINGS,
+    SUBJECT_STORED_MAX_BYTES,
+    SUBJECTS,
+    StoredSchema,
+    StoreSettings,
+    Subject,
+    SubjectVersion,
+    id_path,
+    parse_schema,
+    parse_settings,
+    parse_subject,
+    settings_path,
+    subject_path,
+)
+from headrace.registry.view import Copy, SubjectsView
 
 CONFLICT_RETRIES_MAX: Final = 100
+TEXTS_MAX_BYTES: Final = 64 << 20
+"""Of schemas that are kept in memory, for reads by id without ZooKeeper."""
+READ_AT_ONCE_MAX: Final = 50
+"""Schemas, of which each may have 900 kB."""
 
 
-class SubjectVersion(NamedTuple):
-    version: int
-    schema_id: int
-    deleted: bool = False
+class IdTakenError(Exception):
+    """Another schema has the id that follows from this one's content."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """All versions in order, soft-deleted ones included. `last`: the highest version number ever used."""
-
-    name: str
-    versions: tuple[SubjectVersion, ...] = ()
-    last: int = 0
-
-    @property
-    def live(self) -> tuple[SubjectVersion, ...]:
-        return tuple(version for version in self.versions if not version.deleted)
-
-    def find(self, version: int) -> SubjectVersion | None:
-        return next((found for found in self.versions if found.version == version), None)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """The settings of a subject, or the global ones. None: not set."""
-
-    compatibility: str | None = None
-    normalize: bool | None = None
-    mode: str | None = None
-
-
-class IdCollisionError(Exception):
-    """Two different schemas have the same id (extremely rare). Change the new one, for example its `doc`."""
+class SubjectTooLargeError(Exception):
+    """The subject has so many versions that its node would not fit into a transaction."""
 
 
 class SchemaStore:
@@ -73,68 +62,126 @@ class SchemaStore:
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
+        self._texts: BoundedCache[int, StoredSchema] = BoundedCache(TEXTS_MAX_BYTES)
+        self._view = SubjectsView(session, self._read_ahead)
 
     def prepare(self) -> None:
         """Creates the parent nodes."""
         for path in (IDS, SUBJECTS, SETTINGS):
             self._session.ensure_path(path)
 
+    def follow(self) -> None:
+        """Begins to keep subjects and schemas in memory."""
+        self._view.start()
+
     # --- reading ---
 
-    def schema(self, schema_id: int) -> str | None:
-        """Returns the text of a schema; None if no subject has it."""
-        return self.schemas([schema_id])[0]
+    def known_schema(self, schema_id: int) -> StoredSchema | None:
+        """Returns the schema from memory, without waiting for anything; None if it must be read.
 
-    def schemas(self, schema_ids: list[int]) -> list[str | None]:
-        paths = [_id_path(schema_id) for schema_id in schema_ids]
-        found = zip(paths, self._session.get_many(paths), strict=True)
-        return [None if node is None else _text(path, node) for path, node in found]
+        A schema that no known subject uses may have been deleted: ZooKeeper knows, if it is there.
+        """
+        schema = self._texts.get(schema_id)
+        if schema is None or self._session.state is not SessionState.CONNECTED:
+            return schema
+        known = self._view.known()
+        return schema if known is not None and schema_id in known.users else None
+
+    def schema(self, schema_id: int) -> StoredSchema | None:
+        """Returns a schema; None if no subject has it."""
+        known = self.known_schema(schema_id)
+        if known is not None:
+            return known
+        path = id_path(schema_id)
+        try:
+            node = self._session.get_or_none(path)
+        except ZooKeeperUnavailableError:
+            kept = self._texts.get(schema_id)
+            if kept is None:
+                raise
+            return kept
+        if node is None:
+            return None
+        return self._keep(schema_id, parse_schema(path, node))
+
+    def schemas(self, schema_ids: Iterable[int]) -> dict[int, StoredSchema]:
+        """Returns those that exist."""
+        wanted = list(dict.fromkeys(schema_ids))
+        found = {
+            schema_id: known for schema_id in wanted if (known := self.known_schema(schema_id)) is not None
+        }
+        missing = [schema_id for schema_id in wanted if schema_id not in found]
+        for start in range(0, len(missing), READ_AT_ONCE_MAX):
+            part = missing[start : start + READ_AT_ONCE_MAX]
+            nodes = self._session.get_many(id_path(schema_id) for schema_id in part)
+            for schema_id, node in zip(part, nodes, strict=True):
+                if node is not None:
+                    found[schema_id] = self._keep(schema_id, parse_schema(id_path(schema_id), node))
+        return found
 
     def subject(self, name: str) -> Subject:
-        """Returns the subject; one without versions if it does not exist."""
-        return self._read_subject(name)[0]
+        """Returns the subject, without ZooKeeper as last known; one without versions if it does not exist."""
+        known = self._view.known()
+        if known is None or self._session.state is SessionState.CONNECTED:
+            try:
+                return self._read_subject(name)[0]
+            except ZooKeeperUnavailableError:
+                if known is None:
+                    raise
+        return known.by_name.get(name, Subject(name))
 
-    def subjects(self) -> list[Subject]:
-        names = [unquote(node) for node in self._session.children_or_empty(SUBJECTS)]
-        nodes = self._session.get_many(_subject_path(name) for name in names)
-        found = [
-            _parse_subject(name, node) for name, node in zip(names, nodes, strict=True) if node is not None
-        ]
-        return sorted((subject for subject in found if subject.versions), key=lambda subject: subject.name)
+    def subjects(self) -> tuple[Subject, ...]:
+        return self._view.current().subjects
+
+    def users(self, schema_id: int) -> list[Subject]:
+        """Returns the subjects that have a schema, sorted by name."""
+        copy = self._view.current()
+        return [copy.by_name[name] for name in sorted(copy.users.get(schema_id, ()))]
 
     def settings(self, subject: str | None) -> StoreSettings:
         """Returns the settings of a subject, or the global ones (`None`)."""
-        path = _settings_path(subject)
-        return _parse_settings(path, self._session.get_or_none(path))
+        path = settings_path(subject)
+        return parse_settings(path, self._session.get_or_none(path))
 
     # --- writing ---
 
     def add(
-        self, name: str, schema_id: int, text: str, decide: Callable[[Subject], SubjectVersion | None]
+        self,
+        name: str,
+        schema_id: int,
+        schema: StoredSchema,
+        *,
+        is_same: Callable[[str], bool],
+        decide: Callable[[Subject], SubjectVersion | None],
     ) -> SubjectVersion:
         """Adds the next version of a subject, unless `decide(subject)` returns an existing one.
 
-        `decide` is called again after a concurrent change; if it raises, nothing is changed. Raises
-        `IdCollisionError`.
+        `decide` is called again after a concurrent change; if it raises, nothing is changed. `is_same` says
+        whether a stored text is this schema: an id alone proves nothing. Raises `IdTakenError`.
         """
 
         def attempt() -> SubjectVersion:
-            schema = self._session.get_or_none(_id_path(schema_id))
+            path = id_path(schema_id)
+            node = self._session.get_or_none(path)
+            stored = schema if node is None else parse_schema(path, node)
+            if node is not None and not is_same(stored.text):
+                raise IdTakenError
             subject, zk_version = self._read_subject(name)
             existing = decide(subject)
             if existing is not None:
                 return existing
             added = SubjectVersion(subject.last + 1, schema_id)
             change = self._session.transaction()
-            if schema is None:
-                change.create(_id_path(schema_id), documents.encode({"schema": text}))
-            elif parse(_text(_id_path(schema_id), schema)).is_same_as(parse(text)):
-                change.set(_id_path(schema_id), schema.data, version=schema.stat.version)
+            if node is None:
+                change.create(path, stored.encoded())
             else:
-                raise IdCollisionError(f"id {schema_id} belongs to another schema")
+                change.set(path, node.data, version=node.stat.version)
             after = replace(subject, versions=(*subject.versions, added), last=added.version)
-            self._write_subject(change, after, zk_version)
+            if len(after.encoded()) > SUBJECT_STORED_MAX_BYTES:
+                raise SubjectTooLargeError
+            _write_subject(change, after, zk_version)
             change.commit()
+            self._keep(schema_id, stored)
             return added
 
         return _retry_conflicts(attempt)
@@ -148,28 +195,29 @@ class SchemaStore:
         def attempt() -> Subject:
             before, zk_version = self._read_subject(name)
             after = decide(before)
-            removed = {v.schema_id for v in before.versions} - {v.schema_id for v in after.versions}
-            nodes = {
-                schema_id: self._session.get_or_none(_id_path(schema_id)) for schema_id in sorted(removed)
-            }
-            used = {v.schema_id for other in self.subjects() if other.name != name for v in other.versions}
+            removed = sorted(before.schema_ids - after.schema_ids)
+            nodes = {schema_id: self._session.get_or_none(id_path(schema_id)) for schema_id in removed}
+            # After the schemas' nodes: this copy shows every registration that these nodes show.
+            used = self._used_elsewhere(name) if removed else frozenset()
             change = self._session.transaction()
-            self._write_subject(change, after, zk_version)
+            _write_subject(change, after, zk_version)
             for schema_id, node in nodes.items():
                 if node is not None and schema_id not in used:
-                    change.delete(_id_path(schema_id), version=node.stat.version)
+                    change.delete(id_path(schema_id), version=node.stat.version)
             change.commit()
+            for schema_id in removed:
+                self._texts.drop(schema_id)
             return after
 
         return _retry_conflicts(attempt)
 
     def set(self, subject: str | None, **changed: Any) -> None:
         """Changes some of the settings (`compatibility`, `normalize`, `mode`); None removes one."""
-        path = _settings_path(subject)
+        path = settings_path(subject)
 
         def attempt() -> None:
             node = self._session.get_or_none(path)
-            after = asdict(replace(_parse_settings(path, node), **changed))
+            after = asdict(replace(parse_settings(path, node), **changed))
             data = documents.encode({name: value for name, value in after.items() if value is not None})
             if node is None:
                 self._session.create(path, data, make_parents=True)
@@ -178,22 +226,44 @@ class SchemaStore:
 
         _retry_conflicts(attempt)
 
+    # --- inside ---
+
+    def _used_elsewhere(self, name: str) -> frozenset[int]:
+        return frozenset(
+            schema_id for schema_id, users in self._view.present().users.items() if users - {name}
+        )
+
     def _read_subject(self, name: str) -> tuple[Subject, int | None]:
-        node = self._session.get_or_none(_subject_path(name))
+        path = subject_path(name)
+        node = self._session.get_or_none(path)
         if node is None:
             return Subject(name), None
-        return _parse_subject(name, node), node.stat.version
+        return parse_subject(path, node), node.stat.version
 
-    @staticmethod
-    def _write_subject(change: Any, subject: Subject, zk_version: int | None) -> None:
-        path = _subject_path(subject.name)
-        data = documents.encode({"versions": [list(each) for each in subject.versions], "last": subject.last})
-        if zk_version is None:
-            change.create(path, data)
-        elif subject.versions:
-            change.set(path, data, version=zk_version)
-        else:
-            change.delete(path, version=zk_version)
+    def _keep(self, schema_id: int, schema: StoredSchema) -> StoredSchema:
+        # Four bytes a character at most, as Python stores them.
+        self._texts.put(schema_id, schema, 4 * len(schema.text) + 400)
+        return schema
+
+    def _read_ahead(self, copy: Copy) -> None:
+        """Fills the memory for texts by half, so that a registry can read without ZooKeeper soon."""
+        missing = [schema_id for schema_id in copy.users if schema_id not in self._texts]
+        for start in range(0, len(missing), READ_AT_ONCE_MAX):
+            if self._texts.bytes_now > TEXTS_MAX_BYTES // 2:
+                return
+            try:
+                self.schemas(missing[start : start + READ_AT_ONCE_MAX])
+            except CoordinationError:
+                return
+
+
+def _write_subject(change: Any, subject: Subject, zk_version: int | None) -> None:
+    if zk_version is None:
+        change.create(subject.path, subject.encoded())
+    elif subject.versions:
+        change.set(subject.path, subject.encoded(), version=zk_version)
+    else:
+        change.delete(subject.path, version=zk_version)
 
 
 T = TypeVar("T")
@@ -207,41 +277,3 @@ def _retry_conflicts(attempt: Callable[[], T]) -> T:
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue
     raise BadVersionError(f"{CONFLICT_RETRIES_MAX} attempts in a row met concurrent changes; retry")
-
-
-def _id_path(schema_id: int) -> str:
-    return f"{IDS}/{schema_id}"
-
-
-def _subject_path(name: str) -> str:
-    # "." and ".." are not valid node names, and quote() does not escape dots.
-    quoted = quote(name, safe="")
-    return f"{SUBJECTS}/{quoted.replace('.', '%2E') if set(name) == {'.'} else quoted}"
-
-
-def _settings_path(subject: str | None) -> str:
-    return f"{SETTINGS}/{GLOBAL}" if subject is None else f"{SETTINGS}/s-{quote(subject, safe='')}"
-
-
-def _parse_settings(path: str, node: Node | None) -> StoreSettings:
-    if node is None:
-        return StoreSettings()
-    fields = documents.decode(path, node.data)
-    return StoreSettings(fields.get("compatibility"), fields.get("normalize"), fields.get("mode"))
-
-
-def _text(path: str, node: Node) -> str:
-    text = documents.decode(path, node.data).get("schema")
-    if not isinstance(text, str):
-        raise CorruptNodeError(f"{path}: no schema in {node.data[:80]!r}")
-    return text
-
-
-def _parse_subject(name: str, node: Node) -> Subject:
-    path = _subject_path(name)
-    fields = documents.decode(path, node.data)
-    try:
-        versions = tuple(SubjectVersion(int(v), int(i), bool(d)) for v, i, d in fields["versions"])
-        return Subject(name, versions, int(fields["last"]))
-    except (KeyError, TypeError, ValueError):
-        raise CorruptNodeError(f"{path}: not a subject: {node.data[:80]!r}") from None
