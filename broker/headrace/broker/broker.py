@@ -107,7 +107,7 @@ class Broker:
         self._brokers = BrokerRegistry(self._session)
         self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
-        partitions = Partitions(self._files, self._loop.call_later, now_ms)
+        partitions = Partitions(self._files, self._loop.call_later)
         admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._control, self._serves)
         self._state = BrokerState(
             broker_id=options.broker_id,

@@ -73,7 +73,7 @@ class GroupService:
             protocols=tuple(MemberProtocol(known.name, bytes(known.metadata)) for known in body.protocols),
             requires_known_member=request.version >= MEMBER_ID_REQUIRED_FROM,
         )
-        self.coordinator.join(join, self._state.clock_ms(), lambda reply: promise.resolve(_joined(reply)))
+        self.coordinator.join(join, self._state.monotonic_ms(), lambda reply: promise.resolve(_joined(reply)))
         self._set_timer()
         return promise
 
@@ -89,7 +89,7 @@ class GroupService:
             protocol_name=getattr(body, "protocol_name", None),
             assignments={given.member_id: bytes(given.assignment) for given in body.assignments},
         )
-        self.coordinator.sync(sync, self._state.clock_ms(), lambda reply: promise.resolve(_synced(reply)))
+        self.coordinator.sync(sync, self._state.monotonic_ms(), lambda reply: promise.resolve(_synced(reply)))
         self._set_timer()
         return promise
 
@@ -100,14 +100,14 @@ class GroupService:
             body.member_id,
             getattr(body, "group_instance_id", None),
             body.generation_id,
-            self._state.clock_ms(),
+            self._state.monotonic_ms(),
         )
         self._set_timer()
         return {"error_code": code}
 
     def leave(self, _: BrokerState, request: Request) -> Tree:
         body = request.body
-        now_ms = self._state.clock_ms()
+        now_ms = self._state.monotonic_ms()
         if request.version < MEMBERS_FROM:
             code = self.coordinator.leave(body.group_id, body.member_id, None, now_ms)
             self._set_timer()
@@ -226,11 +226,11 @@ class GroupService:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ms = due_ms
-        self._timer = self._state.loop.call_later(max(0, due_ms - self._state.clock_ms()), self._tick)
+        self._timer = self._state.loop.call_later(max(0, due_ms - self._state.monotonic_ms()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self.coordinator.expire_and_advance(self._state.clock_ms())
+        self.coordinator.expire_and_advance(self._state.monotonic_ms())
         self._set_timer()
 
 
