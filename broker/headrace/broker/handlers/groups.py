@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
-from headrace.broker.groups.offset_queue import OffsetStore, is_group_name
+from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.groups.types import (
     GroupDescription,
     Join,
@@ -24,6 +24,7 @@ from headrace.broker.groups.types import (
 from headrace.broker.loop import Timer
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
+from headrace.coordination.consumers import is_group_name
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
