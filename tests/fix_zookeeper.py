@@ -24,6 +24,7 @@ from kazoo.client import KazooClient
 
 from fix_ports import free_port
 from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.topics import TopicRegistry
 
 START_WAIT_MAX_S = 60.0
 TICK_MS = 200  # the shortest session timeout is two ticks
@@ -163,6 +164,12 @@ def running_zookeeper() -> Iterator[ZooKeeperServer]:
     finally:
         server.kill()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def has_topics(session: ZooKeeperSession, *names: str) -> None:
+    """Creates topics without a broker: groups' offsets go with their topics."""
+    for name in names:
+        TopicRegistry(session).create(name, uuid.uuid4(), {0: (1,)})
 
 
 def room_on(server: ZooKeeperServer) -> ZooKeeperRoom:

@@ -57,7 +57,7 @@ class Site:
         self.synced_address = 0  # what the disk holds: written before an fsync of its file began
         self.waits_s: list[float] = []
         self.during: Callable[[str], None] = lambda _: None
-        self.partitions = Partitions(self, self._call_later, lambda: 0, lambda: 0.0)  # type: ignore[arg-type]
+        self.partitions = Partitions(self, self._call_later, lambda: 0.0)  # type: ignore[arg-type]
         self.partition = Partition("t", 0, UUID(int=1), config, self.log, 0)
         self.partitions.add(self.partition)
         self._fdatasync = os.fdatasync

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.list_groups.v4.request import ListGroupsRequest
 from kio.schema.offset_commit.v9.request import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -19,19 +25,23 @@ from kio.schema.offset_fetch.v9.request import (
     OffsetFetchRequestTopics,
 )
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i64
+from kio.static.primitive import i32, i32Timedelta, i64
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.coordinator import coordinator_for
 from headrace.broker.groups.offset_nodes import Committed
+from headrace.client.group_admin import GroupAdmin
+from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.errors import CorruptNodeError
 from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.topics import TopicRegistry
 
 Kept = dict[int, tuple[int, str | None]]
 GROUP = "g"
+WAIT_MAX_S = 60.0
 
 
 def commit(client: RawClient, group: str, topic: str, offsets: Kept) -> dict[int, str]:
@@ -129,12 +139,71 @@ def test_offsets_and_metadata_outlive_a_restart_and_a_move_of_the_coordinator(
         assert fetch(client, GROUP, "t", 0) == {0: (5, "words")}
 
 
+def delete_topic(client: RawClient, name: str) -> None:
+    request = DeleteTopicsRequest(
+        topic_names=(TopicName(name),), timeout=i32Timedelta.parse(timedelta(seconds=20))
+    )
+    (deleted,) = client.call(request).responses
+    assert deleted.error_code.name == "none"
+
+
+def test_a_topic_that_is_made_again_begins_without_offsets(
+    client: RawClient, one_broker: BrokerCluster
+) -> None:
+    topic, other, group = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in "tug")
+    client.create_topic(topic)
+    client.create_topic(other)
+    assert commit(client, group, topic, {0: (4711, "words")}) == {0: "none"}
+    assert commit(client, group, other, {0: (5, "")}) == {0: "none"}
+    delete_topic(client, topic)
+    assert fetch(client, group, topic, 0) == {0: (-1, "")}
+    assert fetch(client, group, topic, everything=True) == {0: (5, "")}
+    client.create_topic(topic)
+    assert fetch(client, group, topic, 0) == {0: (-1, "")}
+    assert fetch(client, group, topic, everything=True) == {0: (5, "")}
+    assert commit(client, group, topic, {0: (7, "new")}) == {0: "none"}
+    assert fetch(client, group, topic, 0) == {0: (7, "new")}
+    delete_topic(client, topic)
+    with one_broker.zookeeper.session() as session:
+        deadline = time.monotonic() + WAIT_MAX_S
+        while session.exists(znodes.offsets(group, topic)) is not None:
+            assert time.monotonic() < deadline, "the offsets of a deleted topic stay in ZooKeeper"
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "group", ["a/b", "/", ".", "..", "two words", "x\n\x1b[31m", "%2F", "集団 🚀", "g" * 1024]
+)
+def test_any_id_of_a_group_works(client: RawClient, one_broker: BrokerCluster, group: str) -> None:
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    client.create_topic(topic)
+    assert commit(client, group, topic, {0: (5, "words")}) == {0: "none"}
+    assert fetch(client, group, topic, 0) == {0: (5, "words")}
+    assert group in [each.group_id for each in client.call(ListGroupsRequest(states_filter=())).groups]
+    request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
+    (described,) = client.call(request).groups
+    assert (described.error_code.name, described.group_state) == ("none", "Empty")
+    with GroupAdmin(one_broker.bootstrap) as admin:
+        assert group in admin.groups()
+        assert admin.group_offsets(group) == {(topic, 0): 5}
+    (deleted,) = client.call(DeleteGroupsRequest(groups_names=(GroupId(group),))).results
+    assert deleted.error_code.name == "none"
+    assert fetch(client, group, topic, 0) == {0: (-1, "")}
+
+
+def test_an_id_that_is_too_long_is_refused(client: RawClient) -> None:
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    client.create_topic(topic)
+    assert commit(client, "g" * 1025, topic, {0: (5, "")}) == {0: "invalid_group_id"}
+
+
 # --- in ZooKeeper, without a broker ---
 
 
 @pytest.fixture
 def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
     with zookeeper.session() as made:
+        TopicRegistry(made).create("t", uuid.uuid4(), {0: (1,)})
         yield made
 
 

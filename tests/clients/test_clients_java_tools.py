@@ -103,3 +103,24 @@ def test_operators_tools(
     assert "verifiers" in kafka_tool(groups, *server, "--list").decode().split()
     described = kafka_tool(groups, *server, "--describe", "--group", "verifiers").decode()
     assert verifiable_topic in described
+
+
+def test_all_groups_are_described_after_a_topic_was_deleted(
+    datacenter: Datacenter, kafka_tool: KafkaTool
+) -> None:
+    """An offset of a deleted topic made the tool fail for all groups. One id here is no plain name."""
+    server = ("--bootstrap-server", datacenter.bootstrap)
+    for topic in ("kept", "deleted"):
+        datacenter.create_topic(topic, 1)
+        kafka_tool("org.apache.kafka.tools.ConsoleProducer", *server, "--topic", topic, stdin=b"one\ntwo\n")
+    for group, topic in (("keeps", "kept"), ("a/b", "kept"), ("loses", "deleted"), ("loses", "kept")):
+        kafka_tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *(*server, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "2"),
+        )
+    kafka_tool("org.apache.kafka.tools.TopicCommand", *server, "--delete", "--topic", "deleted")
+    groups = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    lines = kafka_tool(groups, *server, "--all-groups", "--describe").decode().splitlines()
+    rows = {tuple(line.split()[:2]) for line in lines}
+    assert {("keeps", "kept"), ("a/b", "kept"), ("loses", "kept")} <= rows
+    assert ("loses", "deleted") not in rows

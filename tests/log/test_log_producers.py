@@ -71,7 +71,30 @@ def test_the_producer_that_was_silent_longest_is_forgotten_first(monkeypatch: py
     assert sorted(number for number, _ in states) == [1, 3, 4]
 
 
-def test_expiry_goes_by_wall_clock() -> None:
-    states = ProducerStates([(1, ProducerEntry(0, (), 100)), (2, ProducerEntry(0, (), 200))])
-    states.expire(before_ms=150)
+def test_a_silent_producer_expires_by_the_clock_that_nobody_sets() -> None:
+    now_ms = 250
+    states = ProducerStates(
+        [(1, ProducerEntry(0, (), 100)), (2, ProducerEntry(0, (), 200))], clock_ms=lambda: now_ms
+    )
+    states.expire(silent_max_ms=100)
     assert [number for number, _ in states] == [2]
+    now_ms = 301
+    states.expire(silent_max_ms=100)
+    assert not len(states)
+
+
+def test_a_restart_adds_nothing_to_a_producer_s_silence() -> None:
+    """Two processes' clocks have nothing in common: what counts is how old an entry was when it was saved."""
+    saved = [(1, ProducerEntry(0, (), 5_000)), (2, ProducerEntry(0, (), 5_900))]
+    states = ProducerStates.restored(saved, saved_ms=6_000, clock_ms=lambda: 70)
+    assert [(number, entry.last_append_ms) for number, entry in states] == [(1, -930), (2, -30)]
+    states.expire(silent_max_ms=500)
+    assert [number for number, _ in states] == [2]
+
+
+def test_producers_of_a_checkpoint_without_its_time_are_kept() -> None:
+    """Such a file has times of the wall clock, which may have been set since."""
+    saved = [(1, ProducerEntry(0, (), 1_700_000_000_000)), (2, ProducerEntry(0, (), 0))]
+    states = ProducerStates.restored(saved, saved_ms=None, clock_ms=lambda: 70)
+    states.expire(silent_max_ms=0)
+    assert [number for number, _ in states] == [1, 2]

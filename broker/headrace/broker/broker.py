@@ -107,7 +107,7 @@ class Broker:
         self._brokers = BrokerRegistry(self._session)
         self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
-        partitions = Partitions(self._files, self._loop.call_later, now_ms)
+        partitions = Partitions(self._files, self._loop.call_later)
         admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._control, self._serves)
         self._state = BrokerState(
             broker_id=options.broker_id,
@@ -123,7 +123,8 @@ class Broker:
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._control, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
-        self._groups = self._serve_groups()
+        self._offsets = OffsetStore(self._session, self._control)
+        self._groups = self._serve_groups(self._offsets)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop)
         self._front: Listener | None = None
@@ -165,8 +166,7 @@ class Broker:
             self._leaving = True
             self._loop.post(self._leave)
 
-    def _serve_groups(self) -> GroupService:
-        store = OffsetStore(self._session, self._control)
+    def _serve_groups(self, store: OffsetStore) -> GroupService:
         groups = GroupService(self._state, store)
         offsets = OffsetService(groups.coordinator, store)
         add = self._service.add
@@ -266,7 +266,10 @@ class Broker:
         self._topics_created_zxid = created_zxid
         if topics == self._state.view.topics:
             return
+        gone = self._state.view.topics.keys() - topics.keys()
         self._state.view = self._state.view.with_topics(topics)
+        if gone and may_delete and self._state.view.controller_id() == self._options.broker_id:
+            self._offsets.topics_deleted(sorted(gone))
         self._controller.apply(topics, may_delete=may_delete)
 
     # --- stopping ---

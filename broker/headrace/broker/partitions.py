@@ -105,7 +105,7 @@ class Partition:
         self.gathering = Gathering()
         self.flush_timer: Timer | None = None
         self.unflushed_records = 0
-        self.oldest_unflushed_ms = 0
+        self.oldest_unflushed_ms = 0.0
 
     def set_config(self, config: TopicConfig) -> None:
         self.config = config
@@ -134,20 +134,18 @@ class Partition:
 
 
 class Partitions:
-    """All partitions. `call_later(delay_ms, fn)` is the loop's timer; `clock` gives the time of day in ms,
-    `monotonic_ms` a time that is never set back.
+    """All partitions. `call_later(delay_ms, fn)` is the loop's timer; `monotonic_ms` gives a time that nobody
+    sets.
     """
 
     def __init__(
         self,
         workers: Workers,
         call_later: Callable[[float, Callable[[], None]], Timer],
-        clock: Callable[[], int],
         monotonic_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self._workers = workers
         self._call_later = call_later
-        self._clock = clock
         self._monotonic_ms = monotonic_ms
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._dirty: dict[Partition, None] = {}
@@ -183,7 +181,7 @@ class Partitions:
         if waiting is not None:
             partition.waiting.append(waiting)
         if not partition.unflushed_records:
-            partition.oldest_unflushed_ms = self._clock()
+            partition.oldest_unflushed_ms = self._monotonic_ms()
         partition.unflushed_records += records
         self._dirty[partition] = None
 
@@ -293,7 +291,7 @@ class Partitions:
             self._start_flush(partition)
 
     def _age_ms(self, partition: Partition) -> int:
-        return self._clock() - partition.oldest_unflushed_ms
+        return int(self._monotonic_ms() - partition.oldest_unflushed_ms)
 
     def _start_flush(self, partition: Partition, gather_s: float = 0.0) -> None:
         if partition.flush_timer is not None:

@@ -17,7 +17,7 @@ from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Workers
-from headrace.process.clock import now_ms
+from headrace.process.clock import monotonic_ms, now_ms
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class BrokerState:
-    """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers."""
+    """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers.
+
+    `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`.
+    """
 
     broker_id: int
     datacenter: str
@@ -37,6 +40,7 @@ class BrokerState:
     topics: TopicAdmin
     lookups: Lookups
     clock_ms: Callable[[], int] = now_ms
+    monotonic_ms: Callable[[], int] = monotonic_ms
     peer: str = ""  # the client of the request being handled
     view: ClusterView = field(default_factory=ClusterView)
     refusals: Refusals = field(default_factory=Refusals)

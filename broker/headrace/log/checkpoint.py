@@ -25,12 +25,14 @@ SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """`recovery_point`: all bytes below it are flushed and checked. `producers`: their state at that address.
-    `max_timestamps_ms`: of sealed segments, by base address.
+    `max_timestamps_ms`: of sealed segments, by base address. `saved_ms`: when it was taken, by the monotonic
+    clock of the process that also gave the producers their times; None in a file that lacks it.
     """
 
     recovery_point: int
     producers: tuple[tuple[int, ProducerEntry], ...] = ()
     max_timestamps_ms: dict[int, int] = field(default_factory=dict)
+    saved_ms: int | None = None
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -38,15 +40,15 @@ def encode(checkpoint: Checkpoint) -> bytes:
         [producer_id, entry.epoch, entry.last_append_ms, [list(batch) for batch in entry.batches]]
         for producer_id, entry in checkpoint.producers
     ]
-    body = json.dumps(
-        {
-            "version": VERSION,
-            "recovery_point": checkpoint.recovery_point,
-            "max_timestamps_ms": sorted(checkpoint.max_timestamps_ms.items()),
-            "producers": producers,
-        },
-        separators=(",", ":"),
-    ).encode()
+    values: dict[str, Any] = {
+        "version": VERSION,
+        "recovery_point": checkpoint.recovery_point,
+        "max_timestamps_ms": sorted(checkpoint.max_timestamps_ms.items()),
+        "producers": producers,
+    }
+    if checkpoint.saved_ms is not None:
+        values["saved_ms"] = checkpoint.saved_ms
+    body = json.dumps(values, separators=(",", ":")).encode()
     return b"%08x\n" % crc32c(body) + body
 
 
@@ -73,7 +75,8 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
             )
             for producer_id, epoch, last_append_ms, batches in values["producers"]
         )
-        return Checkpoint(values["recovery_point"], producers, dict(values["max_timestamps_ms"]))
+        max_timestamps_ms = dict(values["max_timestamps_ms"])
+        return Checkpoint(values["recovery_point"], producers, max_timestamps_ms, values.get("saved_ms"))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -140,7 +140,7 @@ class PartitionLog:
         self.staged_end_address = address + size_bytes
         if header.producer_id >= 0:
             self._staging.undo.append((header.producer_id, self.producers.get(header.producer_id)))
-            self.producers.note(header, base_offset, self._clock())
+            self.producers.note(header, base_offset)
         return base_offset
 
     def commit(self) -> None:
@@ -298,7 +298,8 @@ class PartitionLog:
         }
         self._checkpoint_requested = False
         self._checkpointed_address = self.end_address
-        return Checkpoint(self.end_address, tuple(self.producers), known)
+        saved_ms = self.producers.clock_ms() if len(self.producers) else None
+        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms)
 
     # --- read ---
 
@@ -354,7 +355,7 @@ class PartitionLog:
         if deleted:
             self._directory_unsynced = True
             self._reader.forget()
-        self.producers.expire(now - config.producer_expiration_ms)
+        self.producers.expire(config.producer_expiration_ms)
         return deleted
 
     def _is_old(self, segment: Segment, now_ms: int) -> bool:
@@ -381,7 +382,7 @@ class PartitionLog:
             for header in headers(
                 segment.file, segment.base_address, segment.base_address, segment.end_address
             ):
-                self.producers.note(header, header.base_offset, self._clock())
+                self.producers.note(header, header.base_offset)
 
     def close(self) -> None:
         """Flushes, saves a checkpoint and releases the files; slices in use keep working.

@@ -1,4 +1,8 @@
-"""The state of idempotent producers in a partition, and the sequence check. Pure: no files, no clock.
+"""The state of idempotent producers in a partition, and the sequence check. No files; the clock is an
+argument.
+
+How long a producer has been silent is measured with a monotonic clock. If the wall clock decided it, a step
+of two days would make the partition forget every producer, and store a second time what they send again.
 
 Source: KIP-98 (sequence numbers), KIP-360 (an unknown producer may begin at any sequence number, a new epoch
 begins at 0).
@@ -6,10 +10,11 @@ begins at 0).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+from headrace.process.clock import monotonic_ms
 from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
 
 BATCHES_KEPT: Final = 5  # Kafka's limit of batches in flight (max.in.flight.requests.per.connection)
@@ -25,7 +30,7 @@ class StoredBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """The epoch and last batches of a producer, newest last; `last_append_ms` is wall clock, for expiry."""
+    """The epoch and last batches of a producer, newest last; `last_append_ms`: see `ProducerStates`."""
 
     epoch: int
     batches: tuple[StoredBatch, ...]
@@ -89,12 +94,42 @@ def advance(
 
 
 class ProducerStates:
-    """All producers of a partition; the one that has been silent longest is first."""
+    """All producers of a partition; the one that has been silent longest is first.
 
-    __slots__ = ("_entries",)
+    Their times are those of `clock_ms`, which no other process shares.
+    """
 
-    def __init__(self, entries: Iterable[tuple[int, ProducerEntry]] = ()) -> None:
+    __slots__ = ("_entries", "clock_ms")
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[int, ProducerEntry]] = (),
+        clock_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
         self._entries: dict[int, ProducerEntry] = dict(entries)
+        self.clock_ms = clock_ms
+
+    @classmethod
+    def restored(
+        cls,
+        entries: Iterable[tuple[int, ProducerEntry]],
+        saved_ms: int | None,
+        clock_ms: Callable[[], int] = monotonic_ms,
+    ) -> ProducerStates:
+        """Returns the producers that an earlier process saved at `saved_ms` of its own clock.
+
+        How long no process ran is unknown, and counts for nothing: a producer is rather kept too long. With
+        no `saved_ms` its silence is unknown, too.
+        """
+        now = clock_ms()
+
+        def last_append_ms(entry: ProducerEntry) -> int:
+            return now if saved_ms is None else now - max(0, saved_ms - entry.last_append_ms)
+
+        return cls(
+            ((number, entry._replace(last_append_ms=last_append_ms(entry))) for number, entry in entries),
+            clock_ms,
+        )
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)
@@ -106,13 +141,15 @@ class ProducerStates:
         if len(entries) > PRODUCERS_MAX:
             del entries[next(iter(entries))]
 
-    def note(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+    def note(self, header: BatchHeader, base_offset: int) -> None:
         """Records an accepted batch; ignores batches without a producer id."""
         producer_id = header.producer_id
         if producer_id >= 0:
             before = self._entries.get(producer_id)
             sequences = header.base_sequence, header.last_sequence
-            self.put(producer_id, advance(before, header.producer_epoch, *sequences, base_offset, now_ms))
+            self.put(
+                producer_id, advance(before, header.producer_epoch, *sequences, base_offset, self.clock_ms())
+            )
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
         """Undoes a `put`: `entry` is the one before it, if any."""
@@ -121,8 +158,9 @@ class ProducerStates:
         else:
             self._entries[producer_id] = entry
 
-    def expire(self, before_ms: int) -> None:
-        """Forgets producers whose last append was before `before_ms`."""
+    def expire(self, silent_max_ms: int) -> None:
+        """Forgets producers that have appended nothing for longer than `silent_max_ms`."""
+        before_ms = self.clock_ms() - silent_max_ms
         silent = [
             producer_id for producer_id, entry in self._entries.items() if entry.last_append_ms < before_ms
         ]

@@ -48,7 +48,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     saved = load(directory)
     if saved is None or segments[-1].end_address < saved.recovery_point:
         saved = Checkpoint(first)  # no checkpoint, or bytes below it are missing: check everything
-    producers = ProducerStates(saved.producers)
+    producers = ProducerStates.restored(saved.producers, saved.saved_ms)
     for segment in segments[:-1]:
         if segment.base_address in saved.max_timestamps_ms:
             segment.note_max_timestamp(saved.max_timestamps_ms[segment.base_address])
@@ -59,7 +59,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
         directory,
         segments,
         max(saved.recovery_point, first),
-        lambda header: producers.note(header, header.base_offset, clock()),
+        lambda header: producers.note(header, header.base_offset),
     )
     files = tuple(segment.file for segment in kept if segment.end_address > saved.recovery_point)
     FlushJob(directory, files, directory_too=True, upto_address=0).run()

@@ -8,6 +8,7 @@ and delete segments. A search does not change the log.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator
 from typing import Final, NamedTuple
@@ -17,10 +18,15 @@ from headrace.log.files import FileSlice, OpenFile
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
 from headrace.log.starts import NO_TIMESTAMP
-from headrace.wire.batch import read_header
-from headrace.wire.records import decode_records
+from headrace.wire.batch import HEADER_SIZE_BYTES, read_header
+from headrace.wire.errors import DecompressionLimitError, WireError
+from headrace.wire.timestamps import timestamps
 
-DECODED_BATCH_MAX_BYTES: Final = 512 * 1024 * 1024
+logger = logging.getLogger(__name__)
+
+# A batch that is larger, or unpacks to more, is answered with its first record: a consumer that starts there
+# misses nothing. At most `broker.lookups.RUNNING_MAX` batches are unpacked at a time.
+UNPACKED_BATCH_MAX_BYTES: Final = 32 * 1024 * 1024
 
 
 class TimestampedOffset(NamedTuple):
@@ -58,7 +64,7 @@ class SegmentScan:
         self._starts = segment.starts.copy()
 
     def run(self) -> Scanned:
-        """Raises `LogDamagedError`, `CorruptBatchError` for a batch that cannot be unpacked, `OSError`."""
+        """Skips batches that cannot be unpacked. Raises `LogDamagedError`, `OSError`."""
         try:
             file = self._file or OpenFile(self._path, os.O_RDONLY)
         except FileNotFoundError:
@@ -82,10 +88,32 @@ class SegmentScan:
             return None
         for step in scan.steps(file, self.base_address, start, self._end):
             if step.max_timestamp_ms >= timestamp_ms:
-                content = FileSlice(file, step.address - self.base_address, step.size_bytes).read()
-                for record in _records(content):
-                    if record.timestamp_ms >= timestamp_ms:
-                        return record
+                found = self._first_in(file, step, timestamp_ms)
+                if found is not None:
+                    return found
+        return None
+
+    def _first_in(self, file: OpenFile, step: scan.Step, timestamp_ms: int) -> TimestampedOffset | None:
+        at = step.address - self.base_address
+        header = read_header(FileSlice(file, at, HEADER_SIZE_BYTES).read())
+        if header.is_log_append_time:
+            return TimestampedOffset(header.base_offset, header.max_timestamp_ms)
+        first = TimestampedOffset(header.base_offset, header.base_timestamp_ms)
+        if step.size_bytes > UNPACKED_BATCH_MAX_BYTES:
+            return first
+        batch = FileSlice(file, at, step.size_bytes).read()
+        try:
+            for offset, found_ms in timestamps(batch, limit_bytes=UNPACKED_BATCH_MAX_BYTES):
+                if found_ms >= timestamp_ms:
+                    return TimestampedOffset(offset, found_ms)
+        except DecompressionLimitError:
+            return first
+        except WireError as error:
+            # No consumer can read it either: the search goes on behind it. A client may repeat its request
+            # without end, so this line is not among those that are logged by default.
+            logger.debug(
+                "%s: a lookup by time skips the batch at address %d: %s", self._path, step.address, error
+            )
         return None
 
     def _greatest(self, file: OpenFile) -> int:
@@ -120,13 +148,3 @@ def greatest(segments: SegmentList, limit: int) -> Search:
             known_ms = (yield SegmentScan(segment, None, limit)).max_timestamp_ms
         greatest_ms = max(greatest_ms, known_ms)
     return (yield from first_at(segments, greatest_ms, limit)) if greatest_ms >= 0 else None
-
-
-def _records(batch: bytes) -> list[TimestampedOffset]:
-    header = read_header(batch)
-    if header.is_log_append_time:
-        return [TimestampedOffset(header.base_offset, header.max_timestamp_ms)]
-    return [
-        TimestampedOffset(record.offset, record.timestamp_ms)
-        for record in decode_records(batch, limit_bytes=DECODED_BATCH_MAX_BYTES)
-    ]

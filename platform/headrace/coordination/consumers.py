@@ -1,27 +1,35 @@
 """The registries of a consumer group: members (ephemeral), owners of partitions (ephemeral), offsets
 (persistent) (paper §3.2).
 
+An offset goes with its topic: one that was stored before the topic of that name was created belongs to a
+deleted topic, and is not read. ZooKeeper's transaction ids tell which came first.
+
 Owns `/consumers/<group>`. `coordination.assignment` computes which member owns what; the client decides when
 to rebalance: release its partitions, read members and partitions, compute, claim, read the offsets, resume.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import (
+    BadVersionError,
     CoordinationError,
     CorruptNodeError,
     NodeExistsError,
     NodeHeldError,
     NoNodeError,
+    NotEmptyError,
 )
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
+from headrace.coordination.topics import is_topic_name
 
 CLAIM_POLL_S: Final = 0.05
+GROUP_NAME_MAX_BYTES: Final = 1024
 
 TopicPartition = tuple[str, int]
 Subscription = Mapping[str, int]  # topic → number of streams
@@ -39,16 +47,66 @@ class Owner(NamedTuple):
 
 
 def check_group_name(group: str) -> None:
-    """Raises `ValueError` if the name is not a valid path element."""
-    if not group or "/" in group or group in {".", ".."} or any(ord(c) < 32 for c in group):
+    """Raises `ValueError` for an empty or too long name."""
+    if not is_group_name(group):
         raise ValueError(
-            f"{group!r} is not a group name: it must be one path element (no '/', no control characters)"
+            f"{group[:80]!r} is not a group name: it must have 1 to {GROUP_NAME_MAX_BYTES} bytes of UTF-8"
         )
+
+
+def is_group_name(group: str) -> bool:
+    """Whether a group of this name can have members and offsets."""
+    try:
+        return 0 < len(group.encode()) <= GROUP_NAME_MAX_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def groups(session: ZooKeeperSession) -> list[str]:
     """Returns all groups that have stored anything."""
-    return session.children_or_empty(znodes.CONSUMERS)
+    return [znodes.group_name(element) for element in session.children_or_empty(znodes.CONSUMERS)]
+
+
+def topics_created(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, int]:
+    """Returns when each topic was created, as a transaction id; topics that do not exist are left out.
+
+    Read it before the offsets: an offset that is older than its topic belongs to a deleted one.
+    """
+    names = sorted({name for name in topics if is_topic_name(name)})
+    stats = session.stat_many(znodes.topic(name) for name in names)
+    return {name: stat.created_zxid for name, stat in zip(names, stats, strict=True) if stat is not None}
+
+
+def forget_topic(session: ZooKeeperSession, topic: str) -> int:
+    """Deletes the offsets that groups stored for a deleted topic of this name; returns how many."""
+    names = groups(session)
+    stats = session.stat_many(znodes.offsets(group, topic) for group in names)
+    return sum(
+        _forget(session, group, topic) for group, stat in zip(names, stats, strict=True) if stat is not None
+    )
+
+
+def _forget(session: ZooKeeperSession, group: str, topic: str) -> int:
+    path = znodes.offsets(group, topic)
+    forgotten = 0
+    for element in session.children_or_empty(path):
+        offset = f"{path}/{element}"
+        stat = session.exists(offset)
+        created_zxid = topics_created(session, [topic]).get(topic)
+        if stat is None or (created_zxid is not None and stat.modified_zxid > created_zxid):
+            continue
+        change = session.transaction()
+        for child in session.children_or_empty(offset):
+            change.delete(f"{offset}/{child}")
+        try:
+            # The version makes this fail if the group has just stored an offset of a new topic.
+            change.delete(offset, version=stat.version).commit()
+            forgotten += 1
+        except (BadVersionError, NoNodeError, NotEmptyError):
+            continue
+    with contextlib.suppress(NoNodeError, NotEmptyError):
+        session.delete(path)
+    return forgotten
 
 
 class ConsumerRegistry:
@@ -159,17 +217,20 @@ class ConsumerRegistry:
         return None
 
     def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Returns the stored next offsets to read; None where nothing is stored."""
+        """Returns the stored next offsets to read; None where nothing is stored for the present topic."""
         keys = list(partitions)
-        paths = [znodes.offset(self.group, topic, partition) for topic, partition in keys]
+        created = topics_created(self._session, (topic for topic, _ in keys))
+        live = [key for key in keys if key[0] in created]
+        paths = [znodes.offset(self.group, topic, partition) for topic, partition in live]
         nodes = self._session.get_many(paths)
-        return {
-            key: None if node is None else _parse_offset(path, node.data)
-            for key, path, node in zip(keys, paths, nodes, strict=True)
-        }
+        found: dict[TopicPartition, int | None] = dict.fromkeys(keys)
+        for key, path, node in zip(live, paths, nodes, strict=True):
+            if node is not None and node.stat.modified_zxid > created[key[0]]:
+                found[key] = _parse_offset(path, node.data)
+        return found
 
     def all_offsets(self) -> dict[TopicPartition, int]:
-        """Returns all offsets that the group has stored."""
+        """Returns all offsets that the group has stored for present topics."""
         keys = [
             (topic, partition)
             for topic in self._session.children_or_empty(znodes.group_offsets(self.group))

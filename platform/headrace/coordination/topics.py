@@ -51,9 +51,16 @@ class TopicState:
     config: dict[str, str] = field(default_factory=dict)
 
 
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka allows the name, too."""
+    return (
+        name not in {".", ".."} and len(name) <= TOPIC_NAME_LENGTH_MAX and bool(_TOPIC_NAME.fullmatch(name))
+    )
+
+
 def check_topic_name(name: str) -> None:
     """Raises `InvalidTopicError` for a name that Kafka does not allow either."""
-    if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or not _TOPIC_NAME.fullmatch(name):
+    if not is_topic_name(name):
         raise InvalidTopicError(
             f"{name!r} is not a topic name: use 1 to {TOPIC_NAME_LENGTH_MAX} characters of a-z A-Z 0-9 . _ - "
             "other than '.' and '..'"

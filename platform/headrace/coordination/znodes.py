@@ -16,8 +16,11 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …]}
     /headrace/registry/…                           the schema registry's store (headrace.registry.store)
+
+A group's id may be any text, so in a path it is escaped: see `group_element`.
 """
 
+import re
 from typing import Final
 
 BROKER_IDS: Final = "/brokers/ids"
@@ -64,36 +67,59 @@ def topic_config(name: str) -> str:
     return f"{TOPIC_CONFIGS}/{name}"
 
 
+# What may not stand in a path of ZooKeeper (its Java code counts a character beyond U+FFFF as two of
+# U+D800 to U+DFFF), and every "%" that would read as the beginning of an escape.
+_ESCAPED: Final = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\U0010ffff]|%(?=[0-9A-F]{2})")
+_ESCAPES: Final = re.compile(r"(?:%[0-9A-F]{2})+")
+
+
+def group_element(name: str) -> str:
+    """Returns a group's id as one element of a path; an id without odd characters is its own element.
+
+    Each byte of what ZooKeeper refuses becomes %XX. No two ids share an element.
+    """
+    if name in {".", ".."}:
+        return "%2E" * len(name)
+    return _ESCAPED.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+
+
+def group_name(element: str) -> str:
+    """Returns the group's id of an element of a path."""
+    return _ESCAPES.sub(
+        lambda found: bytes.fromhex(found[0].replace("%", "")).decode(errors="replace"), element
+    )
+
+
 def group(name: str) -> str:
-    return f"{CONSUMERS}/{name}"
+    return f"{CONSUMERS}/{group_element(name)}"
 
 
 def members(group: str) -> str:
-    return f"{CONSUMERS}/{group}/ids"
+    return f"{CONSUMERS}/{group_element(group)}/ids"
 
 
 def member(group: str, member_id: str) -> str:
-    return f"{CONSUMERS}/{group}/ids/{member_id}"
+    return f"{CONSUMERS}/{group_element(group)}/ids/{member_id}"
 
 
 def owners(group: str, topic_name: str) -> str:
-    return f"{CONSUMERS}/{group}/owners/{topic_name}"
+    return f"{CONSUMERS}/{group_element(group)}/owners/{topic_name}"
 
 
 def owner(group: str, topic_name: str, partition_id: int) -> str:
-    return f"{CONSUMERS}/{group}/owners/{topic_name}/{partition_id}"
+    return f"{CONSUMERS}/{group_element(group)}/owners/{topic_name}/{partition_id}"
 
 
 def group_offsets(group: str) -> str:
-    return f"{CONSUMERS}/{group}/offsets"
+    return f"{CONSUMERS}/{group_element(group)}/offsets"
 
 
 def offsets(group: str, topic_name: str) -> str:
-    return f"{CONSUMERS}/{group}/offsets/{topic_name}"
+    return f"{CONSUMERS}/{group_element(group)}/offsets/{topic_name}"
 
 
 def offset(group: str, topic_name: str, partition_id: int) -> str:
-    return f"{CONSUMERS}/{group}/offsets/{topic_name}/{partition_id}"
+    return f"{CONSUMERS}/{group_element(group)}/offsets/{topic_name}/{partition_id}"
 
 
 def mirror(topic_name: str) -> str:

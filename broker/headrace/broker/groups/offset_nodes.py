@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from headrace.coordination import znodes
-from headrace.coordination.consumers import ConsumerRegistry
+from headrace.coordination.consumers import ConsumerRegistry, topics_created
 from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError, NoNodeError
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
@@ -62,11 +62,16 @@ def _write_both(
 
 
 def read(session: ZooKeeperSession, group: str, wanted: Iterable[TopicPartition] | None) -> Offsets:
-    """Returns the offsets of `wanted` (None: all of the group's); partitions without one are left out.
+    """Returns the offsets of `wanted` (None: all of the group's); partitions without one are left out, and
+    those of topics that were deleted.
 
     Raises `CoordinationError`.
     """
-    left = list(ConsumerRegistry(session, group).all_offsets() if wanted is None else wanted)
+    if wanted is None:
+        wanted = ConsumerRegistry(session, group).all_offsets()
+    wanted = list(wanted)
+    created = topics_created(session, (topic for topic, _ in wanted))
+    left = [key for key in wanted if key[0] in created and key[1] >= 0]
     found: Offsets = {}
     for _ in range(ATTEMPTS_MAX):
         # Offsets are read before their metadata: if the metadata is newer, a write came in between.
@@ -78,7 +83,7 @@ def read(session: ZooKeeperSession, group: str, wanted: Iterable[TopicPartition]
                 continue
             if node is None or (metadata and metadata.stat.modified_zxid > node.stat.modified_zxid):
                 torn.append(key)
-            else:
+            elif node.stat.modified_zxid > created[key[0]]:
                 found[key] = Committed(_offset(group, key, node), _metadata(node, metadata))
         left = torn
         if not left:

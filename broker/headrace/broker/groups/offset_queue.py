@@ -7,16 +7,20 @@ so that an older offset can never overwrite a newer one. `offset_nodes` owns the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Workers
-from headrace.coordination.consumers import ConsumerRegistry, groups
+from headrace.coordination.consumers import ConsumerRegistry, forget_topic, groups
 from headrace.coordination.session import ZooKeeperSession
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -83,12 +87,17 @@ class OffsetStore:
 
         return self._later(delete)
 
+    def topics_deleted(self, topics: Iterable[str]) -> None:
+        """Deletes all groups' offsets of these topics. Offsets that stay are read by nobody."""
+
+        def forgotten(_: None, error: Exception | None) -> None:
+            if error is not None:
+                logger.warning("offsets of deleted topics stay in ZooKeeper: %s", error)
+
+        for topic in topics:
+            self._control.submit(partial(forget_topic, self._session, topic), forgotten)
+
     def _later(self, job: Callable[[], T]) -> Promise[T | Exception]:
         promise: Promise[T | Exception] = Promise()
         self._control.submit(job, lambda result, error: promise.resolve(result if error is None else error))
         return promise
-
-
-def is_group_name(group: str) -> bool:
-    """Whether a group of this name can have offsets: it must be one element of a ZooKeeper path."""
-    return bool(group) and "/" not in group and group not in (".", "..") and all(ord(c) >= 32 for c in group)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
-from headrace.broker.groups.offset_queue import OffsetStore, is_group_name
+from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.groups.types import (
     GroupDescription,
     Join,
@@ -24,6 +24,7 @@ from headrace.broker.groups.types import (
 from headrace.broker.loop import Timer
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
+from headrace.coordination.consumers import is_group_name
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -73,7 +74,7 @@ class GroupService:
             protocols=tuple(MemberProtocol(known.name, bytes(known.metadata)) for known in body.protocols),
             requires_known_member=request.version >= MEMBER_ID_REQUIRED_FROM,
         )
-        self.coordinator.join(join, self._state.clock_ms(), lambda reply: promise.resolve(_joined(reply)))
+        self.coordinator.join(join, self._state.monotonic_ms(), lambda reply: promise.resolve(_joined(reply)))
         self._set_timer()
         return promise
 
@@ -89,7 +90,7 @@ class GroupService:
             protocol_name=getattr(body, "protocol_name", None),
             assignments={given.member_id: bytes(given.assignment) for given in body.assignments},
         )
-        self.coordinator.sync(sync, self._state.clock_ms(), lambda reply: promise.resolve(_synced(reply)))
+        self.coordinator.sync(sync, self._state.monotonic_ms(), lambda reply: promise.resolve(_synced(reply)))
         self._set_timer()
         return promise
 
@@ -100,14 +101,14 @@ class GroupService:
             body.member_id,
             getattr(body, "group_instance_id", None),
             body.generation_id,
-            self._state.clock_ms(),
+            self._state.monotonic_ms(),
         )
         self._set_timer()
         return {"error_code": code}
 
     def leave(self, _: BrokerState, request: Request) -> Tree:
         body = request.body
-        now_ms = self._state.clock_ms()
+        now_ms = self._state.monotonic_ms()
         if request.version < MEMBERS_FROM:
             code = self.coordinator.leave(body.group_id, body.member_id, None, now_ms)
             self._set_timer()
@@ -226,11 +227,11 @@ class GroupService:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ms = due_ms
-        self._timer = self._state.loop.call_later(max(0, due_ms - self._state.clock_ms()), self._tick)
+        self._timer = self._state.loop.call_later(max(0, due_ms - self._state.monotonic_ms()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self.coordinator.expire_and_advance(self._state.clock_ms())
+        self.coordinator.expire_and_advance(self._state.monotonic_ms())
         self._set_timer()
 
 

@@ -1,20 +1,24 @@
-"""ListOffsets: earliest, latest, by timestamp, greatest timestamp (KIP-734)."""
+"""ListOffsets: earliest, latest, by timestamp, greatest timestamp (KIP-734).
+
+A request may name many partitions. Its searches run a few at a time, so that it neither fills the queue of
+searches for everybody nor holds more than a few batches in memory, and all of them end within one deadline.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter, deque
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
-from headrace.broker.lookups import Outcome
+from headrace.broker.lookups import WAIT_MAX_MS, Outcome
 from headrace.broker.partitions import Partition
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogError
-from headrace.wire.errors import ErrorCode, WireError
+from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
 logger = logging.getLogger(__name__)
@@ -25,60 +29,106 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4  # nothing is tiered: the same as earliest
 LATEST_TIERED: Final = -5
 NOWHERE: Final = (-1, -1)
+SEARCHES_AT_ONCE_MAX: Final = 4  # of one request
+# One slice of a long request is answered in a few ms; then other connections have their turn.
+SLICE_PARTITIONS: Final = 500
+
+Key = tuple[str, int]
+
+
+class _Search(NamedTuple):
+    """A search by time that has not begun."""
+
+    key: Key
+    partition: Partition
+    timestamp_ms: int
 
 
 class _Job:
-    """A request in progress: collects its partitions' results. Only lookups by timestamp take time."""
+    """A request in progress: collects its partitions' results. A partition that is named twice is refused, as
+    in Kafka, and answered once. Any other timestamp below 0 is a time before 1970.
+    """
 
     def __init__(self, state: BrokerState, request: Request) -> None:
         self.promise: Promise[Tree] = Promise()
         self._state = state
-        self._topics = request.body.topics
-        self._results: dict[tuple[int, int], Tree] = {}
-        places = [
-            (at, index, topic.name, part)
-            for at, topic in enumerate(self._topics)
-            for index, part in enumerate(topic.partitions)
-        ]
-        self._left = len(places)
-        for at, index, topic, part in places:
-            self._look_up(topic, part, partial(self._complete, (at, index)))
-        if not places:
-            self._respond()
+        self._places = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
+        self._counts = Counter((topic, part.partition_index) for topic, part in self._places)
+        self._names = list(dict.fromkeys(topic.name for topic in request.body.topics))
+        self._results: dict[Key, Tree] = {}
+        self._searches: deque[_Search] = deque()
+        self._searching = 0
+        self._deadline_ms = state.monotonic_ms() + WAIT_MAX_MS
+        self._look_up_from(0)
 
-    def _look_up(self, topic: str, part: Any, complete: Callable[[Tree], None]) -> None:
-        result: Tree = {"partition_index": part.partition_index, "error_code": ErrorCode.NONE}
+    def _look_up_from(self, start: int) -> None:
+        end = start + SLICE_PARTITIONS
+        for topic, part in self._places[start:end]:
+            self._look_up(topic, part)
+        if end < len(self._places):
+            self._state.loop.call_later(0, lambda: self._look_up_from(end))
+            return
+        self._places.clear()
+        self._advance()
+
+    def _look_up(self, topic: str, part: Any) -> None:
+        key = (topic, part.partition_index)
+        if self._counts[key] > 1:
+            self._results[key] = _refused(part.partition_index, ErrorCode.INVALID_REQUEST)
+            return
         try:
             partition = self._state.led_partition(topic, part.partition_index)
             self._state.check_leader_epoch(partition, getattr(part, "current_leader_epoch", -1))
         except Refused as refused:
-            complete(result | {"error_code": refused.code})
+            self._results[key] = _refused(part.partition_index, refused.code)
             return
-
-        def found(outcome: Outcome) -> None:
-            try:
-                # It may have been deleted, or gone offline, while its segments were read.
-                if self._state.led_partition(topic, part.partition_index) is not partition:
-                    raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition.name} was recreated")
-                timestamp_ms, offset = self._outcome(partition, outcome)
-            except Refused as refused:
-                complete(result | {"error_code": refused.code})
-                return
-            complete(result | _found(partition, offset, timestamp_ms))
-
-        log = partition.log
         if part.timestamp == LATEST:
-            complete(result | _found(partition, partition.visible_address))
+            self._results[key] = _found(partition, partition.visible_address)
         elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            complete(result | _found(partition, log.start_address))
+            self._results[key] = _found(partition, partition.log.start_address)
         elif part.timestamp == LATEST_TIERED:
-            complete(result | _found(partition, -1))
-        elif part.timestamp == MAX_TIMESTAMP:
-            self._state.lookups.find(log.search_max_timestamp()).then(found)
+            self._results[key] = _found(partition, -1)
         else:
-            self._state.lookups.find(log.search_timestamp(part.timestamp)).then(found)
+            self._searches.append(_Search(key, partition, part.timestamp))
 
-    def _outcome(self, partition: Partition, outcome: Outcome) -> tuple[int, int]:
+    # --- searches ---
+
+    def _advance(self) -> None:
+        """Begins the searches that this request may have now; responds after the last one."""
+        if self._state.monotonic_ms() >= self._deadline_ms:
+            self._give_up()
+        for _ in range(min(len(self._searches), SEARCHES_AT_ONCE_MAX - self._searching)):
+            search = self._searches.popleft()
+            log = search.partition.log
+            self._searching += 1
+            if search.timestamp_ms == MAX_TIMESTAMP:
+                steps = log.search_max_timestamp()
+            else:
+                steps = log.search_timestamp(search.timestamp_ms)
+            self._state.lookups.find(steps).then(partial(self._ended, search))
+        if not self._searches and not self._searching and not self.promise.done:
+            self._respond()
+
+    def _give_up(self) -> None:
+        for key, _, _ in self._searches:
+            self._results[key] = _refused(key[1], ErrorCode.REQUEST_TIMED_OUT)
+        self._searches.clear()
+
+    def _ended(self, search: _Search, outcome: Outcome) -> None:
+        key, partition, _ = search
+        self._searching -= 1
+        try:
+            # It may have been deleted, or gone offline, while its segments were read.
+            if self._state.led_partition(*key) is not partition:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition.name} was recreated")
+            timestamp_ms, offset = self._judge(partition, outcome)
+            self._results[key] = _found(partition, offset, timestamp_ms)
+        except Refused as refused:
+            self._results[key] = _refused(key[1], refused.code)
+        # On the loop's next turn: thousands of searches that end at once must not hold it up.
+        self._state.loop.call_later(0, self._advance)
+
+    def _judge(self, partition: Partition, outcome: Outcome) -> tuple[int, int]:
         """Returns `(timestamp, offset)`; -1 for none. Raises `Refused`."""
         if outcome is None:
             return NOWHERE
@@ -86,33 +136,18 @@ class _Job:
             return outcome.timestamp_ms, outcome.offset
         if isinstance(outcome, Refused):
             raise outcome
-        if isinstance(outcome, WireError):
-            # Caused by the producer: the checksum is right, but the records cannot be decompressed.
-            logger.warning("%s: a lookup met a batch that cannot be read: %s", partition.name, outcome)
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, str(outcome))
         if isinstance(outcome, LogError):
             self._state.storage_failed(partition, outcome)
         else:
             logger.error("%s: a lookup failed: %s", partition.name, outcome, exc_info=outcome)
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(outcome))
 
-    def _complete(self, place: tuple[int, int], result: Tree) -> None:
-        self._results[place] = result
-        self._left -= 1
-        if not self._left:
-            self._respond()
-
     def _respond(self) -> None:
+        by_topic: dict[str, list[Tree]] = {name: [] for name in self._names}
+        for key in self._counts:
+            by_topic[key[0]].append(self._results[key])
         self.promise.resolve(
-            {
-                "topics": [
-                    {
-                        "name": topic.name,
-                        "partitions": [self._results[at, index] for index in range(len(topic.partitions))],
-                    }
-                    for at, topic in enumerate(self._topics)
-                ]
-            }
+            {"topics": [{"name": name, "partitions": found} for name, found in by_topic.items()]}
         )
 
 
@@ -121,5 +156,15 @@ def handle(state: BrokerState, request: Request) -> Promise[Tree]:
     return _Job(state, request).promise
 
 
+def _refused(index: int, code: ErrorCode) -> Tree:
+    return {"partition_index": index, "error_code": code}
+
+
 def _found(partition: Partition, offset: int, timestamp_ms: int = -1) -> Tree:
-    return {"timestamp": timestamp_ms, "offset": offset, "leader_epoch": partition.leader_epoch}
+    return {
+        "partition_index": partition.index,
+        "error_code": ErrorCode.NONE,
+        "timestamp": timestamp_ms,
+        "offset": offset,
+        "leader_epoch": partition.leader_epoch,
+    }

@@ -9,9 +9,10 @@ from typing import Any, Final
 from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
-from headrace.broker.groups.offset_queue import OffsetStore, is_group_name
+from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
+from headrace.coordination.consumers import is_group_name
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 

@@ -80,7 +80,7 @@ class ProduceJob:
         """Raises `Refused` if the producer must first send an earlier batch again, which was refused."""
         topic, part = self.parts[place]
         batch, name = self._batches[place], _topic_key(topic)
-        awaited = self._state.refusals.awaited_before(name, part.partition, batch, self._state.clock_ms())
+        awaited = self._state.refusals.awaited_before(name, part.partition, batch, self._state.monotonic_ms())
         if awaited is not None and batch is not None:
             raise Refused(
                 ErrorCode.LEADER_NOT_AVAILABLE,
@@ -119,7 +119,7 @@ class ProduceJob:
     def _note_refusal(self, place: int, code: ErrorCode, message: str | None) -> None:
         topic, part = self.parts[place]
         self._state.refusals.note(
-            _topic_key(topic), part.partition, self._batches[place], code, self._state.clock_ms()
+            _topic_key(topic), part.partition, self._batches[place], code, self._state.monotonic_ms()
         )
         if self._slot is None:
             # With acks=0 nothing else tells the client that its view of the cluster is wrong.
