@@ -91,7 +91,7 @@ class _Job:
             logger.warning("%s: a lookup met a batch that cannot be read: %s", partition.name, outcome)
             raise Refused(ErrorCode.CORRUPT_MESSAGE, str(outcome))
         if isinstance(outcome, LogError):
-            self._state.storage_failed(partition, outcome)
+            self._state.read_failed(partition, outcome)
         else:
             logger.error("%s: a lookup failed: %s", partition.name, outcome, exc_info=outcome)
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(outcome))
