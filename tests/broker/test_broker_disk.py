@@ -17,6 +17,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
 from fix_broker import BrokerCluster, BrokerProcess, RawClient, StartCluster
+from headrace.log import checkpoint
 from headrace.wire import produce
 from headrace.wire.batch import hop
 from headrace.wire.errors import ErrorCode
@@ -188,8 +189,9 @@ def test_a_clean_stop_does_not_flush_what_failed(broker: FaultyBroker, client: R
     assert client.produce("bad", 0, batch(b"first")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     broker.fail()
     assert broker.process.stop() == 0
-    assert not (directory(broker, "bad-0") / "checkpoint").exists(), "it would vouch for lost bytes"
-    assert (directory(broker, "good-0") / "checkpoint").exists()
+    saved = checkpoint.load(directory(broker, "bad-0"))
+    assert saved is not None and saved.recovery_point == 0, "it must not vouch for lost bytes"
+    assert checkpoint.load(directory(broker, "good-0")) is not None
 
 
 # --- a disk that stalls ---

@@ -23,6 +23,7 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.loop import Timer
 from headrace.broker.partitions import Partition, Partitions
 from headrace.log.flush import GATHER_MAX_S, GATHER_PAUSE_MAX, Flushed, Gathering
+from headrace.log.index import IndexJob
 from headrace.log.partition import PartitionLog
 from headrace.wire.batch import read_header
 from headrace.wire.errors import ErrorCode
@@ -68,7 +69,10 @@ class Site:
         return Timer(call)
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
-        self.jobs.append((job, done))
+        if isinstance(getattr(job, "__self__", None), IndexJob):
+            done(job(), None)  # it changes no state of the log
+        else:
+            self.jobs.append((job, done))
 
     def produce(self, size_bytes: int = 10) -> None:
         if self.partition.failure:

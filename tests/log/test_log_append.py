@@ -282,7 +282,9 @@ def test_truncate_only_at_a_batch(tmp_path: Path) -> None:
     ("config", "records", "age_ms", "wait_ms"),
     [
         (LogConfig(), 1, 0, 0),
-        (LogConfig(flush_messages=10), 9, 100, 60_000),
+        (LogConfig(flush_messages=10), 9, 100, 59_900),
+        (LogConfig(flush_messages=10), 9, 60_000, 0),
+        (LogConfig(flush_messages=10), 9, 3_600_000, 0),
         (LogConfig(flush_messages=10), 10, 0, 0),
         (LogConfig(flush_ms=50), 1, 20, 30),
         (LogConfig(flush_ms=50), 1, 80, 0),

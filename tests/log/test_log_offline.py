@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.log import checkpoint
 from headrace.log.config import LogConfig
 from headrace.log.errors import LogOfflineError, LogStorageError
 from headrace.log.files import PAGE_BYTES
@@ -85,7 +86,8 @@ def test_after_a_failed_fsync_nothing_is_appended_flushed_or_saved(
     assert disk.count("fdatasync") + disk.count("fsync") == syncs, "no page is synced a second time"
     assert log.flushed_address == len(first)
     assert log.staged_end_address == log.end_address
-    assert not (log.directory / "checkpoint").exists()
+    saved = checkpoint.load(log.directory)
+    assert saved is not None and saved.recovery_point == 0, "as it was when the log was created"
 
     again = PartitionLog(tmp_path / "t-0")
     assert content(again) == content_of_files(again)

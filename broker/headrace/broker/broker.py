@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.controller import Controller
 from headrace.broker.front import FrontService
@@ -119,6 +120,7 @@ class Broker:
             control=self._control,
             topics=admin,
             lookups=Lookups(self._files, self._loop.call_later),
+            cold_reads=ColdReads(self._files),
         )
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._control, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))

@@ -33,6 +33,10 @@ class ClusterView:
         names = {topic.topic_id: name for name, topic in topics.items()}
         return ClusterView(self.version + 1, self.brokers, dict(topics), names)
 
+    def changed(self) -> ClusterView:
+        """Returns the same with a new version, so that no answer made of the old one is used again."""
+        return ClusterView(self.version + 1, self.brokers, self.topics, self.names_by_id)
+
     def partition(self, topic: str, index: int) -> PartitionState | None:
         state = self.topics.get(topic)
         return None if state is None else state.partitions.get(index)

@@ -67,6 +67,7 @@ class Controller:
         self._directory = directory
         self._workers = workers
         self._opening: dict[PartitionName, UUID] = {}
+        self._unopened: dict[PartitionName, UUID] = {}  # damaged logs: offline until the broker restarts
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def warn_of_strays(self) -> None:
@@ -92,7 +93,8 @@ class Controller:
         closed and their files kept.
         """
         partitions = self._state.partitions
-        present = {partition.name: partition.topic_id for partition in partitions} | self._opening
+        present = {partition.name: partition.topic_id for partition in partitions}
+        present |= self._unopened | self._opening
         planned = plan(self._state.broker_id, present, topics)
         for name in (*planned.close, *planned.delete):
             self._drop(name, delete=may_delete and name in planned.delete)
@@ -128,7 +130,10 @@ class Controller:
                 del self._opening[name]
             if log is None:
                 kind = "" if isinstance(error, (LogError, OSError)) else type(error).__name__ + ": "
-                logger.error("%s cannot be opened: %s%s", name, kind, error)
+                logger.error("%s cannot be opened, and is offline: %s%s", name, kind, error)
+                if current:
+                    self._unopened[name] = topic_id
+                    self._state.note_unopened(name, f"{kind}{error}")
             elif current:
                 now = self._state.view.topics.get(name.topic, topic)
                 epoch = now.partitions[name.partition].leader_epoch if name.partition in now.partitions else 0
@@ -146,6 +151,12 @@ class Controller:
     def _drop(self, name: PartitionName, *, delete: bool) -> None:
         if self._opening.pop(name, None) is not None:
             return  # `opened` sees that it is no longer needed
+        unopened_id = self._unopened.pop(name, None)
+        if unopened_id is not None:
+            self._state.forget_unopened(name)
+            if delete:
+                self._delete_folder_if_gone(name, unopened_id)
+            return
         partition = self._state.partitions.get(name.topic, name.partition)
         if partition is None:
             return

@@ -32,6 +32,12 @@ APPEND_WAIT_MAX_MS: Final = 300_000  # for a flush, whatever the producer's own 
 TIMEOUT_CHECK_MS: Final = 50  # how late a producer may get its timeout
 
 
+def _index_written(_starts: object, error: Exception | None) -> None:
+    """An index that is missing costs a scan later: that is all."""
+    if error is not None:
+        logger.warning("an index was not written: %s", error)
+
+
 class AppendWaiter(Protocol):
     """An append in progress, which ends at `end_address`; `appended` is called once, with its outcome.
 
@@ -56,8 +62,8 @@ class ReadWaiter(Protocol):
 
 
 class Partition:
-    """One partition led here. `failure` is set when its disk failed: appends are then refused, and reads too
-    if the log is offline.
+    """One partition led here. `failure` is set when its log went offline or its topic was deleted: appends
+    are then refused, and reads of an offline log, too.
     """
 
     __slots__ = (
@@ -72,6 +78,7 @@ class Partition:
         "log",
         "name",
         "oldest_unflushed_ms",
+        "read_problem",
         "readers",
         "soonest_deadline_ms",
         "topic",
@@ -96,6 +103,7 @@ class Partition:
         self.log = log
         self.leader_epoch = leader_epoch
         self.failure: str | None = None
+        self.read_problem: str | None = None  # the last one that was reported
         self.set_config(config)
         self.waiting: list[AppendWaiter] = []
         self.durable_waiting: deque[tuple[float, AppendWaiter]] = deque()  # with their deadlines
@@ -319,6 +327,8 @@ class Partitions:
             return
         partition.gathering.note(job.gather_s, flushed)
         log.end_flush(flushed)
+        while (indexing := log.begin_index()) is not None:
+            self._workers.submit(indexing.run, _index_written)
         self._complete_durable(partition)
         self._wake_readers(partition)
         if log.flushed_address < log.end_address:

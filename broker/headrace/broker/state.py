@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView
+from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
 from headrace.broker.lookups import Lookups
@@ -17,6 +18,7 @@ from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Workers
+from headrace.log.directory import PartitionName
 from headrace.process.clock import monotonic_ms, now_ms
 from headrace.wire.errors import ErrorCode
 
@@ -39,10 +41,12 @@ class BrokerState:
     control: Workers
     topics: TopicAdmin
     lookups: Lookups
+    cold_reads: ColdReads
     clock_ms: Callable[[], int] = now_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
     peer: str = ""  # the client of the request being handled
     view: ClusterView = field(default_factory=ClusterView)
+    unopened: dict[PartitionName, str] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
 
     def led_partition(self, topic: str, index: int) -> Partition:
@@ -55,6 +59,9 @@ class BrokerState:
         known = self.view.partition(topic, index)
         if known is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        problem = self.unopened.get(PartitionName(topic, index))
+        if known.leader == self.broker_id and problem is not None:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         if known.leader == self.broker_id:
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the log of {topic}-{index} is not open yet")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is led by broker {known.leader}")
@@ -70,11 +77,27 @@ class BrokerState:
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has leader epoch {partition.leader_epoch}"
             )
 
-    def storage_failed(self, partition: Partition, error: Exception) -> None:
-        """Reports that a log could not be read, once per partition and cause."""
-        if partition.failure != str(error):
-            partition.fail(str(error))
+    def read_failed(self, partition: Partition, error: Exception) -> None:
+        """Reports that a batch could not be read, once in a row. Only the readers of that batch get an error:
+        what is appended goes elsewhere.
+        """
+        if partition.read_problem != str(error):
+            partition.read_problem = str(error)
             logger.error("%s: %s", partition.name, error)
+
+    # --- partitions that cannot be opened ---
+
+    def note_unopened(self, name: PartitionName, problem: str) -> None:
+        """Notes that the log of a partition that this broker leads cannot be opened: it is offline."""
+        self.unopened[name] = problem
+        self.view = self.view.changed()
+
+    def forget_unopened(self, name: PartitionName) -> bool:
+        """Returns whether the partition was noted."""
+        if self.unopened.pop(name, None) is None:
+            return False
+        self.view = self.view.changed()
+        return True
 
     def later(self, field_name: str, job: Callable[[], list[Tree]]) -> Promise[Tree | Exception]:
         """Runs a blocking job on a control thread; the tree has its results as the only field."""

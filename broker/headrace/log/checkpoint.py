@@ -1,12 +1,15 @@
-"""The checkpoint file of a partition, which makes opening the log fast. Without it the log is scanned; no
-data is lost.
+"""The checkpoint file of a partition: what was durable, and what makes opening the log fast.
 
-Format: one line with the CRC-32C of the rest in hex, then JSON. The file is replaced atomically, and ignored
-if its checksum is wrong.
+Written when the log is created, before its first segment, and from then on replaced atomically: a crash never
+loses it. So a log whose checkpoint is missing or damaged was tampered with, and nothing of it may be cut off.
+The checkpoint before it stays as a copy. It says less, but nothing wrong.
+
+Format: one line with the CRC-32C of the rest in hex, then JSON.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +18,11 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from headrace.log.errors import OldLogFormatError
+from headrace.log.files import replace_file
+from headrace.log.names import CHECKPOINT, PREVIOUS_CHECKPOINT, TEMPORARY_SUFFIX
 from headrace.log.producers import ProducerEntry, StoredBatch
 
-FILE_NAME: Final = "checkpoint"
+FILE_NAME: Final = CHECKPOINT
 VERSION: Final = 2  # 1, until November 2026: batches had baseOffset = address
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -81,11 +86,41 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
         return None
 
 
-def load(directory: Path) -> Checkpoint | None:
-    path = directory / FILE_NAME
+def load(directory: Path, name: str = FILE_NAME) -> Checkpoint | None:
+    """Returns `None` if the file is missing or damaged. Raises `OldLogFormatError`, `OSError`."""
+    path = directory / name
     try:
         if path.stat().st_size > SIZE_MAX_BYTES:
             return None
         return decode(path.read_bytes(), path)
     except FileNotFoundError:
         return None
+
+
+def load_previous(directory: Path) -> Checkpoint | None:
+    """Returns the checkpoint before the last one, if there is a whole one."""
+    return load(directory, PREVIOUS_CHECKPOINT)
+
+
+def save(directory: Path, checkpoint: Checkpoint) -> None:
+    """Replaces the checkpoint; the one before stays as the copy. Raises `OSError`."""
+    path, previous = directory / FILE_NAME, directory / PREVIOUS_CHECKPOINT
+    linked = directory / (PREVIOUS_CHECKPOINT + TEMPORARY_SUFFIX)
+    try:
+        linked.unlink(missing_ok=True)
+        linked.hardlink_to(path)  # no moment without a checkpoint
+        linked.replace(previous)
+        linked.unlink(missing_ok=True)  # it stays if both were links to the same file
+    except OSError as error:
+        # A new log has none yet, and some file systems have no links: then there is no newer copy.
+        if not isinstance(error, FileNotFoundError) and error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+            raise
+    replace_file(path, encode(checkpoint))
+
+
+def save_only(directory: Path, checkpoint: Checkpoint) -> None:
+    """Replaces the checkpoint and drops the copy, since the log no longer has what that says. Raises
+    `OSError`.
+    """
+    (directory / PREVIOUS_CHECKPOINT).unlink(missing_ok=True)
+    replace_file(directory / FILE_NAME, encode(checkpoint))

@@ -34,9 +34,8 @@ def flush_wait_ms(config: LogConfig, unflushed_records: int, oldest_age_ms: int)
         return 0
     if config.flush_messages is not None and unflushed_records >= config.flush_messages:
         return 0
-    if config.flush_ms is None:
-        return FLUSH_WAIT_MAX_MS
-    return max(0, config.flush_ms - oldest_age_ms)
+    wait_max_ms = FLUSH_WAIT_MAX_MS if config.flush_ms is None else config.flush_ms
+    return max(0, wait_max_ms - oldest_age_ms)
 
 
 FLUSH_WAIT_MAX_MS: Final = 60_000  # with flush.messages alone: records become visible after this time

@@ -15,13 +15,14 @@ from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from headrace.log.config import LogConfig
-from headrace.log.errors import DirectoryLockedError, LogDamagedError, OldLogFormatError
+from headrace.log.errors import DirectoryLockedError, LogDamagedError, OldLogFormatError, damaged
 from headrace.log.files import replace_file, sync_directory
+from headrace.log.names import IDENTITY, SEGMENT_SUFFIX
 from headrace.log.partition import PartitionLog
 
 LOCK_FILE: Final = ".lock"
 OWNER_FILE: Final = "broker.json"
-IDENTITY_FILE: Final = "partition.json"
+IDENTITY_FILE: Final = IDENTITY
 LOG_FORMAT: Final = 2  # 1, until November 2026: batches had baseOffset = address
 DELETED_SUFFIX: Final = ".deleted"
 STRAY_SUFFIX: Final = ".stray"
@@ -61,8 +62,14 @@ class LogDirectory:
         """
         file = self.path / OWNER_FILE
         if file.exists():
-            stored = json.loads(file.read_text())
-            owner = stored["broker_id"]
+            try:
+                stored = json.loads(file.read_text())
+                owner = stored["broker_id"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise LogDamagedError(
+                    f"{file} does not say whose directory this is ({error}). Nothing was changed; write "
+                    f'{{"broker_id": N, "log_format": {LOG_FORMAT}}} with the number of its broker'
+                ) from None
             if owner != broker_id:
                 raise LogDamagedError(
                     f"{self.path} belongs to broker {owner}, not {broker_id}: use its own --data-dir"
@@ -103,8 +110,18 @@ class LogDirectory:
 
     @staticmethod
     def _topic_id(folder: Path) -> UUID | None:
+        """Returns the id of the topic that a folder belongs to, `None` for a folder without any log. Raises
+        `LogDamagedError`.
+        """
         identity = folder / IDENTITY_FILE
-        return UUID(json.loads(identity.read_text())["topic_id"]) if identity.exists() else None
+        try:
+            return UUID(json.loads(identity.read_text())["topic_id"])
+        except FileNotFoundError:
+            if any(folder.glob(f"*{SEGMENT_SUFFIX}")):
+                raise damaged(identity, 0, "the file is missing, so nobody knows whose log this is") from None
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise damaged(identity, 0, f"the file does not hold a topic's id ({error})") from None
 
     def _move_aside(self, folder: Path, suffix: str) -> Path:
         count = 0

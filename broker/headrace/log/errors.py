@@ -1,5 +1,9 @@
 """The errors of a partition's log. Each states whether the caller or the environment caused it."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 
 class LogError(Exception):
     """The base class; `retriable`: the same call may succeed later."""
@@ -25,10 +29,24 @@ class LogOfflineError(LogStorageError):
     retriable = False
 
 
+class LogReadError(LogError):
+    """Caused by the environment: a segment could not be read. Names the file, the address and the cause."""
+
+    retriable = True
+
+
 class LogDamagedError(LogError):
-    """Caused by the environment: files below the recovery point are missing or cut. Names the file and the
-    remedy.
-    """
+    """Caused by the environment: bytes that were durable are missing or changed. Nothing was changed then."""
+
+
+def damaged(path: Path, address: int, cause: str) -> LogDamagedError:
+    """Returns the error that names a file of a partition, the address, the cause and the ways out."""
+    directory = path.parent
+    return LogDamagedError(
+        f"{path}: address {address}: {cause}. Nothing was changed. `headrace log check {directory}` lists "
+        f"all damage. Restore the file from a replica, a mirror or a backup; or stop the broker and run "
+        f"`headrace log set-aside {directory}`: the partition then serves again, with a gap"
+    )
 
 
 class OldLogFormatError(LogError):

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-TEMPORARY_SUFFIX: Final = ".tmp"
+from headrace.log.names import TEMPORARY_SUFFIX
+
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The disk is full but works: a later write may succeed.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.log.checkpoint import FILE_NAME, Checkpoint, encode
-from headrace.log.files import DISK_FULL, OpenFile, replace_file, sync_directory
+from headrace.log.checkpoint import Checkpoint, save
+from headrace.log.files import DISK_FULL, OpenFile, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class FlushJob(NamedTuple):
 
     def _save(self, checkpoint: Checkpoint) -> None:
         try:
-            replace_file(self.directory / FILE_NAME, encode(checkpoint))
+            save(self.directory, checkpoint)
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise

@@ -11,20 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log.checkpoint import FILE_NAME, Checkpoint, encode
+from headrace.log.checkpoint import Checkpoint, save_only
 from headrace.log.config import UNLIMITED, LogConfig
+from headrace.log.cutting import expire
 from headrace.log.errors import (
     AddressMismatchError,
     AddressOutOfRangeError,
     LogOfflineError,
     LogStorageError,
 )
-from headrace.log.files import FileSlice, replace_file, sync_directory
+from headrace.log.files import FileSlice, sync_directory
 from headrace.log.flush import Flushed, FlushJob
+from headrace.log.index import IndexJob
 from headrace.log.producers import ProducerStates
 from headrace.log.reader import LogReader
 from headrace.log.recovery import open_log
-from headrace.log.scan import headers
+from headrace.log.retention import delete_expired, must_roll
 from headrace.log.search import Search, first_at, greatest
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
@@ -59,7 +61,7 @@ class PartitionLog:
         self.offline: LogOfflineError | None = None
         self.leader_epoch = 0
         directory.mkdir(parents=True, exist_ok=True)
-        segments, self.producers = open_log(directory, clock)
+        segments, self.producers, self._cut_files = open_log(directory, clock)
         self._segments = SegmentList(segments)
         self._reader = LogReader(directory, self._segments)
         self.end_address = self._segments.end_address
@@ -209,6 +211,7 @@ class PartitionLog:
 
     def _begin_with(self, segment: Segment) -> None:
         self._segments.replace_all(segment)
+        self._checkpoint_requested = True  # from now on the log's end is known by more than its last file
         self.end_address = self.flushed_address = self.staged_end_address = segment.base_address
 
     def _new_segment(self, base_address: int) -> Segment:
@@ -243,6 +246,7 @@ class PartitionLog:
             if segment.end_address > self.flushed_address and segment.size_bytes
         )
         directory_too, self._directory_unsynced = self._directory_unsynced, False
+        self._segments.flush_began()
         end, checkpoint, active = self.end_address, self._take_checkpoint(), self._segments.active
         # An active segment that is still empty is not among the files.
         written_end = active.written_end if active.size_bytes else None
@@ -253,6 +257,16 @@ class PartitionLog:
         if flushed.upto_address > self.flushed_address:
             self.flushed_address = flushed.upto_address
             self._reader.keep(flushed.upto_address, flushed.upto_address)
+        self._segments.flush_ended()
+
+    def begin_index(self, cold: Segment | None = None) -> IndexJob | None:
+        """Returns a job for any thread: it writes the index of a segment that was sealed and flushed, `None`
+        if there is none. Nothing need be done with its result.
+
+        With `cold`, of a `ColdSegmentError`: it learns that segment's starts, and `Segment.learn` must get
+        them.
+        """
+        return self._segments.indexing(cold)
 
     def take_offline(self, problem: str) -> LogOfflineError:
         """Stops the log, since the disk's content after the flushed address is unknown.
@@ -279,6 +293,8 @@ class PartitionLog:
             except OSError as error:
                 raise self.take_offline(f"fsync failed: {error.strerror}") from error
             self.end_flush(flushed)
+        while (indexing := self.begin_index()) is not None:
+            indexing.run()
 
     def request_checkpoint(self) -> bool:
         """Requests a checkpoint with the next flush; returns False if the last one is still valid."""
@@ -328,39 +344,24 @@ class PartitionLog:
     # --- retention, truncation, close ---
 
     def delete_expired_segments(self, now_ms: int | None = None) -> list[str]:
-        """Rolls a segment that is old enough, deletes segments beyond retention, returns their names.
-
-        Time counts from the last append to a segment (paper §3.1: "retained in the broker longer than a
-        certain period"), not from the events' own timestamps, which may be years old.
-        Raises `LogStorageError`.
+        """Rolls a segment that is old enough, deletes segments beyond retention, returns their names; see
+        `log.retention`. Raises `LogStorageError`.
         """
         if self.offline is not None:
             return []
         now = self._clock() if now_ms is None else now_ms
         config = self.config
-        segments = self._segments
-        if self._is_old(segments.active, now) or segments.active.created_ms + config.segment_ms <= now:
+        if must_roll(self._segments.active, config, now):
             self.commit()
             self.roll()
-        deleted = []
-        while len(segments) > 1:
-            oldest = segments.oldest
-            too_large = (
-                config.retention_bytes != UNLIMITED
-                and self.size_bytes - oldest.size_bytes >= config.retention_bytes
-            )
-            if oldest.end_address > self.flushed_address or not (too_large or self._is_old(oldest, now)):
-                break
-            deleted.append(segments.remove_oldest().path.name)
+        deleted = delete_expired(self._segments, config, self.flushed_address, now)
         if deleted:
             self._directory_unsynced = True
             self._reader.forget()
+        if self._cut_files and config.retention_ms != UNLIMITED:
+            self._cut_files = expire(self._cut_files, now - config.retention_ms)
         self.producers.expire(config.producer_expiration_ms)
         return deleted
-
-    def _is_old(self, segment: Segment, now_ms: int) -> bool:
-        retention_ms = self.config.retention_ms
-        return retention_ms != UNLIMITED and segment.last_append_ms + retention_ms <= now_ms
 
     def truncate(self, address: int) -> None:
         """Cuts off everything from `address`, a batch boundary, on. Raises `AddressOutOfRangeError`."""
@@ -368,21 +369,16 @@ class PartitionLog:
             raise AddressOutOfRangeError(
                 f"{self.directory}: cannot truncate to {address}, no batch begins there"
             )
-        replace_file(self.directory / FILE_NAME, encode(Checkpoint(self.start_address)))
+        save_only(self.directory, Checkpoint(self.start_address))
         segments = self._segments
-        while len(segments) > 1 and segments.active.base_address >= address:
-            segments.remove_active()
-        segments.active.truncate(address - segments.active.base_address)
+        segments.truncate(self.directory, address)
         self.end_address = self.staged_end_address = address
         self.flushed_address = min(self.flushed_address, address)
         self._checkpointed_address = -1
         self._reader.forget()
         self.producers = ProducerStates()
-        for segment in segments:
-            for header in headers(
-                segment.file, segment.base_address, segment.base_address, segment.end_address
-            ):
-                self.producers.note(header, header.base_offset)
+        for header in segments.headers():
+            self.producers.note(header, header.base_offset)
 
     def close(self) -> None:
         """Flushes, saves a checkpoint and releases the files; slices in use keep working.

@@ -10,7 +10,7 @@ from typing import Final
 
 from headrace.log.errors import AddressOutOfRangeError
 from headrace.log.files import FileSlice
-from headrace.log.segment import Segment
+from headrace.log.segment import ColdSegmentError, Segment
 from headrace.log.segments import SegmentList
 
 POSITIONS_KEPT: Final = 512
@@ -28,7 +28,7 @@ class LogReader:
         """Returns the address of the batch that `offset` lies in, before its first record or after. Readers
         skip the records that they do not need.
 
-        Raises `AddressOutOfRangeError`.
+        Raises `AddressOutOfRangeError`, `ColdSegmentError`, `LogDamagedError`, `LogReadError`.
         """
         found = self._positions.get(offset)
         if found is not None:
@@ -39,8 +39,12 @@ class LogReader:
         if not start <= offset < end:
             raise AddressOutOfRangeError(f"{self._directory}: offset {offset} is outside [{start}, {end}]")
         segment = self._segments.holding(offset)
+        if offset >= segment.end_address:
+            return self._behind_gap(segment)
         if segment.starts.before(offset) == offset:
             return offset
+        if segment.is_cold(offset):
+            raise ColdSegmentError(segment)
         for step in segment.walk(offset):
             if offset < step.address + step.size_bytes:
                 return self.keep(offset, step.address)
@@ -60,7 +64,8 @@ class LogReader:
 
     def slices(self, offset: int, max_bytes: int, limit: int) -> list[FileSlice]:
         """Returns whole batches from `position(offset)` up to the address `limit`: at most `max_bytes`, but
-        at least one batch, if any. Raises `AddressOutOfRangeError`.
+        at least one batch, if any; nothing behind a gap, unless it begins there. Raises what `position`
+        raises.
         """
         address = self.position(offset)
         found: list[FileSlice] = []
@@ -68,6 +73,9 @@ class LogReader:
         while address < limit:
             segment = self._segments.holding(address)
             end = min(segment.end_address, limit)
+            if segment.end_address <= address and not found:
+                address = self._behind_gap(segment)
+                continue
             if end - address > left_bytes:
                 end = self._cut(segment, address, left_bytes, need_one=not found)
             if end <= address:
@@ -81,12 +89,21 @@ class LogReader:
             self.keep(address, address)
         return found
 
+    def _behind_gap(self, segment: Segment) -> int:
+        """Returns where the log goes on behind a segment: see `log.gaps`."""
+        following = self._segments.first_after(segment.base_address)
+        return self._segments.end_address if following is None else following.base_address
+
     @staticmethod
     def _cut(segment: Segment, address: int, size_bytes: int, *, need_one: bool) -> int:
         """Returns a batch boundary at most `size_bytes` after `address`: a known start if there is one, else
         the last boundary. If the first batch is larger: its end with `need_one`, else `address`.
         """
-        segment.cover(address + size_bytes)
+        if segment.is_cold(address + size_bytes):
+            if segment.starts.covered_address <= address:
+                raise ColdSegmentError(segment)
+        else:
+            segment.cover(address + size_bytes)
         known = segment.starts.before(address + size_bytes)
         if address < known <= address + size_bytes:
             return known

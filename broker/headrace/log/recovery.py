@@ -1,37 +1,78 @@
 """Opens a partition's files after a stop, clean or not, and decides what is kept and what is cut off.
 
-All bytes below the recovery point were flushed and are trusted. From there on the stored address, the length
-and the CRC of every batch are checked. The first bad batch and all after it were never flushed completely, so
-never acknowledged with acks=all nor shown to a consumer: they are cut off, with a warning in the log.
+What was durable is known from the checkpoint (its recovery point) and from the indexes of sealed segments.
+Below that nothing is ever cut, moved or deleted: damage there is a `LogDamagedError`. From the recovery point
+on the stored address, the length and the CRC of every batch are checked. The first bad batch above what was
+durable, and all after it, were never flushed completely, so never acknowledged with acks=all nor shown to a
+consumer: they are cut off, into `.cut` files. If the checkpoint is lost, nobody knows what was durable, and a
+bad batch anywhere is damage.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.log.checkpoint import Checkpoint, load
-from headrace.log.errors import LogDamagedError, OldLogFormatError
-from headrace.log.files import TEMPORARY_SUFFIX, sync_directory
+from headrace.log import checkpoint, gaps, index
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.cutting import CutFile, cut, cut_files
+from headrace.log.errors import OldLogFormatError, damaged
 from headrace.log.flush import FlushJob
+from headrace.log.gaps import Gap
+from headrace.log.names import (
+    ASIDE_SUFFIX,
+    CHECKPOINT,
+    CUT_SUFFIX,
+    GAPS,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    SET_ASIDE_PLAN,
+    address_of,
+    file_name,
+    is_ours,
+    is_temporary,
+)
 from headrace.log.producers import ProducerStates
-from headrace.log.segment import Segment, base_address_of
+from headrace.log.segment import Segment
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, read_header, verify
 from headrace.wire.errors import WireError
 
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 4 * 1024 * 1024
+NAMED_MAX: Final = 10  # foreign files named in one warning
 
 
 class Opened(NamedTuple):
-    """The segments of a directory, in order, and the producers' state at their end."""
+    """The segments of a directory, in order, the producers' state at their end, and what was cut off."""
 
     segments: list[Segment]
     producers: ProducerStates
+    cut_files: list[CutFile]
+
+
+class Files(NamedTuple):
+    """A partition's segments in order, and the base addresses of all indexes."""
+
+    segments: list[Segment]
+    indexes: frozenset[int]
+
+
+class Evidence(NamedTuple):
+    """What is known of the log before its bytes are read.
+
+    `checkpoint`: where checking begins. `durable`: everything below was flushed. `is_certain`: what lies
+    above `durable` was perhaps not; else the checkpoint is lost, and it may have been.
+    """
+
+    checkpoint: Checkpoint
+    durable: int
+    is_certain: bool
 
 
 def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
@@ -39,70 +80,178 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     segment in an empty directory. `clock`: wall clock in ms. Raises `LogDamagedError`, `OldLogFormatError`,
     `OSError`.
     """
-    segments = find_segments(directory)
-    if not segments:
-        segment = Segment(directory, 0, create_at_ms=clock())
-        FlushJob(directory, (), directory_too=True, upto_address=0).run()
-        return Opened([segment], ProducerStates())
-    first = segments[0].base_address
-    saved = load(directory)
-    if saved is None or segments[-1].end_address < saved.recovery_point:
-        saved = Checkpoint(first)  # no checkpoint, or bytes below it are missing: check everything
-    producers = ProducerStates.restored(saved.producers, saved.saved_ms)
+    files = find_files(directory)
+    accepted = gaps.load(directory)
+    if (directory / SET_ASIDE_PLAN).exists():
+        raise damaged(directory / SET_ASIDE_PLAN, 0, "a `set-aside` was interrupted: repeat it")
+    if not files.segments:
+        return _create(directory, files, clock)
+    segments = files.segments
+    known = evidence(directory, files)
+    check_chain(directory, segments, known.durable, accepted)
+    producers = ProducerStates.restored(known.checkpoint.producers, known.checkpoint.saved_ms)
     for segment in segments[:-1]:
-        if segment.base_address in saved.max_timestamps_ms:
-            segment.note_max_timestamp(saved.max_timestamps_ms[segment.base_address])
+        if segment.base_address in known.checkpoint.max_timestamps_ms:
+            segment.note_max_timestamp(known.checkpoint.max_timestamps_ms[segment.base_address])
+    point = max(known.checkpoint.recovery_point, segments[0].base_address)
     for segment in segments:
-        if segment.end_address > saved.recovery_point:
-            segment.file.drop_page_cache(max(0, saved.recovery_point - segment.base_address))
+        if segment.end_address > point:
+            segment.file.drop_page_cache(max(0, point - segment.base_address))
     kept = recover(
         directory,
         segments,
-        max(saved.recovery_point, first),
+        known,
+        accepted,
         lambda header: producers.note(header, header.base_offset),
     )
-    files = tuple(segment.file for segment in kept if segment.end_address > saved.recovery_point)
-    FlushJob(directory, files, directory_too=True, upto_address=0).run()
-    return Opened(kept, producers)
+    end = kept[-1].end_address
+    unflushed = tuple(segment.file for segment in kept if segment.end_address > point)
+    is_news = not known.is_certain or len(kept) < len(segments)
+    saved = Checkpoint(end, tuple(producers), saved_ms=producers.clock_ms()) if is_news else None
+    FlushJob(directory, unflushed, directory_too=True, upto_address=end, checkpoint=saved).run()
+    if not known.is_certain:
+        logger.warning("%s: all %d bytes were checked; a new checkpoint was written", directory, end - point)
+    return Opened(kept, producers, cut_files(directory))
 
 
-def find_segments(directory: Path) -> list[Segment]:
-    """Returns the segments of a directory in order; removes temporary files of a crash."""
-    bases = []
+def _create(directory: Path, files: Files, clock: Callable[[], int]) -> Opened:
+    """Begins a log at address 0, unless something says that there was one already."""
+    saved = checkpoint.load(directory)
+    left = [path.name for suffix in (CUT_SUFFIX, ASIDE_SUFFIX) for path in directory.glob(f"*{suffix}*")]
+    if (
+        (saved is not None and saved.recovery_point > 0)
+        or checkpoint.load_previous(directory) is not None
+        or (saved is None and (directory / CHECKPOINT).exists())
+        or files.indexes
+        or left
+        or (directory / GAPS).exists()
+    ):
+        end = saved.recovery_point if saved is not None else 0
+        first = directory / file_name(0, SEGMENT_SUFFIX)
+        raise damaged(first, end, "the log's other files are here, but none of its segments")
+    if saved is None:
+        checkpoint.save_only(directory, Checkpoint(0))
+    segment = Segment(directory, 0, create_at_ms=clock())
+    FlushJob(directory, (), directory_too=True, upto_address=0).run()
+    return Opened([segment], ProducerStates(), [])
+
+
+def find_files(directory: Path) -> Files:
+    """Returns the segments and indexes of a directory; removes temporary files of a crash, warns of foreign
+    files. Raises `LogDamagedError` for a segment that is no file.
+    """
+    bases, indexes, foreign = [], set(), []
     for path in directory.iterdir():
-        if path.name.endswith(TEMPORARY_SUFFIX):
+        name = path.name
+        if is_temporary(name):
             path.unlink()
-        elif (base := base_address_of(path.name)) is not None:
+        elif (base := address_of(name, SEGMENT_SUFFIX)) is not None:
             bases.append(base)
-    return [Segment(directory, base) for base in sorted(bases)]
+        elif (indexed := address_of(name, INDEX_SUFFIX)) is not None:
+            indexes.add(indexed)
+        elif not is_ours(name):
+            foreign.append(name)
+    if foreign:
+        logger.warning(
+            "%s: files that do not belong here are left alone: %s",
+            directory,
+            ", ".join(ascii(name) for name in sorted(foreign)[:NAMED_MAX]),
+        )
+    for base in bases:
+        path = directory / file_name(base, SEGMENT_SUFFIX)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise damaged(path, base, "this is not a file")
+    return Files([Segment(directory, base) for base in sorted(bases)], frozenset(indexes))
+
+
+def evidence(directory: Path, files: Files) -> Evidence:
+    """Returns what checkpoint, its copy and indexes say. Raises `LogDamagedError` if they say that a segment
+    is missing.
+    """
+    segments = files.segments
+    saved = checkpoint.load(directory)
+    first = segments[0].base_address
+    known = saved
+    if known is None:
+        known = checkpoint.load_previous(directory) or Checkpoint(first)
+        is_new = len(segments) == 1 and not segments[0].size_bytes and not files.indexes
+        if not is_new:
+            logger.warning(
+                "%s: the checkpoint is lost or damaged: the log is checked from address %d on, and opened "
+                "only if all of it is whole",
+                directory,
+                max(first, known.recovery_point),
+            )
+    durable = max(first, known.recovery_point)
+    by_base = {segment.base_address: segment for segment in segments}
+    ends = {each.base_address: following.base_address for each, following in pairwise(segments)}
+    for base in sorted(files.indexes):
+        segment = by_base.get(base)
+        if saved is not None and base in ends and ends[base] <= durable:
+            continue  # the checkpoint says enough: `check_chain` compares the file's size
+        found = index.load(directory, base)
+        if found is None:
+            continue
+        path = directory / file_name(base, SEGMENT_SUFFIX)
+        if segment is None:
+            raise damaged(path, base, f"the segment is missing, its index reaches to {found.end_address}")
+        if segment is segments[-1]:
+            raise damaged(path, found.end_address, "the log's last segment, which followed here, is missing")
+        durable = max(durable, found.end_address)
+    return Evidence(known, durable, saved is not None)
+
+
+def check_chain(directory: Path, segments: Sequence[Segment], durable: int, accepted: Sequence[Gap]) -> None:
+    """Raises `LogDamagedError` if bytes below `durable` are missing, or there are too many."""
+    for segment, following in pairwise(segments):
+        if following.base_address <= durable and not gaps.allows(
+            accepted, segment.end_address, following.base_address
+        ):
+            raise damaged(
+                segment.path,
+                segment.end_address,
+                f"the file ends here, the next segment begins at {following.base_address}",
+            )
+    last = segments[-1]
+    if last.end_address < durable:
+        raise damaged(
+            last.path, last.end_address, f"the log ends here, but everything below {durable} was durable"
+        )
 
 
 def recover(
-    directory: Path, segments: list[Segment], recovery_point: int, on_batch: Callable[[BatchHeader], None]
+    directory: Path,
+    segments: list[Segment],
+    known: Evidence,
+    accepted: Sequence[Gap],
+    on_batch: Callable[[BatchHeader], None],
 ) -> list[Segment]:
     """Returns the segments to keep, the last one cut after the last good batch.
 
-    Calls `on_batch` with the header of every good batch, in order. Raises `LogDamagedError` if bytes below
-    the recovery point are missing.
+    Calls `on_batch` with the header of every good batch, in order. Raises `LogDamagedError` if a batch that
+    was durable, or may have been, is bad.
     """
-    kept = segments
-    for index, segment in enumerate(segments):
-        following = segments[index + 1].base_address if index + 1 < len(segments) else None
-        if following is not None and following <= recovery_point:  # the segment was flushed to its end
-            if segment.end_address == following:
-                continue
-            raise LogDamagedError(
-                f"{directory}: {segment.path.name} ends at address {segment.end_address}, the next segment "
-                f"begins at {following}: restore the file, or move the later ones away"
-            )
-        good_end, problem = check_batches(segment, max(segment.base_address, recovery_point), on_batch)
-        if problem is None and following not in (None, good_end):
+    point = known.checkpoint.recovery_point
+    for at, segment in enumerate(segments):
+        following = segments[at + 1].base_address if at + 1 < len(segments) else None
+        good_end, problem = segment.end_address, None
+        if segment.end_address > point:
+            good_end, problem = check_batches(segment, max(segment.base_address, point), on_batch)
+        if problem is None and following is not None and not gaps.allows(accepted, good_end, following):
             problem = f"the next segment begins at {following}"
-        if problem is not None:
-            _cut(directory, segments, index, good_end, problem)
-            kept = segments[: index + 1]
-            break
-    return kept
+        if problem is None:
+            continue
+        if good_end < known.durable:
+            raise damaged(segment.path, good_end, f"{problem}; everything below {known.durable} was durable")
+        if not known.is_certain:
+            raise damaged(
+                segment.path,
+                good_end,
+                f"{problem}; the checkpoint is lost, so nobody knows whether these bytes were durable",
+            )
+        cut(directory, segments, at, good_end, problem)
+        return segments[: at + 1]
+    return segments
 
 
 def check_batches(
@@ -147,15 +296,3 @@ def _is_old(header: BatchHeader, address: int) -> bool:
 
 def _read(segment: Segment, address: int, size_bytes: int) -> memoryview:
     return memoryview(os.pread(segment.file.fd, size_bytes, address - segment.base_address))
-
-
-def _cut(directory: Path, segments: list[Segment], index: int, address: int, problem: str) -> None:
-    lost = sum(segment.size_bytes for segment in segments[index:]) - (address - segments[index].base_address)
-    logger.warning("%s: cut %d bytes off at address %d: %s", directory, lost, address, problem)
-    for segment in reversed(segments[index + 1 :]):
-        segment.release()
-        segment.path.unlink()
-    segment = segments[index]
-    segment.truncate(address - segment.base_address)
-    os.fsync(segment.file.fd)
-    sync_directory(directory)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from headrace.log.errors import LogDamagedError
+from headrace.log.errors import LogReadError, damaged
 from headrace.log.files import OpenFile
 from headrace.wire.batch import HEADER_SIZE_BYTES, LENGTH_END_BYTES, BatchHeader, read_header
 from headrace.wire.errors import CorruptBatchError
@@ -34,15 +34,15 @@ class Step(NamedTuple):
 def steps(file: OpenFile, base_address: int, address: int, end_address: int) -> Iterator[Step]:
     """Yields every batch from `address` (its start) to `end_address`; `base_address` is the file's first.
 
-    Raises `LogDamagedError` if a stored address or length is wrong.
+    Raises `LogDamagedError` if a stored address or length is wrong, `LogReadError`.
     """
     window, window_address = b"", address
     while address < end_address:
         at = address - window_address
         if at + HEADER_SIZE_BYTES > len(window):
-            window, window_address, at = os.pread(file.fd, WINDOW_BYTES, address - base_address), address, 0
+            window, window_address, at = _read(file, base_address, address), address, 0
             if len(window) < HEADER_SIZE_BYTES:
-                raise LogDamagedError(f"{file.path}: cut inside the batch at address {address}")
+                raise damaged(file.path, address, "the file ends inside a batch")
         base_offset, length, last_delta, max_timestamp_ms, count = _STEP.unpack_from(window, at)
         size_bytes = LENGTH_END_BYTES + length
         if (
@@ -51,10 +51,11 @@ def steps(file: OpenFile, base_address: int, address: int, end_address: int) -> 
             or size_bytes < HEADER_SIZE_BYTES
             or address + size_bytes > end_address
         ):
-            raise LogDamagedError(
-                f"{file.path}: no batch at address {address} (offsets {base_offset} + {last_delta}, length "
-                f"{length}, {count} records); the file was changed after it was written: move the "
-                "partition's directory away"
+            raise damaged(
+                file.path,
+                address,
+                f"no batch begins here (offsets {base_offset} + {last_delta}, length {length}, "
+                f"{count} records)",
             )
         yield Step(address, size_bytes, max_timestamp_ms, count)
         address += size_bytes
@@ -66,15 +67,24 @@ def headers(file: OpenFile, base_address: int, address: int, end_address: int) -
     while address < end_address:
         at = address - window_address
         if at + HEADER_SIZE_BYTES > len(window):
-            window, window_address, at = os.pread(file.fd, WINDOW_BYTES, address - base_address), address, 0
+            window, window_address, at = _read(file, base_address, address), address, 0
         try:
             header = read_header(window, at)
         except CorruptBatchError as error:
-            raise LogDamagedError(f"{file.path}: at address {address}: {error}") from None
+            raise damaged(file.path, address, str(error)) from None
         if not header.is_stored_at(address) or address + header.size_bytes > end_address:
-            raise LogDamagedError(
-                f"{file.path}: the batch at address {address} has the offsets {header.base_offset} + "
-                f"{header.last_offset_delta}"
+            raise damaged(
+                file.path,
+                address,
+                f"the batch has {header.size_bytes} bytes and the offsets {header.base_offset} + "
+                f"{header.last_offset_delta}",
             )
         yield header
         address += header.size_bytes
+
+
+def _read(file: OpenFile, base_address: int, address: int) -> bytes:
+    try:
+        return os.pread(file.fd, WINDOW_BYTES, address - base_address)
+    except OSError as error:
+        raise LogReadError(f"{file.path}: address {address} cannot be read: {error.strerror}") from error

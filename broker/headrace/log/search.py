@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from headrace.log import scan
 from headrace.log.files import FileSlice, OpenFile
+from headrace.log.index import read_starts
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
 from headrace.log.starts import NO_TIMESTAMP
@@ -69,6 +70,8 @@ class SegmentScan:
             file = self._file or OpenFile(self._path, os.O_RDONLY)
         except FileNotFoundError:
             return Scanned()  # retention deleted the segment since
+        if self._starts.covered_address < self._end and (found := read_starts(self._path, file, self._end)):
+            self._starts = found
         starts = self._starts
         for step in scan.steps(file, self.base_address, starts.covered_address, self._end):
             starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
@@ -78,9 +81,8 @@ class SegmentScan:
 
     def learn(self) -> None:
         """Gives the segment the starts that were found, so that the next search need not scan it."""
-        segment = self._segment
-        if segment.starts is self._known and self._starts.covered_address > segment.starts.covered_address:
-            segment.starts = self._starts
+        if self._segment.starts is self._known:
+            self._segment.learn(self._starts)
 
     def _first(self, file: OpenFile, timestamp_ms: int) -> TimestampedOffset | None:
         start = self._starts.first_span_reaching(timestamp_ms)

@@ -5,33 +5,32 @@ Owns the file's name, its descriptor and its known starts. Does not decide when 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from headrace.log import scan
-from headrace.log.errors import LogOfflineError, LogStorageError
+from headrace.log import index, scan
+from headrace.log.errors import LogError, LogOfflineError, LogStorageError
 from headrace.log.files import DISK_FULL, OpenFile
+from headrace.log.names import SEGMENT_SUFFIX, file_name
 from headrace.log.staging import StagedBatch
 from headrace.log.starts import KnownStarts
 from headrace.wire.primitives import Buffer
 
-SUFFIX: Final = ".log"
-NAME_DIGITS: Final = 20
+BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")  # of one pwritev
+COLD_SCAN_MAX_BYTES: Final = 128 * 1024  # about 2 ms of the smallest batches
 
 
-def file_name(base_address: int) -> str:
-    """Returns the segment's name: its first address in 20 digits, so that names sort like addresses."""
-    return f"{base_address:0{NAME_DIGITS}d}{SUFFIX}"
+class ColdSegmentError(LogError):
+    """Not a failure: a lookup would scan more of this segment than the event loop can wait for. After the
+    segment's `indexing` job has run and was learned, the same lookup succeeds.
+    """
 
-
-def base_address_of(name: str) -> int | None:
-    """Returns the base address in a segment's file name; `None` for any other file."""
-    stem = name.removesuffix(SUFFIX)
-    if stem == name or len(stem) != NAME_DIGITS or not stem.isdecimal():
-        return None
-    return int(stem)
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(f"{segment.path}: nothing is known of its batches yet; retry")
+        self.segment = segment
 
 
 class Segment:
@@ -49,7 +48,7 @@ class Segment:
     )
 
     def __init__(self, directory: Path, base_address: int, *, create_at_ms: int | None = None) -> None:
-        self.path = directory / file_name(base_address)
+        self.path = directory / file_name(base_address, SEGMENT_SUFFIX)
         self.base_address = base_address
         self.starts = KnownStarts(base_address)
         self._noted_max_timestamp_ms: int | None = None
@@ -94,13 +93,8 @@ class Segment:
         fd = self.file.fd
         at = self.size_bytes
         try:
-            written = os.pwritev(fd, buffers, at)
-            if written != size_bytes:
-                rest = memoryview(b"".join(buffers))[written:]
-                while len(rest):
-                    count = os.pwrite(fd, rest, at + written)
-                    written += count
-                    rest = rest[count:]
+            if len(buffers) > BUFFERS_MAX or os.pwritev(fd, buffers, at) != size_bytes:
+                _write_in_pieces(fd, buffers, at)
         except OSError as error:
             problem = f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}"
             if self._cut_back(fd) and error.errno in DISK_FULL:
@@ -123,9 +117,16 @@ class Segment:
         self._noted_max_timestamp_ms = None
 
     def delete(self) -> None:
-        """Deletes the file; slices in use keep working."""
+        """Deletes the file; slices in use keep working.
+
+        Its index goes before it, since an index without its segment says that the segment was lost; and once
+        more behind it, in case a thread was just writing one.
+        """
         self.release()
+        directory = self.path.parent
+        index.remove(directory, self.base_address)
         self.path.unlink()
+        index.remove(directory, self.base_address)
 
     def note(self, batches: Sequence[StagedBatch]) -> None:
         """Records the starts of batches just written, if all starts before them are known."""
@@ -153,6 +154,22 @@ class Segment:
             if step.address + step.size_bytes >= address:
                 return
 
+    def is_cold(self, address: int) -> bool:
+        """Whether a lookup of `address` would scan more than `COLD_SCAN_MAX_BYTES`."""
+        return address - self.starts.covered_address > COLD_SCAN_MAX_BYTES
+
+    def indexing(self, end_address: int, *, save: bool) -> index.IndexJob:
+        """Returns the job that learns all starts up to `end_address`; `learn` takes its result."""
+        file = self._file
+        return index.IndexJob(self.path, file, self.starts, end_address, save=save)
+
+    def learn(self, starts: KnownStarts) -> None:
+        """Takes what a job found, unless more is known already."""
+        if starts.base_address == self.base_address and (
+            self.starts.covered_address < starts.covered_address <= self.end_address
+        ):
+            self.starts = starts
+
     @property
     def max_timestamp_if_known_ms(self) -> int | None:
         """The greatest timestamp in the segment, -1 for none; `None` if unknown (a search must scan it)."""
@@ -163,3 +180,21 @@ class Segment:
     def note_max_timestamp(self, timestamp_ms: int) -> None:
         """Sets the greatest timestamp of a sealed segment, from a checkpoint."""
         self._noted_max_timestamp_ms = timestamp_ms
+
+
+def _write_in_pieces(fd: int, buffers: Sequence[Buffer], at: int) -> None:
+    """Writes buffers that one `pwritev` did not take: they are too many, or it wrote only a part. What was
+    written is written again.
+    """
+    for first in range(0, len(buffers), BUFFERS_MAX):
+        piece = buffers[first : first + BUFFERS_MAX]
+        size_bytes = sum(map(len, piece))
+        written = os.pwritev(fd, piece, at)
+        if written < size_bytes:
+            rest = memoryview(b"".join(piece))
+            while written < size_bytes:
+                count = os.pwrite(fd, rest[written:], at + written)
+                if count == 0:
+                    raise OSError(errno.EIO, "the disk accepts no more bytes")
+                written += count
+        at += size_bytes

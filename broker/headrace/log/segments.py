@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
+from headrace.log import index, scan
+from headrace.log.index import IndexJob
 from headrace.log.segment import Segment
+from headrace.wire.batch import BatchHeader
 
 OPEN_SEALED_MAX: Final = 8  # descriptors that a log keeps open for sealed segments
 
@@ -14,12 +18,20 @@ OPEN_SEALED_MAX: Final = 8  # descriptors that a log keeps open for sealed segme
 class SegmentList:
     """At least one segment; the last is the active one, the only one that is written."""
 
-    __slots__ = ("_bases", "_segments", "active")
+    __slots__ = ("_bases", "_flushing", "_segments", "_to_index", "_unflushed", "active")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = list(segments)
         self._bases = [segment.base_address for segment in segments]
         self.active = self._segments[-1]
+        self._forget_sealed()
+
+    def _forget_sealed(self) -> None:
+        self._unflushed: list[
+            Segment
+        ] = []  # sealed; perhaps neither they nor the name of the next file are durable
+        self._flushing: list[Segment] = []  # those of them that the running flush makes durable
+        self._to_index: list[Segment] = []
 
     @property
     def start_address(self) -> int:
@@ -54,6 +66,8 @@ class SegmentList:
 
     def add(self, segment: Segment) -> None:
         """Appends a segment, which becomes the active one."""
+        if self._segments:
+            self._unflushed.append(self.active)
         self._segments.append(segment)
         self._bases.append(segment.base_address)
         self.active = segment
@@ -65,18 +79,54 @@ class SegmentList:
         del self._segments[0], self._bases[0]
         return oldest
 
-    def remove_active(self) -> None:
-        """Deletes the active segment's file; the previous one becomes active."""
-        self.active.delete()
-        del self._segments[-1], self._bases[-1]
-        self.active = self._segments[-1]
+    def truncate(self, directory: Path, address: int) -> None:
+        """Cuts off everything from `address` on; the segment that holds it becomes active."""
+        self._forget_sealed()
+        for segment in self._segments:
+            if segment.end_address > address or segment is self.active:
+                index.remove(directory, segment.base_address)  # an index says that the next segment exists
+        while len(self._segments) > 1 and self.active.base_address >= address:
+            self.active.delete()
+            del self._segments[-1], self._bases[-1]
+            self.active = self._segments[-1]
+            index.remove(directory, self.active.base_address)
+        self.active.truncate(address - self.active.base_address)
 
     def replace_all(self, segment: Segment) -> None:
         """Makes `segment` the only one; deletes the files of the others."""
         deleted, self._segments, self._bases = self._segments, [], []
+        self._forget_sealed()
         self.add(segment)
         for old in deleted:
             old.delete()
+
+    def headers(self) -> Iterator[BatchHeader]:
+        """Yields the header of every batch. Raises `LogDamagedError`, `LogReadError`."""
+        for each in self._segments:
+            yield from scan.headers(each.file, each.base_address, each.base_address, each.end_address)
+
+    # --- indexes ---
+
+    def flush_began(self) -> None:
+        """Notes that a flush of all that is written, and of the directory, began."""
+        self._flushing, self._unflushed = self._unflushed, []
+
+    def flush_ended(self) -> None:
+        self._to_index += self._flushing
+        self._flushing = []
+
+    def indexing(self, cold: Segment | None = None) -> IndexJob | None:
+        """Returns the job that indexes `cold`, or the next segment that has become durable, if any."""
+        if cold is not None:
+            unsaved = self._unflushed + self._flushing
+            is_durable = cold is not self.active and not any(each is cold for each in unsaved)
+            return cold.indexing(cold.end_address, save=is_durable)
+        if not self._to_index:
+            return None
+        segment = self._to_index.pop()
+        return segment.indexing(segment.end_address, save=True)
+
+    # --- descriptors ---
 
     def release_idle(self, flushed_address: int) -> None:
         """Releases the descriptors of sealed, flushed segments, except the last few."""

@@ -1,11 +1,12 @@
 """Known starts: sparse addresses at which batches begin, and the greatest timestamp of each span.
 
-The lookup structure of one segment, in memory only. It does not read files: code that reads or writes batches
-records them here, in order and without a gap.
+The lookup structure of one segment. It does not read files: code that reads or writes batches records them
+here, in order and without a gap; `log.index` stores them.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
@@ -65,5 +66,46 @@ class KnownStarts:
         made.max_timestamp_ms = self.max_timestamp_ms
         return made
 
+    @property
+    def base_address(self) -> int:
+        """The address of the segment's first byte."""
+        return self._addresses[0]
+
+    def after(self, address: int) -> int | None:
+        """Returns the least known start after `address`, `None` if there is none."""
+        at = bisect_right(self._addresses, address)
+        return self._addresses[at] if at < len(self._addresses) else None
+
+    def to_bytes(self) -> bytes:
+        """Returns addresses, then timestamps, as little-endian int64."""
+        return b"".join(
+            _little_endian(values).tobytes() for values in (self._addresses, self._max_timestamps_ms)
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes, covered_address: int, max_timestamp_ms: int) -> KnownStarts:
+        """The reverse of `to_bytes`. Raises `ValueError` for another size."""
+        half = len(content) // 2
+        addresses, timestamps_ms = array("q"), array("q")
+        addresses.frombytes(content[:half])
+        timestamps_ms.frombytes(content[half:])
+        if not addresses or len(addresses) != len(timestamps_ms):
+            raise ValueError(f"{len(content)} bytes are not pairs of int64")
+        made = cls(0)
+        made._addresses = _little_endian(addresses)
+        made._max_timestamps_ms = _little_endian(timestamps_ms)
+        made.covered_address = covered_address
+        made.max_timestamp_ms = max_timestamp_ms
+        return made
+
     def __len__(self) -> int:
         return len(self._addresses)
+
+
+def _little_endian(values: array[int]) -> array[int]:
+    """Returns the values with the bytes of each in the other order, on a big-endian machine."""
+    if sys.byteorder == "little":
+        return values
+    swapped = values[:]
+    swapped.byteswap()
+    return swapped

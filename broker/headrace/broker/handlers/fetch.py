@@ -13,8 +13,9 @@ from headrace.broker.errors import Refused
 from headrace.broker.loop import Timer
 from headrace.broker.partitions import Partition
 from headrace.broker.state import BrokerState
-from headrace.log.errors import AddressOutOfRangeError, LogError
+from headrace.log.errors import AddressOutOfRangeError, LogDamagedError, LogError
 from headrace.log.files import FileSlice
+from headrace.log.segment import ColdSegmentError, Segment
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
     FetchPartition,
@@ -28,6 +29,7 @@ from headrace.wire.messages import Request
 from headrace.wire.primitives import Buffer
 
 WAIT_MAX_MS: Final = 300_000
+LEARNING_MAX: Final = 1_000  # cold segments that one request waits for, one after the other
 
 
 class _Target(NamedTuple):
@@ -41,7 +43,16 @@ class _Target(NamedTuple):
 class FetchWait:
     """A fetch that waits for `min_bytes`: a reader of all its partitions until it responds."""
 
-    __slots__ = ("_limit_bytes", "_request", "_slot", "_state", "_targets", "_timer")
+    __slots__ = (
+        "_learned",
+        "_learning_left",
+        "_limit_bytes",
+        "_request",
+        "_slot",
+        "_state",
+        "_targets",
+        "_timer",
+    )
 
     def __init__(self, state: BrokerState, slot: Slot, request: Request) -> None:
         body: FetchRequest = request.body
@@ -55,6 +66,8 @@ class FetchWait:
             for part in topic.partitions
         ]
         self._timer: Timer | None = None
+        self._learning_left = LEARNING_MAX
+        self._learned: dict[Segment, LogError | None] = {}  # cold ones, with what kept it from their end
         if body.max_wait_ms <= 0 or self._is_ready():
             self._respond()
             return
@@ -93,6 +106,10 @@ class FetchWait:
             for target in self._targets:
                 if target.partition is not None:
                     target.partition.readers.pop(self, None)
+        self._read_all()
+
+    def _read_all(self) -> None:
+        """Responds, as soon as it is known where the batches of the segments begin."""
         if self._slot.connection.closed:
             return
         body: FetchRequest = self._request.body
@@ -103,7 +120,12 @@ class FetchWait:
         for topic in body.topics:
             results = []
             for _ in topic.partitions:
-                result = self._read(next(targets), left, slices)
+                target = next(targets)
+                try:
+                    result = self._read(target, left, slices)
+                except ColdSegmentError as cold:
+                    self._learn(target, cold.segment)
+                    return
                 left -= result.records
                 results.append(result)
             topics.append(FetchTopicResult(topic.name, topic.topic_id, results))
@@ -112,10 +134,25 @@ class FetchWait:
         )
         self._slot.fill(_insert_slices(pieces, slices))
 
+    def _learn(self, target: _Target, segment: Segment) -> None:
+        """Begins again once a thread has read where the batches of a segment begin."""
+        assert target.partition is not None
+        self._learning_left -= 1
+
+        def learned(problem: LogError | None) -> None:
+            self._learned[segment] = problem
+            self._read_all()
+
+        self._state.cold_reads.learn(target.partition.log, segment).then(learned)
+
     def _read(self, target: _Target, left_bytes: int, slices: list[FileSlice]) -> FetchPartitionResult:
-        """Returns the result of one partition, whose records are a number of bytes; appends their slices."""
+        """Returns the result of one partition, whose records are a number of bytes; appends their slices.
+
+        Raises `ColdSegmentError`, at most `LEARNING_MAX` times.
+        """
         part, partition, code = target
-        if partition is not None and self._timer is not None and self._was_removed(partition):
+        has_waited = self._timer is not None or self._learned
+        if partition is not None and has_waited and self._was_removed(partition):
             partition, code = None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if partition is None:
             return FetchPartitionResult(part.partition, code, -1, 0)
@@ -140,12 +177,25 @@ class FetchWait:
                     slices += found
         except AddressOutOfRangeError:
             return self._out_of_range(partition, part)
+        except ColdSegmentError as cold:
+            problem = self._learned.get(cold.segment)
+            if problem is None and self._learning_left:
+                raise
+            return self._unreadable(partition, part, problem or cold)
         except LogError as error:
-            self._state.storage_failed(partition, error)
-            return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1, 0)
+            return self._unreadable(partition, part, error)
         return FetchPartitionResult(
             part.partition, ErrorCode.NONE, visible, size_bytes, visible, log.start_address
         )
+
+    def _unreadable(
+        self, partition: Partition, part: FetchPartition, error: LogError
+    ) -> FetchPartitionResult:
+        """The answer where a batch is damaged or cannot be read. Producers, and readers of others, go on."""
+        self._state.read_failed(partition, error)
+        is_damaged = isinstance(error, LogDamagedError)
+        code = ErrorCode.CORRUPT_MESSAGE if is_damaged else ErrorCode.KAFKA_STORAGE_ERROR
+        return FetchPartitionResult(part.partition, code, -1, 0)
 
     def _was_removed(self, partition: Partition) -> bool:
         return self._state.partitions.get(partition.topic, partition.index) is not partition

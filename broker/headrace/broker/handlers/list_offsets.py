@@ -137,7 +137,7 @@ class _Job:
         if isinstance(outcome, Refused):
             raise outcome
         if isinstance(outcome, LogError):
-            self._state.storage_failed(partition, outcome)
+            self._state.read_failed(partition, outcome)
         else:
             logger.error("%s: a lookup failed: %s", partition.name, outcome, exc_info=outcome)
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(outcome))

@@ -103,16 +103,21 @@ def _topic(state: BrokerState, topic: TopicState) -> Tree:
     partitions = []
     for index, partition in sorted(topic.partitions.items()):
         alive = partition.leader in brokers
+        # As in Kafka, a partition whose only log is offline has no leader.
+        is_offline = partition.leader == state.broker_id and (topic.name, index) in state.unopened
+        leads = alive and not is_offline
         partitions.append(
             {
-                "error_code": ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
+                "error_code": ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
                 "partition_index": index,
-                "leader_id": partition.leader if alive else NO_BROKER,
+                "leader_id": partition.leader if leads else NO_BROKER,
                 "leader_epoch": NO_EPOCH if mirror else partition.leader_epoch,
                 "replica_nodes": partition.replicas,
                 "isr_nodes": partition.isr,
                 "offline_replicas": tuple(
-                    replica for replica in partition.replicas if replica not in brokers
+                    replica
+                    for replica in partition.replicas
+                    if replica not in brokers or (is_offline and replica == state.broker_id)
                 ),
             }
         )

@@ -1,0 +1,33 @@
+"""Which segments of a log are beyond retention, and their deletion. Decides by sizes and times alone.
+
+Time counts from the last append to a segment (paper §3.1: "retained in the broker longer than a certain
+period"), not from the events' own timestamps, which may be years old.
+"""
+
+from __future__ import annotations
+
+from headrace.log.config import UNLIMITED, LogConfig
+from headrace.log.segment import Segment
+from headrace.log.segments import SegmentList
+
+
+def must_roll(active: Segment, config: LogConfig, now_ms: int) -> bool:
+    """Whether the active segment is old enough to be sealed, so that it can be deleted."""
+    return is_old(active, config, now_ms) or active.created_ms + config.segment_ms <= now_ms
+
+
+def is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+    return config.retention_ms != UNLIMITED and segment.last_append_ms + config.retention_ms <= now_ms
+
+
+def delete_expired(segments: SegmentList, config: LogConfig, flushed_address: int, now_ms: int) -> list[str]:
+    """Deletes sealed, flushed segments beyond retention, the oldest first; returns their names."""
+    deleted = []
+    while len(segments) > 1:
+        oldest = segments.oldest
+        left_bytes = segments.end_address - oldest.end_address
+        too_large = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
+        if oldest.end_address > flushed_address or not (too_large or is_old(oldest, config, now_ms)):
+            break
+        deleted.append(segments.remove_oldest().path.name)
+    return deleted
