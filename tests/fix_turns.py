@@ -1,7 +1,7 @@
 """A broker inside the test's own process, whose event loop says how much CPU its longest turn took.
 
-Fixture: `measured_broker`, a factory. The CPU time of the loop's thread alone is measured: what other threads
-and other processes do at the same time is not in it.
+Fixture: `measured_broker`, a factory, for the tests of a file. The CPU time of the loop's thread alone is
+measured: what other threads and other processes do at the same time is not in it.
 """
 
 import gc
@@ -60,10 +60,8 @@ class MeasuredBroker:
 StartMeasured = Callable[..., MeasuredBroker]
 
 
-@pytest.fixture
-def measured_broker(
-    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StartMeasured]:
+@pytest.fixture(scope="module")
+def measured_broker(zookeeper_server: ZooKeeperServer) -> Iterator[StartMeasured]:
     started: list[MeasuredBroker] = []
     directory = Path(tempfile.mkdtemp(prefix="headrace-measured-"))
     turn = EventLoop.turn
@@ -77,7 +75,8 @@ def measured_broker(
                 if broker.is_loop_of(threading.current_thread()):
                     broker.turned(time.thread_time() - before_s)
 
-    monkeypatch.setattr(EventLoop, "turn", measured_turn)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(EventLoop, "turn", measured_turn)
     # The collector would go through all that pytest and other tests have made.
     gc.collect()
     gc.freeze()
@@ -94,4 +93,5 @@ def measured_broker(
         for broker in started:
             broker.stop()
         gc.unfreeze()
+        patch.undo()
         shutil.rmtree(directory, ignore_errors=True)

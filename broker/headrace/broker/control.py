@@ -121,7 +121,6 @@ class ControlTurns:
             self._loop.call_later(0, self._take_turns)
 
     def _take_turns(self) -> None:
-        self._is_woken = False
         while self._ready and self._spent_s < TURN_MAX_S:
             connection = self._ready.popleft()
             line = self._lines[connection]
@@ -132,6 +131,7 @@ class ControlTurns:
             if not connection.closed:
                 self._next(connection, line)
             self._list(connection, line)
+        self._is_woken = False
         if self._ready:
             self._wake()
 
