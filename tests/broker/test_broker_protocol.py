@@ -437,7 +437,7 @@ def wait_until(reached: object, timeout_s: float = 60.0) -> None:
 
 
 def test_metadata_requests_create_topics_if_configured(broker_cluster: StartCluster) -> None:
-    cluster = broker_cluster(count=2, config={"num.partitions": "3"})
+    cluster = broker_cluster(count=2, config={"num.partitions": "3", "auto.create.topics.enable": "true"})
     with RawClient(cluster.bootstrap.partition(",")[0]) as client:
         request = MetadataRequest(
             topics=(MetadataRequestTopic(topic_id=None, name=TopicName("wanted")),),

@@ -288,7 +288,8 @@ def test_under_random_member_actions_every_request_ends_and_every_member_expires
             bench.coordinator.leave("g", known.member_id, None, bench.now_ms)
         for group in bench.coordinator.groups():
             if group.state is GroupState.STABLE:
-                assert group.members
+                _, described = bench.coordinator.describe(group.group_id)
+                assert described is not None and described.members
     for _ in range(3):
         bench.wait(REBALANCE_MS + SESSION_MS)
     assert all(len(responses) == 1 for responses in joins)

@@ -35,6 +35,7 @@ from headrace.wire.messages import (
     encode_response,
     unsupported_api_versions_response,
 )
+from headrace.wire.primitives import ItemBound
 from headrace.wire.schemas import BROKEN_MESSAGE, _time, _without_none, reader
 
 METADATA = MetadataRequest(
@@ -186,7 +187,7 @@ SIMPLE: dict[str, st.SearchStrategy[Any]] = {
 def test_every_schema_is_read_as_kio_reads_it(schema: type[Any], data: st.DataObject) -> None:
     body = instance(schema, data)
     written = packed(body)
-    assert reader(schema)(memoryview(written), 0) == (body, len(written))
+    assert reader(schema)(memoryview(written), 0, ItemBound()) == (body, len(written))
     assert entity_reader(schema)(written, 0) == (body, len(written))
 
 
@@ -196,7 +197,7 @@ def test_a_damaged_message_is_read_or_refused(schema: type[Any], data: st.DataOb
     damaged = bytearray(packed(instance(schema, data)) or b"x")
     damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
     with contextlib.suppress(MalformedMessageError, *BROKEN_MESSAGE):
-        reader(schema)(memoryview(damaged), 0)
+        reader(schema)(memoryview(damaged), 0, ItemBound())
 
 
 def test_an_array_longer_than_its_frame_is_refused() -> None:
@@ -214,4 +215,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
 
 def test_an_unknown_error_code_reads_as_unknown_server_error() -> None:
     schema = load_entity_schema("heartbeat", 0, EntityType.response)
-    assert reader(schema)(memoryview(b"\x7f\xff"), 0)[0].error_code is KioErrorCode.unknown_server_error
+    assert (
+        reader(schema)(memoryview(b"\x7f\xff"), 0, ItemBound())[0].error_code
+        is KioErrorCode.unknown_server_error
+    )

@@ -86,10 +86,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def tune_process() -> None:
-    """Allows as many descriptors as possible (connections, segments), and quick switches between threads."""
+    """Allows as many descriptors as possible (connections, segments), and quick switches between threads.
+
+    What the modules have made so far stays, so that the garbage collector need not go through it again: the
+    event loop waits meanwhile.
+    """
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)
+    gc.freeze()
 
 
 def main(arguments: list[str] | None = None) -> int:

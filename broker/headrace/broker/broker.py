@@ -16,6 +16,7 @@ from typing import Final
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.controller import Controller
+from headrace.broker.fair_workers import FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
@@ -23,6 +24,7 @@ from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
+from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
 from headrace.broker.service import Api, BrokerService
@@ -44,7 +46,8 @@ from headrace.wire.apis import ApiKey
 
 logger = logging.getLogger(__name__)
 
-CONTROL_THREADS: Final = 4
+CONTROL_THREADS: Final = 8
+CODEC_THREADS: Final = 1  # more would only take CPU from the loop
 DEREGISTER_WAIT_MAX_S: Final = 3.0
 # How long a broker that stops waits: for balancers to see that it leaves, for other brokers' responses to
 # what it passed on, for clients to take their last responses.
@@ -104,12 +107,14 @@ class Broker:
         self._is_ready = False
         self._topics_created_zxid = 0
         self._files = Workers("files", self._loop.post)
-        self._control = Workers("control", self._loop.post, CONTROL_THREADS)
+        self._control = FairWorkers(Workers("control", self._loop.post, CONTROL_THREADS), CONTROL_THREADS)
+        self._own_work = OwnJobs(self._control)
+        codec = FairWorkers(Workers("codec", self._loop.post, CODEC_THREADS), CODEC_THREADS)
         self._brokers = BrokerRegistry(self._session)
         self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
         partitions = Partitions(self._files, self._loop.call_later)
-        admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._control, self._serves)
+        admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._serves)
         self._state = BrokerState(
             broker_id=options.broker_id,
             datacenter=options.datacenter,
@@ -118,12 +123,14 @@ class Broker:
             loop=self._loop,
             partitions=partitions,
             control=self._control,
+            codec=codec,
             topics=admin,
+            on_demand=TopicsOnDemand(admin, self._control, lambda: len(self._state.view.topics)),
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
         )
         self._controller = Controller(self._state, self._directory, self._files)
-        producer_ids = ProducerIds(self._control, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
+        producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
         self._offsets = OffsetStore(self._session, self._control)
         self._groups = self._serve_groups(self._offsets)
@@ -143,7 +150,7 @@ class Broker:
         self._session.ensure_path(znodes.TOPICS)
         self._see_topics(self._topics.list(), self._read_created_zxid())
         self._controller.warn_of_strays()
-        self._controller.when_idle(lambda: self._control.submit(self._register, self._registered))
+        self._controller.when_idle(lambda: self._own_work.submit(self._register, self._registered))
         self._loop.every(
             self._config["log.retention.check.interval.ms"],
             lambda: self._state.partitions.enforce_retention(now_ms()),
@@ -280,7 +287,7 @@ class Broker:
         """Withdraws the front, and serves until no balancer sends connections: then `run` ends."""
         logger.info("broker %d leaves the balancer", self._state.broker_id)
         self._loop.call_later(LEAVE_WAIT_MAX_S * 1000, self._loop.stop)
-        self._control.submit(self._leave_balancers, self._left)
+        self._own_work.submit(self._leave_balancers, self._left)
 
     def _leave_balancers(self) -> list[str]:
         """Returns the balancers that still use this broker when time is up. Called on a control thread."""

@@ -74,7 +74,12 @@ class Setting:
 
 _BROKER_SETTINGS: Final = (
     Setting("num.partitions", INT, "1", "partitions of a topic created without a number", 1, 10_000),
-    Setting("auto.create.topics.enable", BOOLEAN, "true", "whether requests create unknown topics"),
+    Setting(
+        "auto.create.topics.enable",
+        BOOLEAN,
+        "false",
+        "whether a request for an unknown topic creates it; Apache Kafka's default is true",
+    ),
     Setting("default.replication.factor", INT, "1", "replicas of a topic created without a number", 1, 1),
     Setting("delete.topic.enable", BOOLEAN, "true", "whether DeleteTopics is allowed"),
     Setting("log.segment.bytes", INT, "134217728", "size at which a segment is rolled", 1024, INT_MAX),
@@ -135,12 +140,19 @@ _BROKER_SETTINGS: Final = (
     ),
     # ZooKeeper accepts at most 1 MiB in one write.
     Setting("offset.metadata.max.bytes", INT, "4096", "metadata stored with an offset", 0, 512 * 1024),
-    # Accepted, so that Kafka's configurations can be used; `groups.types` has the bounds that hold.
-    Setting("group.min.session.timeout.ms", INT, "1000", "no effect: the shortest is 1000 ms", 1, INT_MAX),
+    # Kafka's default is 6,000 ms.
     Setting(
-        "group.max.session.timeout.ms", INT, "1800000", "no effect: the longest is 1800000 ms", 1, INT_MAX
+        "group.min.session.timeout.ms", INT, "1000", "shortest session timeout of a group member", 1, INT_MAX
     ),
-    Setting("group.max.size", INT, "1000", "no effect: 1000 members", 1, INT_MAX),
+    Setting(
+        "group.max.session.timeout.ms",
+        INT,
+        "1800000",
+        "longest session timeout of a group member",
+        1,
+        INT_MAX,
+    ),
+    Setting("group.max.size", INT, "1000", "members of one group", 1, 10_000),
 )
 BROKER_SETTINGS: Final = {setting.name: setting for setting in _BROKER_SETTINGS}
 

@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from headrace.broker.config import ConfigError, TopicConfig
 from headrace.broker.partitions import Partition
 from headrace.broker.state import BrokerState
-from headrace.broker.workers import Workers
+from headrace.broker.workers import THREADS, Workers
 from headrace.coordination.topics import TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
 from headrace.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
+
+# Fewer than the threads, which fsync, too: producers wait for no more than one log to be opened.
+OPENED_AT_ONCE_MAX: Final = THREADS - 1
+
+Call = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,9 @@ class Controller:
         self._workers = workers
         self._opening: dict[PartitionName, UUID] = {}
         self._unopened: dict[PartitionName, UUID] = {}  # damaged logs: offline until the broker restarts
+        self._to_open: deque[Call] = deque()
+        self._opening_now = 0
+        self._applied: Mapping[str, TopicState] = {}
         self._idle_callbacks: list[Callable[[], None]] = []
 
     def warn_of_strays(self) -> None:
@@ -92,10 +102,13 @@ class Controller:
         `may_delete`: False when ZooKeeper may have lost its data. Then logs of missing topics are
         closed and their files kept.
         """
-        partitions = self._state.partitions
-        present = {partition.name: partition.topic_id for partition in partitions}
-        present |= self._unopened | self._opening
-        planned = plan(self._state.broker_id, present, topics)
+        before, self._applied = self._applied, topics
+        changed = {name for name, topic in topics.items() if before.get(name) != topic}
+        changed |= before.keys() - topics.keys()
+        present = self._present(before, changed)
+        planned = plan(
+            self._state.broker_id, present, {name: topics[name] for name in changed if name in topics}
+        )
         for name in (*planned.close, *planned.delete):
             self._drop(name, delete=may_delete and name in planned.delete)
         if planned.delete and not may_delete:
@@ -105,13 +118,29 @@ class Controller:
                 len(planned.delete),
                 self._directory.path,
             )
+        configs = {name: self._config(topics[name]) for name in changed if name in topics}
         for name, topic_id in planned.open:
-            self._open(name, topic_id, topics[name.topic])
-        for partition in partitions:
-            topic = topics.get(partition.topic)
-            if topic is not None:
-                partition.set_config(self._config(topic))
-                partition.leader_epoch = topic.partitions[partition.index].leader_epoch
+            self._open(name, topic_id, topics[name.topic], configs[name.topic])
+        for topic, config in configs.items():
+            for index, state in topics[topic].partitions.items():
+                partition = self._state.partitions.get(topic, index)
+                if partition is not None:
+                    partition.set_config(config)
+                    partition.leader_epoch = state.leader_epoch
+
+    def _present(self, before: Mapping[str, TopicState], changed: Iterable[str]) -> dict[PartitionName, UUID]:
+        """Returns what is open, is being opened, or could not be opened, of these topics."""
+        present: dict[PartitionName, UUID] = {}
+        for topic in changed:
+            for index in before[topic].partitions if topic in before else ():
+                name = PartitionName(topic, index)
+                partition = self._state.partitions.get(topic, index)
+                topic_id = self._opening.get(name, self._unopened.get(name))
+                if partition is not None:
+                    topic_id = partition.topic_id
+                if topic_id is not None:
+                    present[name] = topic_id
+        return present
 
     def _config(self, topic: TopicState) -> TopicConfig:
         try:
@@ -120,11 +149,12 @@ class Controller:
             logger.error("topic %s: %s; its defaults are used", topic.name, error)
             return self._state.config.topic_config({})
 
-    def _open(self, name: PartitionName, topic_id: UUID, topic: TopicState) -> None:
-        config = self._config(topic)
+    def _open(self, name: PartitionName, topic_id: UUID, topic: TopicState, config: TopicConfig) -> None:
         self._opening[name] = topic_id
 
         def opened(log: PartitionLog | None, error: Exception | None) -> None:
+            self._opening_now -= 1
+            self._open_next()
             current = self._opening.get(name) == topic_id
             if current:
                 del self._opening[name]
@@ -137,16 +167,23 @@ class Controller:
             elif current:
                 now = self._state.view.topics.get(name.topic, topic)
                 epoch = now.partitions[name.partition].leader_epoch if name.partition in now.partitions else 0
-                self._state.partitions.add(
-                    Partition(name.topic, name.partition, topic_id, config, log, epoch)
-                )
+                known = config if now.config == topic.config else self._config(now)
+                self._state.partitions.add(Partition(name.topic, name.partition, topic_id, known, log, epoch))
                 logger.info("%s: open, addresses [%d, %d)", name, log.start_address, log.end_address)
             else:
                 log.abandon()
                 self._delete_folder_if_gone(name, topic_id)
             self._check_idle()
 
-        self._workers.submit(lambda: self._directory.open(name, topic_id, config.log), opened)
+        self._to_open.append(
+            lambda: self._workers.submit(lambda: self._directory.open(name, topic_id, config.log), opened)
+        )
+        self._open_next()
+
+    def _open_next(self) -> None:
+        while self._to_open and self._opening_now < OPENED_AT_ONCE_MAX:
+            self._opening_now += 1
+            self._to_open.popleft()()
 
     def _drop(self, name: PartitionName, *, delete: bool) -> None:
         if self._opening.pop(name, None) is not None:

@@ -7,7 +7,8 @@ Consumers connect to brokers directly; the front refuses their requests.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.core import ClientConnection
@@ -61,13 +62,20 @@ class FrontService(BrokerService):
         host, port = self._advertised
         return {"host": host, "port": port, "rack": self._state.datacenter}
 
-    def _metadata_of_virtual_node(self, state: BrokerState, request: Request) -> Tree | Promise[Tree]:
+    def _metadata_of_virtual_node(
+        self, state: BrokerState, request: Request
+    ) -> Tree | Callable[[], Tree] | Promise[Any]:
         found = metadata.handle(state, request)
         if not isinstance(found, Promise):
-            return self._as_virtual_node(found)
-        promise: Promise[Tree] = Promise()
-        found.then(lambda tree: promise.resolve(self._as_virtual_node(tree)))
+            return self._of_virtual_node(found)
+        promise: Promise[Any] = Promise()
+        found.then(lambda made: promise.resolve(self._of_virtual_node(made)))
         return promise
+
+    def _of_virtual_node(self, found: Tree | Callable[[], Tree]) -> Tree | Callable[[], Tree]:
+        if callable(found):
+            return lambda: self._as_virtual_node(found())
+        return self._as_virtual_node(found)
 
     def _as_virtual_node(self, tree: Tree) -> Tree:
         for topic in tree["topics"]:

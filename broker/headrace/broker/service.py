@@ -1,7 +1,8 @@
 """Every API in one table; from a request's frame to its handler, from the handler's response to the slot.
 
-Owns dispatch. Produce and Fetch fill their slots themselves; all others return a tree (or a promise of one),
-from which the response of the requested version is built.
+Owns dispatch. Produce and Fetch fill their slots themselves; all others return a tree, or a promise of one,
+from which the response of the requested version is built. For a large tree they return a function that makes
+it from immutable values: it runs on a thread. `control` decides when a control request is handled.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.bodies import Tree, build
+from headrace.broker.control import (
+    CONTROL_REQUEST_MAX_BYTES,
+    WRITE_HERE_MAX_ITEMS,
+    ControlTurns,
+    Frame,
+    items_of,
+)
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.handlers import (
     api_versions,
@@ -30,7 +38,7 @@ from headrace.broker.state import BrokerState
 from headrace.wire import fetch as fetch_wire
 from headrace.wire import produce as produce_wire
 from headrace.wire.apis import ApiKey
-from headrace.wire.errors import UnsupportedVersionError
+from headrace.wire.errors import FrameTooLargeError, UnsupportedVersionError
 from headrace.wire.messages import Request, decode_request, encode_response, unsupported_api_versions_response
 from headrace.wire.primitives import INT32
 
@@ -38,9 +46,11 @@ logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">hhi")
 
+METADATA_CACHE_MAX_BYTES: Final = 16 * 1024 * 1024
 METADATA_CACHE_ENTRIES_MAX: Final = 256
 
-Handler = Callable[[BrokerState, Request], "Tree | Promise[Any]"]
+Made = Tree | Callable[[], Tree] | Exception
+Handler = Callable[[BrokerState, Request], "Tree | Callable[[], Tree] | Promise[Any]"]
 
 
 class Api(NamedTuple):
@@ -76,7 +86,9 @@ class BrokerService:
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, cluster.describe),
         }
         self._metadata: dict[bytes, bytearray] = {}
+        self._metadata_bytes = 0
         self._metadata_view = -1
+        self._turns = ControlTurns(state.loop, state.codec, self._serve)
 
     def add(self, key: int, api: Api) -> None:
         """Serves one more API."""
@@ -123,39 +135,77 @@ class BrokerService:
                 connection.open_slot().fill((response,))
                 return
             raise UnsupportedVersionError(api_key, version, correlation_id)
+        if len(frame) > CONTROL_REQUEST_MAX_BYTES:
+            raise FrameTooLargeError(
+                f"a request of {len(frame)} bytes for API {api_key}: only Produce and Fetch may have more "
+                f"than {CONTROL_REQUEST_MAX_BYTES}"
+            )
+        self._turns.take(connection.open_slot(), frame)
+
+    def _serve(self, slot: Slot, frame: Frame, request: Request | None) -> None:
+        """Handles a control request, and responds now or later."""
+        api_key, _, correlation_id = _HEAD.unpack_from(frame)
         cached = self._cached_metadata(frame) if api_key == ApiKey.METADATA else None
-        slot = connection.open_slot()
         if cached is not None:
             INT32.pack_into(cached, 4, correlation_id)
             slot.fill((bytes(cached),))
             return
-        request = decode_request(frame)
-        self._state.peer = connection.peer
-        found = api.handle(self._state, request)
+        if request is None:
+            request = decode_request(frame)
+        state = self._state
+        state.peer = state.control.client = slot.connection.peer
+        found = self._apis[api_key].handle(state, request)
         if isinstance(found, Promise):
-            found.then(lambda tree: self._respond(slot, request, tree, None))
+            found.then(lambda made: self._respond(slot, request, made, None))
         else:
             self._respond(slot, request, found, bytes(frame) if api_key == ApiKey.METADATA else None)
 
-    def _respond(self, slot: Slot, request: Request, tree: Tree | Exception, cache_for: bytes | None) -> None:
-        if isinstance(tree, Exception):
-            logger.error("API %d failed", request.api_key, exc_info=tree)
-            slot.connection.abort(f"API {request.api_key} failed")
+    def _respond(self, slot: Slot, request: Request, made: Made, cache_for: bytes | None) -> None:
+        connection = slot.connection
+        if isinstance(made, Exception):
+            logger.error("API %d failed", request.api_key, exc_info=made)
+            connection.abort(f"API {request.api_key} failed")
             return
-        response = encode_response(
-            build(request.api_key, request.version, tree), correlation_id=request.correlation_id
-        )
-        if cache_for is not None and len(self._metadata) < METADATA_CACHE_ENTRIES_MAX:
+        if connection.closed:
+            return
+        if not callable(made) and items_of(made) < WRITE_HERE_MAX_ITEMS:
+            self._fill(slot, _encode(request, made), cache_for)
+            return
+        view = self._state.view.version
+
+        def encoded(response: bytes | None, error: Exception | None) -> None:
+            if response is None:
+                self._respond(slot, request, error or RuntimeError("no response"), None)
+            else:
+                self._fill(slot, response, cache_for if view == self._state.view.version else None)
+
+        self._turns.apart(connection, lambda: _encode(request, made() if callable(made) else made), encoded)
+
+    def _fill(self, slot: Slot, response: bytes, cache_for: bytes | None) -> None:
+        size_bytes = len(response) + len(cache_for or b"")
+        if (
+            cache_for is not None
+            and len(self._metadata) < METADATA_CACHE_ENTRIES_MAX
+            and self._metadata_bytes + size_bytes <= METADATA_CACHE_MAX_BYTES
+        ):
             self._metadata[_without_correlation(cache_for)] = bytearray(response)
+            self._metadata_bytes += size_bytes
         slot.fill((response,))
 
-    def _cached_metadata(self, frame: memoryview) -> bytearray | None:
+    def _cached_metadata(self, frame: Frame) -> bytearray | None:
         """Returns the response to the same request about the same view, if there was one."""
         if self._metadata_view != self._state.view.version:
             self._metadata_view = self._state.view.version
             self._metadata.clear()
+            self._metadata_bytes = 0
         return self._metadata.get(_without_correlation(frame))
 
 
-def _without_correlation(frame: memoryview | bytes) -> bytes:
+def _encode(request: Request, tree: Tree) -> bytes:
+    return encode_response(
+        build(request.api_key, request.version, tree), correlation_id=request.correlation_id
+    )
+
+
+def _without_correlation(frame: Frame) -> bytes:
     return bytes(frame[:4]) + bytes(frame[8:])

@@ -11,13 +11,14 @@ from headrace.broker.cluster import ClusterView
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
+from headrace.broker.fair_workers import FairWorkers
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
+from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
 from headrace.broker.topics import TopicAdmin
-from headrace.broker.workers import Workers
 from headrace.log.directory import PartitionName
 from headrace.process.clock import monotonic_ms, now_ms
 from headrace.wire.errors import ErrorCode
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class BrokerState:
-    """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers.
+    """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers;
+    `codec`: a thread for large messages.
 
     `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`.
     """
@@ -38,8 +40,10 @@ class BrokerState:
     config: BrokerConfig
     loop: EventLoop
     partitions: Partitions
-    control: Workers
+    control: FairWorkers
+    codec: FairWorkers
     topics: TopicAdmin
+    on_demand: TopicsOnDemand
     lookups: Lookups
     cold_reads: ColdReads
     clock_ms: Callable[[], int] = now_ms
@@ -99,10 +103,20 @@ class BrokerState:
         self.view = self.view.changed()
         return True
 
-    def later(self, field_name: str, job: Callable[[], list[Tree]]) -> Promise[Tree | Exception]:
-        """Runs a blocking job on a control thread; the tree has its results as the only field."""
+    def later(
+        self, field_name: str, job: Callable[[Refused | None], list[Tree]]
+    ) -> Promise[Tree | Exception]:
+        """Runs a blocking job on a control thread; the tree has its results as the only field.
+
+        `job` gets None. If too much work waits already, it gets the refusal, and must not block.
+        """
         promise: Promise[Tree | Exception] = Promise()
+        refusal = self.control.refusal
+        if refusal is not None:
+            promise.resolve({field_name: job(refusal)})
+            return promise
         self.control.submit(
-            job, lambda found, error: promise.resolve({field_name: found} if error is None else error)
+            lambda: job(None),
+            lambda found, error: promise.resolve({field_name: found} if error is None else error),
         )
         return promise

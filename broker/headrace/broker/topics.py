@@ -16,8 +16,6 @@ from uuid import UUID, uuid4
 from headrace.broker.cluster import ClusterView
 from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, check_topic_config
 from headrace.broker.errors import Refused
-from headrace.broker.promise import Promise
-from headrace.broker.workers import Workers
 from headrace.client.admin import LATEST
 from headrace.client.calls import list_offsets_call
 from headrace.client.cluster import BrokerAddress
@@ -72,15 +70,12 @@ class TopicAdmin:
         registry: TopicRegistry,
         config: BrokerConfig,
         view: Callable[[], ClusterView],
-        control: Workers,
         served_here: Callable[[str, int], bool],
     ) -> None:
         self._registry = registry
         self._config = config
         self._view = view
-        self._control = control
         self._served_here = served_here
-        self._creating: dict[str, Promise[object]] = {}
 
     @staticmethod
     def check_name(name: str) -> None:
@@ -97,28 +92,25 @@ class TopicAdmin:
             return False
         return True
 
-    def create_on_demand(self, name: str) -> Promise[object]:
-        """Creates a topic with all defaults, once for concurrent requests. Called on the loop's thread."""
-        promise = self._creating.get(name)
-        if promise is None:
-            promise = self._creating[name] = Promise()
-
-            def done(_: object, error: Exception | None) -> None:
-                if error is not None and not (
-                    isinstance(error, Refused) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
-                ):
-                    logger.warning("creating topic %s on demand failed: %s", name, error)
-                self._creating.pop(name).resolve(None)
-
-            self._control.submit(
-                lambda: self.create(NewTopic(name), validate_only=False, timeout_s=4.0), done
-            )
-        return promise
-
-    def create(self, new: NewTopic, *, validate_only: bool, timeout_s: float) -> TopicState:
+    def create_and_wait(self, new: NewTopic, timeout_s: float) -> None:
         """Creates a topic and waits until it is usable. Raises `Refused`."""
+        self.wait_usable(self.create(new, validate_only=False), timeout_s)
+
+    def partition_count(self, new: NewTopic) -> int:
+        """Returns how many partitions a new topic is to have."""
+        if new.assignment:
+            return len(new.assignment)
+        return int(self._config["num.partitions"]) if new.partition_count == -1 else new.partition_count
+
+    def create(self, new: NewTopic, *, validate_only: bool) -> TopicState:
+        """Creates a topic; `wait_usable` waits until its partitions are served. Raises `Refused`."""
         self.check_name(new.name)
         self._check_config(new.config)
+        count = self.partition_count(new)
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be from 1 to {PARTITIONS_MAX}"
+            )
         topic_id = uuid4()
         replicas = dict(new.assignment) or self._place(new, topic_id)
         for brokers in replicas.values():
@@ -130,7 +122,6 @@ class TopicAdmin:
             return TopicState(new.name, UUID(int=0), states, dict(new.config))
         state = self._change(lambda: self._registry.create(new.name, topic_id, replicas, new.config))
         logger.info("topic %s created with %d partitions", new.name, len(state.partitions))
-        self._wait_usable(state, timeout_s)
         return state
 
     def delete(self, name: str, *, timeout_s: float) -> None:
@@ -178,7 +169,7 @@ class TopicAdmin:
         for brokers in replicas.values():
             self._check_replicas(brokers)
         if not validate_only:
-            self._wait_usable(self._change(lambda: self._registry.add_partitions(name, replicas)), timeout_s)
+            self.wait_usable(self._change(lambda: self._registry.add_partitions(name, replicas)), timeout_s)
 
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
@@ -204,11 +195,6 @@ class TopicAdmin:
     # --- checks ---
 
     def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
-        count = self._config["num.partitions"] if new.partition_count == -1 else new.partition_count
-        if not 1 <= count <= PARTITIONS_MAX:
-            raise Refused(
-                ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be from 1 to {PARTITIONS_MAX}"
-            )
         if new.replication_factor not in (-1, 1):
             raise Refused(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -217,7 +203,7 @@ class TopicAdmin:
         brokers = sorted(self._view().brokers)
         if not brokers:
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is registered in ZooKeeper")
-        return place_partitions(brokers, count, 1, seed=_seed(topic_id))
+        return place_partitions(brokers, self.partition_count(new), 1, seed=_seed(topic_id))
 
     def _check_replicas(self, brokers: tuple[int, ...]) -> None:
         if len(brokers) != 1:
@@ -248,7 +234,7 @@ class TopicAdmin:
 
     # --- waiting ---
 
-    def _wait_usable(self, state: TopicState, timeout_s: float) -> None:
+    def wait_usable(self, state: TopicState, timeout_s: float) -> None:
         """Waits until this broker knows the topic and all leaders serve its partitions. Raises `Refused`."""
         left = dict(state.partitions)
 

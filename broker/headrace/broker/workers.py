@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +19,16 @@ STOP_WAIT_MAX_S: Final = 30.0
 Outcome = Callable[[Any, Exception | None], None]
 
 
+class Jobs(Protocol):
+    """What runs `job()` on a thread, then `done(result, error)` on the loop's thread."""
+
+    def submit(self, job: Callable[[], Any], done: Outcome) -> None: ...
+
+
 class Workers:
     """Runs `job()` on one of its threads, then `done(result, error)` on the loop's thread by `post`.
 
-    The queue is bounded by its users: a partition has one flush in flight, a connection one control request.
+    The queue is bounded by its users: a partition has one flush in flight, `FairWorkers` one job a thread.
     """
 
     def __init__(self, name: str, post: Callable[[Callable[[], None]], None], threads: int = THREADS) -> None:

@@ -39,6 +39,7 @@ from headrace.wire.primitives import (
     NO_TAGS,
     NO_UUID,
     Buffer,
+    ItemBound,
     NodeEndpoint,
     bytes_length,
     count,
@@ -57,6 +58,9 @@ VERSION_MIN: Final = 4
 VERSION_MAX: Final = 17
 TOPIC_IDS_FROM: Final = 13
 ENDPOINTS_FROM: Final = 16
+# Topics and partitions of one request, together: the broker handles all of them in one turn of its loop.
+REQUEST_PARTITIONS_MAX: Final = 5_000
+TOPIC_MIN_BYTES: Final = 3  # an empty name, no partition, no tagged fields
 
 CONSUMER_REPLICA_ID: Final = -1
 SESSIONLESS_EPOCH: Final = -1
@@ -111,6 +115,8 @@ class FetchResponse(NamedTuple):
 def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
     """Reads the request body at `at`. The caller has checked the version. Raises `MalformedMessageError`."""
     flexible = version >= FLEXIBLE_FROM
+    items = ItemBound(REQUEST_PARTITIONS_MAX)
+    shape = request_shape(version)
     try:
         replica_id = CONSUMER_REPLICA_ID
         if version < 15:
@@ -123,12 +129,13 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
             session_id, session_epoch = _SESSION.unpack_from(frame, at)
             at += _SESSION.size
         topic_count, at = read_count(frame, at, flexible)
+        items.take(topic_count, len(frame) - at, TOPIC_MIN_BYTES)
         topics = []
         for _ in range(topic_count):
             name, topic_id, at = _read_topic(frame, at, version)
             partition_count, at = read_count(frame, at, flexible)
+            items.take(partition_count, len(frame) - at, shape.size)
             partitions = []
-            shape = request_shape(version)
             for _ in range(partition_count):
                 partitions.append(from_numbers(shape.unpack_from(frame, at), version))
                 at += shape.size
@@ -139,7 +146,7 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
             topics.append(FetchTopic(name, topic_id, partitions))
         forgotten: tuple[ForgottenTopic, ...] = ()
         if version >= 7:
-            forgotten, at = _read_forgotten(frame, at, version)
+            forgotten, at = _read_forgotten(frame, at, version, items)
         rack_id = ""
         if version >= 11:
             rack_id, at = read_name(frame, at, flexible)
@@ -186,17 +193,17 @@ def _topic(name: str, topic_id: UUID, version: int) -> bytes:
     return topic_id.bytes if version >= TOPIC_IDS_FROM else string(name, version >= FLEXIBLE_FROM)
 
 
-def _read_forgotten(frame: memoryview, at: int, version: int) -> tuple[tuple[ForgottenTopic, ...], int]:
+def _read_forgotten(
+    frame: memoryview, at: int, version: int, items: ItemBound
+) -> tuple[tuple[ForgottenTopic, ...], int]:
     flexible = version >= FLEXIBLE_FROM
     topic_count, at = read_count(frame, at, flexible)
+    items.take(topic_count, len(frame) - at, TOPIC_MIN_BYTES)
     topics = []
     for _ in range(topic_count):
         name, topic_id, at = _read_topic(frame, at, version)
         partition_count, at = read_count(frame, at, flexible)
-        if at + 4 * partition_count > len(frame):
-            raise MalformedMessageError(
-                f"{partition_count} forgotten partitions, {len(frame) - at} bytes left"
-            )
+        items.take(partition_count, len(frame) - at, INT32.size)
         partitions = list(struct.unpack_from(f">{partition_count}i", frame, at))
         at += 4 * partition_count
         if flexible:

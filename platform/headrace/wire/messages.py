@@ -29,6 +29,7 @@ from headrace.wire.apis import (
     response_head,
 )
 from headrace.wire.errors import MalformedMessageError, UnsupportedVersionError
+from headrace.wire.primitives import ItemBound
 from headrace.wire.schemas import BROKEN_MESSAGE, reader
 
 HEADER_V0: Final = 0
@@ -64,7 +65,7 @@ def decode_request(frame: memoryview | bytes) -> Request:
             schema = _request_schema(api_key, version)
         except KioIndexError:
             raise UnsupportedVersionError(api_key, version, correlation_id, client_id) from None
-        body = _read(schema, view, body_position(view, head, schema.__flexible__))
+        body = _read(schema, view, body_position(view, head, schema.__flexible__), ItemBound())
     return Request(api_key, version, correlation_id, client_id, body)
 
 
@@ -96,7 +97,7 @@ def decode_response(frame: memoryview | bytes, *, api_key: int, version: int) ->
     correlation_id, at = read_response_head(view, _flexible_header(schema))
     if api_key == ApiKey.API_VERSIONS and version > 0 and view[at : at + 2] == _UNSUPPORTED_VERSION:
         schema = _response_schema(api_key, 0)
-    return correlation_id, _read(schema, view, at)
+    return correlation_id, _read(schema, view, at, ItemBound(len(view)))
 
 
 _UNSUPPORTED_VERSION: Final = int(KioErrorCode.unsupported_version).to_bytes(2, "big")
@@ -132,9 +133,9 @@ def _flexible_header(schema: type[ResponsePayload]) -> bool:
     return schema.__header_schema__.__version__ > HEADER_V0
 
 
-def _read(schema: type[Any], view: memoryview, at: int) -> Any:
+def _read(schema: type[Any], view: memoryview, at: int, items: ItemBound) -> Any:
     try:
-        return reader(schema)(view, at)[0]
+        return reader(schema)(view, at, items)[0]
     except BROKEN_MESSAGE as error:
         raise MalformedMessageError(f"{schema.__name__} v{schema.__version__}: {error}") from None
 

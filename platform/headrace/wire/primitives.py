@@ -16,6 +16,11 @@ from headrace.wire.errors import MalformedMessageError
 Buffer = bytes | bytearray | memoryview
 
 BROKEN: Final = (IndexError, ValueError, struct.error)
+# Of one structure. The protocol defines at most five; more are read, because newer clients may send them.
+TAGGED_FIELDS_MAX: Final = 32
+# Of all arrays of one request together, nested ones included. What a request costs grows with its items, not
+# with its bytes: a frame of 4 MB can hold two million empty names.
+REQUEST_ITEMS_MAX: Final = 10_000
 NO_TAGS: Final = b"\x00"
 NO_UUID: Final = UUID(int=0)
 
@@ -66,6 +71,28 @@ def read_uvarint(buffer: Buffer, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise MalformedMessageError("varint of more than 5 bytes")
+
+
+class ItemBound:
+    """How many array items a message may still have. Arrays are counted before their items are read."""
+
+    __slots__ = ("items_max", "left")
+
+    def __init__(self, items_max: int = REQUEST_ITEMS_MAX) -> None:
+        self.items_max = self.left = items_max
+
+    def take(self, number: int, bytes_left: int, item_min_bytes: int = 1) -> None:
+        """Counts an array of `number` items. Raises `MalformedMessageError` if so many do not fit into the
+        bytes that are left, or are more than a message may have.
+        """
+        if number * item_min_bytes > bytes_left:
+            raise MalformedMessageError(f"array of {number} items in {bytes_left} bytes")
+        self.left -= number
+        if self.left < 0:
+            raise MalformedMessageError(
+                f"array of {number} items: a request may have at most {self.items_max} in all its arrays; "
+                "send several requests"
+            )
 
 
 def count(value: int, flexible: bool) -> bytes:
@@ -157,6 +184,8 @@ def tags(fields: dict[int, bytes]) -> bytes:
 def read_tags(buffer: memoryview, at: int) -> tuple[dict[int, memoryview], int]:
     """Reads the tagged fields, as views by tag."""
     number, at = read_uvarint(buffer, at)
+    if number > TAGGED_FIELDS_MAX:
+        raise MalformedMessageError(f"{number} tagged fields in one structure, at most {TAGGED_FIELDS_MAX}")
     fields: dict[int, memoryview] = {}
     for _ in range(number):
         tag, at = read_uvarint(buffer, at)

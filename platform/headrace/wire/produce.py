@@ -18,6 +18,7 @@ from headrace.wire.primitives import (
     NO_TAGS,
     NO_UUID,
     Buffer,
+    ItemBound,
     LeaderAndEpoch,
     NodeEndpoint,
     bytes_length,
@@ -41,6 +42,10 @@ GATHER_FROM_BYTES: Final = 16 * 1024  # below, copying is cheaper than a piece o
 FLEXIBLE_FROM: Final = 9
 LEADER_HINTS_FROM: Final = 10
 TOPIC_IDS_FROM: Final = 13
+# Topics and partitions of one request, together: the broker handles all of them in one turn of its loop.
+REQUEST_PARTITIONS_MAX: Final = 5_000
+TOPIC_MIN_BYTES: Final = 3  # an empty name, no partition, no tagged fields
+PARTITION_MIN_BYTES: Final = 5  # its number, and null records
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _RESULT = struct.Struct(">ihqqq")  # partition, error, base offset, log append time, log start offset (v5 on)
@@ -107,10 +112,12 @@ class ProduceResponse(NamedTuple):
 def decode_request(frame: memoryview, at: int, version: int) -> ProduceRequest:
     """Reads the request body at `at`. The caller has checked the version. Raises `MalformedMessageError`."""
     flexible = version >= FLEXIBLE_FROM
+    items = ItemBound(REQUEST_PARTITIONS_MAX)
     try:
         transactional_id, at = read_string(frame, at, flexible)
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at)
         topic_count, at = read_count(frame, at + 6, flexible)
+        items.take(topic_count, len(frame) - at, TOPIC_MIN_BYTES)
         topics = []
         for _ in range(topic_count):
             name, topic_id = "", NO_UUID
@@ -119,6 +126,7 @@ def decode_request(frame: memoryview, at: int, version: int) -> ProduceRequest:
             else:
                 name, at = read_name(frame, at, flexible)
             partition_count, at = read_count(frame, at, flexible)
+            items.take(partition_count, len(frame) - at, PARTITION_MIN_BYTES)
             partitions = []
             for _ in range(partition_count):
                 partition = INT32.unpack_from(frame, at)[0]

@@ -2,7 +2,7 @@
 
 kio's own reader is not safe for a server: it allocates as many array items as a length claims, so a frame of
 20 bytes can abort the process; and it refuses unknown tagged fields, which KIP-482 says to skip. Here, an
-array may not claim more items than there are bytes left.
+array may not claim more items than there are bytes left, nor a request more than its `ItemBound`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from headrace.wire.errors import MalformedMessageError
 from headrace.wire.primitives import (
     NO_UUID,
+    ItemBound,
     read_bytes,
     read_nullable_count,
     read_string,
@@ -26,7 +27,7 @@ from headrace.wire.primitives import (
     read_uuid,
 )
 
-Reader = Callable[[memoryview, int], tuple[Any, int]]
+Reader = Callable[[memoryview, int, ItemBound], tuple[Any, int]]
 
 BROKEN_MESSAGE: Final = (IndexError, ValueError, OverflowError, struct.error)
 
@@ -34,7 +35,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def reader(schema: Any) -> Reader:
-    """Returns the reader of kio's dataclass `schema`: `(view, at)` to `(instance, position after it)`.
+    """Returns the reader of kio's dataclass `schema`: `(view, at, items)` to `(instance, position after it)`;
+    arrays are counted against `items`.
 
     The reader raises `MalformedMessageError` or one of `BROKEN_MESSAGE` on invalid bytes.
     """
@@ -60,23 +62,23 @@ def _compile(schema: Any) -> Reader:
         else:
             plain.append((field.name, read))
 
-    def read_entity(view: memoryview, at: int) -> tuple[Any, int]:
+    def read_entity(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
         values = {}
         for name, read in plain:
-            values[name], at = read(view, at)
+            values[name], at = read(view, at, items)
         return schema(**values), at
 
-    def read_flexible_entity(view: memoryview, at: int) -> tuple[Any, int]:
+    def read_flexible_entity(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
         values = defaults.copy()
         for name, read in plain:
-            values[name], at = read(view, at)
+            values[name], at = read(view, at, items)
         if view[at] == 0:
             return schema(**values), at + 1
         found, at = read_tags(view, at)
         for tag, content in found.items():
             if tag in tagged:
                 name, read = tagged[tag]
-                values[name], _ = read(content, 0)
+                values[name], _ = read(content, 0, items)
         return schema(**values), at
 
     if not schema.__flexible__:
@@ -89,9 +91,9 @@ def _compile(schema: Any) -> Reader:
 def _refusing_missing_tags(read: Reader, schema: type[Any]) -> Reader:
     """Wraps the reader of a schema whose tagged fields have no default: without them it is malformed."""
 
-    def read_entity(view: memoryview, at: int) -> tuple[Any, int]:
+    def read_entity(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
         try:
-            return read(view, at)
+            return read(view, at, items)
         except TypeError as error:
             raise MalformedMessageError(f"{schema.__name__}: {error}") from None
 
@@ -117,17 +119,16 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _array_reader(read_item: Reader, nullable: bool, flexible: bool) -> Reader:
-    def read_array(view: memoryview, at: int) -> tuple[Any, int]:
+    def read_array(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
         number, at = read_nullable_count(view, at, flexible)
         if number < 0:
             return (None if nullable else ()), at
-        if number > len(view) - at:
-            raise MalformedMessageError(f"array of {number} items in {len(view) - at} bytes")
-        items = []
+        items.take(number, len(view) - at)
+        found = []
         for _ in range(number):
-            item, at = read_item(view, at)
-            items.append(item)
-        return tuple(items), at
+            item, at = read_item(view, at, items)
+            found.append(item)
+        return tuple(found), at
 
     return read_array
 
@@ -135,8 +136,8 @@ def _array_reader(read_item: Reader, nullable: bool, flexible: bool) -> Reader:
 def _nullable_entity_reader(read: Reader) -> Reader:
     """Reads a structure that may be null: a marker byte precedes it (KIP-893)."""
 
-    def read_nullable(view: memoryview, at: int) -> tuple[Any, int]:
-        return (None, at + 1) if view[at] == 0xFF else read(view, at + 1)
+    def read_nullable(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
+        return (None, at + 1) if view[at] == 0xFF else read(view, at + 1, items)
 
     return read_nullable
 
@@ -153,19 +154,19 @@ def _value_reader(field: Field[Any], kind: Any, nullable: bool, flexible: bool) 
     size_bytes = shape.size
     if convert is None:
 
-        def read_fixed(view: memoryview, at: int) -> tuple[Any, int]:
+        def read_fixed(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
             return shape.unpack_from(view, at)[0], at + size_bytes
 
         return read_fixed
 
-    def read_converted(view: memoryview, at: int) -> tuple[Any, int]:
+    def read_converted(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
         return convert(shape.unpack_from(view, at)[0]), at + size_bytes
 
     return read_converted
 
 
 def _text_reader(kind: str, name: str, nullable: bool, flexible: bool) -> Reader:
-    def read_text(view: memoryview, at: int) -> tuple[Any, int]:
+    def read_text(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
         value: Any
         if kind == "string":
             value, at = read_string(view, at, flexible)
@@ -179,7 +180,7 @@ def _text_reader(kind: str, name: str, nullable: bool, flexible: bool) -> Reader
     return read_text
 
 
-def _read_uuid(view: memoryview, at: int) -> tuple[Any, int]:
+def _read_uuid(view: memoryview, at: int, items: ItemBound) -> tuple[Any, int]:
     """Reads a UUID; the zero UUID becomes None."""
     if at + 16 > len(view):
         raise MalformedMessageError(f"uuid in {len(view) - at} bytes")

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
+from typing import Final
 
+from headrace.broker.groups.deadlines import Deadlines
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.member import ReplyToJoin, ReplyToSync
 from headrace.broker.groups.types import (
+    ALL_METADATA_MAX_BYTES,
     GROUPS_MAX,
     MEMBER_METADATA_MAX_BYTES,
-    SESSION_TIMEOUT_MAX_MS,
-    SESSION_TIMEOUT_MIN_MS,
+    PROTOCOLS_MAX,
     GroupDescription,
+    GroupLimits,
+    GroupOverview,
     GroupState,
     Join,
     JoinReply,
@@ -34,6 +38,9 @@ def coordinator_for(group_id: str, broker_ids: Iterable[int]) -> int | None:
     return max(broker_ids, key=lambda b: (zlib.crc32(f"{b}/{group_id}".encode()), b), default=None)
 
 
+DEFAULT_LIMITS: Final = GroupLimits()
+
+
 class GroupCoordinator:
     """The groups of one broker. Called on the event loop's thread only; `now_ms` is an argument."""
 
@@ -43,17 +50,21 @@ class GroupCoordinator:
         coordinates: Callable[[str], bool],
         new_member_id: Callable[[str], str],
         initial_delay_ms: int,
+        limits: GroupLimits = DEFAULT_LIMITS,
     ) -> None:
         """`coordinates(group_id)`: whether this broker is the group's coordinator now."""
         self._coordinates = coordinates
         self._new_member_id = new_member_id
         self._initial_delay_ms = initial_delay_ms
+        self._limits = limits
         self._groups: dict[str, Group] = {}
+        self._size_bytes = 0  # of all groups' metadata and assignments
+        self._deadlines = Deadlines()
 
     def join(self, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
         error = self._misplaced(request.group_id)
         if error is ErrorCode.NONE:
-            error = _refuse_limits(request)
+            error = self._refuse_limits(request)
         group = self._groups.get(request.group_id)
         if error is ErrorCode.NONE and group is None:
             if request.member_id:
@@ -65,31 +76,42 @@ class GroupCoordinator:
             return
         if group is None:
             group = Group(
-                request.group_id, new_member_id=self._new_member_id, initial_delay_ms=self._initial_delay_ms
+                request.group_id,
+                new_member_id=self._new_member_id,
+                initial_delay_ms=self._initial_delay_ms,
+                members_max=self._limits.members_max,
             )
             self._groups[request.group_id] = group
+        before_bytes = group.size_bytes
         group.join(request, now_ms, reply)
-        self._forget_if_idle(group)
+        self._changed(group, before_bytes)
 
     def sync(self, request: Sync, now_ms: int, reply: ReplyToSync) -> None:
         error, group = self._find(request.group_id)
+        assigned_bytes = sum(map(len, request.assignments.values()))
         if group is None:
             reply(SyncReply(error=error))
+        elif self._size_bytes + assigned_bytes > ALL_METADATA_MAX_BYTES:
+            reply(SyncReply(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
+            before_bytes = group.size_bytes
             group.sync(request, now_ms, reply)
+            self._changed(group, before_bytes)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
     ) -> ErrorCode:
         error, group = self._find(group_id)
+        # It only puts off a deadline: the group is looked at when the earlier one comes.
         return error if group is None else group.heartbeat(member_id, instance_id, generation_id, now_ms)
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
         error, group = self._find(group_id)
         if group is None:
             return error
+        before_bytes = group.size_bytes
         error = group.leave(member_id, instance_id, now_ms)
-        self._forget_if_idle(group)
+        self._changed(group, before_bytes)
         return error
 
     def check_commit(
@@ -123,24 +145,32 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         return error, None if group is None or error is not ErrorCode.NONE else group.describe()
 
-    def groups(self) -> list[GroupDescription]:
-        return [group.describe() for group in self._groups.values()]
+    def groups(self) -> list[GroupOverview]:
+        return [group.overview() for group in self._groups.values()]
 
     def next_deadline_ms(self) -> int | None:
         """Returns when `expire_and_advance` must run next; None if no group has a deadline."""
-        deadlines = [d for g in self._groups.values() if (d := g.next_deadline_ms()) is not None]
-        return min(deadlines, default=None)
+        return self._deadlines.first_ms()
 
-    def expire_and_advance(self, now_ms: int) -> None:
-        for group in list(self._groups.values()):
+    def expire_and_advance(self, now_ms: int) -> int:
+        """Returns how many groups were looked at: those whose deadline was reached."""
+        due = self._deadlines.take_due(now_ms)
+        for group_id in due:
+            group = self._groups.get(group_id)
+            if group is None:
+                continue
             deadline_ms = group.next_deadline_ms()
+            before_bytes = group.size_bytes
             if deadline_ms is not None and deadline_ms <= now_ms:
                 group.expire_and_advance(now_ms)
-                self._forget_if_idle(group)
+            self._changed(group, before_bytes)
+        return len(due)
 
     def brokers_changed(self) -> None:
         """Disbands the groups that another broker coordinates now."""
         for group_id in [g for g in self._groups if not self._coordinates(g)]:
+            self._size_bytes -= self._groups[group_id].size_bytes
+            self._deadlines.remove(group_id)
             self._groups.pop(group_id).disband(ErrorCode.NOT_COORDINATOR)
 
     def _misplaced(self, group_id: str) -> ErrorCode:
@@ -154,14 +184,25 @@ class GroupCoordinator:
             return error, None
         return ErrorCode.UNKNOWN_MEMBER_ID, self._groups.get(group_id)
 
-    def _forget_if_idle(self, group: Group) -> None:
-        if group.state is GroupState.EMPTY and group.next_deadline_ms() is None:
-            self._groups.pop(group.group_id, None)
+    def _changed(self, group: Group, before_bytes: int) -> None:
+        """Notes a group's next deadline and its size; forgets it if it has neither members nor a deadline."""
+        deadline_ms = group.next_deadline_ms()
+        self._size_bytes += group.size_bytes - before_bytes
+        if deadline_ms is not None:
+            self._deadlines.put(group.group_id, deadline_ms)
+        elif group.state is GroupState.EMPTY and self._groups.pop(group.group_id, None) is not None:
+            self._deadlines.remove(group.group_id)
 
-
-def _refuse_limits(request: Join) -> ErrorCode:
-    if not SESSION_TIMEOUT_MIN_MS <= request.session_timeout_ms <= SESSION_TIMEOUT_MAX_MS:
-        return ErrorCode.INVALID_SESSION_TIMEOUT
-    if sum(len(p.metadata) for p in request.protocols) > MEMBER_METADATA_MAX_BYTES:
-        return ErrorCode.GROUP_MAX_SIZE_REACHED
-    return ErrorCode.NONE
+    def _refuse_limits(self, request: Join) -> ErrorCode:
+        limits = self._limits
+        session_ms = request.session_timeout_ms
+        if not limits.session_timeout_min_ms <= session_ms <= limits.session_timeout_max_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if len(request.protocols) > PROTOCOLS_MAX:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        size_bytes = sum(len(p.name) + len(p.metadata) for p in request.protocols)
+        if size_bytes > MEMBER_METADATA_MAX_BYTES:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if self._size_bytes + size_bytes > ALL_METADATA_MAX_BYTES:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE

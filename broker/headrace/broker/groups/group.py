@@ -20,8 +20,10 @@ from headrace.broker.groups.member import (
     known_to_all,
 )
 from headrace.broker.groups.types import (
-    MEMBERS_MAX,
+    GROUP_METADATA_MAX_BYTES,
+    PROMISED_BYTES,
     GroupDescription,
+    GroupOverview,
     GroupState,
     Join,
     JoinedMember,
@@ -35,22 +37,30 @@ from headrace.wire.errors import ErrorCode
 class Group:
     """One group's state machine. All calls come from one thread."""
 
-    def __init__(self, group_id: str, *, new_member_id: Callable[[str], str], initial_delay_ms: int) -> None:
+    def __init__(
+        self, group_id: str, *, new_member_id: Callable[[str], str], initial_delay_ms: int, members_max: int
+    ) -> None:
         """`new_member_id` makes a unique id from a client id; `initial_delay_ms` is how long an empty group
         waits for more members.
         """
         self.group_id = group_id
+        self._members_bytes = 0
         self.state = GroupState.EMPTY
         self.generation_id = 0
-        self.protocol_type = ""
-        self.protocol_name = ""
-        self.leader_id = ""
+        self.protocol_type = self.protocol_name = self.leader_id = ""
         self._members: dict[str, Member] = {}
+        self._static: dict[str, Member] = {}  # by group instance id
+        self._members_max = members_max
         self._promised: dict[str, int] = {}  # ids of members yet to join (KIP-394) → until when they may
         self._phase_deadline_ms = 0  # end of the joining or the syncing phase
         self._phase_earliest_ms = 0  # an empty group's first generation does not begin before
         self._new_member_id = new_member_id
         self._initial_delay_ms = initial_delay_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory the group takes, about."""
+        return self._members_bytes + len(self._promised) * PROMISED_BYTES
 
     # --- requests ---
 
@@ -93,18 +103,15 @@ class Group:
         if request.member_id == self.leader_id:
             self._become_stable(request.assignments, now_ms)
 
-    def heartbeat(
-        self, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
-    ) -> ErrorCode:
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
         """Extends a member's session; returns NONE, or the error that makes it join again."""
-        error = self.check_member(member_id, instance_id, generation_id)
+        error = self.check_member(member_id, instance_id, generation)
         if error is not ErrorCode.NONE:
             return error
         member = self._members[member_id]
         member.session_deadline_ms = now_ms + member.session_timeout_ms
-        if self.state is GroupState.PREPARING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
+        rebalances = self.state is GroupState.PREPARING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if rebalances else ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
         """Removes a member; the others rebalance. A static member may be named by its instance id alone."""
@@ -131,9 +138,7 @@ class Group:
             return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self._members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation_id != self.generation_id:
-            return ErrorCode.ILLEGAL_GENERATION
-        return ErrorCode.NONE
+        return ErrorCode.NONE if generation_id == self.generation_id else ErrorCode.ILLEGAL_GENERATION
 
     def check_commit(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
         """Returns NONE if offsets may be committed. A client outside the group (no generation) may commit
@@ -145,6 +150,9 @@ class Group:
         if error is ErrorCode.NONE and self.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return error
+
+    def overview(self) -> GroupOverview:
+        return GroupOverview(group_id=self.group_id, state=self.state, protocol_type=self.protocol_type)
 
     def describe(self) -> GroupDescription:
         protocol = self.protocol_name if self.state is GroupState.STABLE else None
@@ -205,12 +213,15 @@ class Group:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not request.protocol_type or not request.protocols:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.size_bytes + sum(len(p.metadata) for p in request.protocols) > GROUP_METADATA_MAX_BYTES:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
         others = [m for m in self._members.values() if m.member_id != request.member_id]
         if others and request.protocol_type != self.protocol_type:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if others and not {p.name for p in request.protocols} & known_to_all(others):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if len(self._members) + len(self._promised) >= MEMBERS_MAX and not request.member_id:
+        is_new = not request.member_id and self._static_member(request.group_instance_id) is None
+        if is_new and len(self._members) + len(self._promised) >= self._members_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
@@ -228,7 +239,7 @@ class Group:
     def _admit(self, member_id: str, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
         first = not self._members
         self.protocol_type = request.protocol_type
-        self._members[member_id] = Member(
+        member = self._members[member_id] = Member(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
             client_id=request.client_id,
@@ -239,6 +250,9 @@ class Group:
             session_deadline_ms=now_ms + request.session_timeout_ms,
             reply_to_join=reply,
         )
+        self._members_bytes += member.size_bytes
+        if member.group_instance_id is not None:
+            self._static[member.group_instance_id] = member
         self._prepare(now_ms, earliest_ms=now_ms + self._initial_delay_ms if first else now_ms)
 
     def _refresh(self, member: Member, request: Join, now_ms: int, reply: ReplyToJoin) -> None:
@@ -246,7 +260,7 @@ class Group:
         generation.
         """
         is_changed = member.protocols != request.protocols
-        member.protocols = request.protocols
+        self._set_protocols(member, request)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_deadline_ms = now_ms + member.session_timeout_ms
@@ -274,10 +288,15 @@ class Group:
             old.session_deadline_ms = now_ms + old.session_timeout_ms
             reply(self._joined(old))
             return
-        old.protocols = request.protocols
+        self._set_protocols(old, request)
         old.session_deadline_ms = now_ms + request.session_timeout_ms
         old.reply_to_join = reply
         self._prepare(now_ms, earliest_ms=now_ms)
+
+    def _set_protocols(self, member: Member, request: Join) -> None:
+        before_bytes = member.size_bytes
+        member.protocols = request.protocols
+        self._members_bytes += member.size_bytes - before_bytes
 
     # --- phases ---
 
@@ -296,9 +315,8 @@ class Group:
         return not self._promised and all(m.reply_to_join is not None for m in self._members.values())
 
     def _begin_if_all_joined(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE:
-            return
-        if self._all_joined() and now_ms >= self._phase_earliest_ms:
+        joining = self.state is GroupState.PREPARING_REBALANCE
+        if joining and self._all_joined() and now_ms >= self._phase_earliest_ms:
             self._begin_generation(now_ms)
 
     def _begin_generation(self, now_ms: int) -> None:
@@ -320,7 +338,9 @@ class Group:
     def _become_stable(self, assignments: dict[str, bytes], now_ms: int) -> None:
         self.state = GroupState.STABLE
         for member in self._members.values():
-            member.assignment = assignments.get(member.member_id, b"")
+            given = assignments.get(member.member_id, b"")
+            self._members_bytes += len(given) - len(member.assignment)
+            member.assignment = given
             if member.reply_to_sync is not None:
                 member.session_deadline_ms = now_ms + member.session_timeout_ms
                 member.complete_sync(self._synced(member))
@@ -339,21 +359,19 @@ class Group:
 
     def _remove(self, member_id: str, error: ErrorCode) -> None:
         member = self._members.pop(member_id)
+        self._members_bytes -= member.size_bytes
+        self._static.pop(member.group_instance_id or "", None)
         member.complete_join(JoinReply(error=error, member_id=member_id))
         member.complete_sync(SyncReply(error=error))
 
     # --- replies ---
 
     def _static_member(self, instance_id: str | None) -> Member | None:
-        if instance_id is None:
-            return None
-        return next((m for m in self._members.values() if m.group_instance_id == instance_id), None)
+        return None if instance_id is None else self._static.get(instance_id)
 
     def _same_protocol(self, request: Sync) -> bool:
-        return request.protocol_type in (None, self.protocol_type) and request.protocol_name in (
-            None,
-            self.protocol_name,
-        )
+        same_type = request.protocol_type in (None, self.protocol_type)
+        return same_type and request.protocol_name in (None, self.protocol_name)
 
     def _joined(self, member: Member) -> JoinReply:
         members: tuple[JoinedMember, ...] = ()

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.broker.groups.types import JoinReply, MemberDescription, MemberProtocol, SyncReply
+from headrace.broker.groups.types import (
+    MEMBER_OVERHEAD_BYTES,
+    JoinReply,
+    MemberDescription,
+    MemberProtocol,
+    SyncReply,
+)
 
 ReplyToJoin = Callable[[JoinReply], None]
 ReplyToSync = Callable[[SyncReply], None]
@@ -33,6 +39,12 @@ class Member:
     def metadata_for(self, protocol_name: str) -> bytes:
         """Returns this member's bytes for a protocol; all members of a generation know the chosen one."""
         return next(p.metadata for p in self.protocols if p.name == protocol_name)
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory it takes, about."""
+        protocols_bytes = sum(len(p.name) + len(p.metadata) for p in self.protocols)
+        return MEMBER_OVERHEAD_BYTES + len(self.client_id) + protocols_bytes + len(self.assignment)
 
     @property
     def waits(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
-from headrace.broker.workers import Workers
+from headrace.broker.workers import Jobs
 from headrace.coordination.consumers import ConsumerRegistry, forget_topic, groups
 from headrace.coordination.session import ZooKeeperSession
 
@@ -37,7 +37,7 @@ class _Queue:
 class OffsetStore:
     """Called on the loop's thread; calls to ZooKeeper run on control threads."""
 
-    def __init__(self, session: ZooKeeperSession, control: Workers) -> None:
+    def __init__(self, session: ZooKeeperSession, control: Jobs) -> None:
         self._session = session
         self._control = control
         self._queues: dict[str, _Queue] = {}

@@ -13,11 +13,22 @@ from typing import Final, NamedTuple
 from headrace.wire.errors import ErrorCode
 
 NO_GENERATION: Final = -1
-SESSION_TIMEOUT_MIN_MS: Final = 1_000
-SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
-MEMBERS_MAX: Final = 1_000
 GROUPS_MAX: Final = 10_000
-MEMBER_METADATA_MAX_BYTES: Final = 1 << 20
+PROTOCOLS_MAX: Final = 32  # that one member may know
+MEMBER_METADATA_MAX_BYTES: Final = 1 << 20  # of all its protocols
+# The leader's response holds the metadata of all members; clients accept responses of up to 100 MB.
+GROUP_METADATA_MAX_BYTES: Final = 32 << 20
+MEMBER_OVERHEAD_BYTES: Final = 1_024  # charged for a member beside its metadata and assignment
+PROMISED_BYTES: Final = 512  # charged for the id of a member that is yet to join
+ALL_METADATA_MAX_BYTES: Final = 256 << 20  # of all groups of this broker, assignments included
+
+
+class GroupLimits(NamedTuple):
+    """The bounds that settings may change."""
+
+    session_timeout_min_ms: int = 1_000
+    session_timeout_max_ms: int = 1_800_000
+    members_max: int = 1_000
 
 
 class GroupState(Enum):
@@ -95,6 +106,15 @@ class MemberDescription:
     client_host: str
     metadata: bytes
     assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOverview:
+    """What ListGroups shows."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

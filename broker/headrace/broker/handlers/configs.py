@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from headrace.broker.bodies import Tree
+from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
@@ -23,24 +24,33 @@ DELETE: Final = 1
 Config = dict[str, str]
 
 
-def describe(state: BrokerState, request: Request) -> Tree:
-    """Returns every setting with its value and the value's source."""
-    results = []
-    for resource in request.body.resources:
-        result = _result(resource)
-        wanted = resource.configuration_keys
-        try:
-            result["configs"] = [
-                _entry(setting, value, source, read_only)
-                for setting, value, source, read_only in _describe(
-                    state, resource.resource_type, resource.resource_name
-                )
-                if not wanted or setting.name in wanted
-            ]
-        except Refused as refused:
-            result |= refused.fields
-        results.append(result)
-    return {"results": results}
+def describe(state: BrokerState, request: Request) -> Callable[[], Tree]:
+    """Returns how to make the response: every setting with its value and the value's source."""
+    # Each resource is answered once: repeated ones would multiply the response.
+    resources = {(each.resource_type, each.resource_name): each for each in request.body.resources}
+    documented = getattr(request.body, "include_documentation", False)
+    view = state.view
+
+    def make() -> Tree:
+        return {"results": [_described(state, view, each, documented) for each in resources.values()]}
+
+    return make
+
+
+def _described(state: BrokerState, view: ClusterView, resource: Any, documented: bool) -> Tree:
+    result = _result(resource)
+    wanted = resource.configuration_keys
+    names = set(wanted) if wanted else None
+    try:
+        found = _describe(state, view, resource.resource_type, resource.resource_name)
+    except Refused as refused:
+        return result | refused.fields
+    configs = [
+        _entry(setting, value, source, read_only, documented)
+        for setting, value, source, read_only in found
+        if names is None or setting.name in names
+    ]
+    return result | {"configs": configs}
 
 
 def _result(resource: Any) -> Tree:
@@ -53,9 +63,11 @@ def _result(resource: Any) -> Tree:
     }
 
 
-def _describe(state: BrokerState, kind: int, name: str) -> list[tuple[Setting, str, int, bool]]:
+def _describe(
+    state: BrokerState, view: ClusterView, kind: int, name: str
+) -> list[tuple[Setting, str, int, bool]]:
     if kind == TOPIC:
-        topic = state.view.topics.get(name)
+        topic = view.topics.get(name)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         explained = state.topics.explain(topic.config)
@@ -76,7 +88,7 @@ def _describe(state: BrokerState, kind: int, name: str) -> list[tuple[Setting, s
     )
 
 
-def _entry(setting: Setting, value: str, source: int, read_only: bool) -> Tree:
+def _entry(setting: Setting, value: str, source: int, read_only: bool, documented: bool) -> Tree:
     return {
         "name": setting.name,
         "value": value,
@@ -86,7 +98,7 @@ def _entry(setting: Setting, value: str, source: int, read_only: bool) -> Tree:
         "is_sensitive": False,
         "synonyms": [],
         "config_type": setting.kind.number,
-        "documentation": setting.doc,
+        "documentation": setting.doc if documented else None,
     }
 
 
@@ -126,11 +138,13 @@ def _alter(
     """`change` makes a resource's new configuration from its present one."""
     body = request.body
 
-    def run() -> list[Tree]:
+    def run(refusal: Refused | None) -> list[Tree]:
         results = []
         for resource in body.resources:
             result = _result(resource)
             try:
+                if refusal is not None:
+                    raise refusal
                 if resource.resource_type != TOPIC:
                     raise Refused(
                         ErrorCode.INVALID_REQUEST,

@@ -6,7 +6,6 @@ Translates between messages and the state machine in `broker.groups`; owns the t
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,7 +13,8 @@ from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.groups.types import (
-    GroupDescription,
+    GroupLimits,
+    GroupOverview,
     Join,
     JoinReply,
     MemberProtocol,
@@ -31,6 +31,7 @@ from headrace.wire.messages import Request
 MEMBER_ID_REQUIRED_FROM: Final = 4  # JoinGroup versions that know KIP-394
 MEMBERS_FROM: Final = 3  # LeaveGroup versions that name several members
 GROUP_TYPE: Final = "classic"
+CLIENT_ID_LENGTH_MAX: Final = 255  # characters of it that a member's id begins with
 
 
 class GroupService:
@@ -43,8 +44,13 @@ class GroupService:
         self._timer_at_ms = 0
         self.coordinator = GroupCoordinator(
             coordinates=self._coordinates,
-            new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
+            new_member_id=lambda client_id: f"{client_id[:CLIENT_ID_LENGTH_MAX]}-{uuid4()}",
             initial_delay_ms=state.config["group.initial.rebalance.delay.ms"],
+            limits=GroupLimits(
+                state.config["group.min.session.timeout.ms"],
+                state.config["group.max.session.timeout.ms"],
+                state.config["group.max.size"],
+            ),
         )
 
     def _coordinates(self, group_id: str) -> bool:
@@ -103,7 +109,6 @@ class GroupService:
             body.generation_id,
             self._state.monotonic_ms(),
         )
-        self._set_timer()
         return {"error_code": code}
 
     def leave(self, _: BrokerState, request: Request) -> Tree:
@@ -113,6 +118,8 @@ class GroupService:
             code = self.coordinator.leave(body.group_id, body.member_id, None, now_ms)
             self._set_timer()
             return {"error_code": code}
+        if len(body.members) > self._state.config["group.max.size"]:
+            return {"error_code": ErrorCode.INVALID_REQUEST, "members": []}
         members = [
             {
                 "member_id": member.member_id,
@@ -129,11 +136,12 @@ class GroupService:
 
     def describe(self, _: BrokerState, request: Request) -> Promise[Tree | Exception]:
         """Describes groups; those without members are "Empty" if they have offsets, else "Dead"."""
-        wanted = list(request.body.groups)
+        # Each group is answered once: repeated ones would multiply the response.
+        wanted = list(dict.fromkeys(request.body.groups))
         promise: Promise[Tree | Exception] = Promise()
 
         def respond(stored: list[str] | Exception) -> None:
-            known = stored if isinstance(stored, list) else []
+            known = set(stored) if isinstance(stored, list) else set()
             promise.resolve({"groups": [self._describe(group, group in known) for group in wanted]})
 
         self._offsets.groups().then(respond)
@@ -191,31 +199,32 @@ class GroupService:
         return promise
 
     def delete(self, _: BrokerState, request: Request) -> Promise[Tree]:
-        names = list(request.body.groups_names)
+        names = list(dict.fromkeys(request.body.groups_names))
         promise: Promise[Tree] = Promise()
-        results: dict[str, ErrorCode] = {}
+        results: list[Tree] = []
 
-        def finish() -> None:
-            if len(results) == len(set(names)):
-                deleted = [{"group_id": name, "error_code": results[name]} for name in names]
-                promise.resolve({"results": deleted})
+        def record(code: ErrorCode) -> None:
+            results.append({"group_id": names[len(results)], "error_code": code})
 
-        def record(name: str, outcome: bool | Exception) -> None:
+        def deleted(outcome: bool | Exception) -> None:
             if isinstance(outcome, Exception):
-                results[name] = ErrorCode.NON_EMPTY_GROUP
+                record(ErrorCode.NON_EMPTY_GROUP)
             else:
-                results[name] = ErrorCode.NONE if outcome else ErrorCode.GROUP_ID_NOT_FOUND
-            finish()
+                record(ErrorCode.NONE if outcome else ErrorCode.GROUP_ID_NOT_FOUND)
+            go_on()
 
-        for name in set(names):
-            code = self.coordinator.refuse_delete(name)
-            if code is ErrorCode.NONE and not is_group_name(name):
-                code = ErrorCode.GROUP_ID_NOT_FOUND
-            if code is not ErrorCode.NONE:
-                results[name] = code
-                continue
-            self._offsets.delete(name).then(partial(record, name))
-        finish()
+        def go_on() -> None:
+            """Deletes one group after the other: a request occupies one thread, however many it names."""
+            while len(results) < len(names):
+                name = names[len(results)]
+                code = self.coordinator.refuse_delete(name)
+                if code is ErrorCode.NONE and is_group_name(name):
+                    self._offsets.delete(name).then(deleted)
+                    return
+                record(code if code is not ErrorCode.NONE else ErrorCode.GROUP_ID_NOT_FOUND)
+            promise.resolve({"results": results})
+
+        go_on()
         return promise
 
     # --- time ---
@@ -267,7 +276,7 @@ def _synced(reply: SyncReply) -> Tree:
     }
 
 
-def _listed(group: GroupDescription) -> Tree:
+def _listed(group: GroupOverview) -> Tree:
     return {
         "group_id": group.group_id,
         "protocol_type": group.protocol_type,

@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.promise import Promise
-from headrace.broker.workers import Workers
+from headrace.broker.workers import Jobs
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -21,7 +21,7 @@ WAITING_MAX: Final = 10_000
 class ProducerIds:
     """This broker's stock of ids. `allocate` may block: it runs on a control thread, one call at a time."""
 
-    def __init__(self, control: Workers, allocate: Callable[[], range]) -> None:
+    def __init__(self, control: Jobs, allocate: Callable[[], range]) -> None:
         self._control = control
         self._allocate = allocate
         self._stock: deque[range] = deque()

@@ -5,78 +5,119 @@ A request for an unknown topic creates it, if so configured.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.broker.bodies import Tree
-from headrace.broker.cluster import NO_BROKER
+from headrace.broker.cluster import NO_BROKER, ClusterView
 from headrace.broker.config import is_mirror
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
+from headrace.broker.topics import TopicAdmin
 from headrace.coordination.topics import TopicState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
 AUTO_CREATE_WAIT_MS: Final = 5_000
+LISTED_HERE_MAX: Final = 100  # topics and partitions; more are listed on a thread
 NO_ID: Final = UUID(int=0)
 NO_EPOCH: Final = -1
 
 
-def handle(state: BrokerState, request: Request) -> Tree | Promise[Tree]:
-    """Returns the response's tree, or a promise of it while topics are being created."""
-    missing = _to_create(state, request)
-    if not missing:
-        return respond(state, request)
-    promise: Promise[Tree] = Promise()
-    state.loop.call_later(AUTO_CREATE_WAIT_MS, lambda: promise.resolve(respond(state, request)))
-    left = len(missing)
+Topics = Sequence[Any] | None  # of a request's body; None means all
 
-    def created(_: object) -> None:
+
+class Cluster(NamedTuple):
+    """What a response is made from: immutable. `offline`: the partitions that this broker leads, and whose logs
+    it could not open."""
+
+    view: ClusterView
+    cluster_id: str
+    broker_id: int
+    offline: frozenset[tuple[str, int]]
+
+
+def handle(state: BrokerState, request: Request) -> Tree | Callable[[], Tree] | Promise[Any]:
+    """Returns the response's tree, or how to make it, or a promise of that while topics are being created."""
+    wanted = request.body.topics
+    if wanted is not None:
+        # Kafka, too, answers each topic once. Otherwise one short name, repeated, would list a large topic
+        # thousands of times.
+        wanted = tuple({(topic.name, getattr(topic, "topic_id", None)): topic for topic in wanted}.values())
+    creations = _create_missing(state, request, wanted)
+    if not creations:
+        return _listing(state, request, wanted)
+    promise: Promise[Any] = Promise()
+    left = len(creations)
+
+    def respond_now() -> None:
+        timer.cancel()
+        if not promise.done:
+            promise.resolve(_listing(state, request, wanted))
+
+    timer = state.loop.call_later(AUTO_CREATE_WAIT_MS, respond_now)
+
+    def created(_: None) -> None:
         nonlocal left
         left -= 1
-        if not left and not promise.done:
-            promise.resolve(respond(state, request))
+        if not left:
+            respond_now()
 
-    for name in missing:
-        state.topics.create_on_demand(name).then(created)
+    for creation in creations:
+        creation.then(created)
     return promise
 
 
-def _to_create(state: BrokerState, request: Request) -> list[str]:
-    topics = request.body.topics
+def _create_missing(state: BrokerState, request: Request, wanted: Topics) -> list[Promise[None]]:
+    """Begins to create unknown topics; those beyond a bound are not created, and answered as unknown."""
     allowed = getattr(request.body, "allow_auto_topic_creation", True)
-    if not topics or not allowed or not state.config["auto.create.topics.enable"]:
+    if not wanted or not allowed or not state.config["auto.create.topics.enable"]:
         return []
-    names = {topic.name for topic in topics if topic.name is not None}
-    return sorted(
-        name for name in names if name not in state.view.topics and state.topics.is_valid_name(name)
-    )
+    host = state.peer.rpartition(":")[0]
+    names = (topic.name for topic in wanted if topic.name is not None)
+    missing = [name for name in names if name not in state.view.topics and state.topics.is_valid_name(name)]
+    creations = (state.on_demand.create(name, host) for name in missing)
+    return [creation for creation in creations if creation is not None]
 
 
-def respond(state: BrokerState, request: Request) -> Tree:
-    """Returns the response's tree from the present view."""
-    view = state.view
-    wanted = request.body.topics
+def _listing(state: BrokerState, request: Request, wanted: Topics) -> Tree | Callable[[], Tree]:
+    """Returns the response's tree from the present view, or how to make it if it is large."""
+    cluster = Cluster(state.view, state.cluster_id, state.broker_id, frozenset(state.unopened))
+    if wanted is None or (request.version == 0 and not wanted):
+        listed = sum(1 + len(topic.partitions) for topic in cluster.view.topics.values())
+    else:
+        known = (cluster.view.topics.get(topic.name) for topic in wanted)
+        listed = sum(1 if topic is None else 1 + len(topic.partitions) for topic in known)
+    if listed <= LISTED_HERE_MAX:
+        return respond(cluster, request, wanted)
+    return lambda: respond(cluster, request, wanted)
+
+
+def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
+    """Returns the response's tree. Any thread may call it."""
+    view = cluster.view
     # An empty list means all topics in version 0, none in later ones; null means all.
     if wanted is None or (request.version == 0 and not wanted):
-        topics = [_topic(state, topic) for topic in view.topics.values()]
+        topics = [_topic(cluster, topic) for topic in view.topics.values()]
     else:
-        topics = [_wanted(state, topic.name, getattr(topic, "topic_id", None)) for topic in wanted]
+        topics = [_wanted(cluster, topic.name, getattr(topic, "topic_id", None)) for topic in wanted]
     return {
         "brokers": [
             {"node_id": broker_id, "host": broker.host, "port": broker.port, "rack": broker.datacenter}
             for broker_id, broker in sorted(view.brokers.items())
         ],
-        "cluster_id": state.cluster_id,
+        "cluster_id": cluster.cluster_id,
         "controller_id": view.controller_id(),
         "topics": topics,
     }
 
 
-def _wanted(state: BrokerState, name: str | None, topic_id: UUID | None) -> Tree:
+def _wanted(cluster: Cluster, name: str | None, topic_id: UUID | None) -> Tree:
+    view = cluster.view
     if name is None:
-        name = state.view.names_by_id.get(topic_id or NO_ID)
+        name = view.names_by_id.get(topic_id or NO_ID)
         if name is None:
             return {
                 "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
@@ -84,19 +125,19 @@ def _wanted(state: BrokerState, name: str | None, topic_id: UUID | None) -> Tree
                 "topic_id": topic_id,
                 "partitions": (),
             }
-    topic = state.view.topics.get(name)
+    topic = view.topics.get(name)
     if topic is not None:
-        return _topic(state, topic)
+        return _topic(cluster, topic)
     try:
-        state.topics.check_name(name)
+        TopicAdmin.check_name(name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except Refused as refused:
         code = refused.code
     return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
 
 
-def _topic(state: BrokerState, topic: TopicState) -> Tree:
-    brokers = state.view.brokers
+def _topic(cluster: Cluster, topic: TopicState) -> Tree:
+    brokers = cluster.view.brokers
     # The batches of a mirror's copy have the source's leader epochs. A Java consumer that has seen a greater
     # epoch than Metadata's ignores Metadata, and would never find a new leader: so there is none to compare.
     mirror = is_mirror(topic.config)
@@ -104,7 +145,7 @@ def _topic(state: BrokerState, topic: TopicState) -> Tree:
     for index, partition in sorted(topic.partitions.items()):
         alive = partition.leader in brokers
         # As in Kafka, a partition whose only log is offline has no leader.
-        is_offline = partition.leader == state.broker_id and (topic.name, index) in state.unopened
+        is_offline = partition.leader == cluster.broker_id and (topic.name, index) in cluster.offline
         leads = alive and not is_offline
         partitions.append(
             {
@@ -117,7 +158,7 @@ def _topic(state: BrokerState, topic: TopicState) -> Tree:
                 "offline_replicas": tuple(
                     replica
                     for replica in partition.replicas
-                    if replica not in brokers or (is_offline and replica == state.broker_id)
+                    if replica not in brokers or (is_offline and replica == cluster.broker_id)
                 ),
             }
         )
