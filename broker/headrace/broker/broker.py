@@ -14,20 +14,22 @@ from pathlib import Path
 from typing import Final
 
 from headrace.broker.config import BrokerConfig
+from headrace.broker.connection_limits import ConnectionLimits, leave_descriptors
 from headrace.broker.controller import Controller
 from headrace.broker.front import FrontService
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
+from headrace.broker.listening import Listener
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
+from headrace.broker.server import Server
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
-from headrace.broker.transport import Listener, Server
 from headrace.broker.workers import Workers
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry, parse
@@ -39,6 +41,7 @@ from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
 from headrace.process.clock import now_ms
+from headrace.process.command_line import descriptor_limit
 from headrace.wire.apis import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -86,11 +89,7 @@ class Broker:
         self._directory = LogDirectory(options.data_dir)
         self._directory.claim(options.broker_id)
         self._server = Server(
-            self._loop,
-            connections_max=self._config["max.connections"],
-            frame_limit_bytes=self._config["socket.request.max.bytes"],
-            receiving_bytes_max=self._config["queued.max.request.bytes"],
-            idle_ms=self._config["connections.max.idle.ms"],
+            self._loop, leave_descriptors(ConnectionLimits.of(self._config.__getitem__), descriptor_limit())
         )
         self._session = ZooKeeperSession(
             options.zookeeper,
@@ -125,7 +124,7 @@ class Broker:
         self._service = BrokerService(self._state, producer_ids)
         self._groups = self._serve_groups()
         self._listener = self._server.bind(*options.listen, self._service)
-        self._peers = Peers(self._loop)
+        self._peers = Peers(self._loop, bound=self._server.connections.bound)
         self._front: Listener | None = None
         if options.front_listen is not None:
             advertised = options.front_advertise or options.front_listen
@@ -309,7 +308,7 @@ class Broker:
         self._state.partitions.close()
         self._server.send_all()
         self._server.end_connections()
-        self._turn_while(lambda: bool(self._server.connections), FAREWELL_WAIT_MAX_S)
+        self._turn_while(lambda: not self._server.is_empty, FAREWELL_WAIT_MAX_S)
         self._server.close()
         deregistering.join(DEREGISTER_WAIT_MAX_S)
         self._directory.close()

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _HEAD = struct.Struct(">hhi")
 
 METADATA_CACHE_ENTRIES_MAX: Final = 256
+METADATA_CACHE_MAX_BYTES: Final = 16 * 1024 * 1024  # requests and responses
+METADATA_CACHED_REQUEST_MAX_BYTES: Final = 64 * 1024  # clients that repeat a request name a few topics
 
 Handler = Callable[[BrokerState, Request], "Tree | Promise[Any]"]
 
@@ -76,6 +78,7 @@ class BrokerService:
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, cluster.describe),
         }
         self._metadata: dict[bytes, bytearray] = {}
+        self._metadata_bytes = 0
         self._metadata_view = -1
 
     def add(self, key: int, api: Api) -> None:
@@ -96,12 +99,14 @@ class BrokerService:
         if api_key == ApiKey.PRODUCE:
             state = self._state
             if not plain.serve(state, connection, frame, version, correlation_id, may_keep=may_keep):
+                connection.turn_left -= 1
                 request = decode_request(frame)
                 job.handle(state, connection, request, may_keep=may_keep, pass_on=self._pass_on)
                 plain.learn(state, connection, frame, request)
         elif api_key == ApiKey.FETCH:
             self._fetch(connection, frame, version, correlation_id)
         else:
+            connection.turn_left -= 1
             self._control(connection, frame, api_key, version, correlation_id)
 
     def _fetch(
@@ -109,6 +114,7 @@ class BrokerService:
     ) -> None:
         state = self._state
         if not fetch_again.serve(state, connection, frame, version, correlation_id):
+            connection.turn_left -= 1
             request = decode_request(frame)
             fetch.handle(state, connection, request)
             fetch_again.learn(state, connection, frame, request)
@@ -123,7 +129,8 @@ class BrokerService:
                 connection.open_slot().fill((response,))
                 return
             raise UnsupportedVersionError(api_key, version, correlation_id)
-        cached = self._cached_metadata(frame) if api_key == ApiKey.METADATA else None
+        is_cacheable = api_key == ApiKey.METADATA and len(frame) <= METADATA_CACHED_REQUEST_MAX_BYTES
+        cached = self._cached_metadata(frame) if is_cacheable else None
         slot = connection.open_slot()
         if cached is not None:
             INT32.pack_into(cached, 4, correlation_id)
@@ -135,25 +142,39 @@ class BrokerService:
         if isinstance(found, Promise):
             found.then(lambda tree: self._respond(slot, request, tree, None))
         else:
-            self._respond(slot, request, found, bytes(frame) if api_key == ApiKey.METADATA else None)
+            self._respond(slot, request, found, bytes(frame) if is_cacheable else None)
 
     def _respond(self, slot: Slot, request: Request, tree: Tree | Exception, cache_for: bytes | None) -> None:
-        if isinstance(tree, Exception):
-            logger.error("API %d failed", request.api_key, exc_info=tree)
+        """Fills the slot. A failure ends this connection alone: the caller may respond to others, too."""
+        try:
+            if isinstance(tree, Exception):
+                raise tree
+            response = encode_response(
+                build(request.api_key, request.version, tree), correlation_id=request.correlation_id
+            )
+            if cache_for is not None:
+                self._cache_metadata(_without_correlation(cache_for), response)
+            slot.fill((response,))
+        except Exception:
+            logger.exception("%s: API %d failed", slot.connection.peer, request.api_key)
             slot.connection.abort(f"API {request.api_key} failed")
-            return
-        response = encode_response(
-            build(request.api_key, request.version, tree), correlation_id=request.correlation_id
-        )
-        if cache_for is not None and len(self._metadata) < METADATA_CACHE_ENTRIES_MAX:
-            self._metadata[_without_correlation(cache_for)] = bytearray(response)
-        slot.fill((response,))
+
+    def _cache_metadata(self, request: bytes, response: bytes) -> None:
+        size_bytes = len(request) + len(response)
+        if (
+            len(request) <= METADATA_CACHED_REQUEST_MAX_BYTES
+            and len(self._metadata) < METADATA_CACHE_ENTRIES_MAX
+            and self._metadata_bytes + size_bytes <= METADATA_CACHE_MAX_BYTES
+        ):
+            self._metadata[request] = bytearray(response)
+            self._metadata_bytes += size_bytes
 
     def _cached_metadata(self, frame: memoryview) -> bytearray | None:
         """Returns the response to the same request about the same view, if there was one."""
         if self._metadata_view != self._state.view.version:
             self._metadata_view = self._state.view.version
             self._metadata.clear()
+            self._metadata_bytes = 0
         return self._metadata.get(_without_correlation(frame))
 
 
