@@ -29,6 +29,7 @@ pytest_plugins = [
     "fix_site",
     "fix_spark",
     "fix_terraform",
+    "fix_transport",
     "fix_warehouse",
     "fix_zookeeper",
     "needs",

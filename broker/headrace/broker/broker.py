@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection_limits import ConnectionLimits, leave_descriptors
@@ -163,6 +163,15 @@ class Broker:
         else:
             self._leaving = True
             self._loop.post(self._leave)
+
+    def status(self) -> dict[str, Any]:
+        """Returns figures for the status page. Any thread."""
+        return {
+            "broker": self._options.broker_id,
+            "datacenter": self._options.datacenter,
+            "partitions": len(self._state.partitions),
+            "connections": self._server.status(),
+        }
 
     def _serve_groups(self) -> GroupService:
         store = OffsetStore(self._session, self._control)
