@@ -30,6 +30,7 @@ pytest_plugins = [
     "fix_spark",
     "fix_terraform",
     "fix_turns",
+    "fix_transport",
     "fix_warehouse",
     "fix_zookeeper",
     "needs",

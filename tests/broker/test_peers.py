@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,6 +12,7 @@ import pytest
 from fix_client import LOSE_ANSWER, FakeCluster
 from headrace.broker.loop import EventLoop, Timer
 from headrace.broker.peers import IN_FLIGHT_MAX_BYTES, RESPONSE_WAIT_MAX_S, Lost, Peers
+from headrace.broker.receiving import ReceiveBound
 from headrace.client.connection import CONNECT_MAX_S
 from headrace.wire.apis import ApiKey
 from headrace.wire.batch import hop
@@ -38,11 +40,17 @@ class Link:
         self.peers = Peers(self.loop, lambda: self.now_s)
 
     def send(
-        self, port: int, records: Buffer, responses: list[ProduceResponse | Lost], *, acks: int = -1
+        self,
+        port: int,
+        records: Buffer,
+        responses: list[ProduceResponse | Lost],
+        *,
+        acks: int = -1,
+        host: str = "127.0.0.1",
     ) -> bool:
         topics = [ProduceTopic("t", NO_UUID, [ProducePartition(0, records)])]
         request = ProduceRequest(None, acks, 1_000, topics)
-        return self.peers.send("127.0.0.1", port, request, responses.append)
+        return self.peers.send(host, port, request, responses.append)
 
     def turn_until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 20
@@ -195,3 +203,88 @@ def test_a_lost_response_fails_all_that_is_in_flight_in_order(
         link.send(cluster.brokers[0].port, batch(b"%d" % number), responses)
     link.turn_until(lambda: len(responses) == 4)
     assert all(isinstance(each, Lost) and each.was_sent for each in responses[1:])
+
+
+# --- names ---
+
+
+class NameServer:
+    """Resolves names when a test allows it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.may_answer = threading.Event()
+
+    def __call__(self, host: str) -> str:
+        self.asked.append(host)
+        assert self.may_answer.wait(60)
+        if host == "unknown":
+            raise OSError("no such host")
+        return "127.0.0.1"
+
+
+@pytest.fixture
+def names(link: Link) -> Iterator[NameServer]:
+    server = NameServer()
+    link.peers = Peers(link.loop, lambda: link.now_s, resolve=server)
+    yield server
+    server.may_answer.set()
+
+
+def test_a_slow_name_server_does_not_hold_the_loop(
+    link: Link, names: NameServer, fake_cluster: Callable[..., FakeCluster]
+) -> None:
+    port = fake_cluster().brokers[0].port
+    responses: list[ProduceResponse | Lost] = []
+    assert link.send(port, batch(b"1"), responses, host="leader")
+    assert link.send(port, batch(b"2"), responses, host="leader")
+    link.turn_until(lambda: names.asked)
+    assert not responses
+    names.may_answer.set()
+    link.turn_until(lambda: len(responses) == 2)
+    assert all(isinstance(each, ProduceResponse) for each in responses)
+    assert names.asked == ["leader"]
+
+
+def test_a_name_that_is_not_resolved_in_time_fails(link: Link, names: NameServer) -> None:
+    responses: list[ProduceResponse | Lost] = []
+    assert link.send(1, batch(b"1"), responses, host="leader")
+    link.set_forward(CONNECT_MAX_S)
+    [lost] = responses
+    assert isinstance(lost, Lost) and not lost.was_sent
+    assert "leader was not resolved" in lost.problem
+    assert link.peers.is_idle
+    names.may_answer.set()
+    link.loop.turn(0.05)  # the late answer finds no link
+
+
+def test_an_unknown_name_fails(link: Link, names: NameServer) -> None:
+    names.may_answer.set()
+    responses: list[ProduceResponse | Lost] = []
+    assert link.send(1, batch(b"1"), responses, host="unknown")
+    link.turn_until(lambda: responses)
+    assert isinstance(responses[0], Lost) and "unknown cannot be resolved" in responses[0].problem
+
+
+# --- the bound that passed requests and received ones share ---
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_passed_requests_count_against_the_receive_bound(
+    link: Link, fake_cluster: Callable[..., FakeCluster], acks: int
+) -> None:
+    cluster = fake_cluster()
+    port = cluster.brokers[0].port
+    bound = ReceiveBound(8 * MEBIBYTE)
+    link.peers = Peers(link.loop, lambda: link.now_s, bound=bound)
+    big = batch(bytes(MEBIBYTE))
+    responses: list[ProduceResponse | Lost] = []
+    with cluster.lock:
+        accepted = 0
+        for _ in range(40):
+            accepted += link.send(port, big, responses, acks=acks)
+            link.loop.turn(0)
+        assert accepted < 40
+        assert bound.reserved_bytes == bound.passed_on_bytes <= 9 * MEBIBYTE
+    link.turn_until(lambda: len(responses) == accepted)
+    assert bound.reserved_bytes == bound.passed_on_bytes == 0

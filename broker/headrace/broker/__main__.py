@@ -21,6 +21,7 @@ from headrace.process.command_line import (
     raise_descriptor_limit,
     set_up_logging,
 )
+from headrace.process.status import StatusServer
 
 SWITCH_INTERVAL_S: Final = 0.001
 GC_THRESHOLD: Final = 50_000  # new objects before a collection: requests leave no cycles behind
@@ -30,6 +31,12 @@ def parse_address(text: str) -> Address:
     """`host:port` or `[v6]:port`."""
     host, port = host_port(text)
     return host.strip("[]"), port
+
+
+def address_text(text: str) -> str:
+    """HOST:PORT, checked."""
+    host_port(text)
+    return text
 
 
 def parse_setting(text: str) -> tuple[str, str]:
@@ -80,6 +87,12 @@ def parser() -> argparse.ArgumentParser:
         dest="settings",
         help="a broker setting, by Kafka's name; may be repeated",
     )
+    made.add_argument(
+        "--status",
+        type=address_text,
+        metavar="HOST:PORT",
+        help="where to serve GET /status: connections and their bounds (default: nowhere)",
+    )
     made.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     made.add_argument("--help-settings", action="store_true", help="list the broker settings, and exit")
     return made
@@ -95,6 +108,18 @@ def tune_process() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(GC_THRESHOLD)
     gc.freeze()
+
+
+def serve(broker: Broker, status: str | None) -> None:
+    """Runs the broker until it is stopped, with its status page if there is an address for it."""
+    if status is None:
+        broker.run()
+        return
+    server = StatusServer(status, broker.status)
+    try:
+        broker.run()
+    finally:
+        server.close()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -128,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
             ),
         )
         on_stop_signals(broker.stop)
-        broker.run()
+        serve(broker, options.status)
         for number in STOP_SIGNALS:
             # A second signal while the interpreter ends must not turn a clean stop into a kill.
             signal.signal(number, signal.SIG_IGN)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
+from headrace.broker.connection_limits import ConnectionLimits, leave_descriptors
 from headrace.broker.controller import Controller
 from headrace.broker.fair_workers import FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
@@ -22,15 +23,16 @@ from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.handlers.offsets import OffsetService
+from headrace.broker.listening import Listener
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
+from headrace.broker.server import Server
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
-from headrace.broker.transport import Listener, Server
 from headrace.broker.workers import Workers
 from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry, parse
@@ -42,6 +44,7 @@ from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
 from headrace.process.clock import now_ms
+from headrace.process.command_line import descriptor_limit
 from headrace.wire.apis import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -90,11 +93,7 @@ class Broker:
         self._directory = LogDirectory(options.data_dir)
         self._directory.claim(options.broker_id)
         self._server = Server(
-            self._loop,
-            connections_max=self._config["max.connections"],
-            frame_limit_bytes=self._config["socket.request.max.bytes"],
-            receiving_bytes_max=self._config["queued.max.request.bytes"],
-            idle_ms=self._config["connections.max.idle.ms"],
+            self._loop, leave_descriptors(ConnectionLimits.of(self._config.__getitem__), descriptor_limit())
         )
         self._session = ZooKeeperSession(
             options.zookeeper,
@@ -135,7 +134,7 @@ class Broker:
         self._offsets = OffsetStore(self._session, self._control)
         self._groups = self._serve_groups(self._offsets)
         self._listener = self._server.bind(*options.listen, self._service)
-        self._peers = Peers(self._loop)
+        self._peers = Peers(self._loop, bound=self._server.connections.bound)
         self._front: Listener | None = None
         if options.front_listen is not None:
             advertised = options.front_advertise or options.front_listen
@@ -174,6 +173,15 @@ class Broker:
         else:
             self._leaving = True
             self._loop.post(self._leave)
+
+    def status(self) -> dict[str, Any]:
+        """Returns figures for the status page. Any thread."""
+        return {
+            "broker": self._options.broker_id,
+            "datacenter": self._options.datacenter,
+            "partitions": len(self._state.partitions),
+            "connections": self._server.status(),
+        }
 
     def _serve_groups(self, store: OffsetStore) -> GroupService:
         groups = GroupService(self._state, store)
@@ -321,7 +329,7 @@ class Broker:
         self._state.partitions.close()
         self._server.send_all()
         self._server.end_connections()
-        self._turn_while(lambda: bool(self._server.connections), FAREWELL_WAIT_MAX_S)
+        self._turn_while(lambda: not self._server.is_empty, FAREWELL_WAIT_MAX_S)
         self._server.close()
         deregistering.join(DEREGISTER_WAIT_MAX_S)
         self._directory.close()

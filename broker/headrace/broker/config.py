@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from headrace.broker.connection_limits import parse_ip_overrides
 from headrace.log.config import LogConfig
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
@@ -42,6 +43,7 @@ STRING: Final = SettingKind(2, "string", str)
 INT: Final = SettingKind(3, "number", int)
 LONG: Final = SettingKind(5, "number", int)
 LIST: Final = SettingKind(7, "list", str)
+IP_COUNTS: Final = SettingKind(2, "string", parse_ip_overrides, explains_errors=True)
 GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
 
 
@@ -124,10 +126,71 @@ _BROKER_SETTINGS: Final = (
     ),
     Setting("socket.request.max.bytes", INT, "104857600", "largest request", 1024, INT_MAX),
     Setting(
-        "queued.max.request.bytes", LONG, "536870912", "all requests being received, together", 1024, LONG_MAX
+        "queued.max.request.bytes",
+        LONG,
+        "536870912",
+        "memory of all requests that are being received or passed on to other brokers, together",
+        1024,
+        LONG_MAX,
     ),
-    Setting("max.connections", INT, "10000", "connections at once", 1, INT_MAX),
+    Setting("max.connections", INT, "10000", "connections at once; further ones are refused", 1, INT_MAX),
+    Setting("max.connections.per.ip", INT, str(INT_MAX), "connections at once from one address", 0, INT_MAX),
+    Setting(
+        "max.connections.per.ip.overrides",
+        IP_COUNTS,
+        "",
+        "ADDRESS:COUNT,…: other numbers for some addresses, such as a balancer's",
+    ),
+    Setting(
+        "max.connection.creation.rate",
+        INT,
+        str(INT_MAX),
+        "new connections a second; further ones wait in the listener's backlog",
+        1,
+        INT_MAX,
+    ),
     Setting("connections.max.idle.ms", LONG, "600000", "when an idle connection is closed", 1000, LONG_MAX),
+    Setting(
+        "headrace.request.receive.timeout.ms",
+        LONG,
+        "30000",
+        "an incomplete request must progress within so long, and be complete if others wait for its memory; "
+        "else its connection is closed",
+        100,
+        LONG_MAX,
+    ),
+    Setting(
+        "headrace.request.receive.bytes.per.second.min",
+        INT,
+        "16384",
+        "the slowest progress that counts: slower connections are closed",
+        0,
+        INT_MAX,
+    ),
+    Setting(
+        "headrace.request.receive.stall.ms",
+        LONG,
+        "2000",
+        "as headrace.request.receive.timeout.ms, for progress while others wait for memory of requests",
+        100,
+        LONG_MAX,
+    ),
+    Setting(
+        "headrace.response.send.stall.ms",
+        LONG,
+        "300000",
+        "a connection is closed whose client takes no byte of its responses for so long",
+        1000,
+        LONG_MAX,
+    ),
+    Setting(
+        "headrace.response.unsent.max.bytes",
+        LONG,
+        "268435456",
+        "memory of all responses that clients do not take; beyond it the longest waiting client is cut off",
+        1024,
+        LONG_MAX,
+    ),
     Setting("fetch.max.bytes", INT, "57671680", "largest fetch response", 1024, INT_MAX),
     Setting("zookeeper.session.timeout.ms", INT, "10000", "session timeout", 100, INT_MAX),
     Setting(

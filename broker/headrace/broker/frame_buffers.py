@@ -1,28 +1,48 @@
-"""Buffers for large request frames, used again as soon as nothing refers to them any more.
+"""Buffers for request frames. Whole ones are used again as soon as nothing refers to them any more.
 
 A fresh buffer of a megabyte costs the kernel a page fault per 4 KiB, and as much again when it is freed: an
-eighth of the broker's CPU time when producers send 1 MB batches.
+eighth of the broker's CPU time when producers send 1 MB batches. But a client that only announces a frame
+must not cost the frame's size: unless enough of it has arrived, and much of the receive bound is free, the
+buffer is a mapping, to which the kernel gives memory page by page as bytes arrive.
 """
 
 from __future__ import annotations
 
+import mmap
 from typing import Final
+
+from headrace.broker.receiving import ReceiveBound
 
 KEEP_FROM_BYTES: Final = 64 * 1024  # smaller frames come from memory that the allocator keeps anyway
 KEEP_UPTO_BYTES: Final = 2 * 1024 * 1024  # batches are at most max.message.bytes, 1 MB by default
 STEP_BYTES: Final = 128 * 1024  # frames of similar sizes share a buffer
 KEPT_MAX_BYTES: Final = 8 * 1024 * 1024  # of all buffers that are kept, in use or not
+WHOLE_UPTO_BYTES: Final = 4 * 1024  # of a frame of which hardly anything has arrived
+WHOLE_PER_ARRIVED: Final = 64  # bytes of memory that one byte that has arrived may cost
+
+_PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class FrameBuffers:
     """Hands out buffers. Nobody gives one back: it is free once no memoryview of it exists."""
 
-    __slots__ = ("_is_used", "_kept", "_kept_bytes")
+    __slots__ = ("_bound", "_is_used", "_kept", "_kept_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, bound: ReceiveBound | None = None) -> None:
+        self._bound = bound
         self._kept: list[bytearray] = []
         self._kept_bytes = 0
         self._is_used = False  # since the last `release_idle`
+
+    def begin(self, size_bytes: int, arrived_bytes: int) -> tuple[memoryview, bool]:
+        """Returns a buffer for a frame of which so many bytes are here, and whether all of its memory is
+        taken now; otherwise it is taken as bytes arrive.
+        """
+        if size_bytes <= max(WHOLE_UPTO_BYTES, arrived_bytes * WHOLE_PER_ARRIVED) and (
+            size_bytes <= KEEP_UPTO_BYTES and (self._bound is None or self._bound.has_room(size_bytes))
+        ):
+            return self.take(size_bytes), True
+        return _mapped(size_bytes), False
 
     def take(self, size_bytes: int) -> memoryview:
         """Returns a writable buffer of exactly this size; its content is arbitrary."""
@@ -53,6 +73,15 @@ class FrameBuffers:
         self._kept_bytes += len(buffer)
         while self._kept_bytes > KEPT_MAX_BYTES:
             self._kept_bytes -= len(self._kept.pop(0))
+
+
+def _mapped(size_bytes: int) -> memoryview:
+    """Returns zeroed memory that costs nothing until it is written. Raises `OSError`."""
+    mapping = mmap.mmap(-1, max(1, size_bytes), flags=_PRIVATE)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        # Else the kernel may give 2 MiB for the first byte.
+        mapping.madvise(mmap.MADV_NOHUGEPAGE)
+    return memoryview(mapping)[:size_bytes]
 
 
 def _is_free(buffer: bytearray) -> bool:

@@ -54,6 +54,7 @@ class FrontService(BrokerService):
     def _fetch(
         self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int
     ) -> None:
+        connection.turn_left -= 1
         fetch.refuse(connection, decode_request(frame), ErrorCode.INVALID_REQUEST)
 
     # --- one virtual node ---

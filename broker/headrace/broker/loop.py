@@ -13,12 +13,14 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 logger = logging.getLogger(__name__)
 
 EVENTS_MAX: Final = 512
 POLL_MAX_S: Final = 60.0
+TIMERS_PURGE_MIN: Final = 1024  # timers, cancelled ones included, before cancelled ones are first removed
 
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
@@ -27,9 +29,22 @@ Call = Callable[[], None]
 
 
 class Ready(Protocol):
-    """What is registered for a file descriptor."""
+    """What is registered for a file descriptor. `on_failure` is called after `on_ready` raised: it must end
+    or pause what is registered, since the descriptor is still ready.
+    """
 
     def on_ready(self, events: int) -> None: ...
+    def on_failure(self) -> None: ...
+
+
+def describe(call: Callable[..., object]) -> str:
+    """Returns the name of a call for log lines, without its arguments, which may be large."""
+    while isinstance(call, partial):
+        call = call.func
+    name = getattr(call, "__qualname__", type(call).__name__)
+    owner = getattr(call, "__self__", None)
+    is_named = getattr(type(owner), "__str__", None) is not object.__str__  # others print all that they hold
+    return f"{name} of {owner}" if owner is not None and is_named else name
 
 
 class Timer:
@@ -53,6 +68,7 @@ class EventLoop:
         self._ready: dict[int, Ready] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_count = 0
+        self._purge_at = TIMERS_PURGE_MIN
         self._posted: deque[Call] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, READABLE)
@@ -81,6 +97,8 @@ class EventLoop:
     def call_later(self, delay_ms: float, call: Call) -> Timer:
         timer = Timer(call)
         self._timer_count += 1
+        if len(self._timers) >= self._purge_at:
+            self._purge_timers()
         heapq.heappush(self._timers, (self._clock_s() + delay_ms / 1000, self._timer_count, timer))
         return timer
 
@@ -119,7 +137,10 @@ class EventLoop:
                 continue
             target = ready.get(fd)
             if target is not None:
-                target.on_ready(events)
+                try:
+                    target.on_ready(events)
+                except Exception:
+                    self._fail(fd, target)
         while self._posted:
             self._run(self._posted.popleft())
         if self._timers:
@@ -143,8 +164,24 @@ class EventLoop:
             if call is not None:
                 self._run(call)
 
+    def _purge_timers(self) -> None:
+        """Removes cancelled timers: fetches that could wait for minutes cancel theirs within milliseconds."""
+        self._timers = [entry for entry in self._timers if entry[2].call is not None]
+        heapq.heapify(self._timers)
+        self._purge_at = max(TIMERS_PURGE_MIN, 2 * len(self._timers))
+
+    def _fail(self, fd: int, target: Ready) -> None:
+        """Ends what raised; the others that are ready are still served."""
+        logger.exception("%s: handling its socket failed", target)
+        try:
+            target.on_failure()
+        except Exception:
+            logger.exception("%s: ending it failed, it is served no more", target)
+            if self._ready.get(fd) is target:
+                self.unregister(fd)
+
     def _run(self, call: Call) -> None:
         try:
             call()
         except Exception:
-            logger.exception("a call on the event loop failed: %r", call)
+            logger.exception("a call on the event loop failed: %s", describe(call))

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
+from headrace.broker.names import Names, Resolve, look_up
+from headrace.broker.receiving import ReceiveBound
 from headrace.client.calls import produce_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import CONNECT_MAX_S, BrokerConnection, ConnectionState
@@ -62,11 +64,22 @@ class _Unfinished:
 
 
 class Peers:
-    """One link per address. `clock_s` decides deadlines."""
+    """One link per address. `clock_s` decides deadlines. `bound` counts requests until they end, beside those
+    that are being received; `resolve` finds addresses of host names.
+    """
 
-    def __init__(self, loop: EventLoop, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        clock_s: Callable[[], float] = time.monotonic,
+        *,
+        bound: ReceiveBound | None = None,
+        resolve: Resolve = look_up,
+    ) -> None:
         self.loop = loop
         self.clock_s = clock_s
+        self.bound = ReceiveBound(IN_FLIGHT_MAX_BYTES) if bound is None else bound
+        self.names = Names(loop, clock_s, resolve)
         self._links: dict[tuple[str, int], _Link] = {}
         self._checks_deadlines = False
 
@@ -125,18 +138,44 @@ class _Link:
         self._unfinished: dict[_Unfinished, None] = {}  # in the order of arrival, and of deadlines
         self._unfinished_bytes = 0
         self._unsent: deque[tuple[_Unfinished, ProduceRequest]] = deque()  # until the connection is ready
-        self._connection = BrokerConnection(
-            address,
+        self._connection: BrokerConnection | None = None  # until the host's address is known
+        self._name_deadline_s = peers.clock_s() + CONNECT_MAX_S
+        self._fd = -1
+        self._events = READABLE | WRITABLE
+        self._has_failed = False
+        known = peers.names.known(address.host)
+        if known is not None:
+            self._connect(known)
+        else:
+            peers.names.find(address.host, self._found)
+
+    def __str__(self) -> str:
+        return f"link to the broker at {self._address}"
+
+    def _found(self, ip: str | None, problem: str) -> None:
+        """Connects once the host's address is known."""
+        if self._has_failed:
+            return
+        try:
+            if ip is None:
+                raise NetworkError(problem)
+            self._connect(ip)
+        except NetworkError as error:
+            self.fail(error)
+
+    def _connect(self, ip: str) -> None:
+        connection = BrokerConnection(
+            BrokerAddress(ip, self._address.port),
             client_id=CLIENT_ID,
-            clock=peers.clock_s,
+            clock=self._peers.clock_s,
             request_timeout_s=CONNECT_MAX_S,  # for the negotiation of versions
             frame_limit_bytes=RESPONSE_MAX_BYTES,
         )
-        self._connection.start()
-        assert self._connection.socket is not None
-        self._fd = self._connection.socket.fileno()
-        self._events = READABLE | WRITABLE
-        peers.loop.register(self._fd, self, self._events)
+        connection.start()
+        assert connection.socket is not None
+        self._connection = connection
+        self._fd = connection.socket.fileno()
+        self._peers.loop.register(self._fd, self, self._events)
 
     @property
     def is_idle(self) -> bool:
@@ -148,12 +187,14 @@ class _Link:
         for topic in request.topics:
             for part in topic.partitions:
                 size_bytes += len(part.records or b"")
-        if self._unfinished and self._unfinished_bytes + size_bytes > IN_FLIGHT_MAX_BYTES:
+        bound = self._peers.bound
+        if self._unfinished and (self._unfinished_bytes + size_bytes > IN_FLIGHT_MAX_BYTES or bound.is_full):
             return False
         unfinished = _Unfinished(self, size_bytes, self._peers.clock_s() + RESPONSE_WAIT_MAX_S, done)
         self._unfinished[unfinished] = None
         self._unfinished_bytes += size_bytes
-        if self._connection.state is not ConnectionState.READY:
+        bound.hold(size_bytes)
+        if self._connection is None or self._connection.state is not ConnectionState.READY:
             self._unsent.append((unfinished, _copied(request)))
             return True
         self._connection.send(produce_call(request), unfinished.finish, timeout_s=RESPONSE_WAIT_MAX_S)
@@ -165,8 +206,10 @@ class _Link:
         """Removes a finished request."""
         del self._unfinished[finished]
         self._unfinished_bytes -= finished.size_bytes
+        self._peers.bound.release(finished.size_bytes)
 
     def on_ready(self, events: int) -> None:
+        assert self._connection is not None
         # As in `selectors`: an error makes the socket ready for both.
         mask = selectors.EVENT_READ if events & ~WRITABLE else 0
         mask |= selectors.EVENT_WRITE if events & ~READABLE else 0
@@ -182,7 +225,11 @@ class _Link:
             return
         self._watch()
 
+    def on_failure(self) -> None:
+        self.fail(NetworkError("handling its response failed"))
+
     def _watch(self) -> None:
+        assert self._connection is not None
         wanted = self._connection.events
         events = READABLE if wanted & selectors.EVENT_READ else 0
         events |= WRITABLE if wanted & selectors.EVENT_WRITE else 0
@@ -193,7 +240,10 @@ class _Link:
     def check_deadline(self, now_s: float) -> None:
         """Ends the link if its oldest request, or the connection itself, took too long."""
         try:
-            self._connection.check_deadline(now_s)
+            if self._connection is not None:
+                self._connection.check_deadline(now_s)
+            elif now_s >= self._name_deadline_s:
+                raise NetworkError(f"the name {self._address.host} was not resolved in {CONNECT_MAX_S:g} s")
         except NetworkError as error:
             self.fail(error)
             return
@@ -204,10 +254,12 @@ class _Link:
     def fail(self, error: ClientError) -> None:
         """Ends the link; its requests are lost."""
         logger.warning("the link to the broker at %s broke: %s", self._address, error)
+        self._has_failed = True
         self._peers.forget(self._address)
-        self._peers.loop.unregister(self._fd)
         unsent, self._unsent = self._unsent, deque()
-        self._connection.close(error)
+        if self._connection is not None:
+            self._peers.loop.unregister(self._fd)
+            self._connection.close(error)
         for unfinished, _ in unsent:
             self.remove(unfinished)
             unfinished.done(Lost(str(error), was_sent=False))

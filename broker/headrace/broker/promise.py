@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -31,7 +34,13 @@ class Promise(Generic[T]):
         self._value = value
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback(value)
+            try:
+                callback(value)
+            except Exception:
+                # One client's callback: the others that wait for the same value still get it.
+                logger.exception(
+                    "a callback of a promise failed: %s", getattr(callback, "__qualname__", callback)
+                )
 
     def then(self, callback: Callable[[T], None]) -> None:
         if self._done:

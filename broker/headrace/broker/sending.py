@@ -41,6 +41,11 @@ def send_some(client: socket.socket, outgoing: deque[Part]) -> int:
     return sent
 
 
+def memory_bytes(outgoing: deque[Part]) -> int:
+    """Returns the memory of what waits to be sent; slices of files take none."""
+    return sum(len(part) for part in outgoing if not isinstance(part, FileSlice))
+
+
 def _send_slice(client: socket.socket, head: FileSlice, outgoing: deque[Part]) -> int:
     sent = os.sendfile(client.fileno(), head.file.fd, head.position_bytes, head.length_bytes)
     if not sent:

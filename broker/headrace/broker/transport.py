@@ -1,32 +1,34 @@
-"""Sockets: accepts clients, moves their bytes to the sans-IO core and its responses back.
+"""One client's socket: moves its bytes to the sans-IO core, and the core's responses back.
 
-Owns listening, connection bounds, idle connections. Knows nothing of requests.
+Owns reading, sending and closing of one connection. Knows nothing of requests. `connections` has what all
+connections share.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
-import os
 import select
 import socket
-import time
+import struct
+import termios
 from typing import Final
 
-from headrace.broker.core import ClientConnection, Service
-from headrace.broker.frame_buffers import FrameBuffers
-from headrace.broker.loop import READABLE, WRITABLE, EventLoop
-from headrace.broker.sending import send_some
+from headrace.broker.connections import RECEIVED_PER_WAKEUP_MAX_BYTES, Connections
+from headrace.broker.core import SLOW_REQUESTS_PER_TURN_MAX, ClientConnection, Service
+from headrace.broker.loop import READABLE, WRITABLE
+from headrace.broker.receiving import Progress
+from headrace.broker.sending import memory_bytes, send_some
 from headrace.wire.errors import WireError
 
-logger = logging.getLogger(__name__)
-
-SCRATCH_BYTES: Final = 64 * 1024
-BACKLOG: Final = 1024
 READ_BYTES_PER_WAKEUP: Final = 4 * 1024 * 1024  # of one connection, so that others are served too
 SEND_BYTES_PER_WAKEUP: Final = 8 * 1024 * 1024
-ACCEPT_PAUSE_MS: Final = 100
-RECENT_S: Final = 1.0  # a connection silent for longer has nothing in flight when the broker stops
+ROOM_FROM_BYTES: Final = 8 * 1024  # frames that take less have no room that others wait for
+ENDING_MAX_S: Final = 5.0  # for the last responses of a client that sends nothing more
+
+FAILED: Final = select.EPOLLERR | select.EPOLLHUP
+NOTHING_FOLLOWS: Final = select.EPOLLRDHUP
 
 # The client or its network ended the connection: nothing to log.
 _ENDED_BY_CLIENT: Final = frozenset(
@@ -40,189 +42,96 @@ _ENDED_BY_CLIENT: Final = frozenset(
         errno.ECONNABORTED,
     }
 )
-
-
-class Server:
-    """All connections of a broker, and what they share: bounds and receive buffers."""
-
-    def __init__(
-        self,
-        loop: EventLoop,
-        *,
-        connections_max: int,
-        frame_limit_bytes: int,
-        receiving_bytes_max: int,
-        idle_ms: int,
-    ) -> None:
-        self.loop = loop
-        self.connections_max = connections_max
-        self.frame_limit_bytes = frame_limit_bytes
-        self.receiving_bytes_max = receiving_bytes_max
-        self.receiving_bytes = 0
-        self.connections: dict[int, Transport] = {}
-        self.with_output: dict[Transport, None] = {}
-        self.starved: dict[Transport, None] = {}  # not read until others' large requests end
-        self.buffers = FrameBuffers()
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.serves = True  # False: what arrives is discarded
-        self._idle_s = idle_ms / 1000
-        self._listeners: list[Listener] = []
-        loop.at_wakeup_end(self.send_all)
-        loop.every(min(10_000, idle_ms), self._close_idle)
-
-    def bind(self, host: str, port: int, service: Service) -> Listener:
-        """Binds an address; its clients are served once the listener is started. Raises `OSError`."""
-        listener = Listener(self, host, port, service)
-        self._listeners.append(listener)
-        return listener
-
-    def stop_accepting(self) -> None:
-        for listener in self._listeners:
-            listener.close()
-
-    def send_all(self) -> None:
-        """Sends the responses of all connections that have some."""
-        if not self.with_output:
-            return
-        ready, self.with_output = self.with_output, {}
-        for transport in ready:
-            transport.send()
-
-    def feed_starved(self) -> None:
-        """Lets starved connections read again if they may."""
-        starved, self.starved = self.starved, {}
-        for transport in starved:
-            transport.update_interest()
-
-    def stop_serving(self) -> None:
-        """Discards what arrives from now on; requests taken before are still answered."""
-        self.serves = False
-        for transport in list(self.connections.values()):
-            transport.update_interest()
-
-    def end_connections(self) -> None:
-        """Shuts every connection down after its last response; it closes when its client has closed.
-
-        If it closed at once with requests unread, the kernel would send a reset, which may overtake the last
-        responses. The loop must run until `connections` is empty, or the caller's wait is over.
-        """
-        recent_s = time.monotonic() - RECENT_S
-        for transport in list(self.connections.values()):
-            if transport.active_s < recent_s and not transport.core.slots:
-                transport.close("")
-            else:
-                transport.end()
-
-    def _close_idle(self) -> None:
-        self.buffers.release_idle()
-        before_s = time.monotonic() - self._idle_s
-        for transport in list(self.connections.values()):
-            if transport.active_s < before_s and not transport.core.slots:
-                transport.close("idle")
-
-    def close(self) -> None:
-        self.stop_accepting()
-        for transport in list(self.connections.values()):
-            transport.close("the broker stops")
-
-
-class Listener:
-    """One listening socket."""
-
-    def __init__(self, server: Server, host: str, port: int, service: Service) -> None:
-        self._server = server
-        self._service = service
-        try:
-            self._socket = socket.create_server((host, port), backlog=BACKLOG, reuse_port=False)
-        except OSError as error:
-            problem = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
-            raise OSError(error.errno, f"{problem}; is another process there?") from None
-        self._socket.setblocking(False)
-        self.address: tuple[str, int] = self._socket.getsockname()[:2]
-        self._started = False
-
-    def start(self) -> None:
-        """Serves clients from now on; those that came earlier wait in the backlog."""
-        self._started = True
-        self._server.loop.register(self._socket.fileno(), self)
-
-    def on_ready(self, events: int) -> None:
-        while True:
-            try:
-                client, address = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                # Out of descriptors or memory. The socket stays readable, so accept again a little later.
-                logger.error("accepting a connection failed: %s", error)
-                self._server.loop.modify(self._socket.fileno(), 0)
-                self._server.loop.call_later(ACCEPT_PAUSE_MS, self._resume)
-                return
-            peer = f"{address[0]}:{address[1]}"
-            if len(self._server.connections) >= self._server.connections_max:
-                logger.warning("%s: refused, max.connections=%d are open", peer, self._server.connections_max)
-                client.close()
-                continue
-            Transport(self._server, client, peer, self._service)
-
-    def _resume(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._server.loop.modify(self._socket.fileno(), READABLE)
-
-    def close(self) -> None:
-        if self._socket.fileno() >= 0:
-            if self._started:
-                self._server.loop.unregister(self._socket.fileno())
-            self._socket.close()
+_INT: Final = struct.Struct("i")
 
 
 class Transport:
     """One client's socket around its sans-IO core."""
 
-    __slots__ = ("_ending", "_events", "_fd", "_reserved_bytes", "_server", "_socket", "active_s", "core")
+    __slots__ = (
+        "_connections",
+        "_events",
+        "_fd",
+        "_input_ended",
+        "_ip",
+        "_is_deferred",
+        "_nothing_follows",
+        "_output_ends",
+        "_progress",
+        "_reserved_bytes",
+        "_sent_s",
+        "_socket",
+        "_unsent_bytes",
+        "active_s",
+        "core",
+    )
 
-    def __init__(self, server: Server, client: socket.socket, peer: str, service: Service) -> None:
+    def __init__(
+        self, connections: Connections, client: socket.socket, ip: str, peer: str, service: Service
+    ) -> None:
         client.setblocking(False)
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._server = server
+        self._connections = connections
         self._socket = client
         self._fd = client.fileno()
+        self._ip = ip
         self._events = READABLE
         self._reserved_bytes = 0
-        self._ending = False
-        self.active_s = time.monotonic()
+        self._progress = Progress()
+        self._unsent_bytes = -1  # memory of responses that the socket does not accept; -1: there are none
+        self._sent_s = 0.0  # when it last accepted some of them
+        self._nothing_follows = False  # the client sends no further bytes than those the kernel has
+        self._input_ended = False  # all that it sent is served: closed after the last response
+        self._output_ends = False  # this broker sends nothing after the responses known now
+        self._is_deferred = False  # not read until its next turn
+        self.active_s = connections.clock_s()
         self.core = ClientConnection(
             service,
             peer=peer,
-            frame_limit_bytes=server.frame_limit_bytes,
+            frame_limit_bytes=connections.limits.frame_limit_bytes,
             on_output=self._on_output,
             on_abort=self.close,
-            buffers=server.buffers,
+            buffers=connections.buffers,
         )
-        server.connections[self._fd] = self
-        server.loop.register(self._fd, self)
+        connections.loop.register(self._fd, self)
+        connections.by_fd[self._fd] = self
+
+    def __str__(self) -> str:
+        return self.core.peer
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.core.slots)
 
     def _on_output(self, _: ClientConnection) -> None:
-        self._server.with_output[self] = None
+        self._connections.with_output[self] = None
+
+    # --- receiving ---
 
     def on_ready(self, events: int) -> None:
-        if events & (select.EPOLLERR | select.EPOLLHUP) and not events & READABLE:
-            self.close("")
-            return
         if events & WRITABLE:
-            self._server.with_output[self] = None
-        if events & READABLE and self._server.serves:
-            self._read()
-        elif events & READABLE:
-            self._discard()
+            self._connections.with_output[self] = None
+        if events & READABLE:
+            if not self._connections.serves:
+                self._discard()
+            elif self._connections.received_bytes >= RECEIVED_PER_WAKEUP_MAX_BYTES:
+                self._defer()
+            elif not self._is_deferred:
+                self._read()
+        elif events & FAILED:
+            self.close("")
+        elif events & NOTHING_FOLLOWS:
+            self._see_end()
+
+    def on_failure(self) -> None:
+        self.close("internal error", "error")
 
     def _discard(self) -> None:
         """Reads and drops requests, since the broker stops: clients send them to another broker."""
-        self.active_s = time.monotonic()
+        self.active_s = self._connections.clock_s()
         budget = READ_BYTES_PER_WAKEUP
         try:
             while budget > 0:
-                count = self._socket.recv_into(self._server.scratch)
+                count = self._socket.recv_into(self._connections.scratch)
                 if not count:
                     self.close("")
                     return
@@ -232,71 +141,134 @@ class Transport:
         except OSError as error:
             self.close(_problem(error))
 
+    def _defer(self) -> None:
+        self._is_deferred = True
+        self._connections.defer(self)
+
+    def take_turn(self) -> None:
+        """Serves what waits since the last turn, and what has arrived since."""
+        self._is_deferred = False
+        if self._connections.serves and not (self.core.closed or self._input_ended):
+            self._read()
+
     def _read(self) -> None:
         core = self.core
-        client = self._socket
-        scratch = self._server.scratch
-        budget = READ_BYTES_PER_WAKEUP
-        self.active_s = time.monotonic()
+        self.active_s = self._connections.clock_s()
         try:
-            while budget > 0 and not core.closed:
-                target = core.wanted()
-                buffer = scratch if target is None else target
-                count = client.recv_into(buffer)
-                if not count:
-                    self.close("")
-                    return
-                budget -= count
-                if target is None:
-                    core.receive(buffer[:count])
-                else:
-                    core.filled(count)
-                self._account()
-                if core.must_pause or self._starves:
-                    break
-                if count < len(buffer):
-                    return
+            if self._receive(core):
+                return
         except BlockingIOError:
             return
         except WireError as error:
-            self.close(f"{type(error).__name__}: {error}")
+            self.close(f"{type(error).__name__}: {error}", "invalid")
             return
         except OSError as error:
             self.close(_problem(error))
             return
-        except Exception:
-            logger.exception("%s: serving a request failed", core.peer)
-            self.close("internal error")
-            return
+        self.update_interest()
+
+    def _receive(self, core: ClientConnection) -> bool:
+        """Receives and serves for one turn; True if the socket has nothing more. Raises `WireError`,
+        `OSError`.
+        """
+        connections = self._connections
+        bound = connections.bound
+        budget = READ_BYTES_PER_WAKEUP
+        if core.must_pause:
+            return False
+        core.turn_left = SLOW_REQUESTS_PER_TURN_MAX
+        if core.rest is not None:
+            core.resume()
+            self._account()
+        # What was received is served in the next turn if this one is over: then nothing may be received.
+        while budget > 0 and core.turn_left > 0 and not core.closed:
+            target = core.wanted()
+            if target is None:
+                is_full = bound.reserved_bytes >= bound.max_bytes
+                buffer = connections.scratch_small if is_full else connections.scratch
+            elif not core.grows:
+                buffer = target
+            else:
+                buffer = target[: bound.allowance(self, len(target))]
+                if not buffer:
+                    return False
+            count = self._socket.recv_into(buffer)
+            if not count:
+                self._end_input()
+                return True
+            budget -= count
+            connections.received_bytes += count
+            if target is None:
+                core.receive(buffer[:count])
+            else:
+                core.filled(count)
+            self._account()
+            if core.must_pause:
+                return False
+            if count < len(buffer) and core.turn_left > 0:
+                return True
+        return False
+
+    def feed(self) -> None:
+        """Reads again, after others' frames left room."""
+        now_s = self._connections.clock_s()
+        self.restart_clocks(now_s)
         self.update_interest()
 
     def _account(self) -> None:
         """Counts the frame being received against the bound that all connections share."""
-        server = self._server
-        now = self.core.partial_bytes
-        if now == self._reserved_bytes:
+        now_bytes = self.core.partial_bytes
+        before_bytes = self._reserved_bytes
+        if now_bytes == before_bytes:
             return
-        before = server.receiving_bytes
-        server.receiving_bytes += now - self._reserved_bytes
-        self._reserved_bytes = now
-        if server.starved and server.receiving_bytes < before:
-            server.feed_starved()
+        self._reserved_bytes = now_bytes
+        if not before_bytes:
+            self._progress.begin(self.active_s, 0)
+            self._connections.watch_deadlines()
+        self._connections.bound.account(self, before_bytes, now_bytes)
 
-    @property
-    def _starves(self) -> bool:
-        """Whether too much is being received already, and not only by this connection."""
-        server = self._server
-        return (
-            self._reserved_bytes > SCRATCH_BYTES
-            and server.receiving_bytes > server.receiving_bytes_max
-            and server.receiving_bytes > self._reserved_bytes
-        )
+    def _see_end(self) -> None:
+        """The client sends nothing more, while its socket is not read. What it has sent is still served, if
+        it is complete.
+        """
+        self._nothing_follows = True
+        wanted = self.core.wanted()
+        if wanted is not None and self._waiting_in_kernel() < len(wanted):
+            self._end_input()
+            return
+        self.core.end_waiting()
+        self.update_interest()
 
-    def send(self) -> None:
-        """Sends as much as the socket accepts, then waits until it accepts more."""
+    def _waiting_in_kernel(self) -> int:
+        found = fcntl.ioctl(self._fd, termios.FIONREAD, _INT.pack(0))
+        size_bytes: int = _INT.unpack(found)[0]
+        return size_bytes
+
+    def _end_input(self) -> None:
+        """Closes the connection, after the responses that are pending: the client may only have shut down its
+        side. Requests that wait respond at once.
+        """
+        core = self.core
+        core.drop_input()
+        self._account()
+        if not core.slots and not core.outgoing:
+            self.close("")
+            return
+        self._input_ended = True
+        self._connections.input_ended[self] = None
+        self._sent_s = self._connections.clock_s()
+        self._connections.watch_deadlines()
+        core.end_waiting()
+        self._connections.with_output[self] = None
+        self.update_interest()
+
+    # --- sending ---
+
+    def send(self) -> int:
+        """Sends as much as the socket accepts, then waits until it accepts more; returns how much it was."""
         core = self.core
         if core.closed:
-            return
+            return 0
         core.release_responses()
         budget = SEND_BYTES_PER_WAKEUP
         try:
@@ -308,16 +280,29 @@ class Transport:
             pass
         except OSError as error:
             self.close(_problem(error))
-            return
-        if not core.closed:
-            self.active_s = time.monotonic()
-            self.update_interest()
-            if self._ending and not core.outgoing:
+            return 0
+        self.active_s = self._connections.clock_s()
+        sent_bytes = SEND_BYTES_PER_WAKEUP - budget
+        if core.outgoing or self._unsent_bytes >= 0:
+            self._account_unsent(sent_bytes)
+        self.update_interest()
+        if (self._input_ended or self._output_ends) and not (core.outgoing or core.closed):
+            if self._output_ends:
                 self._shut_down()
+            elif not core.slots:
+                self.close("")
+        return sent_bytes
+
+    def _account_unsent(self, sent_bytes: int) -> None:
+        before_bytes = self._unsent_bytes
+        self._unsent_bytes = memory_bytes(self.core.outgoing) if self.core.outgoing else -1
+        if sent_bytes or before_bytes < 0:
+            self._sent_s = self.active_s
+        self._connections.account_unsent(self, before_bytes, self._unsent_bytes)
 
     def end(self) -> None:
         """Shuts the connection down once the responses known now are sent."""
-        self._ending = True
+        self._output_ends = True
         self.send()
 
     def _shut_down(self) -> None:
@@ -331,34 +316,75 @@ class Transport:
         core = self.core
         if core.closed:
             return
-        events = 0
-        if not self._server.serves:
-            events |= READABLE
-        elif self._starves:
-            self._server.starved[self] = None
-        elif not core.must_pause:
-            events |= READABLE
+        connections = self._connections
+        events = READABLE
+        if self._input_ended:
+            events = 0
+        elif connections.serves:
+            starved = connections.bound.starved
+            if core.must_pause or (starved and self in starved):
+                events = 0 if self._nothing_follows else NOTHING_FOLLOWS
+            elif core.turn_left <= 0:
+                self._defer()
         if core.outgoing:
             events |= WRITABLE
         if events != self._events:
             self._events = events
-            self._server.loop.modify(self._fd, events)
+            connections.loop.modify(self._fd, events)
 
-    def close(self, problem: str) -> None:
-        """Ends the connection; a problem is logged."""
+    # --- deadlines ---
+
+    def restart_clocks(self, now_s: float) -> None:
+        self._sent_s = now_s
+        self._progress.begin(now_s, self.core.partial_filled_bytes)
+
+    def check_receiving(self, now_s: float, *, others_wait: bool) -> None:
+        """Closes the connection if its frame arrives too slowly. `others_wait`: for its room."""
+        is_read = bool(self._events & READABLE) and not self._is_deferred
+        problem = self._progress.problem(
+            now_s,
+            self.core.partial_filled_bytes,
+            self._connections.limits,
+            is_read=is_read,
+            others_wait=others_wait and self._reserved_bytes > ROOM_FROM_BYTES,
+        )
+        if problem:
+            taken_bytes = self._reserved_bytes
+            self.close(f"{problem} (it takes {taken_bytes} bytes of queued.max.request.bytes)", "slow")
+
+    def check_sending(self, now_s: float) -> None:
+        """Closes the connection if its client does not take its responses."""
+        if self._input_ended:
+            if now_s - self._sent_s >= ENDING_MAX_S:
+                self.close("")
+            return
+        stalled_s = now_s - self._sent_s
+        if self._unsent_bytes >= 0 and stalled_s >= self._connections.limits.send_stall_max_s:
+            self.close(
+                f"its client reads no responses since {stalled_s:.0f} s "
+                f"(headrace.response.send.stall.ms), {self.core.outgoing_bytes} bytes wait",
+                "unread",
+            )
+
+    # --- the end ---
+
+    def close(self, problem: str, cause: str = "") -> None:
+        """Ends the connection; a problem is logged, and counted by its cause."""
         core = self.core
         if core.closed:
             return
+        connections = self._connections
         if problem:
-            logger.info("%s: connection closed: %s", core.peer, problem)
+            connections.closed[cause or "failed"] += 1
+            connections.lines.log("closed", logging.INFO, "%s: connection closed: %s", core.peer, problem)
         core.close()
-        server = self._server
-        server.loop.unregister(self._fd)
-        del server.connections[self._fd]
-        server.with_output.pop(self, None)
-        server.starved.pop(self, None)
-        self._account()
+        connections.loop.unregister(self._fd)
+        connections.forget(self, self._fd)
+        connections.account_unsent(self, self._unsent_bytes, -1)
+        self._unsent_bytes = -1
+        connections.admission.leave(self._ip)
         self._socket.close()
+        self._account()
 
 
 def _problem(error: OSError) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
@@ -58,4 +59,4 @@ class Workers:
                 result, error = job(), None
             except Exception as caught:
                 result, error = None, caught
-            self._post(lambda done=done, result=result, error=error: done(result, error))  # type: ignore[misc]
+            self._post(partial(done, result, error))

@@ -54,6 +54,11 @@ def on_stop_signals(stop: Callable[[], object]) -> None:
         signal.signal(number, lambda _number, _frame: stop())
 
 
+def descriptor_limit() -> int:
+    """Returns how many file descriptors this process may have now."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def raise_descriptor_limit() -> int:
     """Allows this process as many file descriptors as it may have; returns how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -6,6 +6,8 @@ however large). No sessions (KIP-227): session id 0 makes clients name every par
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from headrace.broker.core import ClientConnection, Part, Slot
@@ -27,6 +29,8 @@ from headrace.wire.fetch import (
 )
 from headrace.wire.messages import Request
 from headrace.wire.primitives import Buffer
+
+logger = logging.getLogger(__name__)
 
 WAIT_MAX_MS: Final = 300_000
 LEARNING_MAX: Final = 1_000  # cold segments that one request waits for, one after the other
@@ -71,7 +75,8 @@ class FetchWait:
         if body.max_wait_ms <= 0 or self._is_ready():
             self._respond()
             return
-        self._timer = state.loop.call_later(min(body.max_wait_ms, WAIT_MAX_MS), self._respond)
+        self._timer = state.loop.call_later(min(body.max_wait_ms, WAIT_MAX_MS), self.end)
+        slot.connection.waiting[self] = None
         for target in self._targets:
             if target.partition is not None:
                 target.partition.readers[self] = None
@@ -79,7 +84,24 @@ class FetchWait:
 
     def more(self) -> None:
         """Called when more is visible, or a partition was removed."""
-        if self._slot.connection.closed or self._is_ready():
+        self._guarded(self._respond_if_ready)
+
+    def end(self) -> None:
+        """Responds with what is visible; called, too, when the connection ends."""
+        self._guarded(self._respond)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A failure ends this fetch's connection alone: the caller wakes those of others, too."""
+        try:
+            call()
+        except Exception:
+            connection = self._slot.connection
+            logger.exception("%s: a waiting fetch failed", connection.peer)
+            self._stop_waiting()
+            connection.abort("a waiting fetch failed")
+
+    def _respond_if_ready(self) -> None:
+        if self._is_ready():
             self._respond()
 
     def _is_ready(self) -> bool:
@@ -100,12 +122,16 @@ class FetchWait:
                 return True
         return available >= body.min_bytes
 
-    def _respond(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._slot.connection.waiting.pop(self, None)
             for target in self._targets:
                 if target.partition is not None:
                     target.partition.readers.pop(self, None)
+
+    def _respond(self) -> None:
+        self._stop_waiting()
         self._read_all()
 
     def _read_all(self) -> None:
@@ -141,7 +167,7 @@ class FetchWait:
 
         def learned(problem: LogError | None) -> None:
             self._learned[segment] = problem
-            self._read_all()
+            self._guarded(self._read_all)
 
         self._state.cold_reads.learn(target.partition.log, segment).then(learned)
 

@@ -30,6 +30,7 @@ from headrace.wire.primitives import INT64, bytes_length
 
 CORRELATION_AT: Final = 4  # after API key and version
 CORRELATION_END: Final = 8
+TEMPLATE_FRAME_MAX_BYTES: Final = 1024  # a request for one partition; longer ones are not kept
 
 _MARK: Final = 0x1122334455667788  # placeholder for the addresses of a response
 _MARK_BYTES: Final = INT64.pack(_MARK)
@@ -116,6 +117,8 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
     body: FetchRequest = request.body
     connection.fetch_template = None
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1 or body.session_id != 0:
+        return
+    if len(frame) > TEMPLATE_FRAME_MAX_BYTES:
         return
     topic = body.topics[0]
     name = topic.name or state.view.names_by_id.get(topic.topic_id)

@@ -30,8 +30,8 @@ Topics = Sequence[Any] | None  # of a request's body; None means all
 
 
 class Cluster(NamedTuple):
-    """What a response is made from: immutable. `offline`: the partitions that this broker leads, and whose logs
-    it could not open."""
+    """What a response is made from: immutable. `offline`: partitions of this broker whose logs could not be
+    opened."""
 
     view: ClusterView
     cluster_id: str

@@ -8,6 +8,7 @@ staged in the partition's log, and the end of the wakeup writes them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -30,6 +31,8 @@ from headrace.wire.produce import (
     refuse,
 )
 
+logger = logging.getLogger(__name__)
+
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
@@ -49,13 +52,13 @@ class ProduceJob:
     none).
     """
 
-    __slots__ = ("_batches", "_connection", "_left", "_request", "_results", "_slot", "_state", "parts")
+    __slots__ = ("_batches", "_left", "_request", "_results", "_slot", "_state", "connection", "parts")
 
     def __init__(
         self, state: BrokerState, connection: ClientConnection, slot: Slot | None, request: Request
     ) -> None:
         self._state = state
-        self._connection = connection
+        self.connection = connection
         self._slot = slot
         self._request = request
         body: ProduceRequest = request.body
@@ -124,7 +127,7 @@ class ProduceJob:
         if self._slot is None:
             # With acks=0 nothing else tells the client that its view of the cluster is wrong.
             name = self.topic_name(topic) or ""
-            self._connection.abort(
+            self.connection.abort(
                 f"Produce with acks=0 to {name}-{part.partition} failed: {code.name} {message or ''}"
             )
 
@@ -163,7 +166,16 @@ class PartitionAppend:
 
     def appended(self, code: ErrorCode, message: str | None) -> None:
         base_offset = self._base_offset if code is ErrorCode.NONE else -1
-        self._job.complete(self._place, code, base_offset, message)
+        try:
+            self._job.complete(self._place, code, base_offset, message)
+        except Exception:
+            abort_after_failure(self._job.connection)
+
+
+def abort_after_failure(connection: ClientConnection) -> None:
+    """Ends the connection whose response could not be made. The partition that called calls others, too."""
+    logger.exception("%s: responding to Produce failed", connection.peer)
+    connection.abort("responding to Produce failed")
 
 
 PassOn = Callable[[ProduceJob, ProduceRequest, list[PassedPartition]], None]

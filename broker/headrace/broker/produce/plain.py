@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from headrace.broker.core import ClientConnection, Part, TemplateCache
 from headrace.broker.partitions import Partition
-from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE
+from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE, abort_after_failure
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
 from headrace.log.producers import SequenceVerdict, check_sequence
@@ -38,6 +38,9 @@ from headrace.wire.produce import (
 CORRELATION_END: Final = 8  # api key, version, correlation id
 TEMPLATES_MAX: Final = 256  # partitions that one connection may alternate between
 HEAD_ENDS_MAX: Final = 4  # distinct head lengths tried per request: topic names differ in length
+HEAD_MAX_BYTES: Final = (
+    1024  # of a template: longer heads, which hold long client ids or tagged fields, get none
+)
 TAIL_BYTES: Final = 3  # empty tagged fields of partition, topic and request in flexible versions
 
 CODEC_LARGEST: Final = max(Codec)
@@ -118,13 +121,16 @@ class PlainAppend:
 
     def appended(self, code: ErrorCode, message: str | None) -> None:
         template = self._template
-        if code is ErrorCode.NONE:
-            length, before, after = template.body
-            packed = template.layout.pack(length, self._correlation_id, before, self._base_offset, after)
-            self.parts = (packed,)
-        else:
-            self.parts = (template.encode(self._correlation_id, code, message, -1),)
-        self._connection.on_output(self._connection)
+        try:
+            if code is ErrorCode.NONE:
+                length, before, after = template.body
+                packed = template.layout.pack(length, self._correlation_id, before, self._base_offset, after)
+                self.parts = (packed,)
+            else:
+                self.parts = (template.encode(self._correlation_id, code, message, -1),)
+            self._connection.on_output(self._connection)
+        except Exception:
+            abort_after_failure(self._connection)
 
 
 def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, request: Request) -> None:
@@ -141,6 +147,8 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
     flexible = request.version >= FLEXIBLE_FROM
     tail = TAIL_BYTES if flexible else 0
     head_end = len(frame) - tail - len(part.records) - len(bytes_length(len(part.records), flexible))
+    if head_end > HEAD_MAX_BYTES:
+        return
     templates = connection.templates
     if len(templates.by_head) >= TEMPLATES_MAX or bytes(frame[len(frame) - tail :]) != bytes(tail):
         return
