@@ -46,8 +46,9 @@ logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">hhi")
 
-METADATA_CACHE_MAX_BYTES: Final = 16 * 1024 * 1024
 METADATA_CACHE_ENTRIES_MAX: Final = 256
+METADATA_CACHE_MAX_BYTES: Final = 16 * 1024 * 1024  # requests and responses
+METADATA_CACHED_REQUEST_MAX_BYTES: Final = 64 * 1024  # clients that repeat a request name a few topics
 
 Made = Tree | Callable[[], Tree] | Exception
 Handler = Callable[[BrokerState, Request], "Tree | Callable[[], Tree] | Promise[Any]"]
@@ -145,7 +146,8 @@ class BrokerService:
     def _serve(self, slot: Slot, frame: Frame, request: Request | None) -> None:
         """Handles a control request, and responds now or later."""
         api_key, _, correlation_id = _HEAD.unpack_from(frame)
-        cached = self._cached_metadata(frame) if api_key == ApiKey.METADATA else None
+        is_cacheable = api_key == ApiKey.METADATA and len(frame) <= METADATA_CACHED_REQUEST_MAX_BYTES
+        cached = self._cached_metadata(frame) if is_cacheable else None
         if cached is not None:
             INT32.pack_into(cached, 4, correlation_id)
             slot.fill((bytes(cached),))
@@ -158,18 +160,23 @@ class BrokerService:
         if isinstance(found, Promise):
             found.then(lambda made: self._respond(slot, request, made, None))
         else:
-            self._respond(slot, request, found, bytes(frame) if api_key == ApiKey.METADATA else None)
+            self._respond(slot, request, found, bytes(frame) if is_cacheable else None)
 
     def _respond(self, slot: Slot, request: Request, made: Made, cache_for: bytes | None) -> None:
+        """Fills the slot, now or later. A failure ends this connection alone: the caller may respond to
+        others, too.
+        """
         connection = slot.connection
-        if isinstance(made, Exception):
-            logger.error("API %d failed", request.api_key, exc_info=made)
-            connection.abort(f"API {request.api_key} failed")
-            return
         if connection.closed:
             return
+        if isinstance(made, Exception):
+            self._fail(slot, request, made)
+            return
         if not callable(made) and items_of(made) < WRITE_HERE_MAX_ITEMS:
-            self._fill(slot, _encode(request, made), cache_for)
+            try:
+                self._fill(slot, _encode(request, made), cache_for)
+            except Exception as error:
+                self._fail(slot, request, error)
             return
         view = self._state.view.version
 
@@ -180,6 +187,11 @@ class BrokerService:
                 self._fill(slot, response, cache_for if view == self._state.view.version else None)
 
         self._turns.apart(connection, lambda: _encode(request, made() if callable(made) else made), encoded)
+
+    @staticmethod
+    def _fail(slot: Slot, request: Request, error: Exception) -> None:
+        logger.error("%s: API %d failed", slot.connection.peer, request.api_key, exc_info=error)
+        slot.connection.abort(f"API {request.api_key} failed")
 
     def _fill(self, slot: Slot, response: bytes, cache_for: bytes | None) -> None:
         size_bytes = len(response) + len(cache_for or b"")
