@@ -33,6 +33,8 @@ from headrace.wire.primitives import NO_UUID, Buffer
 
 READY_WAIT_MAX_S: Final = 90.0
 STOP_WAIT_MAX_S: Final = 60.0
+# Tests may use topics that nobody has created, as on the one-machine site. The broker's default is false.
+TEST_SETTINGS: Final = {"auto.create.topics.enable": "true"}
 
 
 class BrokerProcess:
@@ -152,7 +154,7 @@ class BrokerCluster:
         self.directory = directory
         self.datacenter = datacenter
         self.brokers = [
-            BrokerProcess(number, directory, zookeeper.hosts, datacenter, config)
+            BrokerProcess(number, directory, zookeeper.hosts, datacenter, {**TEST_SETTINGS, **config})
             for number in range(1, count + 1)
         ]
 

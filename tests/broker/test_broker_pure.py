@@ -32,6 +32,7 @@ def test_every_default_is_allowed() -> None:
         assert config[name] is not None
     assert config.topic_config({}).log.retention_ms == 7 * 24 * 3600 * 1000
     assert config.topic_config({}).log.flush_ms is None
+    assert not config["auto.create.topics.enable"], "unlike Apache Kafka: strangers fill no disk with topics"
 
 
 def test_topics_inherit_from_the_broker_and_override_it() -> None:

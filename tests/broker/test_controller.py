@@ -1,0 +1,175 @@
+"""The controller: logs are opened in steps, and a changed topic costs what it holds, not what all hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from headrace.broker.cluster import ClusterView
+from headrace.broker.config import BrokerConfig, TopicConfig
+from headrace.broker.controller import OPENED_AT_ONCE_MAX, Controller
+from headrace.broker.partitions import Partitions
+from headrace.broker.state import BrokerState
+from headrace.broker.workers import THREADS, Outcome, Workers
+from headrace.coordination.topics import PartitionState, TopicState
+from headrace.log.directory import LogDirectory
+
+ME = 1
+
+
+class CountingWorkers:
+    """Threads whose jobs run when `run` is called."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Outcome]] = []
+        self.most = 0
+
+    def submit(self, job: Callable[[], Any], done: Outcome) -> None:
+        self.jobs.append((job, done))
+        self.most = max(self.most, len(self.jobs))
+
+    def run(self) -> None:
+        while self.jobs:
+            job, done = self.jobs.pop(0)
+            try:
+                result, error = job(), None
+            except Exception as caught:
+                result, error = None, caught
+            done(result, error)
+
+
+class ControllerBench:
+    """A controller with real logs; `apply` gives it the topics that ZooKeeper would report."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workers = CountingWorkers()
+        workers = cast(Workers, self.workers)
+        self.directory = LogDirectory(folder)
+        self.directory.claim(ME)
+        nothing = cast(Any, None)
+        self.state = BrokerState(
+            broker_id=ME,
+            datacenter="test",
+            cluster_id="test",
+            config=BrokerConfig(),
+            loop=nothing,
+            partitions=Partitions(workers, lambda *_: nothing, lambda: 0),
+            control=nothing,
+            codec=nothing,
+            topics=nothing,
+            on_demand=nothing,
+            lookups=nothing,
+        )
+        self.controller = Controller(self.state, self.directory, workers)
+
+    def apply(self, *topics: TopicState, may_delete: bool = True) -> None:
+        by_name = {topic.name: topic for topic in topics}
+        self.state.view = ClusterView().with_topics(by_name)
+        self.controller.apply(by_name, may_delete=may_delete)
+
+    @property
+    def open(self) -> set[str]:
+        return {str(partition.name) for partition in self.state.partitions}
+
+
+def topic(
+    name: str,
+    partitions: int,
+    *,
+    topic_id: UUID | None = None,
+    leader: int = ME,
+    epoch: int = 0,
+    **config: str,
+) -> TopicState:
+    states = {index: PartitionState(leader, epoch, (leader,), (leader,)) for index in range(partitions)}
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    return TopicState(name, topic_id or uuid4(), states, settings)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[ControllerBench]:
+    made = ControllerBench(tmp_path / "data")
+    yield made
+    made.state.partitions.close()
+    made.directory.close()
+
+
+def test_logs_are_opened_a_few_at_a_time_so_that_a_thread_is_left_for_fsync(bench: ControllerBench) -> None:
+    bench.apply(topic("t", 40))
+    idle: list[bool] = []
+    bench.controller.when_idle(lambda: idle.append(True))
+    assert len(bench.workers.jobs) == OPENED_AT_ONCE_MAX < THREADS
+    bench.workers.run()
+    assert bench.workers.most <= OPENED_AT_ONCE_MAX
+    assert len(bench.open) == 40
+    assert idle == [True]
+
+
+def test_a_topic_that_is_deleted_while_its_logs_wait_leaves_no_folder(bench: ControllerBench) -> None:
+    kept = topic("kept", 1)
+    bench.apply(topic("t", 10), kept)
+    bench.apply(kept)
+    bench.workers.run()
+    assert bench.open == {"kept-0"}
+    assert [str(name) for name in bench.directory.partitions()] == ["kept-0"]
+
+
+def test_a_change_looks_at_the_changed_topic_alone(
+    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [topic(f"other-{number}", 3) for number in range(50)]
+    one = topic("one", 3)
+    bench.apply(one, *others)
+    bench.workers.run()
+    parsed: list[Mapping[str, str]] = []
+    parse = BrokerConfig.topic_config
+
+    def counted(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+        parsed.append(overrides)
+        return parse(config, overrides)
+
+    monkeypatch.setattr(BrokerConfig, "topic_config", counted)
+    bench.apply(topic("one", 4, topic_id=one.topic_id, epoch=7, retention_ms="5000"), *others)
+    bench.workers.run()
+    assert len(parsed) == 1
+    changed = [bench.state.partitions.get("one", index) for index in range(4)]
+    assert [each and (each.config.log.retention_ms, each.leader_epoch) for each in changed] == [(5000, 7)] * 4
+    untouched = bench.state.partitions.get("other-0", 0)
+    assert untouched is not None and untouched.leader_epoch == 0
+
+
+def test_topics_come_go_move_and_are_recreated(bench: ControllerBench) -> None:
+    one, other = topic("one", 2), topic("other", 1)
+    bench.apply(one, other)
+    bench.workers.run()
+    assert bench.open == {"one-0", "one-1", "other-0"}
+    before = bench.state.partitions.get("one", 0)
+    bench.apply(topic("one", 1), other)
+    bench.workers.run()
+    assert bench.open == {"one-0", "other-0"}
+    assert bench.state.partitions.get("one", 0) is not before
+    bench.apply(topic("other", 1, topic_id=other.topic_id, leader=2))
+    bench.workers.run()
+    assert bench.open == set()
+    assert [str(name) for name in bench.directory.partitions()] == ["other-0"], "closed, not deleted"
+    bench.apply(other)
+    bench.workers.run()
+    assert bench.open == {"other-0"}
+
+
+def test_topics_that_zookeeper_lost_are_closed_and_opened_again_when_they_are_back(
+    bench: ControllerBench,
+) -> None:
+    one = topic("one", 2)
+    bench.apply(one)
+    bench.workers.run()
+    bench.apply(may_delete=False)
+    bench.workers.run()
+    assert bench.open == set()
+    bench.apply(one)
+    bench.workers.run()
+    assert bench.open == {"one-0", "one-1"}
