@@ -57,12 +57,13 @@ class ControllerBench:
             cluster_id="test",
             config=BrokerConfig(),
             loop=nothing,
-            partitions=Partitions(workers, lambda *_: nothing, lambda: 0),
+            partitions=Partitions(workers, lambda *_: nothing),
             control=nothing,
             codec=nothing,
             topics=nothing,
             on_demand=nothing,
             lookups=nothing,
+            cold_reads=nothing,
         )
         self.controller = Controller(self.state, self.directory, workers)
 
