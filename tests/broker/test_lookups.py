@@ -135,7 +135,7 @@ def test_a_batch_that_cannot_be_unpacked_fails_its_own_lookup_only(one_broker: B
     topic = f"t-{uuid.uuid4().hex[:8]}"
     garbage = bytes(seal(b"no zstd", record_count=1, base_timestamp_ms=1, max_timestamp_ms=5, attributes=4))
     with RawClient(one_broker.bootstrap) as client:
-        client.create_topic(topic)
+        client.create_topic(topic, config={"message.validation": "headers"})
         assert client.produce(topic, 0, garbage).error_code == 0
         with pytest.raises(AssertionError, match="corrupt_message"):
             client.list_offset(topic, 0, 3)

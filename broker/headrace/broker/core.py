@@ -6,6 +6,7 @@ disks: a `Service` serves the requests, a transport moves the bytes.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,8 +14,10 @@ from typing import Any, Final, Protocol
 
 from headrace.broker.frame_buffers import FrameBuffers
 from headrace.log.files import FileSlice
-from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
+from headrace.wire.errors import FrameTooLargeError, MalformedMessageError, WireError
 from headrace.wire.primitives import Buffer
+
+logger = logging.getLogger(__name__)
 
 LENGTH_BYTES: Final = 4
 JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
@@ -79,6 +82,7 @@ class ClientConnection:
     __slots__ = (
         "_buffers",
         "_head",
+        "_held",
         "_partial",
         "_partial_filled",
         "_service",
@@ -116,6 +120,7 @@ class ClientConnection:
         self.closed = False
         self.templates = TemplateCache()
         self.fetch_template: tuple[int, Any] | None = None  # the version and Fetch's template of the last one
+        self._held: deque[memoryview] | None = None  # frames that wait for the request before them
         self._head = b""  # the first 1 to 3 bytes of a frame's length
         self._partial: memoryview | None = None  # a partly received frame
         self._partial_filled = 0
@@ -124,8 +129,14 @@ class ClientConnection:
 
     @property
     def must_pause(self) -> bool:
-        """Whether too many responses are pending or unsent to read more from the client now."""
-        return len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_MAX_BYTES
+        """Whether too many responses are pending or unsent to read more from the client now, or a request
+        holds those after it.
+        """
+        return (
+            self._held is not None
+            or len(self.slots) >= IN_FLIGHT_MAX
+            or self.outgoing_bytes >= OUTGOING_MAX_BYTES
+        )
 
     @property
     def partial_bytes(self) -> int:
@@ -180,7 +191,10 @@ class ClientConnection:
                 return  # a handler ended the connection: later requests are not served
             if length < REQUEST_HEAD_BYTES:
                 raise MalformedMessageError(f"a frame of {length} bytes holds no request")
-            handle(self, data[start:at], may_keep=False)
+            if self._held is None:
+                handle(self, data[start:at], may_keep=False)
+            else:
+                self._held.append(memoryview(bytearray(data[start:at])))
         if at < end:
             self._head = bytes(data[at:])
 
@@ -204,7 +218,32 @@ class ClientConnection:
     def _serve(self, frame: memoryview, *, may_keep: bool) -> None:
         if len(frame) < REQUEST_HEAD_BYTES:
             raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
-        self._service.handle(self, frame, may_keep=may_keep)
+        if self._held is None:
+            self._service.handle(self, frame, may_keep=may_keep)
+        else:
+            self._held.append(frame)
+
+    def hold(self) -> None:
+        """Serves no further request until `resume`, so that the order stays while one is worked on elsewhere.
+
+        Reading pauses, so what waits here is at most what one read of the socket brought.
+        """
+        self._held = deque()
+
+    def resume(self) -> None:
+        """Serves the requests that wait, and those to come."""
+        held, self._held = self._held or deque(), None
+        try:
+            while held and self._held is None and not self.closed:
+                self._serve(held.popleft(), may_keep=True)
+        except WireError as error:
+            self.abort(f"{type(error).__name__}: {error}")
+        except Exception:
+            logger.exception("%s: serving a request failed", self.peer)
+            self.abort("internal error")
+        if self._held is not None:
+            self._held.extend(held)
+        self.on_output(self)
 
     # --- responses ---
 
@@ -244,3 +283,5 @@ class ClientConnection:
         self.outgoing.clear()
         self.outgoing_bytes = 0
         self._partial = None
+        if self._held is not None:
+            self._held.clear()
