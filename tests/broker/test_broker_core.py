@@ -137,3 +137,39 @@ def test_responses_after_the_end_are_dropped() -> None:
     connection.close()
     service.slots[0].fill((b"too late",))
     assert connection.closed
+
+
+class Holding(Echo):
+    """Holds its connection at frames that begin with H, until `resume` is called."""
+
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
+        super().handle(connection, frame, may_keep=may_keep)
+        if bytes(frame[:1]) == b"H":
+            connection.hold()
+
+
+@given(
+    kinds=st.lists(st.sampled_from([b"H", b"P"]), max_size=10), cuts=st.lists(st.integers(0, 200), max_size=8)
+)
+def test_held_requests_are_served_later_in_order(kinds: list[bytes], cuts: list[int]) -> None:
+    payloads = [kind + bytes([number]) * 10 for number, kind in enumerate(kinds)]
+    service = Holding()
+    connection = connect(service)
+    feed(connection, b"".join(map(framed, payloads)), cuts)
+    for number, kind in enumerate(kinds):
+        if kind == b"H":
+            assert service.frames == payloads[: number + 1], "nothing behind a held request is served"
+            assert connection.must_pause
+            connection.resume()
+    assert service.frames == payloads
+    assert sent(connection) == b"".join(payloads)
+    assert not connection.must_pause
+
+
+def test_a_held_connection_that_closes_serves_nothing_more() -> None:
+    service = Holding()
+    connection = connect(service)
+    feed(connection, framed(b"H" * 9) + framed(b"P" * 9), [])
+    connection.close()
+    connection.resume()
+    assert service.frames == [b"H" * 9]

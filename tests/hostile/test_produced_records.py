@@ -10,7 +10,15 @@ from uuid import uuid4
 import pytest
 
 from fix_broker import BrokerCluster, RawClient
-from headrace.wire.batch import CRC_AT, LENGTH_END_BYTES, MAGIC_AT, read_header, readdress, seal
+from headrace.wire.batch import (
+    CRC_AT,
+    HEADER_SIZE_BYTES,
+    LENGTH_END_BYTES,
+    MAGIC_AT,
+    read_header,
+    readdress,
+    seal,
+)
 from headrace.wire.compression import XERIAL_HEADER, Codec, compress
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, decode_records, encode_batch, pack_record
@@ -244,10 +252,18 @@ def test_more_records_than_bytes_are_stored_only_within_max_message_bytes(
 # --- order, while a batch is checked on a thread ---
 
 
-def large_batch(**fields: Any) -> bytes:
+def large_batch(**fields: int) -> bytes:
     """A valid batch that unpacks to 3 MB: too much for the event loop."""
-    return encode_batch(
-        [Record(i, now_ms(), None, b"v" * 3_000) for i in range(1_000)], codec=Codec.ZSTD, **fields
+    records = [Record(i, now_ms(), None, b"v" * 3_000) for i in range(1_000)]
+    plain = encode_batch(records, codec=Codec.ZSTD)
+    header = read_header(plain)
+    return seal(
+        plain[HEADER_SIZE_BYTES:],
+        attributes=int(Codec.ZSTD),
+        record_count=header.record_count,
+        base_timestamp_ms=header.base_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        **fields,
     )
 
 
@@ -256,12 +272,11 @@ def test_requests_behind_one_that_is_checked_on_a_thread_keep_their_order(
 ) -> None:
     frames = []
     for number in range(30):
-        producer = {"producer_id": 77, "producer_epoch": 0}
         sequence = (number + 2) // 3 * 1_000 + (number - (number + 2) // 3)
         batch = (
-            large_batch(base_sequence=sequence, **producer)
+            large_batch(base_sequence=sequence, producer_id=77, producer_epoch=0)
             if number % 3 == 0
-            else encode_batch([Record(0, now_ms(), None, b"small")], base_sequence=sequence, **producer)
+            else sealed(GOOD, base_sequence=sequence, producer_id=77, producer_epoch=0)
         )
         frames.append(client.produce_frame(topic, 0, batch, acks=(1, -1)[number % 2]))
     client.send(b"".join(frames))
