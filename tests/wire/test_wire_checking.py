@@ -14,6 +14,7 @@ from headrace.wire.checking import (
     TimestampDeltas,
     check_record,
     deltas_within,
+    is_plain_record,
     scan_records,
 )
 from headrace.wire.checking_fast import make_scanner
@@ -105,6 +106,30 @@ def test_bounds_stay_numbers_that_both_scanners_compare_exactly(base_ms: int) ->
     deltas = deltas_within(0, 2**63 - 1, base_ms)
     assert all(abs(delta_ms) <= 2**48 + 1 for delta_ms in deltas)
     assert scan_records(packed(), 3, deltas) == FAST(packed(), 3, deltas)
+
+
+# --- single records ---
+
+
+@given(st.one_of(st.binary(max_size=40), st.binary(max_size=300).map(lambda inside: bytes(body(inside)))))
+def test_no_arbitrary_bytes_are_a_plain_record_unless_they_are_valid(data: bytes) -> None:
+    if is_plain_record(data, 0, len(data)):
+        assert scan_records(data, 1, (0, 0, 0)) == (1, len(data), 0)
+
+
+@given(
+    st.sampled_from([None, b"", b"k", b"k" * 63, b"k" * 64, b"k" * 8_000]),
+    st.sampled_from([None, b"", b"v", b"v" * 63, b"v" * 64, b"v" * 8_100, b"v" * 9_000]),
+    st.data(),
+)
+def test_mutated_single_records(key: bytes | None, value: bytes | None, data: st.DataObject) -> None:
+    raw = bytearray(pack_record(0, 0, key, value, ()))
+    assert is_plain_record(raw, 0, len(raw)) == (len(raw) < 8_194)
+    assert is_plain_record(b"--" + raw, 2, 2 + len(raw)) == (len(raw) < 8_194)
+    at = data.draw(st.integers(0, min(12, len(raw) - 1)))
+    raw[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+    if is_plain_record(raw, 0, len(raw)):
+        assert scan_records(raw, 1, (0, 0, 0)) == (1, len(raw), 0)
 
 
 # --- the two scanners ---

@@ -95,6 +95,37 @@ def scan_records(data: Buffer, count: int, deltas: TimestampDeltas) -> Scan:
     return Scan(count, at, latest_ms)
 
 
+def is_plain_record(data: Buffer, at: int, end: int) -> bool:
+    """Whether `data[at:end]` is exactly one valid record whose deltas are 0, with a short key or none and no
+    headers: the usual batch of one record, in less time than a scanner takes to be called.
+    """
+    if end - at <= RECORD_BODY_MIN_BYTES or end > len(data):
+        return False
+    byte = data[at]
+    length = data[at + 1] << 7 | byte & 0x7F if byte > 0x7F else byte
+    is_long = byte > 0x7F
+    at += 1 + is_long
+    if length & 1 or at + (length >> 1) != end or (is_long and not 1 << 7 <= length < 1 << 14):
+        return False
+    if end - at < RECORD_BODY_MIN_BYTES or data[at] or data[at + 1] or data[at + 2]:
+        return False
+    at += 3
+    for _ in ("key", "value"):
+        byte = data[at]
+        at += 1
+        if byte == 1:
+            continue
+        if byte > 0x7F:
+            if at >= end or not 0 < data[at] < 0x80:
+                return False
+            byte += (data[at] << 7) - 0x80
+            at += 1
+        at += byte >> 1
+        if byte & 1 or at >= end:
+            return False
+    return at == end - 1 and not data[at]
+
+
 def check_record(data: Buffer, at: int, index: int, deltas: TimestampDeltas) -> tuple[int, int]:
     """Returns where the record at `at` ends, and its timestamp delta. Raises `InvalidRecordError`."""
     raw, at = _varint(data, at, len(data), index, "length")

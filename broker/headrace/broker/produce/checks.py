@@ -25,6 +25,7 @@ from headrace.broker.produce.opening import (
 )
 from headrace.broker.workers import Workers
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader
+from headrace.wire.checking import is_plain_record
 from headrace.wire.checking_fast import make_scanner
 from headrace.wire.compression import Codec
 from headrace.wire.errors import CorruptBatchError, ErrorCode
@@ -85,11 +86,15 @@ class RecordChecks:
         base_ms = header.base_timestamp_ms
         if not -1 <= base_ms < SANE_BASE_MAX_MS:
             return False
+        low_ms, high_ms = timestamp_bounds_ms(config, now_ms)
         count = header.record_count
-        records = frame[at + HEADER_SIZE_BYTES : at + header.size_bytes]
+        start, end = at + HEADER_SIZE_BYTES, at + header.size_bytes
+        if count == 1 and not header.attributes and is_plain_record(frame, start, end):
+            return low_ms <= base_ms <= high_ms and header.max_timestamp_ms == base_ms
         limit_bytes = self._inline_limit_bytes(header)
         if not limit_bytes:
             return False
+        records = frame[start:end]
         if header.attributes:
             try:
                 records = unpack(frame[at:], header, limit_bytes)
@@ -99,11 +104,9 @@ class RecordChecks:
             self._left_bytes -= max(PACKED_COST_MIN_BYTES, len(records))
         if not self._may_scan(records, count):
             return False
-        low_ms, high_ms = timestamp_bounds_ms(config, now_ms)
-        valid, end, latest_ms = self._scan(
-            records, count, (low_ms - base_ms, high_ms - base_ms, -1 - base_ms)
-        )
-        return valid == count and end == len(records) and header.max_timestamp_ms - base_ms == latest_ms
+        deltas = (low_ms - base_ms, high_ms - base_ms, -1 - base_ms)
+        valid, scanned, latest_ms = self._scan(records, count, deltas)
+        return valid == count and scanned == len(records) and header.max_timestamp_ms - base_ms == latest_ms
 
     def open_now(self, unopened: list[Unopened], now_ms: int) -> tuple[Found, list[Unopened]]:
         """Opens batches as long as the loop has time for it; returns what became of them, and those left

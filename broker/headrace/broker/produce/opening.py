@@ -107,7 +107,8 @@ def check_opened(
 
 def timestamp_bounds_ms(config: TopicConfig, now_ms: int) -> tuple[int, int]:
     """Returns the earliest and the latest timestamp that a record may have."""
-    return max(0, now_ms - config.timestamp_before_max_ms), now_ms + config.timestamp_after_max_ms
+    low_ms = now_ms - config.timestamp_before_max_ms
+    return low_ms if low_ms > 0 else 0, now_ms + config.timestamp_after_max_ms
 
 
 def _allowed_deltas(header: BatchHeader, config: TopicConfig, now_ms: int) -> TimestampDeltas:
