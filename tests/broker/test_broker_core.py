@@ -1,6 +1,7 @@
 """The sans-IO core: the order of requests and responses, for any timing of bytes and responses."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -137,3 +138,45 @@ def test_responses_after_the_end_are_dropped() -> None:
     connection.close()
     service.slots[0].fill((b"too late",))
     assert connection.closed
+
+
+class Holding(Echo):
+    """Holds its connection at frames that begin with H, until `release` is called."""
+
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
+        super().handle(connection, frame, may_keep=may_keep)
+        if bytes(frame[:1]) == b"H":
+            connection.hold()
+
+
+@given(
+    kinds=st.lists(st.sampled_from([b"H", b"P"]), max_size=10), cuts=st.lists(st.integers(0, 200), max_size=8)
+)
+def test_held_requests_are_served_later_in_order(kinds: list[bytes], cuts: list[int]) -> None:
+    payloads = [kind + bytes([number]) * 10 for number, kind in enumerate(kinds)]
+    service = Holding()
+    connection = connect(service)
+    data = b"".join(map(framed, payloads))
+    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
+    pieces = [data[start:end] for start, end in pairwise(places)]
+    while pieces or connection.is_held:
+        if connection.is_held:
+            assert service.frames[-1][:1] == b"H", "nothing behind a held request is served"
+            assert connection.must_pause
+            connection.release()
+            connection.resume()
+        else:
+            connection.receive(memoryview(pieces.pop(0)))
+    assert service.frames == payloads
+    assert sent(connection) == data
+    assert not connection.must_pause
+
+
+def test_a_held_connection_that_closes_serves_nothing_more() -> None:
+    service = Holding()
+    connection = connect(service)
+    feed(connection, framed(b"H" * 9) + framed(b"P" * 9), [])
+    connection.close()
+    connection.release()
+    connection.resume()
+    assert service.frames == [b"H" * 9]

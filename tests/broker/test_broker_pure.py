@@ -7,16 +7,18 @@ from uuid import UUID, uuid4
 import pytest
 
 from headrace.broker.bodies import Tree, build
-from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError
+from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, TopicConfig
 from headrace.broker.controller import plan
 from headrace.broker.errors import Refused
 from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.produce.opening import Opened, open_batch
 from headrace.broker.produce.validation import check_header, split_verified, to_store
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.wire.batch import hop, read_header, seal, verify
+from headrace.wire.checking import scan_records
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request, decode_response, encode_response
@@ -73,6 +75,10 @@ def test_wrong_broker_settings_are_refused() -> None:
 PLAIN = BrokerConfig().topic_config({})
 
 
+def opened(batch: memoryview, config: TopicConfig = PLAIN) -> Opened:
+    return open_batch(batch, read_header(batch), config, 2_000, scan_records)
+
+
 def code_of(batch: Buffer) -> ErrorCode:
     with pytest.raises(Refused) as caught:
         for _, header in split_verified(memoryview(batch)):
@@ -84,7 +90,7 @@ def test_a_valid_batch_is_stored_unchanged() -> None:
     raw = memoryview(bytearray(encode_batch([Record(0, 1, None, b"v")])))
     ((batch, header),) = split_verified(raw)
     check_header(header, PLAIN)
-    assert to_store(batch, header, PLAIN, 5) == (batch, header)
+    assert to_store(batch, header, PLAIN, 5, opened(batch)) == (batch, header)
 
 
 def test_invalid_batches_are_refused_with_their_codes() -> None:
@@ -107,7 +113,8 @@ def test_invalid_batches_are_refused_with_their_codes() -> None:
     assert code_of(sealed(record_count=0, last_offset_delta=0)) is ErrorCode.INVALID_RECORD
     assert code_of(sealed(record_count=3, last_offset_delta=7)) is ErrorCode.INVALID_RECORD
     assert code_of(sealed(attributes=0x10)) is ErrorCode.INVALID_TXN_STATE
-    assert code_of(sealed(attributes=0x20)) is ErrorCode.INVALID_TXN_STATE
+    assert code_of(sealed(attributes=0x20)) is ErrorCode.INVALID_RECORD
+    assert code_of(sealed(attributes=0x40)) is ErrorCode.INVALID_RECORD
     assert code_of(sealed(attributes=6)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert code_of(sealed(producer_id=4, producer_epoch=0, base_sequence=-1)) is ErrorCode.INVALID_RECORD
 
@@ -122,7 +129,7 @@ def test_more_records_than_bytes_are_stored_uncompressed() -> None:
         batch = memoryview(bytearray(_squeezed(records)))
         header = read_header(batch)
     assert header.record_count > header.size_bytes
-    stored, stored_header = to_store(batch, header, PLAIN, 5)
+    stored, stored_header = to_store(batch, header, PLAIN, 5, opened(batch))
     assert stored_header.codec is Codec.NONE and stored_header.record_count <= stored_header.size_bytes
     verify(stored, 0, stored_header)
     assert len(decode_records(stored)) == 10_000
@@ -147,12 +154,14 @@ def test_log_append_time_stamps_the_batch() -> None:
     config = BrokerConfig().topic_config({"message.timestamp.type": "LogAppendTime"})
     raw = memoryview(bytearray(encode_batch([Record(0, 1, None, b"v")])))
     ((batch, header),) = split_verified(raw)
-    stored, stored_header = to_store(batch, header, config, 777)
+    stored, stored_header = to_store(batch, header, config, 777, opened(batch, config))
     verify(stored, 0, stored_header)
     assert stored_header.is_log_append_time and stored_header.max_timestamp_ms == 777
     assert decode_records(stored)[0].timestamp_ms == 777
     # A client may not set the LogAppendTime bit unless the topic uses LogAppendTime.
-    claimed, claimed_header = to_store(memoryview(stored), stored_header, PLAIN, 5)
+    claimed, claimed_header = to_store(
+        memoryview(stored), stored_header, PLAIN, 5, opened(memoryview(stored))
+    )
     assert not claimed_header.is_log_append_time
     assert [h.size_bytes for _, h in hop(claimed)] == [len(stored)]
 

@@ -10,7 +10,7 @@ from headrace.broker.produce.refusals import (
     precedes,
     sequenced_batch,
 )
-from headrace.wire.batch import SEQUENCE_SPAN, readdress
+from headrace.wire.batch import SEQUENCE_SPAN, read_header, readdress
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 
@@ -72,10 +72,23 @@ def test_sequence_numbers_wrap() -> None:
 def test_only_an_idempotent_producers_own_batch_has_a_place_in_an_order() -> None:
     record = Record(0, 1_000, None, b"v")
     mine = encode_batch([record], producer_id=5, producer_epoch=1, base_sequence=2)
-    assert sequenced_batch(mine) == (5, 1, 2)
-    assert sequenced_batch(encode_batch([record])) is None
-    assert sequenced_batch(None) is None
-    assert sequenced_batch(mine[:40]) is None
+    assert sequenced_batch(read_header(mine)) == (5, 1, 2)
+    assert sequenced_batch(read_header(encode_batch([record]))) is None
     copied = bytearray(mine)
     readdress(copied, 0, 100, leader_epoch=0)
-    assert sequenced_batch(bytes(copied)) is None, "a mirror's copy has its order from its address"
+    assert sequenced_batch(read_header(copied)) is None, "a mirror's copy has its order from its address"
+
+
+def test_a_refusal_concerns_its_own_producer_alone() -> None:
+    refusals = Refusals()
+    refusals.note("t", 0, batch(4), GONE, 0)
+    refusals.note("u", 1, batch(4), GONE, 0)
+    refusals.note("u", 1, batch(6), GONE, 0)
+    assert refusals.concern(5) and not refusals.concern(6)
+    refusals.awaited_before("t", 0, batch(4), 1)
+    assert refusals.concern(5), "another partition's batch is still awaited"
+    refusals.awaited_before("u", 1, batch(4), 1)
+    assert not refusals.concern(5)
+    refusals.note("t", 0, batch(4), GONE, 0)
+    refusals.awaited_before("t", 0, batch(1, producer_id=7), KEPT_MS)
+    assert not refusals.concern(5), "expired"

@@ -321,7 +321,9 @@ class Broker:
         self._server.stop_serving()
         deregistering = threading.Thread(target=self._deregister, daemon=True)
         deregistering.start()
-        self._turn_while(lambda: not self._peers.is_idle, PASSED_WAIT_MAX_S)
+        checks = self._state.checks
+        self._turn_while(lambda: bool(checks.unfinished) or not self._peers.is_idle, PASSED_WAIT_MAX_S)
+        checks.stop()
         self._peers.close()
         self._state.partitions.commit()
         self._files.stop()

@@ -16,6 +16,7 @@ from headrace.replication.gaps import AcceptedGap
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
+HOUR_MS: Final = str(3600 * 1000)
 WEEK_MS: Final = str(7 * 24 * 3600 * 1000)
 
 
@@ -115,6 +116,29 @@ _BROKER_SETTINGS: Final = (
         "CreateTime",
         "whose clock stamps records",
         choices=("CreateTime", "LogAppendTime"),
+    ),
+    Setting(
+        "log.message.timestamp.before.max.ms",
+        LONG,
+        str(LONG_MAX),
+        "how far before the broker's clock a record's timestamp may lie",
+        0,
+        LONG_MAX,
+    ),
+    Setting(
+        "log.message.timestamp.after.max.ms",
+        LONG,
+        HOUR_MS,
+        "how far after the broker's clock a record's timestamp may lie",
+        0,
+        LONG_MAX,
+    ),
+    Setting(
+        "log.message.validation",
+        STRING,
+        "records",
+        "what Produce checks: every record, or only batch headers and checksums (for trusted clients)",
+        choices=("records", "headers"),
     ),
     Setting(
         "producer.id.expiration.ms",
@@ -229,6 +253,9 @@ _INHERITED: Final = {
     "flush.ms": "log.flush.interval.ms",
     "max.message.bytes": "message.max.bytes",
     "message.timestamp.type": "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.validation": "log.message.validation",
 }
 TOPIC_SETTINGS: Final = {
     setting.name: setting
@@ -267,6 +294,9 @@ class TopicConfig:
     max_message_bytes: int
     log_append_time: bool
     mirror: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    checks_records: bool
     accepted_gaps: tuple[AcceptedGap, ...] = ()
 
 
@@ -312,6 +342,9 @@ class BrokerConfig:
             max_message_bytes=value("max.message.bytes"),
             log_append_time=value("message.timestamp.type") == "LogAppendTime",
             mirror=value("headrace.mirror"),
+            timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
+            timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
+            checks_records=value("message.validation") == "records",
             accepted_gaps=value(gaps.SETTING),
         )
 

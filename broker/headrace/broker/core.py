@@ -6,6 +6,7 @@ disks: a `Service` serves the requests, a transport moves the bytes.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from headrace.broker.frame_buffers import FrameBuffers
 from headrace.log.files import FileSlice
 from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
 from headrace.wire.primitives import Buffer
+
+logger = logging.getLogger(__name__)
 
 LENGTH_BYTES: Final = 4
 JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
@@ -99,6 +102,7 @@ class ClientConnection:
         "closed",
         "fetch_template",
         "frame_limit_bytes",
+        "is_held",
         "on_output",
         "outgoing",
         "outgoing_bytes",
@@ -134,8 +138,10 @@ class ClientConnection:
         self.fetch_template: tuple[int, Any] | None = None  # the version and Fetch's template of the last one
         self.waiting: dict[Waiting, None] = {}  # requests that wait, until they respond
         self.turn_left = SLOW_REQUESTS_PER_TURN_MAX
-        # Received, but not served: the turn was over. `resume` before receiving more.
+        # Received, but not served: the turn was over, or a request holds those after it. `resume` before
+        # receiving more.
         self.rest: memoryview | None = None
+        self.is_held = False
         self._head = b""  # the first 1 to 3 bytes of a frame's length
         self._partial: memoryview | None = None  # a partly received frame
         self._partial_filled = 0
@@ -145,8 +151,10 @@ class ClientConnection:
 
     @property
     def must_pause(self) -> bool:
-        """Whether too many responses are pending or unsent to read more from the client now."""
-        return len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_MAX_BYTES
+        """Whether too many responses are pending or unsent to read more from the client now, or a request
+        holds those after it.
+        """
+        return self.is_held or len(self.slots) >= IN_FLIGHT_MAX or self.outgoing_bytes >= OUTGOING_MAX_BYTES
 
     @property
     def partial_bytes(self) -> int:
@@ -209,6 +217,9 @@ class ClientConnection:
             self.filled(at)
         handle = self._service.handle
         while end - at >= LENGTH_BYTES:
+            if self.turn_left <= 0 or self.is_held:
+                self.rest = data[at:] if may_keep else memoryview(bytes(data[at:]))
+                return
             start = at + LENGTH_BYTES
             length = self._length(data, at)
             if start + length > end:
@@ -220,9 +231,6 @@ class ClientConnection:
             if length < REQUEST_HEAD_BYTES:
                 raise MalformedMessageError(f"a frame of {length} bytes holds no request")
             handle(self, data[start:at], may_keep=False)
-            if self.turn_left <= 0 and at < end:
-                self.rest = data[at:] if may_keep else memoryview(bytes(data[at:]))
-                return
         if at < end:
             self._head = bytes(data[at:])
 
@@ -247,6 +255,18 @@ class ClientConnection:
         if len(frame) < REQUEST_HEAD_BYTES:
             raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
         self._service.handle(self, frame, may_keep=may_keep)
+
+    def hold(self) -> None:
+        """Serves no further request until `release`: the order stays while one is worked on elsewhere.
+
+        Reading pauses, so what waits here is at most what one read of the socket brought.
+        """
+        self.is_held = True
+
+    def release(self) -> None:
+        """Serves the requests that wait, in this connection's next turn."""
+        self.is_held = False
+        self.on_output(self)
 
     # --- responses ---
 

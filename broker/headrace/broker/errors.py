@@ -11,10 +11,12 @@ class Refused(Exception):
     what to do instead.
     """
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    def __init__(self, code: ErrorCode, message: str = "", *, record_index: int | None = None) -> None:
+        """`record_index`: the record of a produced batch that is the cause (KIP-467)."""
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
+        self.record_index = record_index
 
     @property
     def fields(self) -> Tree:

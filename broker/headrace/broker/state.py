@@ -16,6 +16,7 @@ from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.produce.checks import RecordChecks
 from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
 from headrace.broker.topics import TopicAdmin
@@ -52,6 +53,10 @@ class BrokerState:
     view: ClusterView = field(default_factory=ClusterView)
     unopened: dict[PartitionName, str] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
+    checks: RecordChecks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.checks = RecordChecks(self.loop)
 
     def led_partition(self, topic: str, index: int) -> Partition:
         """Returns a partition that this broker leads and whose log is online. Raises `Refused`."""

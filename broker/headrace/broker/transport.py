@@ -180,6 +180,8 @@ class Transport:
         if core.rest is not None:
             core.resume()
             self._account()
+            if core.rest is not None or core.must_pause:
+                return False
         # What was received is served in the next turn if this one is over: then nothing may be received.
         while budget > 0 and core.turn_left > 0 and not core.closed:
             target = core.wanted()
@@ -324,7 +326,7 @@ class Transport:
             starved = connections.bound.starved
             if core.must_pause or (starved and self in starved):
                 events = 0 if self._nothing_follows else NOTHING_FOLLOWS
-            elif core.turn_left <= 0:
+            elif core.turn_left <= 0 or core.rest is not None:
                 self._defer()
         if core.outgoing:
             events |= WRITABLE

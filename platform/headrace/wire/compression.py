@@ -23,6 +23,7 @@ from headrace.wire.primitives import Buffer
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
+XERIAL_BLOCKS_MAX: Final = 4096  # 128 MiB of the usual ones: the work is bounded even if blocks are tiny
 FIRST_OUTPUT_BYTES: Final = 64 * 1024
 FREE_OUTPUT_BYTES: Final = 64 * 1024 * 1024
 """Every batch may unpack to this much: a producer fills batches by their unpacked size, some MB at most."""
@@ -71,10 +72,15 @@ def decompress(codec: Codec, data: Buffer, *, limit_bytes: int) -> bytes:
     """Decompresses `data`. Raises `DecompressionLimitError` if the output exceeds `output_max_bytes`,
     `CorruptBatchError` if `data` is not valid for the codec.
     """
+    return bytes(decompress_view(codec, data, limit_bytes=limit_bytes))
+
+
+def decompress_view(codec: Codec, data: Buffer, *, limit_bytes: int) -> memoryview:
+    """Like `decompress`, without a copy of the output: a view that is writable, except for `NONE`."""
     if codec is Codec.NONE:
         if len(data) > limit_bytes:
             raise _limit_error(limit_bytes)
-        return bytes(data)
+        return memoryview(data)
     limit_bytes = output_max_bytes(len(data), limit_bytes)
     try:
         if codec is Codec.SNAPPY:
@@ -89,7 +95,7 @@ def output_max_bytes(compressed_bytes: int, limit_bytes: int) -> int:
     return min(limit_bytes, max(FREE_OUTPUT_BYTES, RATIO_MAX * compressed_bytes))
 
 
-def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
+def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> memoryview:
     decompress_into = {
         Codec.GZIP: cramjam.gzip.decompress_into,
         Codec.LZ4: cramjam.lz4.decompress_into,
@@ -107,7 +113,7 @@ def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> bytes:
                 raise _limit_error(limit_bytes) from None
             size_bytes = min(limit_bytes, 4 * size_bytes)
         else:
-            return bytes(memoryview(output)[:used_bytes])
+            return memoryview(output)[:used_bytes]
 
 
 def _compress_xerial(data: Buffer) -> bytes:
@@ -119,27 +125,29 @@ def _compress_xerial(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
+def _decompress_snappy(data: Buffer, limit_bytes: int) -> memoryview:
     view = memoryview(data)
     if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _decompress_raw_snappy(view, limit_bytes)
-    parts = []
+    output = bytearray()
     at = len(XERIAL_HEADER)
+    blocks = 0
     while at < len(view):
+        blocks += 1
+        if blocks > XERIAL_BLOCKS_MAX:
+            raise DecompressionLimitError(f"more than {XERIAL_BLOCKS_MAX} blocks of snappy")
         if at + 4 > len(view):
             raise CorruptBatchError("snappy block ends inside its length")
         (size_bytes,) = _INT32.unpack_from(view, at)
         at += 4
         if not 0 < size_bytes <= len(view) - at:
             raise CorruptBatchError(f"snappy block of {size_bytes} bytes, {len(view) - at} left")
-        part = _decompress_raw_snappy(view[at : at + size_bytes], limit_bytes)
-        limit_bytes -= len(part)
-        parts.append(part)
+        output += _decompress_raw_snappy(view[at : at + size_bytes], limit_bytes - len(output))
         at += size_bytes
-    return b"".join(parts)
+    return memoryview(output)
 
 
-def _decompress_raw_snappy(view: memoryview, limit_bytes: int) -> bytes:
+def _decompress_raw_snappy(view: memoryview, limit_bytes: int) -> memoryview:
     if not view:
         raise CorruptBatchError("snappy data is empty")
     size_bytes = cramjam.snappy.decompress_raw_len(view)
@@ -147,7 +155,7 @@ def _decompress_raw_snappy(view: memoryview, limit_bytes: int) -> bytes:
         raise _limit_error(limit_bytes)
     output = bytearray(size_bytes)
     used_bytes = cramjam.snappy.decompress_raw_into(view, output)
-    return bytes(memoryview(output)[:used_bytes])
+    return memoryview(output)[:used_bytes]
 
 
 def _limit_error(limit_bytes: int) -> DecompressionLimitError:

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.errors import Refused
-from headrace.broker.produce.refusals import sequenced_batch
+from headrace.broker.produce import validation
+from headrace.broker.produce.checks import Found, Unopened
+from headrace.broker.produce.opening import needs_opening
+from headrace.broker.produce.refusals import SequencedBatch, sequenced_batch
 from headrace.broker.produce.staging import stage
+from headrace.broker.produce.validation import Batches
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -27,6 +31,7 @@ from headrace.wire.produce import (
     ProduceResponse,
     ProduceTopic,
     ProduceTopicResult,
+    RecordError,
     encode_response,
     refuse,
 )
@@ -49,10 +54,20 @@ class PassedPartition(NamedTuple):
 
 class ProduceJob:
     """A request in progress: collects its partitions' results, then fills its slot (with acks=0 there is
-    none).
+    none). `batches`: of each part, with verified checksums, or the refusal of those that are invalid.
     """
 
-    __slots__ = ("_batches", "_left", "_request", "_results", "_slot", "_state", "connection", "parts")
+    __slots__ = (
+        "_left",
+        "_request",
+        "_results",
+        "_sequenced",
+        "_slot",
+        "_state",
+        "batches",
+        "connection",
+        "parts",
+    )
 
     def __init__(
         self, state: BrokerState, connection: ClientConnection, slot: Slot | None, request: Request
@@ -63,7 +78,8 @@ class ProduceJob:
         self._request = request
         body: ProduceRequest = request.body
         self.parts = [(topic, part) for topic in body.topics for part in topic.partitions]
-        self._batches = [sequenced_batch(part.records) for _, part in self.parts]
+        self.batches = [_verified(part) for _, part in self.parts]
+        self._sequenced = [_sequenced(batches) for batches in self.batches]
         self._results: list[ProducePartitionResult | None] = [None] * len(self.parts)
         self._left = len(self.parts)
         if not self.parts:
@@ -82,7 +98,7 @@ class ProduceJob:
     def check_order(self, place: int) -> None:
         """Raises `Refused` if the producer must first send an earlier batch again, which was refused."""
         topic, part = self.parts[place]
-        batch, name = self._batches[place], _topic_key(topic)
+        batch, name = self._sequenced[place], _topic_key(topic)
         awaited = self._state.refusals.awaited_before(name, part.partition, batch, self._state.monotonic_ms())
         if awaited is not None and batch is not None:
             raise Refused(
@@ -91,7 +107,49 @@ class ProduceJob:
                 f"before {batch.first_sequence}",
             )
 
-    def complete(self, place: int, code: ErrorCode, base_offset: int, message: str | None) -> None:
+    def unopened(self) -> list[Unopened]:
+        """Returns the batches that must be opened before this broker stores them."""
+        return [each for place in range(len(self.parts)) if (each := self._unopened(place)) is not None]
+
+    def _unopened(self, place: int) -> Unopened | None:
+        topic, part = self.parts[place]
+        batches = self.batches[place]
+        partition = self._state.partitions.get(self.topic_name(topic) or "", part.partition)
+        if partition is None or partition.config.mirror or isinstance(batches, Refused) or len(batches) != 1:
+            return None
+        batch, header = batches[0]
+        config = partition.config
+        try:
+            validation.check_header(header, config)
+        except Refused:
+            return None  # `stage` refuses it for the same reason
+        return Unopened(place, batch, header, config) if needs_opening(header, config) else None
+
+    def copy_records(self) -> None:
+        """Copies what the request refers to, since its frame is valid during the call only."""
+        for place, (topic, part) in enumerate(self.parts):
+            if part.records is None:
+                continue
+            copied = memoryview(bytearray(part.records))
+            self.parts[place] = (topic, part._replace(records=copied))
+            batches = self.batches[place]
+            if not isinstance(batches, Refused):
+                self.batches[place] = validation.split(copied)
+
+    def refuse(self, place: int, refused: Refused) -> None:
+        """Records that one partition's batch is not stored."""
+        index = refused.record_index
+        errors = () if index is None else (RecordError(index, refused.message),)
+        self.complete(place, refused.code, -1, refused.message, errors)
+
+    def complete(
+        self,
+        place: int,
+        code: ErrorCode,
+        base_offset: int,
+        message: str | None,
+        record_errors: tuple[RecordError, ...] = (),
+    ) -> None:
         """Records one partition's outcome; the last one completes the response."""
         topic, part = self.parts[place]
         name = self.topic_name(topic) or ""
@@ -105,6 +163,7 @@ class ProduceJob:
             self._state.clock_ms() if stamped else -1,
             -1 if found is None else found.log.start_address,
             message,
+            record_errors,
             current_leader=self._leader(name, part.partition) if misdirected else None,
         )
         self.complete_with(place, result)
@@ -122,7 +181,7 @@ class ProduceJob:
     def _note_refusal(self, place: int, code: ErrorCode, message: str | None) -> None:
         topic, part = self.parts[place]
         self._state.refusals.note(
-            _topic_key(topic), part.partition, self._batches[place], code, self._state.monotonic_ms()
+            _topic_key(topic), part.partition, self._sequenced[place], code, self._state.monotonic_ms()
         )
         if self._slot is None:
             # With acks=0 nothing else tells the client that its view of the cluster is wrong.
@@ -201,6 +260,36 @@ def handle(
             _fill(slot, request, refuse(body, *refusal))
         return
     job = ProduceJob(state, connection, slot, request)
+    found, left = state.checks.open_now(job.unopened(), state.clock_ms())
+    if not left:
+        _stage_all(state, job, body, found, may_keep=may_keep, pass_on=pass_on)
+        return
+    if not may_keep:
+        job.copy_records()
+        left = [each for each in job.unopened() if each.place not in found]
+
+    def opened(later: Found) -> None:
+        _stage_all(state, job, body, found | later, may_keep=True, pass_on=pass_on)
+        connection.release()
+
+    if state.checks.open_later(left, state.clock_ms(), opened):
+        connection.hold()
+    else:
+        busy = Refused(ErrorCode.LEADER_NOT_AVAILABLE, "too many batches are being checked: send it again")
+        waiting: Found = {each.place: busy for each in left}
+        _stage_all(state, job, body, found | waiting, may_keep=True, pass_on=pass_on)
+
+
+def _stage_all(
+    state: BrokerState,
+    job: ProduceJob,
+    body: ProduceRequest,
+    found: Found,
+    *,
+    may_keep: bool,
+    pass_on: PassOn | None,
+) -> None:
+    """Stages each part, passes it on or refuses it. `found`: what was learnt by opening the batches."""
     passed: list[PassedPartition] = []
     for place, (topic, part) in enumerate(job.parts):
         name = job.topic_name(topic)
@@ -210,18 +299,41 @@ def handle(
             job.check_order(place)
             known = state.view.partition(name, part.partition)
             if pass_on is not None and known is not None and known.leader != state.broker_id:
+                _result(job.batches[place])
                 passed.append(PassedPartition(place, known.leader, name, part))
                 continue
             partition = state.led_partition(name, part.partition)
-            base, count = stage(state, partition, part.records, may_keep=may_keep)
-        except Refused as error:
-            job.complete(place, error.code, -1, error.message)
+            batches, opened = _result(job.batches[place]), _result(found.get(place))
+            base, count = stage(state, partition, batches, opened, may_keep=may_keep)
+        except Refused as refused:
+            job.refuse(place, refused)
             continue
         end = partition.log.staged_end_address
         append = PartitionAppend(job, place, base, end, durable=body.acks == ACKS_ALL)
         state.partitions.staged(partition, append, count)
     if pass_on is not None and passed:
         pass_on(job, body, passed)
+
+
+T = TypeVar("T")
+
+
+def _result(found: T | Refused) -> T:
+    """Returns what was found. Raises it if it is a refusal."""
+    if isinstance(found, Refused):
+        raise found
+    return found
+
+
+def _verified(part: ProducePartition) -> Batches | Refused:
+    try:
+        return validation.split_verified(None if part.records is None else memoryview(part.records))
+    except Refused as refused:
+        return refused
+
+
+def _sequenced(batches: Batches | Refused) -> SequencedBatch | None:
+    return None if isinstance(batches, Refused) else sequenced_batch(batches[0][1])
 
 
 def _refusal(body: ProduceRequest) -> tuple[ErrorCode, str] | None:

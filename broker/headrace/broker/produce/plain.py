@@ -244,7 +244,7 @@ def _check(
     if producer_id >= 0 and (
         header.producer_epoch < 0
         or header.base_sequence < 0
-        or len(state.refusals)  # any remembered refusal: `produce.job` checks the order
+        or state.refusals.concern(producer_id)  # `produce.job` checks the order
         or check_sequence(
             partition.log.producers.get(producer_id),
             header.producer_epoch,
@@ -253,5 +253,8 @@ def _check(
         ).verdict
         is not SequenceVerdict.ACCEPT
     ):
+        return None
+    config = partition.config
+    if config.checks_records and not state.checks.is_valid(frame, at, header, config, state.clock_ms()):
         return None
     return header

@@ -11,11 +11,11 @@ Owns the memory of refused batches. Pure: the time is an argument.
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from typing import Final, NamedTuple
 
-from headrace.wire.batch import SEQUENCE_SPAN, read_header
-from headrace.wire.errors import ErrorCode, WireError
-from headrace.wire.primitives import Buffer
+from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader
+from headrace.wire.errors import ErrorCode
 
 KEPT_MS: Final = 120_000  # the default delivery.timeout.ms: clients retry this long
 ENTRIES_MAX: Final = 10_000  # beyond it the oldest is forgotten
@@ -48,16 +48,12 @@ class _Refused(NamedTuple):
     until_ms: int
 
 
-def sequenced_batch(records: Buffer | None) -> SequencedBatch | None:
-    """Returns the batch that a partition's records begin with; None without a whole header or a producer id,
-    and for a mirror's batch: mirror batches are ordered by address, not by sequence.
+def sequenced_batch(header: BatchHeader) -> SequencedBatch | None:
+    """Returns the batch that has this header; None without a producer id, and for a mirror's batch: mirror
+    batches are ordered by address, not by sequence.
+
+    The caller has verified the batch's checksum: a header alone may name any producer.
     """
-    if records is None:
-        return None
-    try:
-        header = read_header(records)
-    except WireError:
-        return None
     if header.producer_id < 0 or header.last_offset_delta != header.record_count - 1:
         return None
     if header.is_stored_at(header.address):
@@ -70,14 +66,22 @@ def precedes(one: int, other: int) -> bool:
     return 0 < (other - one) % SEQUENCE_SPAN < SEQUENCE_SPAN // 2
 
 
+_Key = tuple[str, int, int]
+
+
 class Refusals:
     """The earliest refused batch that was not sent again, by topic, partition and producer."""
 
     def __init__(self) -> None:
-        self._refused: dict[tuple[str, int, int], _Refused] = {}
+        self._refused: OrderedDict[_Key, _Refused] = OrderedDict()  # the oldest first
+        self._by_producer: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._refused)
+
+    def concern(self, producer_id: int) -> bool:
+        """Whether a batch of this producer was refused, in any partition."""
+        return producer_id in self._by_producer
 
     def note(
         self, topic: str, partition: int, batch: SequencedBatch | None, code: ErrorCode, now_ms: int
@@ -86,13 +90,16 @@ class Refusals:
         if batch is None or code not in _RETRIED:
             return
         key = (topic, partition, batch.producer_id)
-        known = self._refused.pop(key, None)
+        known = self._refused.get(key)
         first = batch.first_sequence
-        if known is not None and known.epoch == batch.epoch and precedes(known.first_sequence, first):
-            first = known.first_sequence
+        if known is not None:
+            if known.epoch == batch.epoch and precedes(known.first_sequence, first):
+                first = known.first_sequence
+            self._forget(key)
         self._refused[key] = _Refused(batch.epoch, first, now_ms + KEPT_MS)
+        self._by_producer[batch.producer_id] += 1
         if len(self._refused) > ENTRIES_MAX:
-            del self._refused[next(iter(self._refused))]
+            self._forget(next(iter(self._refused)))
 
     def awaited_before(
         self, topic: str, partition: int, batch: SequencedBatch | None, now_ms: int
@@ -111,13 +118,19 @@ class Refusals:
         if known.epoch == batch.epoch and precedes(known.first_sequence, batch.first_sequence):
             return known.first_sequence
         if known.epoch < batch.epoch or (known.epoch, known.first_sequence) == batch[1:]:
-            del self._refused[key]
+            self._forget(key)
         return None
 
     def _expire(self, now_ms: int) -> None:
-        """Forgets old entries; entries are ordered oldest first."""
+        """Forgets old entries."""
         while self._refused:
             oldest = next(iter(self._refused))
             if self._refused[oldest].until_ms > now_ms:
                 return
-            del self._refused[oldest]
+            self._forget(oldest)
+
+    def _forget(self, key: _Key) -> None:
+        del self._refused[key]
+        self._by_producer[key[2]] -= 1
+        if not self._by_producer[key[2]]:
+            del self._by_producer[key[2]]

@@ -11,6 +11,8 @@ import logging
 from headrace.broker.errors import Refused
 from headrace.broker.partitions import Partition
 from headrace.broker.produce import validation
+from headrace.broker.produce.opening import Opened, needs_opening
+from headrace.broker.produce.validation import Batches
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
 from headrace.log.producers import SequenceVerdict, check_sequence
@@ -18,27 +20,24 @@ from headrace.log.staging import COPY_BELOW_BYTES
 from headrace.replication.gaps import SETTING, AcceptedGap
 from headrace.wire.batch import BatchHeader
 from headrace.wire.errors import ErrorCode
-from headrace.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
 
-Batches = list[tuple[memoryview, BatchHeader]]
-
 
 def stage(
-    state: BrokerState, partition: Partition, records: Buffer | None, *, may_keep: bool
+    state: BrokerState, partition: Partition, batches: Batches, opened: Opened | None, *, may_keep: bool
 ) -> tuple[int, int]:
-    """Returns `(base offset, records staged)`. `may_keep`: the records may be kept and written to.
+    """Returns `(base offset, records staged)`. `opened`: what was found in the batch; `may_keep`: the batches
+    may be kept and written to.
 
     A duplicate has its first copy's base offset and stages nothing. Raises `Refused`.
     """
     if partition.failure:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
-    batches = validation.split_verified(None if records is None else memoryview(records))
     try:
         if partition.config.mirror:
             return _stage_verbatim(partition, batches, may_keep=may_keep)
-        return _stage_one(state, partition, batches, may_keep=may_keep)
+        return _stage_one(state, partition, batches, opened, may_keep=may_keep)
     except LogStorageError as error:
         # Rolling to a new segment failed: this batch is not staged, those before it are written or lost.
         state.partitions.complete_writes(partition)
@@ -46,7 +45,7 @@ def stage(
 
 
 def _stage_one(
-    state: BrokerState, partition: Partition, batches: Batches, *, may_keep: bool
+    state: BrokerState, partition: Partition, batches: Batches, opened: Opened | None, *, may_keep: bool
 ) -> tuple[int, int]:
     if len(batches) != 1:
         raise Refused(
@@ -59,7 +58,12 @@ def _stage_one(
         base_offset = _check_sequence(partition, header)
         if base_offset >= 0:
             return base_offset, 0
-    stored, stored_header = validation.to_store(batch, header, config, state.clock_ms())
+    if opened is None and needs_opening(header, config):
+        raise Refused(
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            f"{partition.name} was opened, or got other settings, while the batch arrived: send it again",
+        )
+    stored, stored_header = validation.to_store(batch, header, config, state.clock_ms(), opened)
     if stored is batch and not may_keep and len(batch) >= COPY_BELOW_BYTES:
         stored = memoryview(bytearray(batch))
     return partition.log.stage(stored, stored_header), header.record_count

@@ -1,7 +1,7 @@
 """What a produced batch must be, wherever it is stored. Pure: bytes and settings in, bytes or a refusal out.
 
-Reads headers and checksums; decompresses a batch only if it has as many records as bytes, or more, since each
-record needs an address of its own.
+Owns headers and checksums, and what is stored instead of a batch that cannot be stored as it came. `opening`
+looks inside.
 """
 
 from __future__ import annotations
@@ -10,24 +10,36 @@ from typing import Final
 
 from headrace.broker.config import TopicConfig
 from headrace.broker.errors import Refused
+from headrace.broker.produce.opening import Opened
 from headrace.wire.batch import (
     CODEC_MASK,
+    CONTROL_BIT,
     HEADER_SIZE_BYTES,
     LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     hop,
     read_header,
     seal,
     verify,
 )
-from headrace.wire.compression import Codec, decompress
+from headrace.wire.compression import Codec
 from headrace.wire.errors import CorruptBatchError, ErrorCode, UnsupportedMagicError
 from headrace.wire.primitives import Buffer
 
-DECOMPRESSED_MAX_BYTES: Final = 256 * 1024 * 1024
+# Bit 6 changes what the base timestamp means, and only brokers set it; the others have no meaning yet.
+UNKNOWN_ATTRIBUTES: Final = ~(CODEC_MASK | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
 
 
-def split_verified(records: memoryview | None) -> list[tuple[memoryview, BatchHeader]]:
+Batches = list[tuple[memoryview, BatchHeader]]
+
+
+def split(records: memoryview) -> Batches:
+    """Returns the batches of records that were verified before."""
+    return [(records[at : at + header.size_bytes], header) for at, header in hop(records)]
+
+
+def split_verified(records: memoryview | None) -> Batches:
     """Returns the batches of a partition's records, checksums verified. Raises `Refused`."""
     if records is None or not len(records):
         raise Refused(
@@ -57,7 +69,9 @@ def check_header(header: BatchHeader, config: TopicConfig) -> None:
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {header.size_bytes} bytes; max.message.bytes is {config.max_message_bytes}",
         )
-    if header.is_transactional or header.is_control:
+    if header.is_control:
+        raise Refused(ErrorCode.INVALID_RECORD, "clients may not write control records")
+    if header.is_transactional:
         raise Refused(
             ErrorCode.INVALID_TXN_STATE, "headrace has no transactions: send without a transactional id"
         )
@@ -65,6 +79,11 @@ def check_header(header: BatchHeader, config: TopicConfig) -> None:
         raise Refused(
             ErrorCode.INVALID_RECORD,
             f"a batch of {header.record_count} records with last offset delta {header.last_offset_delta}",
+        )
+    if header.attributes & UNKNOWN_ATTRIBUTES:
+        raise Refused(
+            ErrorCode.INVALID_RECORD,
+            f"a batch with attributes {header.attributes:#x}: producers may set the codec's bits only",
         )
     if header.attributes & CODEC_MASK > max(Codec):
         raise Refused(
@@ -79,32 +98,35 @@ def check_header(header: BatchHeader, config: TopicConfig) -> None:
 
 
 def to_store(
-    batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int
+    batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int, opened: Opened | None
 ) -> tuple[Buffer, BatchHeader]:
-    """Returns the batch as it is to be stored: usually unchanged; rewritten for LogAppendTime, or to give
-    each record an address.
+    """Returns the batch as it is to be stored: usually unchanged, with its producer's checksum. It is
+    rewritten for LogAppendTime, to give each record an address, and if its header has another largest
+    timestamp than its records (some clients leave it out; Kafka corrects it, too).
 
-    Raises `Refused` if it cannot be decompressed.
+    `opened` is None if the batch did not need opening.
     """
     uncompress = header.record_count >= header.size_bytes
-    if not uncompress and not config.log_append_time and not header.is_log_append_time:
+    max_timestamp_ms = header.max_timestamp_ms if opened is None else opened.max_timestamp_ms
+    if (
+        not uncompress
+        and not config.log_append_time
+        and not header.is_log_append_time
+        and max_timestamp_ms == header.max_timestamp_ms
+    ):
         return batch, header
-    payload: Buffer = batch[HEADER_SIZE_BYTES:]
-    attributes = header.attributes
+    records: Buffer = batch[HEADER_SIZE_BYTES:]
+    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
     if uncompress:
-        try:
-            payload = decompress(header.codec, bytes(payload), limit_bytes=DECOMPRESSED_MAX_BYTES)
-        except CorruptBatchError as error:
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+        assert opened is not None and opened.records is not None
+        records = opened.records
         attributes &= ~CODEC_MASK
-    max_timestamp_ms = header.max_timestamp_ms
-    attributes &= ~LOG_APPEND_TIME_BIT
     if config.log_append_time:
         attributes |= LOG_APPEND_TIME_BIT
         max_timestamp_ms = now_ms
     stored = bytearray(
         seal(
-            payload,
+            records,
             record_count=header.record_count,
             base_timestamp_ms=header.base_timestamp_ms,
             max_timestamp_ms=max_timestamp_ms,
