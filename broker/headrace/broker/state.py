@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView
@@ -25,6 +27,11 @@ from headrace.process.clock import monotonic_ms, now_ms
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STEPS_MAX_S: Final = 0.02  # of one request, before other clients' work has its turn
+CHECK_MS: Final = 20  # how often `when` checks
 
 
 @dataclass
@@ -108,20 +115,67 @@ class BrokerState:
         self.view = self.view.changed()
         return True
 
-    def later(
-        self, field_name: str, job: Callable[[Refused | None], list[Tree]]
-    ) -> Promise[Tree | Exception]:
-        """Runs a blocking job on a control thread; the tree has its results as the only field.
+    # --- blocking work ---
 
-        `job` gets None. If too much work waits already, it gets the refusal, and must not block.
+    def in_steps(self, steps: Sequence[Callable[[Refused | None], T]]) -> Promise[list[T] | Exception]:
+        """Runs blocking steps one after the other on control threads, and resolves with their results.
+
+        After `STEPS_MAX_S` other clients have their turn. A step gets None; when too much work waits already,
+        it gets the refusal, and must not block.
         """
+        promise: Promise[list[T] | Exception] = Promise()
+        results: list[T] = []
+
+        def run() -> list[T]:
+            until_s = time.monotonic() + STEPS_MAX_S
+            done = [steps[len(results)](None)]
+            while len(results) + len(done) < len(steps) and time.monotonic() < until_s:
+                done.append(steps[len(results) + len(done)](None))
+            return done
+
+        def go_on(done: list[T] | None, error: Exception | None) -> None:
+            results.extend(done or ())
+            if isinstance(error, Refused):
+                results.extend(step(error) for step in steps[len(results) :])
+            elif error is not None:
+                promise.resolve(error)
+                return
+            if len(results) < len(steps):
+                self.control.submit(run, go_on)
+            else:
+                promise.resolve(results)
+
+        go_on(None, None)
+        return promise
+
+    def later(
+        self, field_name: str, steps: Sequence[Callable[[Refused | None], Tree]]
+    ) -> Promise[Tree | Exception]:
+        """Runs steps as `in_steps` does; the tree has their results as its only field."""
         promise: Promise[Tree | Exception] = Promise()
-        refusal = self.control.refusal
-        if refusal is not None:
-            promise.resolve({field_name: job(refusal)})
-            return promise
-        self.control.submit(
-            lambda: job(None),
-            lambda found, error: promise.resolve({field_name: found} if error is None else error),
+        self.in_steps(steps).then(
+            lambda found: promise.resolve(found if isinstance(found, Exception) else {field_name: found})
         )
+        return promise
+
+    def when(self, reached: Callable[[], bool], deadline_s: float) -> Promise[None]:
+        """Resolves when `reached()` returns True, or at the deadline. It is called on control threads, again
+        and again, and occupies none in between.
+        """
+        promise: Promise[None] = Promise()
+        client = self.control.client
+
+        def check() -> None:
+            self.control.client = client
+            self.control.submit(reached, checked)
+
+        def checked(is_reached: bool | None, error: Exception | None) -> None:
+            if error is not None and not isinstance(error, Refused):
+                logger.error("waiting for a change failed", exc_info=error)
+            if is_reached or time.monotonic() >= deadline_s:
+                promise.resolve(None)
+            else:
+                self.loop.call_later(CHECK_MS, check)
+
+        check()
         return promise

@@ -124,13 +124,16 @@ class TopicAdmin:
         logger.info("topic %s created with %d partitions", new.name, len(state.partitions))
         return state
 
-    def delete(self, name: str, *, timeout_s: float) -> None:
-        """Deletes a topic; returns when this broker no longer sees it. Raises `Refused`."""
+    def delete(self, name: str) -> None:
+        """Deletes a topic; brokers see it a moment later. Raises `Refused`."""
         if not self._config["delete.topic.enable"]:
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
         self._change(lambda: self._registry.delete(name))
         logger.info("topic %s deleted", name)
-        self._wait(lambda: name not in self._view().topics, timeout_s)
+
+    def sees_none_of(self, names: Iterable[str]) -> bool:
+        """Whether this broker sees that these topics were deleted."""
+        return not any(name in self._view().topics for name in names)
 
     def add_partitions(
         self,
@@ -237,22 +240,28 @@ class TopicAdmin:
     def wait_usable(self, state: TopicState, timeout_s: float) -> None:
         """Waits until this broker knows the topic and all leaders serve its partitions. Raises `Refused`."""
         left = dict(state.partitions)
+        if not self._wait(lambda: self.is_usable(state, left), timeout_s):
+            raise self.not_usable(state, left)
 
-        def usable() -> bool:
-            known = self._view().topics.get(state.name)
-            if known is None or len(known.partitions) < len(state.partitions):
-                return False
-            for leader in {partition.leader for partition in left.values()}:
-                led = [index for index, partition in left.items() if partition.leader == leader]
-                for index in self._served(leader, state.name, led):
-                    del left[index]
-            return not left
+    def is_usable(self, state: TopicState, left: dict[int, PartitionState]) -> bool:
+        """Whether this broker knows the topic and all partitions are served. `left` are those to be checked;
+        those that are served are removed from it.
+        """
+        known = self._view().topics.get(state.name)
+        if known is None or len(known.partitions) < len(state.partitions):
+            return False
+        for leader in {partition.leader for partition in left.values()}:
+            led = [index for index, partition in left.items() if partition.leader == leader]
+            for index in self._served(leader, state.name, led):
+                del left[index]
+        return not left
 
-        if not self._wait(usable, timeout_s):
-            raise Refused(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"topic {state.name} is created, but partitions {sorted(left)} are not served yet",
-            )
+    @staticmethod
+    def not_usable(state: TopicState, left: Iterable[int]) -> Refused:
+        return Refused(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"topic {state.name} is created, but partitions {sorted(left)} are not served yet",
+        )
 
     @staticmethod
     def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:

@@ -138,9 +138,8 @@ def _alter(
     """`change` makes a resource's new configuration from its present one."""
     body = request.body
 
-    def run(refusal: Refused | None) -> list[Tree]:
-        results = []
-        for resource in body.resources:
+    def step(resource: Any) -> Callable[[Refused | None], Tree]:
+        def run(refusal: Refused | None) -> Tree:
             result = _result(resource)
             try:
                 if refusal is not None:
@@ -155,7 +154,8 @@ def _alter(
                 )
             except Refused as refused:
                 result |= refused.fields
-            results.append(result)
-        return results
+            return result
 
-    return state.later("responses", run)
+        return run
+
+    return state.later("responses", [step(resource) for resource in body.resources])

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 from uuid import UUID
 
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
-from headrace.broker.topics import NewTopic
+from headrace.broker.topics import NewTopic, TopicAdmin
 from headrace.coordination.topics import TopicState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
@@ -25,7 +26,7 @@ NO_ID: Final = UUID(int=0)
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000  # as in Apache Kafka
 
 
-def create(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
+def create(state: BrokerState, request: Request) -> Promise[Any]:
     """Creates topics; responds when every new topic is usable, or at the request's timeout."""
     body = request.body
     deadline_s = time.monotonic() + body.timeout.total_seconds()
@@ -42,69 +43,93 @@ def create(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
     named = Counter(new.name for new in wanted)
     partitions = sum(max(0, state.topics.partition_count(new)) for new in wanted)
 
-    def run(refusal: Refused | None) -> list[Tree]:
-        if partitions > PARTITIONS_PER_REQUEST_MAX:
-            refusal = Refused(
-                ErrorCode.POLICY_VIOLATION,
-                f"{partitions} partitions in one request, at most {PARTITIONS_PER_REQUEST_MAX}: "
-                "send several requests",
-            )
-        created = [
-            _create_one(
-                state,
-                new,
-                _duplicate(new.name) if named[new.name] > 1 else refusal,
-                body.validate_only,
-                # The first one is always tried: clients that give no time want no wait for it.
-                deadline_s if at else math.inf,
-            )
-            for at, new in enumerate(wanted)
-        ]
-        return [_await_one(state, one, body.validate_only, deadline_s) for one in created]
+    too_many = None
+    if partitions > PARTITIONS_PER_REQUEST_MAX:
+        too_many = Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"{partitions} partitions in one request, at most {PARTITIONS_PER_REQUEST_MAX}: "
+            "send several requests",
+        )
 
-    return state.later("topics", run)
+    def step(new: NewTopic, at: int) -> Callable[[Refused | None], _Creation]:
+        known = _duplicate(new.name) if named[new.name] > 1 else too_many
+        return lambda refusal: _create_one(
+            state.topics,
+            new,
+            known or refusal,
+            body.validate_only,
+            # The first one is always tried: clients that give no time want no wait for it.
+            deadline_s if at else math.inf,
+        )
+
+    promise: Promise[Any] = Promise()
+
+    def created(found: list[_Creation] | Exception) -> None:
+        if isinstance(found, Exception):
+            promise.resolve(found)
+            return
+        state.when(lambda: _are_usable(state.topics, found), deadline_s).then(
+            lambda _: promise.resolve(lambda: {"topics": [_created(state.topics, one) for one in found]})
+        )
+
+    state.in_steps([step(new, at) for at, new in enumerate(wanted)]).then(created)
+    return promise
 
 
 def _duplicate(name: str) -> Refused:
     return Refused(ErrorCode.INVALID_REQUEST, f"{name} is named twice in one request")
 
 
+class _Creation:
+    """A topic of a request: the beginning of its result, the topic unless it was refused, and its partitions
+    that are not known to be served yet.
+    """
+
+    __slots__ = ("left", "result", "topic", "validate_only")
+
+    def __init__(self, result: Tree, topic: TopicState | None, *, validate_only: bool) -> None:
+        self.result = result
+        self.topic = topic
+        self.validate_only = validate_only
+        self.left = {} if topic is None or validate_only else dict(topic.partitions)
+
+
 def _create_one(
-    state: BrokerState, new: NewTopic, refusal: Refused | None, validate_only: bool, deadline_s: float
-) -> tuple[Tree, TopicState | None]:
-    """Returns the beginning of a topic's result, and the topic unless it is refused."""
+    topics: TopicAdmin, new: NewTopic, refusal: Refused | None, validate_only: bool, deadline_s: float
+) -> _Creation:
     result: Tree = {"name": new.name, "topic_id": None, "error_code": ErrorCode.NONE, "error_message": None}
     try:
         _check_time(refusal, deadline_s)
-        return result, state.topics.create(new, validate_only=validate_only)
+        return _Creation(result, topics.create(new, validate_only=validate_only), validate_only=validate_only)
     except Refused as refused:
-        return result | refused.fields | {"configs": None}, None
+        return _Creation(result | refused.fields | {"configs": None}, None, validate_only=validate_only)
 
 
-def _await_one(
-    state: BrokerState, one: tuple[Tree, TopicState | None], validate_only: bool, deadline_s: float
-) -> Tree:
-    """Returns a topic's whole result once it is usable."""
-    result, created = one
-    if created is None:
-        return result
-    try:
-        if not validate_only:
-            state.topics.wait_usable(created, deadline_s - time.monotonic())
-    except Refused as refused:
-        return result | refused.fields | {"configs": None}
-    return result | {
-        "topic_id": None if validate_only else created.topic_id,
-        "num_partitions": len(created.partitions),
-        "replication_factor": len(next(iter(created.partitions.values())).replicas),
+def _are_usable(topics: TopicAdmin, creations: list[_Creation]) -> bool:
+    """Looks at all of them: those that are served are known to be, even if others never are."""
+    waiting = [(one.topic, one.left) for one in creations if one.topic is not None and one.left]
+    return not [topic for topic, left in waiting if not topics.is_usable(topic, left)]
+
+
+def _created(topics: TopicAdmin, one: _Creation) -> Tree:
+    """Returns a topic's whole result."""
+    topic = one.topic
+    if topic is None:
+        return one.result
+    if one.left:
+        return one.result | topics.not_usable(topic, one.left).fields | {"configs": None}
+    return one.result | {
+        "topic_id": None if one.validate_only else topic.topic_id,
+        "num_partitions": len(topic.partitions),
+        "replication_factor": len(next(iter(topic.partitions.values())).replicas),
         "configs": [
             {"name": name, "value": value, "read_only": False, "config_source": source, "is_sensitive": False}
-            for name, value, source in state.topics.explain(created.config)
+            for name, value, source in topics.explain(topic.config)
         ],
     }
 
 
-def delete(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
+def delete(state: BrokerState, request: Request) -> Promise[Any]:
     """Deletes topics from ZooKeeper; their leaders delete the logs when they see it."""
     body = request.body
     if hasattr(body, "topic_names"):
@@ -112,24 +137,34 @@ def delete(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
     else:
         wanted = [(topic.name, topic.topic_id) for topic in body.topics]
     deadline_s = time.monotonic() + body.timeout.total_seconds()
+    deleted: list[str] = []
 
-    def run(refusal: Refused | None) -> list[Tree]:
-        results: list[Tree] = []
-        for name, topic_id in wanted:
+    def step(name: str | None, topic_id: UUID | None, at: int) -> Callable[[Refused | None], Tree]:
+        def run(refusal: Refused | None) -> Tree:
             result: Tree = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE}
             try:
-                _check_time(refusal, deadline_s if results else math.inf)
+                _check_time(refusal, deadline_s if at else math.inf)
                 found = state.view.names_by_id.get(topic_id or NO_ID) if name is None else name
                 if found is None:
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
-                state.topics.delete(found, timeout_s=deadline_s - time.monotonic())
-                result["name"] = found
+                state.topics.delete(found)
+                deleted.append(found)
+                return result | {"name": found}
             except Refused as refused:
-                result |= refused.fields
-            results.append(result)
-        return results
+                return result | refused.fields
 
-    return state.later("responses", run)
+        return run
+
+    promise: Promise[Any] = Promise()
+
+    def ended(found: list[Tree] | Exception) -> None:
+        made = found if isinstance(found, Exception) else {"responses": found}
+        state.when(lambda: state.topics.sees_none_of(deleted), deadline_s).then(
+            lambda _: promise.resolve(made)
+        )
+
+    state.in_steps([step(name, topic_id, at) for at, (name, topic_id) in enumerate(wanted)]).then(ended)
+    return promise
 
 
 def create_partitions(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
@@ -137,30 +172,26 @@ def create_partitions(state: BrokerState, request: Request) -> Promise[Tree | Ex
     body = request.body
     deadline_s = time.monotonic() + body.timeout.total_seconds()
 
-    def run(refusal: Refused | None) -> list[Tree]:
-        results: list[Tree] = []
-        for topic in body.topics:
+    def step(topic: Any, at: int) -> Callable[[Refused | None], Tree]:
+        def run(refusal: Refused | None) -> Tree:
             result: Tree = {"name": topic.name, "error_code": ErrorCode.NONE, "error_message": None}
+            assigned = topic.assignments
             try:
-                _check_time(refusal, deadline_s if results else math.inf)
-                chosen = (
-                    None
-                    if topic.assignments is None
-                    else [tuple(new.broker_ids) for new in topic.assignments]
-                )
+                _check_time(refusal, deadline_s if at else math.inf)
                 state.topics.add_partitions(
                     topic.name,
                     topic.count,
-                    chosen,
+                    None if assigned is None else [tuple(new.broker_ids) for new in assigned],
                     validate_only=body.validate_only,
                     timeout_s=deadline_s - time.monotonic(),
                 )
             except Refused as refused:
                 result |= refused.fields
-            results.append(result)
-        return results
+            return result
 
-    return state.later("results", run)
+        return run
+
+    return state.later("results", [step(topic, at) for at, topic in enumerate(body.topics)])
 
 
 def _check_time(refusal: Refused | None, deadline_s: float) -> None:
