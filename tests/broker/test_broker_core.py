@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.core import IN_FLIGHT_MAX, ClientConnection, Slot
+from headrace.broker.core import IN_FLIGHT_MAX, SLOW_REQUESTS_PER_TURN_MAX, ClientConnection, Slot
 from headrace.log.files import FileSlice
 from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
 
@@ -180,3 +180,65 @@ def test_a_held_connection_that_closes_serves_nothing_more() -> None:
     connection.release()
     connection.resume()
     assert service.frames == [b"H" * 9]
+
+
+class Wait:
+    """A request that waits, as a Fetch does."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.was_closed: bool | None = None
+        connection.waiting[self] = None
+
+    def end(self) -> None:
+        assert self.was_closed is None, "it ended before"
+        self.was_closed = self.connection.closed
+
+
+def test_the_end_of_a_connection_frees_what_it_keeps() -> None:
+    connection = connect(Echo(at_once=False))
+    waits = [Wait(connection) for _ in range(3)]
+    connection.fetch_template = (12, object())
+    connection.templates.by_head[b"head"] = object()
+    feed(connection, framed(b"12345678") + (9_000).to_bytes(4, "big") + bytes(5_000), [])
+    assert connection.partial_bytes
+    connection.close()
+    assert [wait.was_closed for wait in waits] == [True] * 3
+    assert not connection.waiting and not connection.slots and not connection.templates.by_head
+    assert connection.fetch_template is None and connection.partial_bytes == 0
+
+
+class Slow(Echo):
+    """Serves each request off the fast paths."""
+
+    def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
+        connection.turn_left -= 1
+        super().handle(connection, frame, may_keep=may_keep)
+
+
+@settings(max_examples=40)
+@given(sizes=st.lists(st.integers(8, 300), min_size=1, max_size=60), cut=st.integers(0, 20_000))
+def test_turns_serve_every_request_once_and_in_order(sizes: list[int], cut: int) -> None:
+    service = Slow()
+    connection = connect(service)
+    payloads = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    data = b"".join(map(framed, payloads))
+    for piece in (data[:cut], data[cut:]):
+        scratch = bytearray(piece)
+        at = 0
+        while at < len(piece) or connection.rest is not None:
+            before = len(service.frames)
+            connection.turn_left = SLOW_REQUESTS_PER_TURN_MAX
+            if connection.rest is not None:
+                connection.resume()
+            elif (target := connection.wanted()) is not None:
+                count = min(len(target), len(piece) - at)
+                target[:count] = piece[at : at + count]
+                at += count
+                connection.filled(count)
+            else:
+                connection.receive(memoryview(scratch)[at:])
+                at = len(piece)
+                scratch[:] = bytes(len(scratch))  # the transport's buffer is reused at once
+            assert len(service.frames) - before <= SLOW_REQUESTS_PER_TURN_MAX
+    assert service.frames == payloads

@@ -44,6 +44,7 @@ def state() -> BrokerState:
         topics=nothing,
         on_demand=nothing,
         lookups=nothing,
+            cold_reads=nothing,
         view=ClusterView().with_topics(topics),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fix_transport import StartTransport, TransportServer, framed, reset
+from fix_transport import StartTransport, TransportServer, framed, is_readable, reset
 
 MEBIBYTE = 1 << 20
 HEAD = b"12345678"
@@ -190,6 +190,27 @@ def test_nobody_is_judged_for_a_pause_of_the_broker(transport_server: StartTrans
     assert not server.is_cut_off(client)
     client.sendall(request(1_000)[100:])
     assert server.read(client, 8) == HEAD
+
+
+def test_many_that_stop_half_way_hold_an_honest_client_up_for_seconds_alone(
+    transport_server: StartTransport,
+) -> None:
+    """All wait for more memory than there is: who waits must not keep much of it."""
+    server = transport_server(receiving_max_bytes=4 * MEBIBYTE)
+    half = request(400_000)[:200_000]
+    for _ in range(80):
+        server.connect().send(half)
+    server.settle()
+    honest = server.connect()
+    data = request(400_000)
+    sent = 0
+    for _ in range(120):
+        sent += server.send_what_fits(honest, data[sent:])
+        server.pass_time(0.25)
+        if sent == len(data) and server.connections.closed["slow"] and is_readable(honest):
+            break
+    assert server.read(honest, 8) == HEAD
+    assert server.connections.bound.reserved_bytes <= 4 * MEBIBYTE
 
 
 class Actor:

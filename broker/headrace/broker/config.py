@@ -194,7 +194,7 @@ _BROKER_SETTINGS: Final = (
     Setting(
         "headrace.request.receive.stall.ms",
         LONG,
-        "2000",
+        "1000",
         "as headrace.request.receive.timeout.ms, for progress while others wait for memory of requests",
         100,
         LONG_MAX,

@@ -24,7 +24,7 @@ SCRATCH_BYTES: Final = 64 * 1024
 SCRATCH_SMALL_BYTES: Final = 4 * 1024  # while the receive bound is full
 RECEIVED_PER_WAKEUP_MAX_BYTES: Final = 64 * 1024 * 1024  # by all connections
 SENT_PER_WAKEUP_MAX_BYTES: Final = 64 * 1024 * 1024
-BACKLOG_TURN_S: Final = 0.01  # of each wakeup, for connections that have more to do than one turn
+BACKLOG_TURN_S: Final = 0.005  # of each wakeup, for connections that have more to do than one turn
 CHECK_MS: Final = 500  # how late a deadline may be noticed
 CHECK_LATE_S: Final = (
     2.0  # a check later than this follows a pause of the broker itself: clients are not judged

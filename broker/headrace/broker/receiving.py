@@ -1,7 +1,7 @@
 """The bound on all request frames that are being received, and who may receive on when it is reached.
 
-Owns `queued.max.request.bytes`: a receiver asks before it takes memory. The oldest unfinished frame always
-proceeds, so that receivers never wait for each other in a circle: the bound is exceeded by one frame at most.
+Owns `queued.max.request.bytes`: a receiver asks before it takes memory. One frame always proceeds, however
+large, so that receivers never wait for each other in a circle: the bound is exceeded by one frame at most.
 Requests that are passed on to other brokers count, too. Knows no sockets.
 """
 
@@ -11,11 +11,16 @@ from typing import Final, Protocol
 
 from headrace.broker.connection_limits import ConnectionLimits
 
-STEP_BYTES: Final = 256 * 1024  # granted at a time, so that no frame takes all that is free
+STEP_BYTES: Final = 256 * 1024  # received at a time
+BEGINNING_MAX_BYTES: Final = 64 * 1024  # of a frame that is not admitted
 
 
 class Receiver(Protocol):
     """A connection with a partly received frame. Compared by identity."""
+
+    @property
+    def taken_bytes(self) -> int:
+        """The memory of its frame that was accounted."""
 
     def feed(self) -> None:
         """Called when it may ask again, after it was refused."""
@@ -63,32 +68,41 @@ class Progress:
 
 
 class ReceiveBound:
-    """Counts the memory of unfinished frames against `max_bytes`."""
+    """Counts the memory of unfinished frames against `max_bytes`.
+
+    A frame gets its first `BEGINNING_MAX_BYTES` without asking. More of it is received only once all of it is
+    admitted, in the order of asking: so nobody who has much memory waits for more.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.reserved_bytes = 0  # frames being received, and requests passed on
+        self.reserved_bytes = 0  # memory of frames being received, and of requests passed on
         self.passed_on_bytes = 0
         self.partials: dict[Receiver, None] = {}  # that have an unfinished frame: the oldest first
-        self.starved: dict[Receiver, None] = {}  # those of them that wait for room
+        self.starved: dict[Receiver, int] = {}  # that wait to be admitted, with the frame's size
+        self._admitted: dict[Receiver, int] = {}  # that may receive all of their frame, with its size
+        self._committed_bytes = 0  # as `reserved_bytes`, but with all of the admitted frames
         self._roomy_bytes = max_bytes // 2
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much may be taken before its bytes have arrived: while half of the bound is free."""
-        return self.reserved_bytes + size_bytes <= self._roomy_bytes
+        return self._committed_bytes + size_bytes <= self._roomy_bytes
 
     @property
     def is_full(self) -> bool:
         return self.reserved_bytes >= self.max_bytes
 
-    def allowance(self, receiver: Receiver, wanted_bytes: int) -> int:
-        """Returns how many bytes the receiver may receive now: 0 if it must wait to be fed."""
-        free_bytes = self.max_bytes - self.reserved_bytes
-        if free_bytes > 0:
-            return min(wanted_bytes, free_bytes, STEP_BYTES)
-        if next(iter(self.partials), receiver) is receiver:
-            return min(wanted_bytes, STEP_BYTES)
-        self.starved[receiver] = None
+    def allowance(self, receiver: Receiver, size_bytes: int, filled_bytes: int) -> int:
+        """Returns how much more of its frame the receiver may receive now: 0 if it must wait to be fed."""
+        left_bytes = size_bytes - filled_bytes
+        if receiver in self._admitted:
+            return min(left_bytes, STEP_BYTES)
+        if filled_bytes < BEGINNING_MAX_BYTES and not self.is_full:
+            return min(left_bytes, BEGINNING_MAX_BYTES - filled_bytes)
+        if not self.starved and self._fits(size_bytes):
+            self._admit(receiver, size_bytes, receiver.taken_bytes)
+            return min(left_bytes, STEP_BYTES)
+        self.starved[receiver] = size_bytes
         return 0
 
     def account(self, receiver: Receiver, before_bytes: int, now_bytes: int) -> None:
@@ -96,9 +110,12 @@ class ReceiveBound:
         self.reserved_bytes += now_bytes - before_bytes
         if not before_bytes:
             self.partials[receiver] = None
-        elif not now_bytes:
+        if not now_bytes:
             del self.partials[receiver]
             self.starved.pop(receiver, None)
+            self._committed_bytes -= self._admitted.pop(receiver, before_bytes)
+        elif receiver not in self._admitted:
+            self._committed_bytes += now_bytes - before_bytes
         if now_bytes < before_bytes and self.starved:
             self._feed()
 
@@ -106,22 +123,31 @@ class ReceiveBound:
         """Records a request that is passed on to another broker; `release` it when it has ended."""
         self.reserved_bytes += size_bytes
         self.passed_on_bytes += size_bytes
+        self._committed_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
         self.reserved_bytes -= size_bytes
         self.passed_on_bytes -= size_bytes
+        self._committed_bytes -= size_bytes
         if self.starved:
             self._feed()
 
+    def _fits(self, size_bytes: int) -> bool:
+        """One frame is always admitted, however large: else those that wait could wait for ever."""
+        return not self._admitted or self._committed_bytes + size_bytes <= self.max_bytes
+
+    def _admit(self, receiver: Receiver, size_bytes: int, taken_bytes: int) -> None:
+        # At least what it has taken: the first pages count, too.
+        promised_bytes = max(size_bytes, taken_bytes)
+        self._committed_bytes += promised_bytes - taken_bytes
+        self._admitted[receiver] = promised_bytes
+
     def _feed(self) -> None:
-        """Lets as many receivers ask again as there is room for, and the oldest in any case."""
-        oldest = next(iter(self.partials), None)
-        if oldest is not None and oldest in self.starved:
-            del self.starved[oldest]
-            oldest.feed()
-        free_bytes = self.max_bytes - self.reserved_bytes
-        while self.starved and free_bytes > 0:
-            receiver = next(iter(self.starved))
+        """Admits those that wait, in order, as far as there is room."""
+        while self.starved:
+            receiver, size_bytes = next(iter(self.starved.items()))
+            if not self._fits(size_bytes):
+                return
             del self.starved[receiver]
-            free_bytes -= STEP_BYTES
+            self._admit(receiver, size_bytes, receiver.taken_bytes)
             receiver.feed()

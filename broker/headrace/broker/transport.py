@@ -102,6 +102,10 @@ class Transport:
     def is_busy(self) -> bool:
         return bool(self.core.slots)
 
+    @property
+    def taken_bytes(self) -> int:
+        return self._reserved_bytes
+
     def _on_output(self, _: ClientConnection) -> None:
         self._connections.with_output[self] = None
 
@@ -191,7 +195,8 @@ class Transport:
             elif not core.grows:
                 buffer = target
             else:
-                buffer = target[: bound.allowance(self, len(target))]
+                filled = core.partial_filled_bytes
+                buffer = target[: bound.allowance(self, filled + len(target), filled)]
                 if not buffer:
                     return False
             count = self._socket.recv_into(buffer)
