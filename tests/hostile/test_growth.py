@@ -91,7 +91,7 @@ def metadata_names(count: int) -> Callable[[], None]:
 
     def run() -> None:
         request = decode_request(frame)
-        respond(request, metadata.respond(Cluster(STATE.view, "test"), request, request.body.topics))
+        respond(request, metadata.respond(Cluster(STATE.view, "test", 1, frozenset()), request, request.body.topics))
 
     return run
 
