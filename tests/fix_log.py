@@ -25,10 +25,10 @@ def batch(number: int, size: int, producer: int = 9) -> bytes:
 def content(log: PartitionLog) -> bytes:
     """All that a reader gets, read as clients read: again from where the last answer ended."""
     parts, address = [], log.start_address
-    while address < log.flushed_address:
+    while (address := log.position(address)) < log.flushed_address:
         for piece in log.slices(address, 1 << 30):
             parts.append(piece.read())
-            address = log.position(address) + sum(map(len, parts[-1:]))
+            address += piece.length_bytes
     return b"".join(parts)
 
 

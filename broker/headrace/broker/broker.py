@@ -29,6 +29,7 @@ from headrace.broker.loop import EventLoop
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
+from headrace.broker.scrubber import Scrubber
 from headrace.broker.server import Server
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
@@ -105,6 +106,11 @@ class Broker:
         self._leaving = False
         self._is_ready = False
         self._topics_created_zxid = 0
+        self._scrubber = Scrubber(
+            options.data_dir,
+            self._config["log.scrub.bytes.per.second"],
+            self._config["log.scrub.interval.ms"],
+        )
         self._files = Workers("files", self._loop.post)
         self._control = FairWorkers(Workers("control", self._loop.post, CONTROL_THREADS), CONTROL_THREADS)
         self._own_work = OwnJobs(self._control)
@@ -157,6 +163,7 @@ class Broker:
         self._loop.every(
             self._config["log.flush.offset.checkpoint.interval.ms"], self._state.partitions.checkpoint
         )
+        self._scrubber.start()
         try:
             self._loop.run()
         finally:
@@ -317,6 +324,7 @@ class Broker:
 
     def _shut_down(self) -> None:
         logger.info("broker %d stops", self._state.broker_id)
+        self._scrubber.stop()
         self._server.stop_accepting()
         self._server.stop_serving()
         deregistering = threading.Thread(target=self._deregister, daemon=True)

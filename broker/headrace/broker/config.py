@@ -109,6 +109,15 @@ _BROKER_SETTINGS: Final = (
     Setting(
         "log.flush.offset.checkpoint.interval.ms", INT, "30000", "how often checkpoints are saved", 1, INT_MAX
     ),
+    Setting(
+        "log.scrub.bytes.per.second",
+        LONG,
+        "4194304",
+        "how fast all logs are read and their checksums verified in the background; 0: never",
+        0,
+        LONG_MAX,
+    ),
+    Setting("log.scrub.interval.ms", LONG, "86400000", "from one such pass to the next", 1000, LONG_MAX),
     Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX),
     Setting(
         "log.message.timestamp.type",

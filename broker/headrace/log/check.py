@@ -1,8 +1,8 @@
 """Reads all of a partition's folder and says what is not as it should be. Changes nothing, needs no lock.
 
 A broker may be running: its last segment grows and retention deletes the first ones meanwhile, which is no
-finding. Bytes behind the last whole batch of the last segment are none either, unless the checkpoint says that
-they were durable: the next start cuts them off.
+finding. Bytes behind the last whole batch of the last segment are none either, unless the checkpoint says
+that they were durable: the next start cuts them off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.log import checkpoint, gaps, index
 from headrace.log.errors import LogError
@@ -31,6 +31,8 @@ from headrace.log.names import (
 from headrace.log.producers import ProducerStates
 from headrace.log.starts import KnownStarts
 from headrace.wire.batch import BatchHeader
+
+MISSING: Final = "the file is missing"
 
 
 class Finding(NamedTuple):
@@ -73,6 +75,7 @@ class Report(NamedTuple):
 
 def check_partition(directory: Path) -> Report:
     """Reads everything. Raises `OSError` if the folder cannot be read."""
+    durable_before = _durable(directory)  # before sizes are read: a running broker appends
     names = sorted(path.name for path in directory.iterdir())
     bases = [base for name in names if (base := address_of(name, SEGMENT_SUFFIX)) is not None]
     findings: list[Finding] = []
@@ -92,13 +95,16 @@ def check_partition(directory: Path) -> Report:
             end = base + os.fstat(file.fd).st_size
         except FileNotFoundError:
             continue  # retention deleted it
-        starts = _index_starts(directory, base, end, file, is_last=base == bases[-1], findings=findings)
-        examiner = Examiner(lambda size, at, fd=file.fd: os.pread(fd, size, at), base, end, starts, on_batch)  # type: ignore[misc]
+        starts = _index_starts(directory, base, end, file, findings)
+        if starts is not None and base == bases[-1] and not _is_followed(directory, base):
+            cause = "the last segment, which followed this one, is missing"
+            findings.append(Finding(path.name, end, end, cause))
+        examiner = Examiner(lambda size, at, fd=file.fd: os.pread(fd, size, at), base, end, starts, on_batch)
         segments.append(CheckedSegment(base, end, examiner.run()))
         batches += examiner.good_batches
         records += examiner.good_records
-    durable = _durable(directory, names, saved)
-    _judge(directory, segments, durable, accepted, saved is None, findings, notes)
+    durable = durable_before
+    _judge(segments, durable, accepted, saved is None, findings, notes)
     _other_files(directory, names, bases, findings, notes)
     return Report(
         directory,
@@ -134,15 +140,13 @@ def _read_lists(
 
 
 def _index_starts(
-    directory: Path, base: int, end: int, file: OpenFile, *, is_last: bool, findings: list[Finding]
+    directory: Path, base: int, end: int, file: OpenFile, findings: list[Finding]
 ) -> KnownStarts | None:
     """Returns the starts in the segment's index; notes what does not fit."""
     found = index.load(directory, base)
     if found is None:
         return None
     name = file_name(base, SEGMENT_SUFFIX)
-    if is_last:
-        findings.append(Finding(name, end, end, "the last segment, which followed this one, is missing"))
     if found.end_address != end:
         findings.append(
             Finding(name, end, found.end_address, f"the file ends at {end}, its index at {found.end_address}")
@@ -152,18 +156,25 @@ def _index_starts(
     return found.starts
 
 
-def _durable(directory: Path, names: list[str], saved: checkpoint.Checkpoint | None) -> int:
-    known = saved or checkpoint.load_previous(directory)
+def _is_followed(directory: Path, base: int) -> bool:
+    """Whether there is a later segment by now."""
+    return any((address_of(path.name, SEGMENT_SUFFIX) or 0) > base for path in directory.iterdir())
+
+
+def _durable(directory: Path) -> int:
+    try:
+        known = checkpoint.load(directory) or checkpoint.load_previous(directory)
+    except LogError:
+        known = None
     durable = 0 if known is None else known.recovery_point
-    for name in names:
-        base = address_of(name, INDEX_SUFFIX)
+    for path in directory.iterdir():
+        base = address_of(path.name, INDEX_SUFFIX)
         if base is not None and (found := index.load(directory, base)) is not None:
             durable = max(durable, found.end_address)
     return durable
 
 
 def _judge(
-    directory: Path,
     segments: list[CheckedSegment],
     durable: int,
     accepted: tuple[Gap, ...],
@@ -195,8 +206,7 @@ def _judge(
         findings.append(
             Finding(file_name(last_base, SEGMENT_SUFFIX) if segments else "", end, durable, cause)
         )
-    for gap in accepted:
-        notes.append(f"accepted gap: addresses [{gap.start}, {gap.end}), {gap.cause}")
+    notes.extend(f"accepted gap: addresses [{gap.start}, {gap.end}), {gap.cause}" for gap in accepted)
 
 
 def _other_files(
@@ -205,15 +215,10 @@ def _other_files(
     for name in names:
         base = address_of(name, INDEX_SUFFIX)
         if base is not None and base not in bases:
-            found = index.load(directory, base)
-            if found is not None and not (bases and base < bases[0]):
-                findings.append(
-                    Finding(file_name(base, SEGMENT_SUFFIX), base, found.end_address, "it is missing")
-                )
-            elif found is not None:
-                notes.append(
-                    f"{name}: its segment is gone; unless retention deleted it just now, it is missing"
-                )
+            # Retention removes an index before its segment.
+            if (found := index.load(directory, base)) is not None:
+                lost = file_name(base, SEGMENT_SUFFIX)
+                findings.append(Finding(lost, base, found.end_address, MISSING))
         elif name == SET_ASIDE_PLAN:
             findings.append(Finding(name, 0, 0, "a `set-aside` was interrupted: repeat it"))
         elif CUT_SUFFIX in name or ASIDE_SUFFIX in name:

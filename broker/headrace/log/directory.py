@@ -38,20 +38,26 @@ class PartitionName(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def lock(path: Path, way_out: str) -> int:
+    """Returns a descriptor that holds the lock of a data directory until it is closed. Raises
+    `DirectoryLockedError`.
+    """
+    fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise DirectoryLockedError(f"{path} is in use by another process; {way_out}") from None
+    return fd
+
+
 class LogDirectory:
     """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self._lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock_fd)
-            raise DirectoryLockedError(
-                f"{path} is in use by another process; give each broker a directory of its own"
-            ) from None
+        self._lock_fd = lock(path, "give each broker a directory of its own")
         for leftover in path.glob(f"*{DELETED_SUFFIX}"):
             shutil.rmtree(leftover, ignore_errors=True)
 

@@ -119,7 +119,10 @@ class Examiner:
 
     def _large(self, window: memoryview, address: int) -> int:
         """Reads a batch larger than a window; returns where to go on."""
-        size_bytes = read_header(window).size_bytes
+        try:
+            size_bytes = read_header(window).size_bytes
+        except WireError:
+            return self._set_aside(address, "the file ends here", None)
         whole = self._window(address, size_bytes)
         if isinstance(whole, str):
             return self._set_aside(address, whole, None)

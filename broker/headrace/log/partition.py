@@ -67,6 +67,8 @@ class PartitionLog:
         self.end_address = self._segments.end_address
         self.flushed_address = self.end_address
         self.staged_end_address = self.end_address
+        # Readers at the end go on, even if the batches before it cannot be read.
+        self._reader.keep(self.end_address, self.end_address)
         self._staging = Staging()
         self._directory_unsynced = False
         self._checkpointed_address = -1

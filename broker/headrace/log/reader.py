@@ -85,7 +85,8 @@ class LogReader:
             address = end
             if left_bytes <= 0:
                 break
-        if found:
+        # At the end of a sealed segment the next batch begins another one, perhaps behind a gap.
+        if found and (address < segment.end_address or segment is self._segments.active):
             self.keep(address, address)
         return found
 

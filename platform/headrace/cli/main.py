@@ -9,6 +9,7 @@ from headrace.cli import (
     consume,
     dump_log,
     groups,
+    log,
     mirror,
     produce,
     schemas,
@@ -42,6 +43,7 @@ warehouse.app.command()(warehouse_upkeep.verify)
 app.add_typer(warehouse.app, name="warehouse", rich_help_panel="Warehouse")
 app.add_typer(audit.app, name="audit", rich_help_panel="Audit")
 app.add_typer(schemas.app, name="schemas", rich_help_panel="Schemas")
+app.add_typer(log.app, name="log", rich_help_panel="Topics and events")
 app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)
 
 

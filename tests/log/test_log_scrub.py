@@ -1,0 +1,143 @@
+"""The scrub finds flipped bits of durable batches, keeps its place, and takes retention for no damage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fix_log import build, segments
+from headrace.broker.scrubber import lower_io_priority
+from headrace.log.scrub import STATE_FILE, DiskFile, Scrub
+
+FAST_BYTES_PER_S = 1 << 40
+
+
+def logs(root: Path) -> list[Path]:
+    folders = [root / name for name in ("a-0", "b-0")]
+    for folder in folders:
+        build(folder, [100] * 20, clean=True)
+        (folder / "partition.json").write_text("{}")
+    return folders
+
+
+def scrub(root: Path, steps: int = 10**9, rests: list[float] | None = None) -> Scrub:
+    """A scrub that ends after so many rests."""
+    left = steps
+
+    def rest(seconds: float) -> bool:
+        nonlocal left
+        left -= 1
+        if rests is not None:
+            rests.append(seconds)
+        return left < 0
+
+    return Scrub(root, FAST_BYTES_PER_S, 86_400_000, rest)
+
+
+def flip(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+def test_a_whole_directory_has_no_findings(tmp_path: Path) -> None:
+    logs(tmp_path)
+    one = scrub(tmp_path)
+    assert one.one_pass()
+    assert one.findings == [] and one.place is None and one.pass_ended_ms
+    assert one.read_bytes == 2 * 3400
+
+
+def test_a_flipped_bit_is_found_reported_once_and_forgotten_when_mended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, folder = logs(tmp_path)
+    victims = [segments(folder)[1], segments(folder)[-1]]
+    for victim in victims:
+        flip(victim, 100)
+    one = scrub(tmp_path)
+    assert one.one_pass()
+    assert [(each.partition, each.segment, each.start) for each in one.findings] == [
+        ("b-0", int(victim.stem), int(victim.stem)) for victim in victims
+    ]
+    first = int(victims[0].stem)
+    assert f"b-0: {victims[0].name}: addresses [{first}, {first + 170}) are damaged" in caplog.text
+    stored = json.loads((tmp_path / STATE_FILE).read_text())["findings"]
+    assert [each["start"] for each in stored] == [int(victim.stem) for victim in victims]
+    caplog.clear()
+    again = scrub(tmp_path)
+    assert again.findings == one.findings, "they are kept over a restart"
+    assert again.one_pass()
+    assert again.findings == one.findings and not caplog.records
+    for victim in victims:
+        flip(victim, 100)
+    assert again.one_pass()
+    assert again.findings == []
+
+
+def test_it_keeps_its_place(tmp_path: Path) -> None:
+    logs(tmp_path)
+    total = passes = 0
+    ended = False
+    while not ended and passes < 1_000:
+        passes += 1
+        one = scrub(tmp_path, steps=3)
+        ended = one.one_pass()
+        total += one.read_bytes
+    assert ended and passes > 3
+    assert 2 * 3400 <= total <= 3 * 3400, "at most the segment that was interrupted is read again"
+
+
+def test_what_retention_deletes_is_no_finding(tmp_path: Path) -> None:
+    folder, _ = logs(tmp_path)
+    victim = segments(folder)[0]
+    flip(victim, 100)
+
+    def rest(_: float) -> bool:
+        victim.unlink(missing_ok=True)
+        return False
+
+    one = Scrub(tmp_path, FAST_BYTES_PER_S, 86_400_000, rest)
+    assert one.one_pass()
+    assert one.findings == []
+
+
+def test_what_is_not_durable_yet_is_not_read(tmp_path: Path) -> None:
+    build(tmp_path / "a-0", [100] * 3, unflushed=3)
+    (tmp_path / "a-0" / "partition.json").write_text("{}")
+    segments(tmp_path / "a-0")[0].write_bytes(b"being written")
+    one = scrub(tmp_path)
+    assert one.one_pass()
+    assert one.findings == [] and one.read_bytes == 0
+
+
+def test_it_rests_for_what_it_reads(tmp_path: Path) -> None:
+    logs(tmp_path)
+    rests: list[float] = []
+    one = scrub(tmp_path, rests=rests)
+    one._rate = 1_000
+    assert one.one_pass()
+    assert sum(rests) > 6.7
+
+
+def test_a_broken_state_file_begins_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logs(tmp_path)
+    (tmp_path / STATE_FILE).write_bytes(b"\0" * 50)
+    one = scrub(tmp_path)
+    assert "the scrub begins again" in caplog.text
+    assert one.one_pass() and one.read_bytes == 6800
+
+
+def test_files_are_read_at_any_position(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    content = bytes(range(256)) * 100
+    path.write_bytes(content)
+    file = DiskFile(path)
+    for position, size in ((0, 10), (5, 5000), (4096, 4096), (25_000, 10_000), (25_600, 1), (12_345, 0)):
+        assert file.read(size, position) == content[position : position + size]
+
+
+def test_idle_priority() -> None:
+    assert isinstance(lower_io_priority(), bool)
