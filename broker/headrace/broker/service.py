@@ -83,9 +83,9 @@ class BrokerService:
         self._apis[key] = api
 
     def spoken(self) -> list[tuple[int, int, int]]:
-        """Returns `(key, lowest, highest version)` of every API."""
+        """Returns `(key, lowest, highest version)` of every API, as ApiVersions shows them."""
         hot = [
-            (int(ApiKey.PRODUCE), produce_wire.VERSION_MIN, produce_wire.VERSION_MAX),
+            (int(ApiKey.PRODUCE), produce_wire.ADVERTISED_MIN, produce_wire.VERSION_MAX),
             (int(ApiKey.FETCH), fetch_wire.VERSION_MIN, fetch_wire.VERSION_MAX),
         ]
         return sorted(hot + [(int(key), api.low, api.high) for key, api in self._apis.items()])

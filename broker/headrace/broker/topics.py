@@ -118,6 +118,7 @@ class TopicAdmin:
     def create(self, new: NewTopic, *, validate_only: bool, timeout_s: float) -> TopicState:
         """Creates a topic and waits until it is usable. Raises `Refused`."""
         self.check_name(new.name)
+        self._check_collision(new.name)
         self._check_config(new.config)
         topic_id = uuid4()
         replicas = dict(new.assignment) or self._place(new, topic_id)
@@ -202,6 +203,16 @@ class TopicAdmin:
                 yield name, self._config.inherited_text(name), SOURCE_DEFAULT
 
     # --- checks ---
+
+    def _check_collision(self, name: str) -> None:
+        """Kafka's tools write "." as "_" in the names of metrics, so it refuses two such topics."""
+        key = name.replace(".", "_")
+        for known in self._view().topics:
+            if known != name and known.replace(".", "_") == key:
+                raise Refused(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"topic {name!r} collides with topic {known!r}: '.' and '_' count as the same",
+                )
 
     def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
         count = self._config["num.partitions"] if new.partition_count == -1 else new.partition_count
