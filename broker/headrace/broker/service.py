@@ -65,7 +65,7 @@ class BrokerService:
             ApiKey.LIST_OFFSETS: Api(1, 10, list_offsets.handle),
             ApiKey.METADATA: Api(0, 13, metadata.handle),
             ApiKey.FIND_COORDINATOR: Api(0, 6, cluster.find_coordinator),
-            ApiKey.API_VERSIONS: Api(0, 4, lambda _state, _request: api_versions.respond(self.spoken())),
+            ApiKey.API_VERSIONS: Api(0, 4, lambda _, request: api_versions.respond(request, self.spoken())),
             ApiKey.CREATE_TOPICS: Api(2, 7, topics.create),
             ApiKey.DELETE_TOPICS: Api(1, 6, topics.delete),
             ApiKey.INIT_PRODUCER_ID: Api(0, 5, lambda _state, request: producer_ids.handle(request)),

@@ -62,7 +62,8 @@ def respond(state: BrokerState, request: Request) -> Tree:
     if wanted is None or (request.version == 0 and not wanted):
         topics = [_topic(state, topic) for topic in view.topics.values()]
     else:
-        topics = [_wanted(state, topic.name, getattr(topic, "topic_id", None)) for topic in wanted]
+        distinct = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in wanted)
+        topics = [_wanted(state, name, topic_id) for name, topic_id in distinct]
     return {
         "brokers": [
             {"node_id": broker_id, "host": broker.host, "port": broker.port, "rack": broker.datacenter}
