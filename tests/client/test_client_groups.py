@@ -251,7 +251,9 @@ def test_closing(members: Members) -> None:
         group.commit()
 
 
-@pytest.mark.parametrize(("options", "message"), [({"group": "a/b"}, "a/b"), ({"topics": []}, "topic")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"group": ""}, "is not a group name"), ({"topics": []}, "topic")]
+)
 def test_invalid_settings(options: Any, message: str) -> None:
     options = {"group": "g", "topics": ["t"], **options}
     with pytest.raises(ValueError, match=message):

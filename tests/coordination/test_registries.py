@@ -72,19 +72,36 @@ def test_fronts_are_announced_marked_and_released(zookeeper: ZooKeeperRoom) -> N
         FrontRegistry(broker).mark(11, "bb-1")
         FrontRegistry(broker).forget("b")
         assert FrontRegistry(broker).balancers_of(11) == ["bb-1"]
-        balancer.create("/headrace/fronts/3", b'{"version":1,"host":"127.1.0.13"}')
-        with pytest.raises(CorruptNodeError, match=r"/headrace/fronts/3: not a broker's front: KeyError"):
-            FrontRegistry(broker).live()
 
 
-def test_a_broken_registration_is_named(zookeeper: ZooKeeperRoom) -> None:
+BAD_ADDRESSES = [
+    (b"not json", "expected JSON, found b'not json'"),
+    (b'{"version":1,"nonsense":2}', "not a broker's "),
+    (b'{"version":1,"host":"127.1.0.13","datacenter":"east"}', "not a broker's "),
+    (b'{"version":1,"host":"a\\nset server x","port":1,"datacenter":"east"}', "is not a host"),
+    (b'{"version":1,"host":"a;b","port":1,"datacenter":"east"}', "'a;b' is not a host"),
+    (b'{"version":1,"host":"-x","port":1,"datacenter":"east"}', "'-x' is not a host"),
+    (b'{"version":1,"host":7,"port":1,"datacenter":"east"}', "'7' is not a host"),
+    (b'{"version":1,"host":"a","port":0,"datacenter":"east"}', "'0' is not a port"),
+    (b'{"version":1,"host":"a","port":65536,"datacenter":"east"}', "'65536' is not a port"),
+]
+
+
+@pytest.mark.parametrize(("data", "problem"), BAD_ADDRESSES)
+def test_a_damaged_registration_is_named_and_hides_no_other(
+    zookeeper: ZooKeeperRoom, caplog: pytest.LogCaptureFixture, data: bytes, problem: str
+) -> None:
+    seen: list[list[Front]] = []
     with zookeeper.session() as session:
-        session.create(znodes.broker(7), b"not json", make_parents=True)
-        with pytest.raises(CorruptNodeError, match=r"/brokers/ids/7: expected JSON, found b'not json'"):
-            BrokerRegistry(session).live()
-        session.set(znodes.broker(7), b'{"version":1,"nonsense":2}')
-        with pytest.raises(CorruptNodeError, match=r"/brokers/ids/7: not a broker's registration"):
-            BrokerRegistry(session).live()
+        session.create(znodes.broker(7), data, make_parents=True)
+        session.create(znodes.front(7), data.replace(b',"datacenter":"east"', b""), make_parents=True)
+        BrokerRegistry(session).register(registration(8))
+        FrontRegistry(session).watch(seen.append)
+        FrontRegistry(session).announce(Front(8, "127.1.0.11", 9093))
+        assert BrokerRegistry(session).live() == [registration(8)]
+        wait_for(lambda: seen[-1:] == [[Front(8, "127.1.0.11", 9093)]])
+    for path in (znodes.broker(7), znodes.front(7)):
+        assert any(path in line and problem in line for line in caplog.messages)
 
 
 def test_topic_life(zookeeper: ZooKeeperRoom) -> None:

@@ -76,7 +76,7 @@ class BrokerService:
             ApiKey.LIST_OFFSETS: Api(1, 10, list_offsets.handle),
             ApiKey.METADATA: Api(0, 13, metadata.handle),
             ApiKey.FIND_COORDINATOR: Api(0, 6, cluster.find_coordinator),
-            ApiKey.API_VERSIONS: Api(0, 4, lambda _state, _request: api_versions.respond(self.spoken())),
+            ApiKey.API_VERSIONS: Api(0, 4, lambda _, request: api_versions.respond(request, self.spoken())),
             ApiKey.CREATE_TOPICS: Api(2, 7, topics.create),
             ApiKey.DELETE_TOPICS: Api(1, 6, topics.delete),
             ApiKey.INIT_PRODUCER_ID: Api(0, 5, lambda _state, request: producer_ids.handle(request)),
@@ -96,9 +96,9 @@ class BrokerService:
         self._apis[key] = api
 
     def spoken(self) -> list[tuple[int, int, int]]:
-        """Returns `(key, lowest, highest version)` of every API."""
+        """Returns `(key, lowest, highest version)` of every API, as ApiVersions shows them."""
         hot = [
-            (int(ApiKey.PRODUCE), produce_wire.VERSION_MIN, produce_wire.VERSION_MAX),
+            (int(ApiKey.PRODUCE), produce_wire.ADVERTISED_MIN, produce_wire.VERSION_MAX),
             (int(ApiKey.FETCH), fetch_wire.VERSION_MIN, fetch_wire.VERSION_MAX),
         ]
         return sorted(hot + [(int(key), api.low, api.high) for key, api in self._apis.items()])
@@ -197,15 +197,19 @@ class BrokerService:
         slot.connection.abort(f"API {request.api_key} failed")
 
     def _fill(self, slot: Slot, response: bytes, cache_for: bytes | None) -> None:
-        size_bytes = len(response) + len(cache_for or b"")
+        if cache_for is not None:
+            self._cache_metadata(_without_correlation(cache_for), response)
+        slot.fill((response,))
+
+    def _cache_metadata(self, request: bytes, response: bytes) -> None:
+        size_bytes = len(request) + len(response)
         if (
-            cache_for is not None
+            len(request) <= METADATA_CACHED_REQUEST_MAX_BYTES
             and len(self._metadata) < METADATA_CACHE_ENTRIES_MAX
             and self._metadata_bytes + size_bytes <= METADATA_CACHE_MAX_BYTES
         ):
-            self._metadata[_without_correlation(cache_for)] = bytearray(response)
+            self._metadata[request] = bytearray(response)
             self._metadata_bytes += size_bytes
-        slot.fill((response,))
 
     def _cached_metadata(self, frame: Frame) -> bytearray | None:
         """Returns the response to the same request about the same view, if there was one."""

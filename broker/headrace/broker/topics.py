@@ -105,6 +105,7 @@ class TopicAdmin:
     def create(self, new: NewTopic, *, validate_only: bool) -> TopicState:
         """Creates a topic; `wait_usable` waits until its partitions are served. Raises `Refused`."""
         self.check_name(new.name)
+        self._check_collision(new.name)
         self._check_config(new.config)
         count = self.partition_count(new)
         if not 1 <= count <= PARTITIONS_MAX:
@@ -196,6 +197,16 @@ class TopicAdmin:
                 yield name, self._config.inherited_text(name), SOURCE_DEFAULT
 
     # --- checks ---
+
+    def _check_collision(self, name: str) -> None:
+        """Kafka's tools write "." as "_" in the names of metrics, so it refuses two such topics."""
+        key = name.replace(".", "_")
+        for known in self._view().topics:
+            if known != name and known.replace(".", "_") == key:
+                raise Refused(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"topic {name!r} collides with topic {known!r}: '.' and '_' count as the same",
+                )
 
     def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
         if new.replication_factor not in (-1, 1):

@@ -25,6 +25,7 @@ from headrace.agent.kinds import KINDS, Kinds
 from headrace.agent.processes import holder_of
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.tokens import make_token
+from headrace.process.logs import LineFormatter
 from headrace.site.addresses import Address
 from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteError
@@ -127,7 +128,7 @@ def _log_to(path: Path | None) -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if path is not None:
         handler = RotatingFileHandler(path, maxBytes=LOG_MAX_BYTES, backupCount=LOG_BACKUPS)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)

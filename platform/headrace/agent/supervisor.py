@@ -31,6 +31,7 @@ from headrace.agent.errors import SupervisorError
 from headrace.agent.folders import write_durably
 from headrace.agent.processes import command_of, end_units_left_in, has_ended, is_alive
 from headrace.agent.unit import Unit, UnitState
+from headrace.process.text import has_control
 from headrace.site.environment_variables import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class Supervisor:
         }
         return {
             "command": _COMMENT_SIGN.sub("''", shlex.join(unit.command)),
-            "environment": ",".join(f'{name}="{value}"' for name, value in environment.items()),
+            "environment": ",".join(f"{name}={_quoted(value)}" for name, value in environment.items()),
             # The agent starts units in their order; the daemon only keeps them alive.
             "autostart": "false",
             "autorestart": "true",
@@ -282,7 +283,20 @@ def _make_own_folder(folder: Path) -> None:
         )
 
 
+def _quoted(value: str) -> str:
+    """Quotes a variable's value; supervisord knows no escape inside quotes."""
+    if '"' not in value:
+        return f'"{value}"'
+    if "'" in value:
+        raise SupervisorError(f"supervisord cannot hold a variable with both kinds of quotes: {value[:80]!r}")
+    return f"'{value}'"
+
+
 def _section(name: str, values: Mapping[str, object]) -> str:
+    # A new line would begin another setting or program. `agent.configuration` has refused such values before.
+    for key, value in {"name": name, **values}.items():
+        if has_control(str(value)):
+            raise SupervisorError(f"[{name!r}] {key}: control characters in {str(value)[:80]!r}")
     # supervisord expands %(…)s in every value.
     lines = (f"{key}={str(value).replace('%', '%%')}\n" for key, value in values.items())
     return f"[{name}]\n{''.join(lines)}\n"

@@ -28,6 +28,7 @@ from headrace.balancer.haproxy_config import (
     parse_figures,
     parse_servers,
 )
+from headrace.process.text import has_control
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +146,12 @@ class HaproxyEngine:
         return next((line.partition(":")[2].strip() for line in lines if line.startswith("Pid:")), "")
 
     async def _send(self, command: str) -> str:
-        """Sends one command over the runtime socket; returns the response. Raises `OSError`."""
+        """Sends one command over the runtime socket; returns the response.
+
+        Raises `OSError`; `BalancerError` for what HAProxy would take for several commands.
+        """
+        if has_control(command) or ";" in command:
+            raise BalancerError(f"not one command: {command!r}")
         async with asyncio.timeout(RESPONSE_WAIT_MAX_S):
             reader, writer = await asyncio.open_unix_connection(
                 self._settings.socket, limit=RESPONSE_MAX_BYTES

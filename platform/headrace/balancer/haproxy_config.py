@@ -7,6 +7,7 @@ deleted by the runtime API alone; the file names them as well, so that a reload 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +24,9 @@ from headrace.balancer.backends import (
     Phase,
     text_of,
 )
+from headrace.balancer.errors import BalancerError
 from headrace.process.command_line import HostPort
+from headrace.process.text import has_control
 from headrace.wire.apis import ApiKey, frame_request
 
 POOL: Final = "brokers"
@@ -77,7 +80,7 @@ def config_text(settings: HaproxySettings, backends: Iterable[Backend]) -> str:
 global
     maxconn {settings.connections_max}
     hard-stop-after {OLD_PROCESS_MAX_S}s
-    stats socket {settings.socket} mode 600 level admin expose-fd listeners
+    stats socket {_word(settings.socket)} mode 600 level admin expose-fd listeners
 
 defaults
     mode tcp
@@ -191,6 +194,14 @@ def parse_figures(text: str) -> dict[str, BackendFigures]:
         for row in rows
         if row["pxname"] == POOL and row["svname"] not in ("BACKEND", "FRONTEND")
     }
+
+
+def _word(path: Path) -> str:
+    """Returns the path as one word. Raises `BalancerError` for one that HAProxy's file cannot hold."""
+    text = str(path)
+    if has_control(text):
+        raise BalancerError(f"the directory {text!r} has control characters in its name; use another one")
+    return re.sub(r"""([\\\s"'#$])""", r"\\\1", text)
 
 
 def _number(text: str) -> int:

@@ -13,7 +13,7 @@ import typer
 
 from headrace.cli.context import DatacenterOption, datacenter, parse_time_ms
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.output import JsonOption, in_bytes, out, plain, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -55,7 +55,7 @@ def list_(where: DatacenterOption = None, json: JsonOption = False) -> None:
         return
     print_table(
         ["group", ">members", "topics"],
-        [(name, members, ", ".join(topics)) for name, members, topics in rows],
+        [(plain(name), members, plain(", ".join(topics))) for name, members, topics in rows],
         empty="there are no groups",
     )
 
@@ -91,7 +91,7 @@ def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOpt
     if json:
         print_json({"group": group, "members": sorted(members), "partitions": rows})
         return
-    out.print(f"[bold]{group}[/]: {len(members)} members")
+    out.print(f"[bold]{plain(group)}[/]: {len(members)} members")
     print_table(
         ["topic", ">partition", ">stored offset", ">end", ">lag", "owner"],
         [
@@ -101,7 +101,7 @@ def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOpt
                 "-" if row["offset"] is None else f"{row['offset']:,}",
                 f"{row['end']:,}",
                 "-" if row["lag_bytes"] is None else in_bytes(row["lag_bytes"]),
-                row["owner"] or "none",
+                plain(row["owner"] or "none"),
             )
             for row in rows
         ],
@@ -143,7 +143,7 @@ def reset(
         print_json({"group": group, "topic": topic, "offsets": offsets})
     else:
         text = ", ".join(f"{partition} at {offset:,}" for partition, offset in offsets.items())
-        out.print(f"{group} continues {topic}: partition {text}")
+        out.print(f"{plain(group)} continues {topic}: partition {text}")
 
 
 def _subscribed(registry: ConsumerRegistry) -> set[str]:

@@ -14,7 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from headrace.process.text import escaped
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -33,11 +36,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(escaped(str(cell)) for cell in row))
     if table.row_count:
         out.print(table)
     else:
         out.print(empty)
+
+
+def plain(name: str) -> str:
+    """Returns a name that a stranger chose, so that it is neither markup nor a command to the terminal."""
+    return escape(escaped(name))
 
 
 def in_bytes(count: int) -> str:

@@ -1,13 +1,20 @@
 """The live brokers of a datacenter: `/brokers/ids/<id>`, one ephemeral node per broker (paper §3.2, "broker
 registry")."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import CorruptNodeError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
+from headrace.process.text import is_host
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class BrokerRegistry:
         return self._session.hold_ephemeral(path, documents.encode(asdict(registration)), wait_s=wait_s)
 
     def live(self) -> list[BrokerRegistration]:
-        """Returns the live brokers, sorted by id."""
+        """Returns the live brokers, sorted by id; leaves out damaged registrations, and logs them."""
         return self._read(self._session.children_or_empty(znodes.BROKER_IDS))
 
     def watch(self, callback: Callable[[list[BrokerRegistration]], None]) -> Watch:
@@ -46,7 +53,11 @@ class BrokerRegistry:
         ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._session.get_many(znodes.broker(broker_id) for broker_id in ids)
         pairs = zip(ids, nodes, strict=True)
-        return [parse(broker_id, node.data) for broker_id, node in pairs if node is not None]
+        return [
+            registration
+            for broker_id, node in pairs
+            if node is not None and (registration := read_or_log(parse, broker_id, node.data)) is not None
+        ]
 
 
 def parse(broker_id: int, data: bytes) -> BrokerRegistration:
@@ -55,6 +66,25 @@ def parse(broker_id: int, data: bytes) -> BrokerRegistration:
     fields = documents.decode(path, data)
     del fields["version"]
     try:
-        return BrokerRegistration(**{**fields, "broker_id": broker_id})
+        registration = BrokerRegistration(**{**fields, "broker_id": broker_id})
     except TypeError as error:
         raise CorruptNodeError(f"{path}: not a broker's registration: {error}") from None
+    check_address(path, registration.host, registration.port)
+    return registration
+
+
+def check_address(path: str, host: object, port: object) -> None:
+    """Raises `CorruptNodeError` for what is no host or no port: balancers and clients connect there."""
+    if not isinstance(host, str) or not is_host(host):
+        raise CorruptNodeError(f"{path}: {str(host)[:80]!r} is not a host")
+    if not isinstance(port, int) or not 0 < port <= 65535:
+        raise CorruptNodeError(f"{path}: {str(port)[:20]!r} is not a port")
+
+
+def read_or_log(read: Callable[[int, bytes], T], broker_id: int, data: bytes) -> T | None:
+    """Returns what the node of one broker says. If it is damaged, the others are read all the same."""
+    try:
+        return read(broker_id, data)
+    except CorruptNodeError as error:
+        logger.error("broker %d is ignored: %s", broker_id, error)
+        return None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.coordination import documents, znodes
+from headrace.coordination.brokers import check_address, read_or_log
 from headrace.coordination.errors import CorruptNodeError, NoNodeError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
@@ -40,7 +41,7 @@ class FrontRegistry:
         return self._session.hold_ephemeral(znodes.front(front.broker_id), data)
 
     def live(self) -> list[Front]:
-        """Returns the registered fronts, sorted by broker id."""
+        """Returns the registered fronts, sorted by broker id; leaves out damaged ones, and logs them."""
         return self._read(self._session.children_or_empty(znodes.FRONTS))
 
     def watch(self, callback: Callable[[list[Front]], None]) -> Watch:
@@ -73,13 +74,19 @@ class FrontRegistry:
         ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = self._session.get_many(znodes.front(broker_id) for broker_id in ids)
         pairs = zip(ids, nodes, strict=True)
-        return [_parse(broker_id, node.data) for broker_id, node in pairs if node is not None]
+        return [
+            front
+            for broker_id, node in pairs
+            if node is not None and (front := read_or_log(_parse, broker_id, node.data)) is not None
+        ]
 
 
 def _parse(broker_id: int, data: bytes) -> Front:
     path = znodes.front(broker_id)
     fields = documents.decode(path, data)
     try:
-        return Front(broker_id, str(fields["host"]), int(fields["port"]))
+        host, port = fields["host"], int(fields["port"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptNodeError(f"{path}: not a broker's front: {error!r}") from None
+    check_address(path, host, port)
+    return Front(broker_id, host, port)

@@ -10,6 +10,9 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
+from headrace.process.logs import LineFormatter
+from headrace.process.text import is_host
+
 HostPort = tuple[str, int]
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -18,7 +21,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def split_address(text: str) -> HostPort:
     """Splits HOST:PORT. Raises `ValueError`."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not is_host(host.strip("[]")) or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")
     return host, int(port)
 
@@ -44,7 +47,9 @@ def set_up_logging(
 ) -> None:
     """Logs to standard error; `level_width` pads the level's name, `kazoo_level` is for kazoo's lines."""
     line = f"%(asctime)s %(levelname)-{level_width}s %(name)s: %(message)s"
-    logging.basicConfig(level=level, format=line)
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter(line))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(kazoo_level)
 
 

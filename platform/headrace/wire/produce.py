@@ -37,6 +37,9 @@ from headrace.wire.primitives import (
 )
 
 VERSION_MIN: Final = 3
+# ApiVersions says 0, as Apache Kafka 4 does: librdkafka 2.0.2 believes that a broker without version 0 knows
+# no codec but zstd, and sends gzip, snappy and lz4 uncompressed without a word. It sends version 3 or later.
+ADVERTISED_MIN: Final = 0
 VERSION_MAX: Final = 13
 GATHER_FROM_BYTES: Final = 16 * 1024  # below, copying is cheaper than a piece of its own
 FLEXIBLE_FROM: Final = 9

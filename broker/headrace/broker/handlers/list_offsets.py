@@ -28,6 +28,8 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4  # nothing is tiered: the same as earliest
 LATEST_TIERED: Final = -5
+# Times below 0 that mean something else, and the version that began it; Apache Kafka refuses all others.
+SPECIAL_FROM: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 NOWHERE: Final = (-1, -1)
 SEARCHES_AT_ONCE_MAX: Final = 4  # of one request
 # One slice of a long request is answered in a few ms; then other connections have their turn.
@@ -46,12 +48,13 @@ class _Search(NamedTuple):
 
 class _Job:
     """A request in progress: collects its partitions' results. A partition that is named twice is refused, as
-    in Kafka, and answered once. Any other timestamp below 0 is a time before 1970.
+    in Kafka, and answered once.
     """
 
     def __init__(self, state: BrokerState, request: Request) -> None:
         self.promise: Promise[Tree] = Promise()
         self._state = state
+        self._version = request.version
         self._places = [(topic.name, part) for topic in request.body.topics for part in topic.partitions]
         self._counts = Counter((topic, part.partition_index) for topic, part in self._places)
         self._names = list(dict.fromkeys(topic.name for topic in request.body.topics))
@@ -82,7 +85,9 @@ class _Job:
         except Refused as refused:
             self._results[key] = _refused(part.partition_index, refused.code)
             return
-        if part.timestamp == LATEST:
+        if part.timestamp < 0 and SPECIAL_FROM.get(part.timestamp, self._version + 1) > self._version:
+            self._results[key] = _refused(part.partition_index, ErrorCode.UNSUPPORTED_VERSION)
+        elif part.timestamp == LATEST:
             self._results[key] = _found(partition, partition.visible_address)
         elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
             self._results[key] = _found(partition, partition.log.start_address)

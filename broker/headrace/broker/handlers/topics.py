@@ -18,7 +18,7 @@ from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import NewTopic, TopicAdmin
-from headrace.coordination.topics import TopicState
+from headrace.coordination.topics import TopicState, is_topic_name
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -30,18 +30,18 @@ def create(state: BrokerState, request: Request) -> Promise[Any]:
     """Creates topics; responds when every new topic is usable, or at the request's timeout."""
     body = request.body
     deadline_s = time.monotonic() + body.timeout.total_seconds()
-    wanted = [
-        NewTopic(
+    counts = Counter(topic.name for topic in body.topics)
+    wanted: list[tuple[NewTopic, Refused | None]] = []
+    for topic in {topic.name: topic for topic in body.topics}.values():
+        new = NewTopic(
             topic.name,
             topic.num_partitions,
             topic.replication_factor,
-            {setting.name: setting.value for setting in topic.configs if setting.value is not None},
+            {setting.name: setting.value or "" for setting in topic.configs},
             {chosen.partition_index: tuple(chosen.broker_ids) for chosen in topic.assignments},
         )
-        for topic in body.topics
-    ]
-    named = Counter(new.name for new in wanted)
-    partitions = sum(max(0, state.topics.partition_count(new)) for new in wanted)
+        wanted.append((new, _problem(topic, counts[topic.name])))
+    partitions = sum(max(0, state.topics.partition_count(new)) for new, _ in wanted)
 
     too_many = None
     if partitions > PARTITIONS_PER_REQUEST_MAX:
@@ -51,12 +51,11 @@ def create(state: BrokerState, request: Request) -> Promise[Any]:
             "send several requests",
         )
 
-    def step(new: NewTopic, at: int) -> Callable[[Refused | None], _Creation]:
-        known = _duplicate(new.name) if named[new.name] > 1 else too_many
+    def step(new: NewTopic, problem: Refused | None, at: int) -> Callable[[Refused | None], _Creation]:
         return lambda refusal: _create_one(
             state.topics,
             new,
-            known or refusal,
+            problem or too_many or refusal,
             body.validate_only,
             # The first one is always tried: clients that give no time want no wait for it.
             deadline_s if at else math.inf,
@@ -72,12 +71,8 @@ def create(state: BrokerState, request: Request) -> Promise[Any]:
             lambda _: promise.resolve(lambda: {"topics": [_created(state.topics, one) for one in found]})
         )
 
-    state.in_steps([step(new, at) for at, new in enumerate(wanted)]).then(created)
+    state.in_steps([step(*each, at) for at, each in enumerate(wanted)]).then(created)
     return promise
-
-
-def _duplicate(name: str) -> Refused:
-    return Refused(ErrorCode.INVALID_REQUEST, f"{name} is named twice in one request")
 
 
 class _Creation:
@@ -92,6 +87,28 @@ class _Creation:
         self.topic = topic
         self.validate_only = validate_only
         self.left = {} if topic is None or validate_only else dict(topic.partitions)
+
+
+def _problem(topic: Any, count: int) -> Refused | None:
+    """Returns what is wrong with a new topic by the request alone."""
+    if count > 1:
+        return Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is named {count} times in one request")
+    for setting in topic.configs:
+        if setting.value is None:
+            return Refused(ErrorCode.INVALID_CONFIG, f"{setting.name} has a null value; leave it out instead")
+    if not topic.assignments:
+        return None
+    if (topic.num_partitions, topic.replication_factor) != (-1, -1):
+        return Refused(
+            ErrorCode.INVALID_REQUEST, "with an assignment, partitions and replication factor must be -1"
+        )
+    indexes = sorted(chosen.partition_index for chosen in topic.assignments)
+    if indexes != list(range(len(indexes))):
+        return Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "an assignment must name each partition from 0 on once, without a gap",
+        )
+    return None
 
 
 def _create_one(
@@ -137,16 +154,25 @@ def delete(state: BrokerState, request: Request) -> Promise[Any]:
     else:
         wanted = [(topic.name, topic.topic_id) for topic in body.topics]
     deadline_s = time.monotonic() + body.timeout.total_seconds()
+    counts = Counter(wanted)
     deleted: list[str] = []
 
     def step(name: str | None, topic_id: UUID | None, at: int) -> Callable[[Refused | None], Tree]:
+        count = counts[name, topic_id]
+
         def run(refusal: Refused | None) -> Tree:
             result: Tree = {"name": name, "topic_id": topic_id, "error_code": ErrorCode.NONE}
             try:
                 _check_time(refusal, deadline_s if at else math.inf)
+                if count > 1:
+                    raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is named {count} times in one request")
+                if name is not None and topic_id not in (None, NO_ID):
+                    raise Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
                 found = state.view.names_by_id.get(topic_id or NO_ID) if name is None else name
                 if found is None:
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+                if not is_topic_name(found):
+                    raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {found!r}")
                 state.topics.delete(found)
                 deleted.append(found)
                 return result | {"name": found}
@@ -163,7 +189,7 @@ def delete(state: BrokerState, request: Request) -> Promise[Any]:
             lambda _: promise.resolve(made)
         )
 
-    state.in_steps([step(name, topic_id, at) for at, (name, topic_id) in enumerate(wanted)]).then(ended)
+    state.in_steps([step(*each, at) for at, each in enumerate(counts)]).then(ended)
     return promise
 
 
@@ -171,6 +197,8 @@ def create_partitions(state: BrokerState, request: Request) -> Promise[Tree | Ex
     """Raises topics' numbers of partitions."""
     body = request.body
     deadline_s = time.monotonic() + body.timeout.total_seconds()
+    counts = Counter(topic.name for topic in body.topics)
+    distinct = [(topic, at) for at, topic in enumerate({each.name: each for each in body.topics}.values())]
 
     def step(topic: Any, at: int) -> Callable[[Refused | None], Tree]:
         def run(refusal: Refused | None) -> Tree:
@@ -178,6 +206,10 @@ def create_partitions(state: BrokerState, request: Request) -> Promise[Tree | Ex
             assigned = topic.assignments
             try:
                 _check_time(refusal, deadline_s if at else math.inf)
+                if counts[topic.name] > 1:
+                    raise Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is named twice in one request")
+                if not is_topic_name(topic.name):
+                    raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name!r}")
                 state.topics.add_partitions(
                     topic.name,
                     topic.count,
@@ -191,7 +223,7 @@ def create_partitions(state: BrokerState, request: Request) -> Promise[Tree | Ex
 
         return run
 
-    return state.later("results", [step(topic, at) for at, topic in enumerate(body.topics)])
+    return state.later("results", [step(*each) for each in distinct])
 
 
 def _check_time(refusal: Refused | None, deadline_s: float) -> None:
