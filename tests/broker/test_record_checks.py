@@ -48,7 +48,7 @@ def unopened(count: int, value_bytes: int, codec: Codec = Codec.NONE, place: int
 
 
 def is_valid(checks: RecordChecks, each: Unopened) -> bool:
-    return checks.is_valid(each.batch, 0, each.header, CONFIG, NOW_MS)
+    return checks.is_valid(each.batch, 0, each.header.size_bytes, each.header, CONFIG, NOW_MS)
 
 
 def wait_for(loop: EventLoop, condition: Callable[[], Any]) -> None:

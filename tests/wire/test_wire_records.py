@@ -260,3 +260,10 @@ def test_the_checksum_finds_a_flipped_byte(rows: list[Row], codec: Codec, data: 
                 crc=int.from_bytes(batch[17:21], "big")
             ),
         )
+
+
+def test_a_header_name_that_is_not_utf_8_is_read_nevertheless() -> None:
+    """Librdkafka's users may send one, and Kafka stores it."""
+    raw = bytearray(encode_batch([Record(0, 1, None, b"v", (("name", b"x"),))]))
+    raw[raw.index(b"name")] = 0xFF
+    assert decode_records(raw)[0].headers == (("\ufffdame", b"x"),)

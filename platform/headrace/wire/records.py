@@ -167,7 +167,7 @@ def decode_columns(buffer: Buffer, at: int = 0, *, limit_bytes: int = DECODE_LIM
     data = _payload(buffer, at, header, limit_bytes)
     try:
         columns, end = _unpack_many(data, header) or _unpack(data, header)
-    except (IndexError, UnicodeDecodeError) as error:
+    except IndexError as error:
         raise CorruptBatchError(f"batch at offset {header.base_offset} has broken records: {error}") from None
     if end != len(data):
         raise CorruptBatchError(
@@ -271,7 +271,8 @@ def _unpack_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...],
         value, at = _read_bytes(data, at)
         if name is None:
             raise CorruptBatchError("record header without a name")
-        headers.append((name.decode(), value))
+        # As Kafka's Java client: a name that is not UTF-8 must not make a stored record unreadable.
+        headers.append((name.decode(errors="replace"), value))
     return tuple(headers), at
 
 

@@ -78,19 +78,20 @@ class RecordChecks:
         self._left_bytes = INLINE_WAKEUP_MAX_BYTES
 
     def is_valid(
-        self, frame: memoryview, at: int, header: BatchHeader, config: TopicConfig, now_ms: int
+        self, frame: memoryview, at: int, end: int, header: BatchHeader, config: TopicConfig, now_ms: int
     ) -> bool:
-        """Whether the batch at `at` may be stored exactly as it is; decided at once. False, too, if that is
-        not cheap enough: `open_now` and `open_later` say more.
+        """Whether the batch `frame[at:end]` may be stored exactly as it is; decided at once. False, too, if
+        that is not cheap enough: `open_now` and `open_later` say more.
         """
         base_ms = header.base_timestamp_ms
         if not -1 <= base_ms < SANE_BASE_MAX_MS:
             return False
-        low_ms, high_ms = timestamp_bounds_ms(config, now_ms)
         count = header.record_count
-        start, end = at + HEADER_SIZE_BYTES, at + header.size_bytes
-        if count == 1 and not header.attributes and is_plain_record(frame, start, end):
-            return low_ms <= base_ms <= high_ms and header.max_timestamp_ms == base_ms
+        start = at + HEADER_SIZE_BYTES
+        if count == 1 and not header.attributes and base_ms >= 0 and is_plain_record(frame, start, end):
+            age_ms = now_ms - base_ms
+            is_within = -config.timestamp_after_max_ms <= age_ms <= config.timestamp_before_max_ms
+            return is_within and header.max_timestamp_ms == base_ms
         limit_bytes = self._inline_limit_bytes(header)
         if not limit_bytes:
             return False
@@ -104,6 +105,7 @@ class RecordChecks:
             self._left_bytes -= max(PACKED_COST_MIN_BYTES, len(records))
         if not self._may_scan(records, count):
             return False
+        low_ms, high_ms = timestamp_bounds_ms(config, now_ms)
         deltas = (low_ms - base_ms, high_ms - base_ms, -1 - base_ms)
         valid, scanned, latest_ms = self._scan(records, count, deltas)
         return valid == count and scanned == len(records) and header.max_timestamp_ms - base_ms == latest_ms

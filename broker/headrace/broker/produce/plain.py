@@ -255,6 +255,6 @@ def _check(
     ):
         return None
     config = partition.config
-    if config.checks_records and not state.checks.is_valid(frame, at, header, config, state.clock_ms()):
+    if config.checks_records and not state.checks.is_valid(frame, at, end, header, config, state.clock_ms()):
         return None
     return header
