@@ -107,7 +107,8 @@ def test_flipped_bits_cost_only_their_own_batches(
     starts = data.draw(st.lists(st.sampled_from(log.cuts[:-1])))
     counter = counted(log, starts)
     tallies, corrupt = split(counter)
-    pieces = sorted((each.from_address, each.to_address) for each in [*tallies, *corrupt])
+    records: list[RangeTally | CorruptRecord] = [*tallies, *corrupt]
+    pieces = sorted((each.from_address, each.to_address) for each in records)
     assert pieces[0][0] == 0 and pieces[-1][1] == log.end
     assert all(low[1] == high[0] for low, high in itertools.pairwise(pieces))
     aside = [(each.from_address, each.to_address) for each in corrupt]
@@ -196,8 +197,8 @@ def test_any_batch_under_a_right_checksum_is_counted_or_named(
     assert sum(s.record_count for t in tallies for s in t.spans if s.producer_id == 5) == 5
     for each in corrupt:
         assert each.record_count is None or each.record_count < len(batch)
-    for each in tallies:
-        for span in each.spans:
+    for found in tallies:
+        for span in found.spans:
             assert is_named(span.bucket_start_ms) or span.bucket_start_ms == OUTSIDE_MS
             assert -(2**31) <= span.record_count < 2**31
 

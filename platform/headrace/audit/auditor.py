@@ -47,6 +47,7 @@ LOOK_BACK_FACTOR: Final = 12
 LOOK_BACKS_MAX: Final = 3  # 10 minutes, 2 hours, a day; then from the beginning
 READ_BACK_POLL_S: Final = 1.0
 DAMAGE_RETRY_S: Final = 5.0
+LOOKS_MAX: Final = 3  # then what the broker refuses to read is set aside
 LOOK_PAUSE_S: Final = 2.0  # between close looks at failing partitions, for which all others wait
 NEVER: Final = float("inf")
 FETCH_FAILURES_MAX: Final = 8  # in a row; then the auditor asks the broker for the cause
@@ -94,6 +95,7 @@ class Auditor:
         self._raw = RawReader(settings.bootstrap, client_id)
         self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
         self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
+        self._looks: dict[tuple[str, int], int] = {}  # partition → close looks in a row that did not help
         self._look_after_s = 0.0
         self._corrupt_count = 0
         self._problem = "starting"
@@ -244,8 +246,8 @@ class Auditor:
         for key in deleted:
             self._unpublished += self._counters.pop(key).cut()
             self._resume_at.pop(key, None)
-            self._stuck.pop(key, None)
-            self._look_at_s.pop(key, None)
+            for state in (self._stuck, self._look_at_s, self._looks):
+                state.pop(key, None)
         self._consumer.assign(key for key in self._consumer.assignment if key in existing)
 
     def _count(self) -> None:
@@ -288,7 +290,8 @@ class Auditor:
         counter = self._counters[key]
         problem, is_stuck = "", False
         try:
-            salvaged = count_past_damage(self._raw, counter)
+            looks = self._looks[key] = self._looks.get(key, 0) + 1
+            salvaged = count_past_damage(self._raw, counter, gives_up=looks >= LOOKS_MAX)
             if salvaged.jump_to is not None:
                 self._jump(counter, salvaged.jump_to)
             problem, is_stuck = salvaged.stuck, bool(salvaged.stuck)
@@ -297,8 +300,8 @@ class Auditor:
         if problem:
             self._stop_at(key, problem)
         else:
-            self._stuck.pop(key, None)
-            self._look_at_s.pop(key, None)
+            for state in (self._stuck, self._look_at_s, self._looks):
+                state.pop(key, None)
         if is_stuck:
             self._consumer.pause(*key)
         else:

@@ -87,6 +87,8 @@ class PartitionCounter:
         datacenter = partition.source.datacenter
         self._trusted = lambda producer_id: trusted(datacenter, producer_id)
         self._tally = RunningTally(bucket_ms, self._trusted)
+        self.last_batch_address: int | None = None
+        """Where the last batch that was counted begins, from which the broker can read on."""
         self._cut_tallies: list[RangeTally] = []
         self._corrupt: list[CorruptRecord] = []
 
@@ -112,6 +114,7 @@ class PartitionCounter:
             if after == at:
                 return
             at = after
+            self.last_batch_address = base_address + self._tally.last_position
             if len(self._tally) >= SPANS_PER_TALLY_MAX:
                 self._cut_tallies += self._cut()
 
@@ -119,6 +122,7 @@ class PartitionCounter:
         """Continues behind a damaged batch at `counted_to`, which no tally covers."""
         self._cut_tallies += self._cut()
         self._corrupt += self.partition.corrupt(damage)
+        self.last_batch_address = None
         self.skip_to(damage.end)
 
     def skip_to(self, address: int) -> None:

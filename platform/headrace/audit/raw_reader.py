@@ -20,6 +20,7 @@ from headrace.wire.primitives import NO_UUID
 REACH_MAX_S: Final = 0.3  # to connect to a leader
 REQUEST_TIMEOUT_MS: Final = 3_000  # counting of all other partitions waits meanwhile
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
+READ_AGAIN_MAX_BYTES: Final = 64 * 1024 * 1024  # past damage, which ends a shorter read of some brokers
 PROBES_MAX: Final = 80  # Fetches that look for the end of a stretch without batches
 
 

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from headrace.audit.counting import PartitionCounter
 from headrace.audit.damage import Damage, damage_of, is_good_at, missing_bytes, walk
-from headrace.audit.raw_reader import READ_MAX_BYTES, RawBytes, RawReader
-from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, LENGTH_END_BYTES, BatchHeader
+from headrace.audit.raw_reader import READ_AGAIN_MAX_BYTES, READ_MAX_BYTES, RawBytes, RawReader
+from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -30,43 +30,49 @@ class Salvaged(NamedTuple):
     jump_to: int | None = None
 
 
-def count_past_damage(reader: RawReader, counter: PartitionCounter) -> Salvaged:
+def count_past_damage(reader: RawReader, counter: PartitionCounter, *, gives_up: bool = True) -> Salvaged:
     """Counts one piece of the log from `counter.counted_to` on, damaged batches excepted.
 
-    Raises `ClientError` if no broker answers.
+    `gives_up`: whether to set aside what the broker refuses to read; its disk may only be out of order for a
+    moment. Raises `ClientError` if no broker answers.
     """
     topic, number = counter.partition.topic, counter.partition.log_partition
     address = counter.counted_to
-    read = _read(reader, topic, number, address)
+    base, read = _read(reader, counter)
     if read.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return Salvaged()  # the consumer will meet it, too
     if read.error is not ErrorCode.NONE:
-        return _skip_to_readable(reader, counter, f"the broker answers {read.error.name}", None)
+        problem = f"the broker answers {read.error.name}"
+        if gives_up:
+            return _skip_to_readable(reader, counter, problem)
+        return Salvaged(stuck=f"{topic}-{number} at address {address}: {problem}")
     if not read.buffer:
         return Salvaged()
     holding = _batch_that_holds(read.buffer, address)
-    if holding is not None:
+    if holding is not None and base == address:
         return Salvaged(jump_to=holding)
     damages = 0
-    for step in walk(read.buffer, address):
-        if not step.cause:
+    for step in walk(read.buffer, base):
+        if not step.cause or base + step.position < address:
             continue
-        at = address + step.position
-        _feed(counter, read, address, step.position)
+        at = base + step.position
+        _feed(counter, read, base, step.position)
         if step.end is None:
-            size_bytes = _claimed_size(read.buffer, step.position)
-            return _skip_to_readable(reader, counter, step.cause, size_bytes)
-        damage = Damage(at, address + step.end, f"{step.end - step.position} bytes: {step.cause}")
+            unknown = f"a batch of unknown length at address {at} whose header cannot be believed"
+            return _skip_to_readable(reader, counter, f"{unknown}: {step.cause}")
+        size_bytes = step.end - step.position
+        unbelieved = f"a batch of {size_bytes} bytes at address {at} whose header cannot be believed"
+        damage = Damage(at, base + step.end, f"{unbelieved}: {step.cause}")
         if step.header is not None:
             damage = damage_of(step.header, step.cause, count_is_known=True, in_tally=False)
         set_aside(counter, damage)
         damages += 1
         if damages >= SALVAGE_MAX_DAMAGES:
             return Salvaged()
-    _feed(counter, read, address, len(read.buffer))
+    _feed(counter, read, base, len(read.buffer))
     if counter.counted_to == address:
         problem = f"the broker sends {len(read.buffer)} bytes of a batch, and not its end"
-        return _skip_to_readable(reader, counter, problem, None)
+        return _skip_to_readable(reader, counter, problem)
     return Salvaged()
 
 
@@ -84,23 +90,35 @@ def set_aside(counter: PartitionCounter, damage: Damage) -> None:
     counter.set_aside(damage)
 
 
-def _read(reader: RawReader, topic: str, number: int, address: int) -> RawBytes:
+def _read(reader: RawReader, counter: PartitionCounter) -> tuple[int, RawBytes]:
+    """Returns bytes with those from `counted_to` on, and the address of the first of them.
+
+    A broker may not find the address of a damaged batch, and yet send its bytes behind those of the good one
+    before it.
+    """
+    partition, address = counter.partition, counter.counted_to
+    topic, number = partition.topic, partition.log_partition
     read = reader.read(topic, number, address)
     missing = missing_bytes(read.buffer, address) if read.error is ErrorCode.NONE and read.buffer else 0
     if missing:
         read = reader.read(topic, number, address, max(READ_MAX_BYTES, len(read.buffer) + missing))
-    return read
+    base = counter.last_batch_address
+    if read.error is ErrorCode.NONE or base is None or base >= address:
+        return address, read
+    for max_bytes in (READ_MAX_BYTES, READ_AGAIN_MAX_BYTES):
+        earlier = reader.read(topic, number, base, max_bytes)
+        if earlier.error is ErrorCode.NONE and len(earlier.buffer) > address - base:
+            return base, earlier
+    return address, read
 
 
-def _feed(counter: PartitionCounter, read: RawBytes, address: int, end: int) -> None:
+def _feed(counter: PartitionCounter, read: RawBytes, base: int, end: int) -> None:
     start = counter.counted_to
-    if start < address + end:
-        counter.feed(read.buffer[start - address : end], start)
+    if start < base + end:
+        counter.feed(read.buffer[start - base : end], start)
 
 
-def _skip_to_readable(
-    reader: RawReader, counter: PartitionCounter, cause: str, size_bytes: int | None
-) -> Salvaged:
+def _skip_to_readable(reader: RawReader, counter: PartitionCounter, cause: str) -> Salvaged:
     """Sets aside all from `counted_to` to the next address from which the broker can read on."""
     partition, start = counter.partition, counter.counted_to
     end = reader.end(partition.topic, partition.log_partition)
@@ -109,17 +127,8 @@ def _skip_to_readable(
         following = reader.first_good_after(partition.topic, partition.log_partition, start, end)
     if following is None:
         return Salvaged(stuck=f"{partition.name} cannot be read from address {start} on: {cause}")
-    if size_bytes is None:
-        cause = f"no batch can be read there: {cause}"
-    else:
-        cause = f"a batch of {size_bytes} bytes at address {start} whose header cannot be believed: {cause}"
     set_aside(counter, Damage(start, following, cause))
     return Salvaged()
-
-
-def _claimed_size(buffer: memoryview, position: int) -> int:
-    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
-    return LENGTH_END_BYTES + header.batch_length
 
 
 def _batch_that_holds(buffer: memoryview, address: int) -> int | None:

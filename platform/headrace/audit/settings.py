@@ -1,4 +1,4 @@
-"""What an auditor is told: its settings, and the sources of the partitions that are copies."""
+"""The settings of an auditor, and the sources of the partitions that are copies."""
 
 from __future__ import annotations
 

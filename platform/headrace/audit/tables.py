@@ -168,7 +168,7 @@ corrupt = Table(
     _number("reported_ms"),
 )
 
-# Records of the audit topics that are not audit records: how many, and the last one's place and problem.
+# Records of the audit topics that are not audit records: how many, and the problem of the last of them.
 set_aside = Table(
     "set_aside",
     metadata,

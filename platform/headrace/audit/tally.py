@@ -61,6 +61,8 @@ class RunningTally:
         self._trusted = trusted or (lambda _producer_id: False)
         self.damages: list[Damage] = []
         """The batches so far whose records cannot be read, in log order."""
+        self.last_position = 0
+        """Where the last batch that was counted begins in its buffer."""
         self._spans: list[Span] = []
         # (bucket, producer id, epoch) → index of its last span
         self._open: dict[tuple[int, int, int], int] = {}
@@ -87,6 +89,7 @@ class RunningTally:
                 if address is not None and not header.is_stored_at(address + position):
                     break
                 at = position + header.size_bytes
+                self.last_position = position
                 if header.is_control or header.record_count == 0:
                     continue
                 for span in self._of_batch(buffer, position, header):

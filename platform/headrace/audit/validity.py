@@ -2,7 +2,7 @@
 
 Anybody who reaches a broker may write to the audit topics. A record with impossible numbers, names or times
 is set aside with its problem; so is one that speaks for a datacenter whose log it did not come from. A forged
-record that is possible in every field cannot be told from a true one.
+record that is possible in every field cannot be distinguished from a true one.
 """
 
 from __future__ import annotations
