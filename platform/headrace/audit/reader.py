@@ -1,7 +1,8 @@
 """Reading the audit topics: bytes to records, with the positions after them. Owns one consumer.
 
 A value that is not an audit record, or that cannot be true, is set aside: it is counted, and the
-address and problem of the last of them are kept. A registry that does not respond is retried, so that no record is lost.
+address and problem of the last of them are kept. A registry that does not respond is retried, so that no
+record is lost.
 """
 
 from __future__ import annotations

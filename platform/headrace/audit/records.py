@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from headrace.audit.tally import Span
-from headrace.audit.times import hour_start
+from headrace.audit.times import OUTSIDE_MS, is_named
 
 AUDIT_TOPIC: Final = "_audit"
 # In the analysis cluster `_audit` consists of mirror partitions, which refuse ordinary producers. That
@@ -294,8 +294,7 @@ class LoadReport:
                     "to_address": partition.to_address,
                     "hours": [
                         {
-                            # Not as a datetime: the hour of times outside of year 1 to 9999 has none.
-                            "hour": hour_start(hour.hour_ms),
+                            "hour": _hour_to_avro(hour.hour_ms),
                             "rows": hour.rows,
                             "distinct_offsets": hour.distinct_offsets,
                             "dead_lettered": hour.dead_lettered,
@@ -369,6 +368,11 @@ def _values_of(record: Any) -> dict[str, Any]:
 def _values_for(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values in `data` for the fields of `kind`, without the header."""
     return {field.name: data[field.name] for field in fields(kind)}
+
+
+def _hour_to_avro(hour_ms: int) -> datetime | int:
+    """Returns the hour for Avro; that of times outside of year 1 to 9999 has no datetime."""
+    return to_datetime(hour_ms) if is_named(hour_ms) else OUTSIDE_MS
 
 
 def to_datetime(time_ms: int) -> datetime:
