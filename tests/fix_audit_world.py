@@ -23,7 +23,8 @@ from headrace.audit.records import (
     RangeTally,
     ReceivedRecord,
 )
-from headrace.audit.tally import HOUR_MS, RunningTally, Span
+from headrace.audit.tally import RunningTally, Span
+from headrace.audit.times import HOUR_MS
 from headrace.wire.batch import ATTRIBUTES_AT, CONTROL_BIT, hop, readdress
 from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, encode_batch

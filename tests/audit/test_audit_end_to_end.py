@@ -21,7 +21,7 @@ from headrace.audit.publish import AuditPublisher, publish_load
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, LoadedHour, LoadedPartition, LoadReport
 from headrace.audit.report import Report, is_complete, report, wait_until_resolved
 from headrace.audit.store import AuditStore
-from headrace.audit.tally import HOUR_MS
+from headrace.audit.times import HOUR_MS
 from headrace.client import Admin, Consumer, Producer
 from headrace.client.faults import DropPlan
 from headrace.events.publisher import EventPublisher

@@ -34,7 +34,7 @@ from headrace.audit.intervals import stretches, subtract, union
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally, ReceivedRecord
 from headrace.audit.report import is_complete, report, wait_until_resolved
 from headrace.audit.store import AuditStore, StoreError
-from headrace.audit.tally import HOUR_MS
+from headrace.audit.times import HOUR_MS
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)).filter(lambda i: i[0] < i[1]), max_size=8

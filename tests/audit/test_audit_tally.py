@@ -9,11 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_audit_world import BUCKET_MS, HOUR_A, PartitionBytes, concatenate, tally
-from headrace.audit.tally import (
-    Span,
-    check_bucket_ms,
-    record_timestamps,
-)
+from headrace.audit.scan import record_timestamps
+from headrace.audit.tally import Span, check_bucket_ms
 from headrace.wire.batch import CONTROL_BIT, LOG_APPEND_TIME_BIT, SEQUENCE_SPAN, read_header
 from headrace.wire.compression import Codec
 from headrace.wire.records import Record, encode_batch

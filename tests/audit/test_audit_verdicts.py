@@ -26,7 +26,7 @@ from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, 
 from headrace.audit.records import HeartbeatRecord, LoadedHour, LoadedPartition, LoadReport, ReceivedRecord
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
-from headrace.audit.tally import HOUR_MS
+from headrace.audit.times import HOUR_MS
 
 Numbers = Counter[tuple[int, int, int]]  # (partition, producer id, sequence) -> how often
 

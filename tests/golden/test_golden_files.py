@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from headrace.audit.reader import _READERS
+from headrace.audit.decoding import _READERS
 from headrace.audit.records import ProducerReport
 from headrace.log import checkpoint
 from headrace.log.errors import OldLogFormatError

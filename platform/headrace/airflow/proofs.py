@@ -50,7 +50,10 @@ class Proof(NamedTuple):
         """Whether the hour may be sealed if it requires the share `completeness` of its events."""
         if self.status == Status.COMPLETE:
             return True
-        is_known_loss = self.status == Status.LOST and completeness < 1 and self.handed_over > 0
+        # Corrupt events are a loss whose size is known, too: the rows that arrived decide.
+        is_known_loss = (
+            self.status in (Status.LOST, Status.CORRUPT) and completeness < 1 and self.handed_over > 0
+        )
         return is_known_loss and self.arrived >= completeness * self.handed_over
 
 

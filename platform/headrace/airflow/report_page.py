@@ -29,7 +29,8 @@ body { font: 14px system-ui, sans-serif; margin: 2em; color: #222 }
 table { border-collapse: collapse } th, td { padding: .3em .8em; text-align: left; vertical-align: top }
 th { border-bottom: 2px solid #999 } td { border-bottom: 1px solid #ddd }
 td.n { text-align: right; font-variant-numeric: tabular-nums }
-.complete { color: #17652b } .pending, .unknown { color: #8a6100 } .lost, .duplicated { color: #b00020 }
+.complete { color: #17652b } .pending, .unknown { color: #8a6100 }
+.lost, .corrupt, .duplicated { color: #b00020 }
 """
 
 app = FastAPI(title="headrace audit report", docs_url=None, redoc_url=None, openapi_url=None)

@@ -17,6 +17,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import by_day, hour_key, hour_list, parse_hour, window
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.proofs import DELAY_DEFAULT, HOURS_SHOWN_MAX, Proof, proofs_of, refused, summary
+from headrace.audit.times import is_named
 from headrace.process.clock import now_ms
 from headrace.warehouse.seal import Seal, due_hours, seal_hours
 
@@ -36,6 +37,7 @@ def days_due(*, topic: str, root: str, grace_s: float, since: str = "", until: s
             now_ms=now_ms(),
             grace_ms=round(grace_s * 1000),
         )
+        if is_named(hour_ms)  # others belong to no day, and are never sealed
     ]
     selected = [hour for hour in due if (start is None or hour >= start) and (end is None or hour < end)]
     return [[hour_key(hour) for hour in day] for day in by_day(selected)]

@@ -14,10 +14,11 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.audit.auditor import EVERY_DEFAULT_S, Auditor, AuditorSettings
+from headrace.audit.auditor import Auditor
 from headrace.audit.fold_loop import FoldLoop
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
+from headrace.audit.settings import EVERY_DEFAULT_S, AuditorSettings, audit_source
 from headrace.audit.store import AuditStore, StoreError
 from headrace.audit.tally import BUCKET_DEFAULT_MS, check_bucket_ms
 from headrace.audit.upkeep import KEEP_DEFAULT_MS
@@ -57,6 +58,7 @@ class AuditorProcess:
                 topics=(AUDIT_TOPIC, ANALYSIS_AUDIT_TOPIC),
                 start_at=start_at,
                 client_id=f"auditor-{self._name}-store",
+                source_of=audit_source(mirrors),
             )
 
         self._fold_loop = (

@@ -12,24 +12,26 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.audit.counting import (
     CountedPartition,
     PartitionCounter,
-    SourcePartition,
     counted_partition,
     heartbeat,
     last_positions,
 )
-from headrace.audit.publish import AuditPublisher, AuditPublishError
+from headrace.audit.damage import is_good_at
+from headrace.audit.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
+from headrace.audit.raw_reader import RawReader
 from headrace.audit.reader import AuditReader, ReportedProducers
-from headrace.audit.records import AuditRecord, HeartbeatRecord
-from headrace.audit.tally import BUCKET_DEFAULT_MS
+from headrace.audit.records import AuditRecord, CorruptRecord, HeartbeatRecord
+from headrace.audit.salvage import count_past_damage
+from headrace.audit.settings import AuditorSettings, sources_of
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import ClientError, CorruptRecordsError, OffsetOutOfRangeError
+from headrace.client.unpacking import FetchedBatches
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.process.clock import now_ms
@@ -37,7 +39,6 @@ from headrace.registry.errors import RegistryError, RegistryUnavailableError
 
 logger = logging.getLogger(__name__)
 
-EVERY_DEFAULT_S: Final = 5.0
 DISCOVER_S: Final = 2.0
 POLL_S: Final = 0.2
 RETRY_PAUSE_S: Final = 1.0
@@ -45,20 +46,13 @@ LOOK_BACK_MS_FIRST: Final = 10 * 60_000
 LOOK_BACK_FACTOR: Final = 12
 LOOK_BACKS_MAX: Final = 3  # 10 minutes, 2 hours, a day; then from the beginning
 READ_BACK_POLL_S: Final = 1.0
+DAMAGE_RETRY_S: Final = 5.0
+LOOKS_MAX: Final = 3  # then what the broker refuses to read is set aside
+LOOK_PAUSE_S: Final = 2.0  # between close looks at failing partitions, for which all others wait
+NEVER: Final = float("inf")
+FETCH_FAILURES_MAX: Final = 8  # in a row; then the auditor asks the broker for the cause
+UNPUBLISHED_MAX: Final = 20_000  # records; counting waits while as many cannot be published
 NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's internal ones
-
-
-@dataclass(frozen=True, slots=True)
-class AuditorSettings:
-    """The settings of one auditor. It counts the topics that match `topics` and reports to `audit_topic`."""
-
-    datacenter: str
-    bootstrap: str
-    registry_url: str
-    audit_topic: str
-    topics: re.Pattern[str] = re.compile(".*")
-    every_s: float = EVERY_DEFAULT_S
-    bucket_ms: int = BUCKET_DEFAULT_MS
 
 
 class Auditor:
@@ -98,7 +92,12 @@ class Auditor:
         self._counters: dict[tuple[str, int], PartitionCounter] = {}
         self._resume_at: dict[tuple[str, int], int] = {}
         self._unpublished: list[AuditRecord] = []
+        self._raw = RawReader(settings.bootstrap, client_id)
         self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
+        self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
+        self._looks: dict[tuple[str, int], int] = {}  # partition → close looks in a row that did not help
+        self._look_after_s = 0.0
+        self._corrupt_count = 0
         self._problem = "starting"
         self._stopping = threading.Event()
 
@@ -116,13 +115,15 @@ class Auditor:
                 now_s = time.monotonic()
                 if now_s >= discover_at_s and self._attempt(self._discover):
                     discover_at_s = now_s + DISCOVER_S
-                self._attempt(self._count)
+                if len(self._unpublished) < UNPUBLISHED_MAX:
+                    self._attempt(self._count)
                 is_full = any(counter.is_full for counter in self._counters.values())
                 if (now_s >= report_at_s or is_full) and self._attempt(self._report):
                     report_at_s = now_s + self.settings.every_s
             self._attempt(self._report)
         finally:
             self._consumer.close()
+            self._raw.close()
             self._reader.close()
             self._publisher.close()
             self._admin.close()
@@ -133,6 +134,8 @@ class Auditor:
             "datacenter": self.settings.datacenter,
             "trouble": self._problem,
             "unsaid": len(self._unpublished),
+            "corrupt": self._corrupt_count,
+            "set_aside": [each._asdict() for each in dict(self._reader.set_aside).values()],
             "partitions": [
                 {
                     "topic": topic,
@@ -204,7 +207,7 @@ class Auditor:
         found = self._admin.topics()
         self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
         names = [n for n in found if self.settings.topics.fullmatch(n) and not NOT_AUDITED.fullmatch(n)]
-        sources = None if self._mirrors is None else _sources(self._mirrors, names)
+        sources = None if self._mirrors is None else sources_of(self._mirrors, names)
         fresh: list[CountedPartition] = []
         for name in sorted(names):
             for number in found[name].partitions:
@@ -213,18 +216,28 @@ class Auditor:
                     fresh.append(partition)
         if not fresh:
             return
-        starts = {
-            name: self._admin.list_offsets(name, EARLIEST)
-            for name in {partition.topic for partition in fresh}
-        }
+        starts = self._starts({partition.topic for partition in fresh})
+        fresh = [each for each in fresh if each.log_partition in starts.get(each.topic, ())]
         keys = [(partition.topic, partition.log_partition) for partition in fresh]
         self._consumer.assign([*self._consumer.assignment, *keys])
         for (topic, number), partition in zip(keys, fresh, strict=True):
-            address = self._resume_at.get((topic, number), starts[topic][number].offset)
+            address = self._resume_at.get((topic, number), starts[topic][number])
             self._counters[topic, number] = PartitionCounter(
                 partition, address, self.settings.bucket_ms, self._trusted
             )
             self._consumer.seek(topic, number, address)
+
+    def _starts(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Returns topic → partition → start address, without the topics that cannot say it now."""
+        starts: dict[str, dict[int, int]] = {}
+        for topic in topics:
+            try:
+                found = self._admin.list_offsets(topic, EARLIEST)
+            except ClientError as error:
+                logger.warning("%s is not counted yet: %s", topic, error)
+                continue
+            starts[topic] = {number: each.offset for number, each in found.items()}
+        return starts
 
     def _forget_deleted(self, existing: set[tuple[str, int]]) -> None:
         deleted = self._counters.keys() - existing
@@ -233,7 +246,8 @@ class Auditor:
         for key in deleted:
             self._unpublished += self._counters.pop(key).cut()
             self._resume_at.pop(key, None)
-            self._stuck.pop(key, None)
+            for state in (self._stuck, self._look_at_s, self._looks):
+                state.pop(key, None)
         self._consumer.assign(key for key in self._consumer.assignment if key in existing)
 
     def _count(self) -> None:
@@ -245,15 +259,73 @@ class Auditor:
             self._skip_deleted(error)
             return
         except CorruptRecordsError as error:
-            logger.error("counting of %s-%d stops: %s", error.topic, error.partition, error)
-            self._stuck[error.topic, error.partition] = str(error)
-            self._consumer.pause(error.topic, error.partition)
+            self._look_closely((error.topic, error.partition))
             return
         for batches in fetched:
-            counter = self._counters[batches.topic, batches.partition]
+            self._feed(batches)
+        self._look_at_failing()
+
+    def _feed(self, batches: FetchedBatches) -> None:
+        key = (batches.topic, batches.partition)
+        counter = self._counters[key]
+        try:
             if batches.address != counter.counted_to:
+                if not is_good_at(batches.buffer, 0, batches.address):
+                    self._look_closely(key)  # a base offset, which no checksum covers, is wrong
+                    return
                 self._jump(counter, batches.address)
-            counter.feed(batches.buffer, batches.address, batches.end_address)
+            counter.feed(batches.buffer, batches.address)
+        except Exception as error:
+            # One partition's bytes must not end the counting of all others, whatever was not foreseen.
+            logger.exception("counting of %s-%d stops", *key)
+            self._stop_at(key, f"{type(error).__name__}: {error}")
+            self._look_at_s[key] = NEVER
+            self._consumer.pause(*key)
+            return
+        if counter.counted_to != batches.end_address:
+            self._look_closely(key)
+
+    def _look_closely(self, key: tuple[str, int]) -> None:
+        """Counts past the damage at which counting of a partition stopped, or notes why that fails."""
+        counter = self._counters[key]
+        problem, is_stuck = "", False
+        try:
+            looks = self._looks[key] = self._looks.get(key, 0) + 1
+            salvaged = count_past_damage(self._raw, counter, gives_up=looks >= LOOKS_MAX)
+            if salvaged.jump_to is not None:
+                self._jump(counter, salvaged.jump_to)
+            problem, is_stuck = salvaged.stuck, bool(salvaged.stuck)
+        except ClientError as error:
+            problem = str(error)
+        if problem:
+            self._stop_at(key, problem)
+        else:
+            for state in (self._stuck, self._look_at_s, self._looks):
+                state.pop(key, None)
+        if is_stuck:
+            self._consumer.pause(*key)
+        else:
+            self._consumer.resume(*key)
+        self._consumer.seek(*key, counter.counted_to)
+
+    def _stop_at(self, key: tuple[str, int], problem: str) -> None:
+        if self._stuck.get(key) != problem:
+            logger.error("counting of %s-%d waits: %s", *key, problem)
+        self._stuck[key] = problem
+        self._look_at_s[key] = time.monotonic() + DAMAGE_RETRY_S
+
+    def _look_at_failing(self) -> None:
+        """Looks closely at one partition that is stuck, or whose fetches fail again and again."""
+        now_s = time.monotonic()
+        if now_s < self._look_after_s:
+            return
+        for key in self._counters:
+            is_failing = self._consumer.fetch_failures(*key) >= FETCH_FAILURES_MAX
+            if (is_failing or key in self._stuck) and now_s >= self._look_at_s.get(key, 0.0):
+                self._look_at_s[key] = now_s + DAMAGE_RETRY_S
+                self._look_closely(key)
+                self._look_after_s = time.monotonic() + LOOK_PAUSE_S
+                return
 
     def _jump(self, counter: PartitionCounter, address: int) -> None:
         """Continues at another address than the one counted to: the log has no batches in between."""
@@ -294,8 +366,13 @@ class Auditor:
         for counter in self._counters.values():
             self._unpublished += counter.cut()
         for record in self._unpublished:
-            self._publisher.publish(record)
+            try:
+                self._publisher.publish(record)
+            except UnpublishableRecordError as error:
+                # What it counted stays unknown to the audit; the others must not wait for it.
+                logger.error("a record about %s cannot be published: %s", record.key(), error)
         self._publisher.flush()
+        self._corrupt_count += sum(isinstance(record, CorruptRecord) for record in self._unpublished)
         self._unpublished.clear()
         counters = [
             (counter, self._consumer.high_watermark(*key) or 0) for key, counter in self._counters.items()
@@ -303,13 +380,3 @@ class Auditor:
         for part in heartbeat(now_ms(), counters):
             self._publisher.publish(part)
         self._publisher.flush()
-
-
-def _sources(mirrors: MirrorMap, topics: Iterable[str]) -> dict[str, list[SourcePartition]]:
-    """Returns mirrored topic → the source of each of its partitions."""
-    mirrored = set(mirrors.topics())
-    return {
-        topic: [SourcePartition(*source) for source in mirrors.sources(topic)]
-        for topic in topics
-        if topic in mirrored
-    }

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from headrace.audit.damage import Damage
 from headrace.audit.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
     POSITIONS_PER_RECORD_MAX,
+    CorruptRecord,
     GapRecord,
     HeartbeatRecord,
     PartitionPosition,
@@ -22,6 +24,7 @@ from headrace.audit.tally import RunningTally
 from headrace.wire.primitives import Buffer
 
 SPANS_PER_TALLY_MAX: Final = 5_000
+CORRUPT_KEPT_MAX: Final = 1_000  # damaged batches of one partition that wait to be published
 
 
 class SourcePartition(NamedTuple):
@@ -56,9 +59,19 @@ class CountedPartition:
             for tier in self.tiers
         ]
 
+    def corrupt(self, damage: Damage) -> list[CorruptRecord]:
+        """Returns the records, one per tier, of a damaged batch in the partition's log."""
+        source, values = self.source, damage._asdict()
+        start, end = values.pop("start"), values.pop("end")
+        place = (source.datacenter, self.topic, source.partition, self.log_partition, start, end)
+        return [CorruptRecord(tier, *place, **values) for tier in self.tiers]
+
 
 class PartitionCounter:
-    """The running count of one partition's log from `from_address` on."""
+    """The running count of one partition's log from `from_address` on.
+
+    A tally ends before a damaged batch and whenever it has `SPANS_PER_TALLY_MAX` spans.
+    """
 
     def __init__(
         self,
@@ -74,34 +87,62 @@ class PartitionCounter:
         datacenter = partition.source.datacenter
         self._trusted = lambda producer_id: trusted(datacenter, producer_id)
         self._tally = RunningTally(bucket_ms, self._trusted)
+        self.last_batch_address: int | None = None
+        """Where the last batch that was counted begins, from which the broker can read on."""
+        self._cut_tallies: list[RangeTally] = []
+        self._corrupt: list[CorruptRecord] = []
 
     @property
     def is_full(self) -> bool:
-        """Whether the tally is so large that it should be cut soon."""
-        return len(self._tally) >= SPANS_PER_TALLY_MAX
+        """Whether a tally is complete and should be published soon."""
+        return bool(self._cut_tallies) or len(self._corrupt) >= CORRUPT_KEPT_MAX
 
-    def feed(self, buffer: Buffer, base_address: int, end_address: int) -> None:
-        """Counts the whole batches at [base_address, end_address).
+    def feed(self, buffer: Buffer, base_address: int) -> None:
+        """Counts the whole batches from `base_address` on, and stops before a header that cannot be believed.
 
-        Raises `ValueError` unless they follow directly on what is counted.
+        `counted_to` is then behind the last batch counted. The caller has checked the checksums. Raises
+        `ValueError` unless the batches follow directly on what is counted.
         """
         if base_address > self.counted_to:
             raise ValueError(f"batches at {base_address}, counted to {self.counted_to}")
         if base_address < self.counted_to:
             raise ValueError(f"batches at {base_address} were counted already, up to {self.counted_to}")
-        self._tally.feed(buffer)
-        self.counted_to = end_address
+        at = 0
+        while at < len(buffer):
+            after = self._tally.feed(buffer, base_address, at=at, spans_max=SPANS_PER_TALLY_MAX)
+            self.counted_to = base_address + after
+            if after == at:
+                return
+            at = after
+            self.last_batch_address = base_address + self._tally.last_position
+            if len(self._tally) >= SPANS_PER_TALLY_MAX:
+                self._cut_tallies += self._cut()
+
+    def set_aside(self, damage: Damage) -> None:
+        """Continues behind a damaged batch at `counted_to`, which no tally covers."""
+        self._cut_tallies += self._cut()
+        self._corrupt += self.partition.corrupt(damage)
+        self.last_batch_address = None
+        self.skip_to(damage.end)
 
     def skip_to(self, address: int) -> None:
         """Continues at `address`, after a gap. Call `cut` first: what is not cut is discarded."""
         self.from_address = self.counted_to = address
         self._tally = RunningTally(self.bucket_ms, self._trusted)
 
-    def cut(self) -> list[RangeTally]:
-        """Returns the tallies, one per tier, of the range since the last cut; none if the range is empty."""
+    def cut(self) -> list[RangeTally | CorruptRecord]:
+        """Returns the tallies, one per tier, of the ranges since the last cut, and the damaged batches."""
+        cut: list[RangeTally | CorruptRecord] = [*self._cut_tallies, *self._cut()]
+        cut += self._corrupt
+        self._cut_tallies, self._corrupt = [], []
+        return cut
+
+    def _cut(self) -> list[RangeTally]:
         if self.counted_to == self.from_address:
             return []
         spans, start = self._tally.spans, self.from_address
+        for damage in self._tally.damages:
+            self._corrupt += self.partition.corrupt(damage)
         self.skip_to(self.counted_to)
         partition = self.partition
         return [

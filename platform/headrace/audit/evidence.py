@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from headrace.audit.intervals import Interval
-from headrace.audit.tally import HOUR_MS, Span
+from headrace.audit.intervals import Interval, union
+from headrace.audit.tally import Span
+from headrace.audit.times import HOUR_MS
 
 PRODUCER_HOP: Final = "producer → datacenter"
 MIRROR_HOP: Final = "datacenter → analysis"
@@ -37,6 +38,7 @@ class Status(StrEnum):
     PENDING = "pending"
     UNKNOWN = "unknown"
     DUPLICATED = "duplicated"
+    CORRUPT = "corrupt"
     LOST = "lost"
 
     @property
@@ -112,16 +114,45 @@ class ReportedGap(NamedTuple):
     cause: str
 
 
+class CorruptRange(NamedTuple):
+    """A damaged batch at [start, end) of a tier's log; `audit-corrupt.avsc` describes the other fields."""
+
+    start: int
+    end: int
+    cause: str
+    record_count: int | None
+    first_ms: int | None
+    last_ms: int | None
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    last_sequence: int
+    in_tally: bool
+
+
+class CorruptHere(NamedTuple):
+    """A damaged batch of a source partition in a tier's log that belongs to the hour."""
+
+    tier: str
+    partition: int
+    range: CorruptRange
+
+
 @dataclass(frozen=True, slots=True)
 class TierEvidence:
     """How far one tier has looked at one source partition.
 
-    `cover` is sorted and disjoint. The warehouse has no heartbeat.
+    `cover` is sorted and disjoint. The warehouse has no heartbeat, and no corrupt batches of its own.
     """
 
     cover: tuple[Interval, ...] = ()
     heartbeat: Heartbeat | None = None
     gaps: tuple[ReportedGap, ...] = ()
+    corrupt: tuple[CorruptRange, ...] = ()
+
+    def known(self) -> list[Interval]:
+        """Returns what is counted, or set aside as corrupt."""
+        return union((*self.cover, *((each.start, each.end) for each in self.corrupt)))
 
     def gap_in(self, start: int, end: int) -> ReportedGap | None:
         """Returns the first reported gap that shares addresses with [start, end)."""
@@ -176,6 +207,7 @@ class Evidence:
     publisher_names: Mapping[int, str] = field(default_factory=dict)
     latest: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     touched_ms: int = 0
+    corrupt: tuple[CorruptHere, ...] = ()
 
     @property
     def end_ms(self) -> int:

@@ -20,14 +20,18 @@ from headrace.audit import tables
 from headrace.audit.cover import Candidate, choose
 from headrace.audit.records import (
     ANALYSIS_TIER,
+    CorruptRecord,
     HandoverTally,
     HeartbeatRecord,
+    LoadedHour,
     LoadReport,
     ProducerReport,
     RangeTally,
     ReceivedRecord,
 )
-from headrace.audit.tally import HOUR_MS, Span
+from headrace.audit.set_aside import SetAside, added
+from headrace.audit.tally import Span
+from headrace.audit.times import corrupt_hours, hour_start, named_time
 
 
 def fold_record(connection: Connection, received: ReceivedRecord) -> None:
@@ -41,6 +45,8 @@ def fold_record(connection: Connection, received: ReceivedRecord) -> None:
         _fold_heartbeat(connection, record, time_ms)
     elif isinstance(record, LoadReport):
         _fold_load(connection, record)
+    elif isinstance(record, CorruptRecord):
+        _fold_corrupt(connection, record, time_ms)
     else:
         upsert(connection, tables.gaps, [asdict(record)], newer_by="accepted")
 
@@ -65,7 +71,14 @@ def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int) -> None
     inserted = connection.execute(insert(tables.tallies), values).inserted_primary_key
     assert inserted is not None
     if tally.spans:
-        rows = [{"tally_id": inserted[0], **span._asdict()} for span in tally.spans]
+        rows = [
+            {
+                "tally_id": inserted[0],
+                **span._asdict(),
+                "bucket_start_ms": named_time(span.bucket_start_ms),
+            }
+            for span in tally.spans
+        ]
         connection.execute(insert(tables.spans), rows)
     if overlapping:
         _reselect(connection, key, tally.from_address, tally.to_address)
@@ -129,7 +142,7 @@ def _fold_handover(
         **key,
         "report_number": report_number,
         "topic": tally.topic,
-        "bucket_start_ms": tally.bucket_start_ms,
+        "bucket_start_ms": named_time(tally.bucket_start_ms),
         "handed_over_count": tally.handed_over_count,
         "final": tally.final,
         "reported_ms": time_ms,
@@ -163,7 +176,7 @@ def _fold_load(connection: Connection, load: LoadReport) -> None:
             "committed_ms": load.committed_ms,
         }
         if insert_new(connection, tables.load_ranges, {**key, **consumed}):
-            for hour in partition.hours:
+            for hour in _named_hours(partition.hours):
                 insert_new(connection, tables.load_rows, {**key, **hour._asdict()})
     for gap in load.accepted_gaps:
         values = {**gap._asdict(), "warehouse": load.warehouse, "topic": load.topic}
@@ -171,12 +184,32 @@ def _fold_load(connection: Connection, load: LoadReport) -> None:
         insert_new(connection, tables.load_gaps, values)
 
 
+def _named_hours(hours: Iterable[LoadedHour]) -> list[LoadedHour]:
+    """Returns the hours of a load; those outside of year 1 to 9999 as one."""
+    named: dict[int, LoadedHour] = {}
+    for hour in hours:
+        start_ms = named_time(hour.hour_ms)
+        known = named.get(start_ms, LoadedHour(start_ms, 0, 0))
+        sums = (mine + other for mine, other in zip(known[1:], hour[1:], strict=True))
+        named[start_ms] = LoadedHour(start_ms, *sums)
+    return list(named.values())
+
+
+def _fold_corrupt(connection: Connection, corrupt: CorruptRecord, time_ms: int) -> None:
+    upsert(connection, tables.corrupt, [{**asdict(corrupt), "reported_ms": time_ms}], newer_by="reported_ms")
+    hours = corrupt_hours(corrupt.first_ms, corrupt.last_ms) or (hour_start(time_ms),)
+    _touch(connection, corrupt.topic, corrupt.datacenter, hours, time_ms)
+    if corrupt.tier == ANALYSIS_TIER:
+        attribution = (corrupt.topic, corrupt.log_partition, corrupt.datacenter, corrupt.partition)
+        _attribute(connection, [attribution], time_ms)
+
+
 def _touch(
     connection: Connection, topic: str, datacenter: str, bucket_starts_ms: Iterable[int], time_ms: int
 ) -> None:
     rows = [
         {"topic": topic, "datacenter": datacenter, "hour_ms": hour_ms, "touched_ms": time_ms}
-        for hour_ms in sorted({start - start % HOUR_MS for start in bucket_starts_ms})
+        for hour_ms in sorted({hour_start(start) for start in bucket_starts_ms})
     ]
     upsert(connection, tables.hours, rows, newer_by="touched_ms")
 
@@ -189,6 +222,22 @@ def _attribute(connection: Connection, sources: Iterable[tuple[str, int, str, in
     names = ("topic", "log_partition", "datacenter", "partition")
     rows = [{**dict(zip(names, source, strict=True)), "said_ms": time_ms} for source in sources]
     upsert(connection, tables.attributions, rows, newer_by="said_ms")
+
+
+def add_set_aside(connection: Connection, more: SetAside) -> None:
+    """Adds records that were not believed to those of their partition."""
+    table = tables.set_aside
+    place = (table.c.topic == more.topic, table.c.partition == more.partition)
+    row = connection.execute(select(table).where(*place)).one_or_none()
+    known = None if row is None else SetAside(*row)
+    upsert(connection, table, [added(known, more)._asdict()])
+
+
+def read_set_aside(connection: Connection) -> list[SetAside]:
+    """Returns what was set aside, by (topic, partition)."""
+    table = tables.set_aside
+    rows = connection.execute(select(table).order_by(table.c.topic, table.c.partition))
+    return [SetAside(*row) for row in rows]
 
 
 def digest_of(spans: Iterable[Span]) -> str:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from headrace.audit import upkeep
 from headrace.audit.reader import AuditReader, Polled, ReportedProducers
+from headrace.audit.set_aside import SetAside
 from headrace.audit.store import AuditStore
 from headrace.client.errors import ClientError
 from headrace.process.clock import now_ms
@@ -44,7 +45,9 @@ class FoldLoop:
         self._keep_ms = keep_ms
         self._problem = "starting"
         self._folded_count = 0
+        self._refused_count = 0
         self._unreadable_count = 0
+        self._set_aside: list[SetAside] = []
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -56,14 +59,18 @@ class FoldLoop:
         return {
             "store": self._store.url,
             "folded": self._folded_count,
+            "refused": self._refused_count,
             "unreadable": self._unreadable_count,
+            "set_aside": [each._asdict() for each in self._set_aside],
             "trouble": self._problem,
         }
 
     def run(self) -> None:
         """Folds until `stop`."""
-        self.producers.add(self._store.producers())
-        reader = self._make_reader(self._store.positions())
+        positions = self._read_store()
+        if positions is None:
+            return
+        reader = self._make_reader(positions)
         discover_at_s, upkeep_at_s = 0.0, time.monotonic() + UPKEEP_S
         try:
             while not self._stopping.is_set():
@@ -77,29 +84,76 @@ class FoldLoop:
                         self._run_upkeep()
                         upkeep_at_s = now_s + UPKEEP_S
                     self._problem = ""
-                except (ClientError, RegistryError, RegistryUnavailableError) as error:
+                except (ClientError, RegistryError, RegistryUnavailableError, SQLAlchemyError) as error:
                     if str(error) != self._problem:
                         logger.warning("folding waits: %s", error)
                     self._problem = str(error)
                     self._stopping.wait(RETRY_PAUSE_S)
                 self._unreadable_count = reader.unreadable_count
+                self._set_aside = list(reader.set_aside.values())
         finally:
             reader.close()
+
+    def _read_store(self) -> dict[tuple[str, int], int] | None:
+        """Returns the positions up to which the store is folded; None if `stop` came first.
+
+        A store that cannot be read is tried again: the auditor of this process counts meanwhile.
+        """
+        while not self._stopping.is_set():
+            try:
+                self.producers.add(self._store.producers())
+                return self._store.positions()
+            except SQLAlchemyError as error:
+                self._note_store(error)
+        return None
+
+    def _note_store(self, error: SQLAlchemyError) -> None:
+        problem = f"the audit store: {getattr(error, 'orig', None) or error}"
+        if problem != self._problem:
+            logger.error("%s; retrying until it works", problem)
+        self._problem = problem
+        self._stopping.wait(RETRY_PAUSE_S)
 
     def _fold(self, polled: Polled) -> None:
         """Folds, retrying until the store accepts it: this process does not read these records again."""
         while polled.positions and not self._stopping.is_set():
             try:
-                self._store.fold(polled.records, polled.positions)
+                self._store.fold(polled.records, polled.positions, polled.set_aside)
             except OperationalError as error:
-                logger.warning("the audit store cannot be written; retrying: %s", error.orig)
-                self._problem = f"the audit store: {error.orig}"
-                self._stopping.wait(RETRY_PAUSE_S)
+                self._note_store(error)
+                continue
+            except (SQLAlchemyError, OverflowError, ValueError) as error:
+                if not self._is_readable():
+                    continue
+                logger.warning("the audit store refuses a record; folding one by one: %s", error)
+                polled = self._without_refused(polled)
                 continue
             self._folded_count += len(polled.records)
             for received in polled.records:
                 self.producers.learn(received)
             return
+
+    def _is_readable(self) -> bool:
+        """Whether the store itself works, so that a record must be the cause of an error."""
+        try:
+            self._store.positions()
+        except SQLAlchemyError as error:
+            self._note_store(error)
+            return False
+        return True
+
+    def _without_refused(self, polled: Polled) -> Polled:
+        """Returns the poll without the records that the store refuses when they are folded alone."""
+        kept = []
+        for received in polled.records:
+            if problem := self._store.refuses(received):
+                logger.error("a record of %s is set aside: %s", received.datacenter, problem)
+                self._refused_count += 1
+            else:
+                kept.append(received)
+        if len(kept) == len(polled.records):
+            self._stopping.wait(RETRY_PAUSE_S)  # each alone is accepted: the cause was the store
+        return polled._replace(records=kept)
 
     def _run_upkeep(self) -> None:
         time_ms = now_ms()

@@ -19,6 +19,8 @@ from headrace.audit import tables
 from headrace.audit.counting import SourcePartition
 from headrace.audit.evidence import (
     Claim,
+    CorruptHere,
+    CorruptRange,
     CountedSpan,
     Evidence,
     Handover,
@@ -29,10 +31,13 @@ from headrace.audit.evidence import (
     TierEvidence,
     WrittenRows,
 )
+from headrace.audit.gather_corrupt import corrupt_rows, hours_of, is_repaired
 from headrace.audit.intervals import Interval, subtract, union
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER
-from headrace.audit.tally import HOUR_MS, Span
+from headrace.audit.tally import Span
+from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
 
+ANY_TIME_MS: Final = (-(2**63), 2**63 - 1)
 _RANGE_COLUMNS: Final = ("tier", "datacenter", "partition", "from_address", "to_address")
 
 
@@ -51,7 +56,7 @@ def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | 
             query = query.where(table.c.hour_ms > from_ms - HOUR_MS)
         if to_ms is not None:
             query = query.where(table.c.hour_ms < to_ms)
-        found.update(row[0] for row in connection.execute(query))
+        found.update(hour_start(row[0]) for row in connection.execute(query))
     return sorted(found)
 
 
@@ -71,7 +76,10 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     """
     if not hours_ms:
         return
-    facts = _Gatherer(connection, topic, min(hours_ms), max(hours_ms) + HOUR_MS)
+    from_ms, to_ms = min(hours_ms), max(hours_ms) + HOUR_MS
+    if OUTSIDE_MS in hours_ms:
+        from_ms, to_ms = ANY_TIME_MS  # a store that older versions filled holds such times as they are
+    facts = _Gatherer(connection, topic, from_ms, to_ms)
     datacenters = _datacenters(connection, topic)
     partitions = facts.partition_evidence()
     states = {name: publishers(connection, name) for name in datacenters}
@@ -94,6 +102,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
                 publisher_names=names[datacenter],
                 latest=latest[datacenter],
                 touched_ms=hour.touched_ms,
+                corrupt=tuple(hour.corrupt),
             )
 
 
@@ -106,6 +115,7 @@ class _HourFacts:
     spans: defaultdict[str, list[CountedSpan]] = field(default_factory=lambda: defaultdict(list))
     rows: dict[int, WrittenRows] = field(default_factory=dict)
     touched_ms: int = 0
+    corrupt: list[CorruptHere] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -115,9 +125,10 @@ class _TierFacts:
     ranges: list[Interval] = field(default_factory=list)
     heartbeat: Heartbeat | None = None
     gaps: list[ReportedGap] = field(default_factory=list)
+    corrupt: list[CorruptRange] = field(default_factory=list)
 
     def evidence(self) -> TierEvidence:
-        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, tuple(self.gaps))
+        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, tuple(self.gaps), tuple(self.corrupt))
 
 
 @dataclass(slots=True)
@@ -164,6 +175,7 @@ class _Gatherer:
         self._add_touched()
         self._add_counted_ranges()
         self._add_contradictions()
+        self._add_corrupt()  # after the counted ranges
         self._add_heartbeats()
         self._add_gaps()
         self._add_loads()
@@ -177,7 +189,7 @@ class _Gatherer:
         return found
 
     def _hour(self, datacenter: str, time_ms: int) -> _HourFacts:
-        return self.hours[datacenter, time_ms - time_ms % HOUR_MS]
+        return self.hours[datacenter, hour_start(time_ms)]
 
     def _in_window(self, column: Column[int]) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return column >= self._from_ms, column < self._to_ms
@@ -221,13 +233,13 @@ class _Gatherer:
         for log_partition, hour_ms, *counts in self._connection.execute(query.group_by(*group)):
             if source := self._sources.get(log_partition):
                 rows = WrittenRows(*(int(count) for count in counts))
-                self.hours[source.datacenter, hour_ms].rows[source.partition] = rows
+                self._hour(source.datacenter, hour_ms).rows[source.partition] = rows
 
     def _add_touched(self) -> None:
         table = tables.hours
         query = select(table).where(table.c.topic == self._topic, *self._in_window(table.c.hour_ms))
         for row in self._connection.execute(query):
-            self.hours[row.datacenter, row.hour_ms].touched_ms = row.touched_ms
+            self._hour(row.datacenter, row.hour_ms).touched_ms = row.touched_ms
 
     # --- facts about partitions ---
 
@@ -257,6 +269,16 @@ class _Gatherer:
                 "deleted and created again"
             )
             self._partitions[SourcePartition(datacenter, partition)].contradictions.append(problem)
+
+    def _add_corrupt(self) -> None:
+        for row, corrupt in corrupt_rows(self._connection, self._topic):
+            facts = self._partitions[SourcePartition(row.datacenter, row.partition)].of_auditor(row.tier)
+            if is_repaired(corrupt, facts.ranges):
+                continue
+            facts.corrupt.append(corrupt)
+            here = CorruptHere(row.tier, row.partition, corrupt)
+            for hour_ms in hours_of(self._connection, row):
+                self.hours[row.datacenter, hour_ms].corrupt.append(here)
 
     def _add_heartbeats(self) -> None:
         for row in self._rows_of_topic(tables.beats):

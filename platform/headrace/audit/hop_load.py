@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.audit import phrases
+from headrace.audit.corruption import total
 from headrace.audit.evidence import (
     LOAD_HOP,
     CountedSpan,
@@ -22,6 +23,7 @@ from headrace.audit.evidence import (
     WrittenRows,
 )
 from headrace.audit.intervals import covers, overlaps, subtract
+from headrace.audit.records import ANALYSIS_TIER
 
 
 class _Comparison(NamedTuple):
@@ -82,8 +84,8 @@ def _judge_loaded(
     """Yields lost and duplicated records among those that loads consumed."""
     rows, cover, consumed = compared.rows, compared.place.warehouse.cover, compared.consumed
     extent = (cover[0][0], cover[-1][1]) if cover else (None, None)
-    if compared.accounted < consumed:
-        count = consumed - compared.accounted
+    explained = _corrupt_count(compared, evidence)
+    if count := _unexplained(consumed - compared.accounted, explained):
         text = (
             f"{phrases.events(count, evidence)}, {compared.name}, were not written by the loads that "
             f"consumed their addresses: {consumed} counted in the log, {rows.distinct_offsets} distinct "
@@ -97,15 +99,34 @@ def _judge_loaded(
             f"{rows.rows} rows of {rows.distinct_offsets} distinct offsets"
         )
         yield _finding(Status.DUPLICATED, text, count, compared, extent)
-    if compared.accounted > consumed + compared.partly_consumed:
-        count = compared.accounted - consumed - compared.partly_consumed
+    excess = compared.accounted - consumed - compared.partly_consumed
+    if count := _unexplained(excess, explained):
         status, predicate = _status_of_excess(compared.place, policy, now_ms)
         text = f"{phrases.events(count, evidence)}, {compared.name}, {predicate}"
         yield _finding(status, text, count, compared, extent)
 
 
+def _unexplained(difference: int, corrupt_count: int | None) -> int:
+    """Returns how much of a difference corrupt batches of the hour do not explain."""
+    return 0 if corrupt_count is None else max(0, difference - corrupt_count)
+
+
+def _corrupt_count(compared: _Comparison, evidence: Evidence) -> int | None:
+    """Returns how many records of the hour lie in corrupt batches that loads consumed; None if not known.
+
+    Loads may dead-letter such a batch record by record, as a whole, or not at all: neither is a loss or a
+    duplicate beside the finding that the batch is corrupt.
+    """
+    return total(
+        each.range.record_count
+        for each in evidence.corrupt
+        if (each.tier, each.partition) == (ANALYSIS_TIER, compared.partition)
+        and overlaps(compared.place.warehouse.cover, each.range.start, each.range.end)
+    )
+
+
 def _status_of_excess(place: PartitionEvidence, policy: Policy, now_ms: int) -> tuple[Status, str]:
-    uncounted = subtract(place.warehouse.cover, place.analysis.cover)
+    uncounted = subtract(place.warehouse.cover, place.analysis.known())
     if not uncounted:
         return Status.DUPLICATED, "were written by loads although the log does not hold them"
     heartbeat = place.analysis.heartbeat

@@ -11,6 +11,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.audit import phrases
+from headrace.audit.corruption import (
+    anonymous_count,
+    is_named_here,
+    judge_corrupt,
+    named_sequences,
+    nameless_between,
+    range_with,
+)
+from headrace.audit.damage import NO_PRODUCER
 from headrace.audit.evidence import (
     MIRROR_HOP,
     CountedSpan,
@@ -21,7 +30,7 @@ from headrace.audit.evidence import (
     TierEvidence,
 )
 from headrace.audit.intervals import Interval, covers, stretches
-from headrace.audit.tally import NO_PRODUCER
+from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER
 
 _Identity = tuple[int, int, int]  # (partition, producer id, epoch)
 
@@ -59,9 +68,11 @@ def judge_mirror_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Iterato
         if identity[1] == NO_PRODUCER:
             difference = _records(in_source) - _records(in_copy)
             if difference > 0:
-                yield _missing(_Difference(identity, difference, None, in_source), evidence, policy, now_ms)
+                missing = _Difference(identity, difference, None, in_source)
+                yield from _missing(missing, evidence, policy, now_ms)
             elif difference < 0:
-                yield _extra(_Difference(identity, -difference, None, in_copy), evidence, policy, now_ms)
+                extra = _Difference(identity, -difference, None, in_copy)
+                yield from _extra(extra, evidence, policy, now_ms)
             continue
         compared = stretches(_sequences(in_source), _sequences(in_copy))
         for start, end, source_times, copy_times in compared:
@@ -69,16 +80,21 @@ def judge_mirror_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Iterato
             count = (end - start) * abs(source_times - copy_times)
             if source_times > copy_times:
                 missing = _Difference(identity, count, sequences, _within(in_source, sequences))
-                yield _missing(missing, evidence, policy, now_ms)
+                yield from _missing(missing, evidence, policy, now_ms)
             elif source_times < copy_times:
                 extra = _Difference(identity, count, sequences, _within(in_copy, sequences))
-                yield _extra(extra, evidence, policy, now_ms)
+                yield from _extra(extra, evidence, policy, now_ms)
+    yield from judge_corrupt(evidence, ANALYSIS_TIER, MIRROR_HOP)
 
 
-def _missing(missing: _Difference, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
+def _missing(missing: _Difference, evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
     analysis = evidence.partition(missing.identity[0]).analysis
+    if cause := _corrupt_cause(missing, analysis):
+        if not is_named_here(evidence, ANALYSIS_TIER, missing.identity[0], missing.low, missing.high):
+            yield _finding(Status.CORRUPT, f"are corrupt in the copy: {cause}", missing, evidence)
+        return
     status, predicate = _status_of_missing(missing, analysis, policy, now_ms)
-    return _finding(status, f"in {evidence.datacenter}'s log, {predicate}", missing, evidence)
+    yield _finding(status, f"in {evidence.datacenter}'s log, {predicate}", missing, evidence)
 
 
 def _status_of_missing(
@@ -103,8 +119,32 @@ def _status_of_missing(
     return Status.UNKNOWN, f"are overdue by {overdue}: {end}"
 
 
-def _extra(extra: _Difference, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
+def _corrupt_cause(difference: _Difference, other: TierEvidence) -> str:
+    """Returns why the other side cannot hold these records: they lie in a batch that is corrupt there; "" if
+    no corrupt batch explains all of them.
+    """
+    _partition, producer_id, epoch = difference.identity
+    low, high = difference.low, difference.high
+    if nameless := nameless_between(other, low, high):
+        return nameless.cause
+    if difference.sequences is None:
+        corrupt = anonymous_count(other, low, high)
+        is_explained = corrupt is None or corrupt >= difference.record_count
+        return "its checksum is wrong there" if is_explained else ""
+    first, last = difference.sequences
+    if not covers(named_sequences(other, producer_id, epoch), first, last + 1):
+        return ""
+    found = range_with(other, producer_id, first)
+    return found.cause if found else ""
+
+
+def _extra(extra: _Difference, evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
     datacenter = evidence.datacenter
+    if cause := _corrupt_cause(extra, evidence.partition(extra.identity[0]).datacenter):
+        if not is_named_here(evidence, DATACENTER_TIER, extra.identity[0], extra.low, extra.high):
+            predicate = f"are in the copy, and corrupt in {datacenter}'s log: {cause}"
+            yield _finding(Status.CORRUPT, predicate, extra, evidence)
+        return
     if extra.is_within(evidence.partition(extra.identity[0]).datacenter.cover):
         status = Status.DUPLICATED
         predicate = (
@@ -118,7 +158,7 @@ def _extra(extra: _Difference, evidence: Evidence, policy: Policy, now_ms: int) 
             f"are in the copy, but {datacenter}'s auditor never reported that it counted them: "
             "is it running, and is _audit mirrored?"
         )
-    return _finding(status, predicate, extra, evidence)
+    yield _finding(status, predicate, extra, evidence)
 
 
 def _finding(status: Status, predicate: str, difference: _Difference, evidence: Evidence) -> Finding:

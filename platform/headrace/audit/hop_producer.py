@@ -14,6 +14,14 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headrace.audit import phrases
+from headrace.audit.corruption import (
+    is_named_here,
+    judge_corrupt,
+    named_sequences,
+    nameless_between,
+    range_with,
+)
+from headrace.audit.damage import NO_PRODUCER
 from headrace.audit.evidence import (
     PRODUCER_HOP,
     Claim,
@@ -26,8 +34,8 @@ from headrace.audit.evidence import (
     TierEvidence,
 )
 from headrace.audit.intervals import Interval, covers, stretches, subtract, union
+from headrace.audit.records import DATACENTER_TIER
 from headrace.audit.silence import judge_silence
-from headrace.audit.tally import NO_PRODUCER
 
 END_STALE_MAX_MS: Final = 5_000  # how old the end address in a heartbeat may be
 
@@ -93,7 +101,7 @@ def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
         unclaimed: list[Interval] = []
         for start, end, claimed_times, logged_times in stretches(live, logged):
             if not logged_times:
-                yield _missing(case, start, end)
+                yield from _missing_or_corrupt(case, start, end)
             if logged_times > 1:
                 yield _repeated(case, start, end, logged_times)
             if not claimed_times:
@@ -103,6 +111,7 @@ def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
                 yield _renumbered_twice(case, start, end)
             elif is_unclaimed:
                 yield from _unclaimed(case, start, end)
+    yield from judge_corrupt(evidence, DATACENTER_TIER, PRODUCER_HOP)
     yield from judge_silence(evidence, policy, now_ms)
 
 
@@ -116,6 +125,22 @@ def _cases(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[_Case]:
         spans[Identity(counted.partition, span.producer_id, span.producer_epoch)].append(counted)
     for identity in sorted(claims.keys() | spans.keys()):
         yield _Case(identity, claims[identity], spans[identity], evidence, policy, now_ms)
+
+
+def _missing_or_corrupt(case: _Case, start: int, end: int) -> Iterator[Finding]:
+    """Yields what is missing; of that, what lies in damaged batches, unless their own findings say so."""
+    partition, producer_id, epoch = case.identity
+    named = named_sequences(case.log, producer_id, epoch)
+    for low, high, is_missing, is_named in stretches([(start, end)], named):
+        if not is_missing:
+            continue
+        corrupt = range_with(case.log, producer_id, low) if is_named else None
+        if corrupt is None:
+            yield _missing(case, low, high)
+        elif not is_named_here(case.evidence, DATACENTER_TIER, partition, corrupt.start, corrupt.end):
+            place = (corrupt.start, corrupt.end)
+            predicate = f"lie in a corrupt batch ({phrases.addresses(*place)}): {corrupt.cause}"
+            yield _finding(case, Status.CORRUPT, "handed over by", predicate, low, high, place)
 
 
 def _missing(case: _Case, start: int, end: int) -> Finding:
@@ -147,6 +172,10 @@ def _status_of_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
         silence = f"{datacenter}'s auditor has never reported on that partition; is it running?"
         return Status.UNKNOWN, f"were never counted: {silence}"
     uncounted = _uncounted(case, missing, heartbeat)
+    if corrupt := nameless_between(case.log, *_place(case, missing, heartbeat)):
+        where = phrases.addresses(corrupt.start, corrupt.end)
+        may_lie = (Status.CORRUPT, f"may lie in a corrupt place of the log ({where}): {corrupt.cause}")
+        return pending if is_recent else may_lie
     if uncounted is not None:
         predicate, never_countable = uncounted
         return pending if is_recent and not never_countable else (Status.UNKNOWN, predicate)
@@ -166,17 +195,22 @@ def _status_of_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
 def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[str, bool] | None:
     """Returns the predicate if the log was not all counted where they would lie; and whether it never can."""
     log, datacenter = case.log, case.evidence.datacenter
-    low = missing.after
-    if low is None:
-        low = log.cover[0][0] if log.cover else 0
-    high = heartbeat.counted_to_address if missing.before is None else missing.before
+    low, high = _place(case, missing, heartbeat)
     if gap := log.gap_in(low, high):
         where = f"addresses {gap.start} to {gap.end}, which {datacenter}'s auditor could not count"
         return f"may lie in {where}: {gap.cause}", True
-    if low < high and not covers(log.cover, low, high):
+    if low < high and not covers(log.known(), low, high):
         uncounted = f"not all of addresses {low} to {high} is counted"
         return f"may lie where a tally of {datacenter}'s auditor is missing: {uncounted}", False
     return None
+
+
+def _place(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[int, int]:
+    """Returns the addresses [low, high) between which missing records would lie."""
+    low = missing.after
+    if low is None:
+        low = case.log.known()[0][0] if case.log.known() else 0
+    return low, heartbeat.counted_to_address if missing.before is None else missing.before
 
 
 def _is_proven_overtaken(case: _Case, missing: _Missing) -> bool:

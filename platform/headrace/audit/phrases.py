@@ -5,15 +5,20 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from headrace.audit.evidence import Evidence
+from headrace.audit.times import OUTSIDE_NAME, is_named
 
 
 def instant(time_ms: int) -> str:
-    """Returns a moment in UTC, to the second: `2015-05-17 11:05:03`."""
+    """Returns a moment in UTC, to the second: `2015-05-17 11:05:03`; a name outside of year 1 to 9999."""
+    if not is_named(time_ms):
+        return OUTSIDE_NAME
     return datetime.fromtimestamp(time_ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def hour(hour_ms: int) -> str:
-    """Returns an hour in UTC, by its start: `2015-05-17 11:00`."""
+    """Returns an hour in UTC, by its start: `2015-05-17 11:00`; a name outside of year 1 to 9999."""
+    if not is_named(hour_ms):
+        return OUTSIDE_NAME
     return datetime.fromtimestamp(hour_ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M")
 
 

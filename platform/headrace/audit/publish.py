@@ -13,12 +13,12 @@ from typing import Final, Self
 
 from headrace.audit.records import AUDIT_TOPIC, AuditRecord, LoadReport, to_datetime
 from headrace.client import Admin, DeliveryFuture, Producer
-from headrace.client.errors import BrokerError, ClientError
+from headrace.client.errors import BrokerError, ClientError, RecordTooLargeError
 from headrace.events.schemas import read_schema
 from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
-from headrace.registry.serializers import AvroSerializer, record_name_subject
+from headrace.registry.serializers import AvroSerializer, SerializationError, record_name_subject
 from headrace.wire.errors import ErrorCode
 
 FLUSH_TIMEOUT_S: Final = 60.0
@@ -29,6 +29,10 @@ class AuditPublishError(Exception):
 
     The records since the last `flush` may or may not be in the log: publish them again.
     """
+
+
+class UnpublishableRecordError(AuditPublishError):
+    """This record can never be published: no schema or no message holds it."""
 
 
 class AuditPublisher:
@@ -58,7 +62,10 @@ class AuditPublisher:
         self._has_topic = False
 
     def publish(self, record: AuditRecord) -> None:
-        """Sends one record; `flush` waits for it. Raises `AuditPublishError`."""
+        """Sends one record; `flush` waits for it.
+
+        Raises `AuditPublishError`, or `UnpublishableRecordError`.
+        """
         time_ms = now_ms()
         header = {
             "time": to_datetime(time_ms),
@@ -75,6 +82,8 @@ class AuditPublisher:
             self._unacknowledged.append(
                 self._producer.send(self._topic, value, key=key, timestamp_ms=time_ms)
             )
+        except (SerializationError, RecordTooLargeError) as error:
+            raise UnpublishableRecordError(str(error)) from error
         except (ClientError, RegistryError, RegistryUnavailableError) as error:
             raise AuditPublishError(f"could not publish to {self._topic}: {error}") from error
 

@@ -1,54 +1,37 @@
 """Reading the audit topics: bytes to records, with the positions after them. Owns one consumer.
 
-A value that is not an audit record is counted, logged and skipped. A registry that does not respond is
-retried, so that no record is lost.
+A value that is not an audit record, or that cannot be true, is set aside: it is counted, and the
+address and problem of the last of them are kept. A registry that does not respond is retried, so that no
+record is lost.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from headrace.audit.records import (
-    AnyAuditRecord,
-    GapRecord,
-    HeartbeatRecord,
-    LoadReport,
-    ProducerReport,
-    RangeTally,
-    ReceivedRecord,
-    to_ms,
-)
+from headrace.audit.decoding import SCHEMA_FILES, AuditDecoder, NotAnAuditRecordError
+from headrace.audit.raw_reader import RawReader
+from headrace.audit.records import ProducerReport, ReceivedRecord
+from headrace.audit.set_aside import SetAside, added, note
+from headrace.audit.validity import ImpossibleRecordError, check
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST, LATEST
-from headrace.client.errors import OffsetOutOfRangeError
-from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
+from headrace.client.errors import CorruptRecordsError, OffsetOutOfRangeError
+from headrace.client.unpacking import ConsumerRecord
+from headrace.events.schemas import read_schema
+from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
-from headrace.registry.errors import RegistryError
-from headrace.registry.serializers import (
-    AvroDeserializer,
-    DeserializationError,
-    FramingError,
-    record_name_subject,
-)
+from headrace.registry.serializers import record_name_subject
 
 logger = logging.getLogger(__name__)
 
 RECORDS_PER_POLL_MAX: Final = 2_000
-
-SCHEMA_FILES: Final = (
-    *(kind.schema_file for kind in (RangeTally, HeartbeatRecord, GapRecord, LoadReport)),
-    AUDIT_PRODUCER_SCHEMA,
-)
-
-_READERS: Final[dict[str, Callable[[Mapping[str, Any]], AnyAuditRecord]]] = {
-    "headrace.audit.RangeTally": RangeTally.from_avro,
-    "headrace.audit.Positions": HeartbeatRecord.from_avro,
-    "headrace.audit.Gap": GapRecord.from_avro,
-    "headrace.audit.Load": LoadReport.from_avro,
-    "headrace.audit.ProducerReport": ProducerReport.from_avro,
-}
+PRODUCERS_KEPT_MAX: Final = 200_000  # others are counted by their records' own timestamps, which costs more
+PROBLEM_MAX_CHARS: Final = 500
+LOG_PAUSE_S: Final = 10.0  # between warnings about records that were set aside
 
 
 class Polled(NamedTuple):
@@ -56,6 +39,7 @@ class Polled(NamedTuple):
 
     records: list[ReceivedRecord]
     positions: dict[tuple[str, int], int]
+    set_aside: tuple[SetAside, ...] = ()
 
 
 class ReportedProducers:
@@ -65,8 +49,11 @@ class ReportedProducers:
         self._known: set[tuple[str, int]] = set()
 
     def add(self, producers: Iterable[tuple[str, int]]) -> None:
-        """Adds (datacenter, producer id) pairs."""
-        self._known.update(producers)
+        """Adds (datacenter, producer id) pairs, up to `PRODUCERS_KEPT_MAX`."""
+        for producer in producers:
+            if len(self._known) >= PRODUCERS_KEPT_MAX:
+                return
+            self._known.add(producer)
 
     def learn(self, received: ReceivedRecord) -> None:
         """Adds the producers of a producer report; ignores other records."""
@@ -81,7 +68,8 @@ class ReportedProducers:
 class AuditReader:
     """Reads all partitions of `topics`, from `start_at` or else from their beginning. One thread uses it.
 
-    `discover` finds topics and partitions that are created later.
+    `discover` finds topics and partitions that are created later. `source_of(topic, partition)`: the
+    datacenter whose audit topic the partition is a copy of, None if it is no copy or that is not known.
     """
 
     def __init__(
@@ -92,15 +80,25 @@ class AuditReader:
         topics: Iterable[str],
         start_at: Mapping[tuple[str, int], int] | None = None,
         client_id: str = "audit-reader",
+        source_of: Callable[[str, int], str | None] = lambda _topic, _partition: None,
     ) -> None:
-        self.unreadable_count = 0
+        self.set_aside: dict[tuple[str, int], SetAside] = {}
+        """All records that were set aside, by (topic, partition)."""
+        self._source_of = source_of
+        self._warn_after_s = 0.0
         self._topics = tuple(topics)
         self._start_at = dict(start_at or {})
         self._admin = Admin(bootstrap, client_id=client_id)
         self._registry = SchemaRegistryClient(registry_url)
-        self._deserializer = AvroDeserializer(self._registry)
+        self._decoder = AuditDecoder(self._registry)
         self._consumer = Consumer(bootstrap, client_id=client_id, auto_offset_reset="error")
-        self._undecoded: list[Any] = []
+        self._raw = RawReader(bootstrap, client_id)
+        self._undecoded: list[ConsumerRecord] = []
+
+    @property
+    def unreadable_count(self) -> int:
+        """How many records were set aside."""
+        return sum(each.records for each in self.set_aside.values())
 
     def register_schemas(self) -> None:
         """Makes sure that the first registry has the current audit schemas.
@@ -114,6 +112,7 @@ class AuditReader:
 
     def close(self) -> None:
         self._consumer.close()
+        self._raw.close()
         self._registry.close()
         self._admin.close()
 
@@ -160,14 +159,48 @@ class AuditReader:
                 self._undecoded = self._consumer.poll(timeout_s, max_records=RECORDS_PER_POLL_MAX)
             except OffsetOutOfRangeError as error:
                 self._restart_at_beginning(error)
+            except CorruptRecordsError as error:
+                return self._skip_corrupt(error)
         # Kept until all are decoded: they must not be lost if the registry does not respond.
-        decoded = [self._decode(record) for record in self._undecoded]
+        decoded = []
+        aside: dict[tuple[str, int], SetAside] = {}
+        for record in self._undecoded:
+            received, problem = self._decode(record)
+            if received is None:
+                note(aside, record.topic, record.partition, record.offset, problem)
+            else:
+                decoded.append(received)
         positions = {}
         for record in self._undecoded:
             key = (record.topic, record.partition)
             positions[key] = self._consumer.position(*key)
         self._undecoded = []
-        return Polled([received for received in decoded if received is not None], positions)
+        return Polled(decoded, positions, self._warned(aside))
+
+    def _warned(self, aside: dict[tuple[str, int], SetAside]) -> tuple[SetAside, ...]:
+        """Adds to all that was set aside so far; warns, but not about each record."""
+        for each in aside.values():
+            self.set_aside[each[:2]] = added(self.set_aside.get(each[:2]), each)
+            if time.monotonic() >= self._warn_after_s:
+                self._warn_after_s = time.monotonic() + LOG_PAUSE_S
+                logger.warning(
+                    "set aside %d records of %s-%d, the last one at offset %d, which is not an audit "
+                    "record: %s",
+                    *(each.records, each.topic, each.partition, each.last_offset, each.problem),
+                )
+        return tuple(aside.values())
+
+    def _skip_corrupt(self, error: CorruptRecordsError) -> Polled:
+        """Continues behind a batch that cannot be read."""
+        key = (error.topic, error.partition)
+        at = self._consumer.position(*key)
+        following = self._raw.next_batch_after(*key, at)
+        if following is None:
+            raise error  # a `ClientError`: the caller waits and tries again
+        aside: dict[tuple[str, int], SetAside] = {}
+        note(aside, *key, at, f"the batch is corrupt: {error}")
+        self._consumer.seek(*key, following)
+        return Polled([], {key: following}, self._warned(aside))
 
     def _restart_at_beginning(self, error: OffsetOutOfRangeError) -> None:
         start = self._admin.list_offsets(error.topic, EARLIEST, partitions=[error.partition])
@@ -175,31 +208,11 @@ class AuditReader:
         logger.warning("%s; continuing at %d, where the log begins now", error, address)
         self._consumer.seek(error.topic, error.partition, address)
 
-    def _decode(self, record: Any) -> ReceivedRecord | None:
+    def _decode(self, record: ConsumerRecord) -> tuple[ReceivedRecord | None, str]:
+        """Returns the record, or None and the problem for one that is not to be believed."""
         try:
-            name, data = self._deserializer.read(record.value or b"")
-            header = data["header"]
-            return ReceivedRecord(
-                _READERS[name](data),
-                header["datacenter"],
-                header["service"],
-                header["server"],
-                to_ms(header["time"]),
-            )
-        except (
-            FramingError,
-            DeserializationError,
-            RegistryError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:
-            self.unreadable_count += 1
-            logger.warning(
-                "skipping %s-%d, offset %d, which is not an audit record: %s",
-                record.topic,
-                record.partition,
-                record.offset,
-                error,
-            )
-            return None
+            received = self._decoder.decode(record.value or b"")
+            check(received, now_ms(), self._source_of(record.topic, record.partition))
+        except (NotAnAuditRecordError, ImpossibleRecordError) as error:
+            return None, str(error)[:PROBLEM_MAX_CHARS]
+        return received, ""

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from headrace.audit.tally import Span
+from headrace.audit.times import OUTSIDE_MS, is_named
 
 AUDIT_TOPIC: Final = "_audit"
 # In the analysis cluster `_audit` consists of mirror partitions, which refuse ordinary producers. That
@@ -139,6 +140,43 @@ class GapRecord:
         return cls(**_values_for(cls, data))
 
 
+@dataclass(frozen=True, slots=True)
+class CorruptRecord:
+    """A damaged batch, or a stretch in which no batch can be found, at [from, to) of a source partition.
+
+    `audit-corrupt.avsc` describes each field; `audit.damage` owns what can be believed of a damaged batch.
+    """
+
+    schema_file: ClassVar[str] = "audit-corrupt.avsc"
+
+    tier: str
+    datacenter: str
+    topic: str
+    partition: int
+    log_partition: int
+    from_address: int
+    to_address: int
+    cause: str
+    record_count: int | None
+    first_ms: int | None
+    last_ms: int | None
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    last_sequence: int
+    in_tally: bool
+
+    def key(self) -> str:
+        return f"{self.tier}/{self.topic}/{self.log_partition}"
+
+    def to_avro(self) -> dict[str, Any]:
+        return _values_of(self)
+
+    @classmethod
+    def from_avro(cls, data: Mapping[str, Any]) -> CorruptRecord:
+        return cls(**_values_for(cls, data))
+
+
 class HandoverTally(NamedTuple):
     """One tally of a producer report.
 
@@ -256,7 +294,7 @@ class LoadReport:
                     "to_address": partition.to_address,
                     "hours": [
                         {
-                            "hour": to_datetime(hour.hour_ms),
+                            "hour": _hour_to_avro(hour.hour_ms),
                             "rows": hour.rows,
                             "distinct_offsets": hour.distinct_offsets,
                             "dead_lettered": hour.dead_lettered,
@@ -309,7 +347,7 @@ class LoadReport:
         return pieces
 
 
-AnyAuditRecord = RangeTally | HeartbeatRecord | GapRecord | LoadReport | ProducerReport
+AnyAuditRecord = RangeTally | HeartbeatRecord | GapRecord | CorruptRecord | LoadReport | ProducerReport
 
 
 class ReceivedRecord(NamedTuple):
@@ -330,6 +368,11 @@ def _values_of(record: Any) -> dict[str, Any]:
 def _values_for(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values in `data` for the fields of `kind`, without the header."""
     return {field.name: data[field.name] for field in fields(kind)}
+
+
+def _hour_to_avro(hour_ms: int) -> datetime | int:
+    """Returns the hour for Avro; that of times outside of year 1 to 9999 has no datetime."""
+    return to_datetime(hour_ms) if is_named(hour_ms) else OUTSIDE_MS
 
 
 def to_datetime(time_ms: int) -> datetime:

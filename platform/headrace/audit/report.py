@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from headrace.audit import gather, phrases
 from headrace.audit.evidence import Counts, Evidence, Policy, Status, Verdict, worst
+from headrace.audit.fold import read_set_aside
+from headrace.audit.set_aside import SetAside
 from headrace.audit.store import AuditStore
-from headrace.audit.tally import HOUR_MS
+from headrace.audit.times import HOUR_MS
 from headrace.audit.verdicts import judge
 from headrace.process.clock import now_ms as wall_ms
 
@@ -23,10 +25,14 @@ WAIT_STEP_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Verdicts by topic, hour and datacenter, as of `judged_ms`."""
+    """Verdicts by topic, hour and datacenter, as of `judged_ms`.
+
+    `set_aside`: records of the audit topics that were not believed. They change no verdict.
+    """
 
     judged_ms: int
     verdicts: tuple[Verdict, ...]
+    set_aside: tuple[SetAside, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -53,6 +59,7 @@ class Report:
                 }
                 for verdict in self.verdicts
             ],
+            "set_aside": [each._asdict() for each in self.set_aside],
         }
 
 
@@ -106,7 +113,8 @@ def report(
                 verdict = judge(evidence, policy, now_ms)
                 if any(verdict.counts) or verdict.findings:
                     verdicts.append(verdict)
-    return Report(now_ms, tuple(verdicts))
+        aside = tuple(read_set_aside(connection))
+    return Report(now_ms, tuple(verdicts), aside)
 
 
 def is_complete(

@@ -17,14 +17,17 @@ from rich.table import Table
 from headrace.audit import phrases
 from headrace.audit.evidence import Finding, Status, Verdict
 from headrace.audit.report import Report
+from headrace.audit.times import is_named
 
 FINDINGS_SHOWN_MAX: Final = 40
+OUTSIDE_CELL: Final = "year < 1, > 9999"
 
 STYLES: Final = {
     Status.COMPLETE: "green",
     Status.PENDING: "yellow",
     Status.UNKNOWN: "yellow",
     Status.DUPLICATED: "red",
+    Status.CORRUPT: "bold red",
     Status.LOST: "bold red",
 }
 
@@ -48,13 +51,26 @@ def print_report(
     if findings is None:
         findings = [finding for verdict in report.verdicts for finding in verdict.findings]
     for finding in findings[:FINDINGS_SHOWN_MAX]:
-        text = f"{_styled(finding.status)}  {finding.hop}: {escape(finding.text)}"
+        text = f"{_styled(finding.status)}  {finding.hop}: {printable(finding.text)}"
         print_indented(console, text, indent)
     if len(findings) > FINDINGS_SHOWN_MAX:
         hidden = len(findings) - FINDINGS_SHOWN_MAX
         print_indented(console, f"… and {hidden:,} findings more (--json has all)", indent)
+    for each in report.set_aside:
+        text = (
+            f"[yellow]set aside[/]  {each.records:,} records of {printable(each.topic)}-{each.partition}, "
+            f"offsets {each.first_offset} to {each.last_offset}, which are not audit records; the last one: "
+            f"{printable(each.problem)}"
+        )
+        print_indented(console, text, indent)
     complete = sum(verdict.status is Status.COMPLETE for verdict in report.verdicts)
     print_indented(console, f"{complete:,} of {len(report.verdicts):,} rows are complete", indent)
+
+
+def printable(text: str) -> str:
+    """Returns text of any origin for the terminal: control characters as escapes, no markup."""
+    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return escape(shown)
 
 
 def print_indented(console: Console, text: str, indent: int) -> None:
@@ -79,9 +95,9 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
         counts = verdict.counts
         dead = f" + {counts.dead_lettered:,} dead" if counts.dead_lettered else ""
         table.add_row(
-            verdict.topic,
-            verdict.datacenter,
-            phrases.hour(verdict.hour_ms).removesuffix(":00") + "h",
+            printable(verdict.topic),
+            printable(verdict.datacenter),
+            _hour(verdict.hour_ms),
             f"{counts.producer:,}",
             f"{counts.datacenter:,}",
             f"{counts.analysis:,}",
@@ -89,6 +105,10 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
             _styled(verdict.status),
         )
     return table
+
+
+def _hour(hour_ms: int) -> str:
+    return phrases.hour(hour_ms).removesuffix(":00") + "h" if is_named(hour_ms) else OUTSIDE_CELL
 
 
 def _styled(status: Status) -> str:

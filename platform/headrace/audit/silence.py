@@ -88,7 +88,7 @@ def _missing_tallies(
     first = min((span.first_address for span in spans), default=None)
     if first is None or log.heartbeat is None:
         return
-    known = union((*log.cover, *((gap.start, gap.end) for gap in log.gaps)))
+    known = union((*log.known(), *((gap.start, gap.end) for gap in log.gaps)))
     for low, high in subtract([(first, log.heartbeat.counted_to_address)], known):
         yield Finding(
             Status.UNKNOWN if now_ms - log.heartbeat.at_ms >= policy.delay_ms else Status.PENDING,

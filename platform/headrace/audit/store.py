@@ -17,8 +17,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from headrace.audit import tables
-from headrace.audit.fold import fold_record, insert_new, upsert
+from headrace.audit.fold import add_set_aside, fold_record, insert_new, read_set_aside, upsert
 from headrace.audit.records import ReceivedRecord
+from headrace.audit.set_aside import SetAside
 
 BUSY_TIMEOUT_MS: Final = 30_000
 
@@ -77,9 +78,15 @@ class AuditStore:
             return {(row.datacenter, row.producer_id) for row in rows}
 
     def fold(
-        self, records: Iterable[ReceivedRecord], positions: Mapping[tuple[str, int], int] | None = None
+        self,
+        records: Iterable[ReceivedRecord],
+        positions: Mapping[tuple[str, int], int] | None = None,
+        set_aside: Iterable[SetAside] = (),
     ) -> None:
-        """Folds records and stores `positions`, from which to read on, in one transaction."""
+        """Folds records and stores `positions`, from which to read on, in one transaction.
+
+        `set_aside`: what the reader did not believe of the records before these positions.
+        """
         with self.writing() as connection:
             for received in records:
                 fold_record(connection, received)
@@ -88,6 +95,25 @@ class AuditStore:
                 for (topic, partition), address in (positions or {}).items()
             ]
             upsert(connection, tables.folded, rows)
+            for each in set_aside:
+                add_set_aside(connection, each)
+
+    def refuses(self, received: ReceivedRecord) -> str:
+        """Returns why the store cannot hold this record; "" if it can. Changes nothing."""
+        with self._engine.connect() as connection:
+            transaction = connection.begin()
+            try:
+                fold_record(connection, received)
+            except (SQLAlchemyError, OverflowError, ValueError) as error:
+                return str(getattr(error, "orig", None) or error)
+            finally:
+                transaction.rollback()
+        return ""
+
+    def set_aside(self) -> list[SetAside]:
+        """Returns what was set aside of the audit topics, by (topic, partition)."""
+        with self.reading() as connection:
+            return read_set_aside(connection)
 
     def _open(self) -> None:
         with self.writing() as connection:

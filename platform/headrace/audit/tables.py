@@ -145,6 +145,41 @@ gaps = Table(
     _flag("accepted"),
 )
 
+# Damaged batches of a tier's log, by the newest record about each. `audit-corrupt.avsc` describes the fields.
+corrupt = Table(
+    "corrupt",
+    metadata,
+    _key("tier", String),
+    _key("datacenter", String),
+    _key("topic", String),
+    _key("partition", Integer),
+    _key("from_address", BigInteger),
+    _key("to_address", BigInteger),
+    _number("log_partition"),
+    _text("cause"),
+    Column("record_count", BigInteger),
+    Column("first_ms", BigInteger),
+    Column("last_ms", BigInteger),
+    _number("producer_id"),
+    _number("producer_epoch"),
+    _number("first_sequence"),
+    _number("last_sequence"),
+    _flag("in_tally"),
+    _number("reported_ms"),
+)
+
+# Records of the audit topics that are not audit records: how many, and the problem of the last of them.
+set_aside = Table(
+    "set_aside",
+    metadata,
+    _key("topic", String),
+    _key("partition", Integer),
+    _number("records"),
+    _number("first_offset"),
+    _number("last_offset"),
+    Column("problem", Text, nullable=False),
+)
+
 # In the tables of loads, `log_partition` is the analysis cluster's partition.
 load_ranges = Table(
     "load_ranges",

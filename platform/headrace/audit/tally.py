@@ -4,23 +4,25 @@ A batch of `client.Producer(batch_boundary_ms=…)` never crosses a bucket's edg
 assign its records (producer id, epoch, sequences) to a bucket. The batches of other producers may hold any
 timestamps in any order, so the records' timestamps are read. Both ways give the same tally for a batch within
 one bucket: trusting a producer only saves work.
+
+A batch whose records cannot be read counts by its header, unless even that is not credible; either way it is
+noted as damaged. Times outside of year 1 to 9999 share one bucket (`audit.times`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
 from typing import Final, NamedTuple
 
-from headrace.wire.batch import HEADER_SIZE_BYTES, SEQUENCE_SPAN, BatchHeader, hop
-from headrace.wire.compression import Codec, decompress
-from headrace.wire.errors import WireError
+from headrace.audit.damage import NO_PRODUCER, Damage, damage_of
+from headrace.audit.scan import UnreadableRecordsError, bucket_runs
+from headrace.audit.times import HOUR_MS, bucket_start
+from headrace.wire.batch import SEQUENCE_SPAN, BatchHeader, hop
+from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
 
 BUCKET_DEFAULT_MS: Final = 600_000
-HOUR_MS: Final = 3_600_000
-NO_PRODUCER: Final = -1
-DECODED_MAX_BYTES: Final = 64 * 1024 * 1024  # of one batch's records; a larger batch is counted by its header
+SPAN_RECORDS_MAX: Final = 2**31 - 1  # a span's count is an Avro int
 
 
 class Span(NamedTuple):
@@ -57,6 +59,10 @@ class RunningTally:
     def __init__(self, bucket_ms: int, trusted: Callable[[int], bool] | None = None) -> None:
         self.bucket_ms = check_bucket_ms(bucket_ms)
         self._trusted = trusted or (lambda _producer_id: False)
+        self.damages: list[Damage] = []
+        """The batches so far whose records cannot be read, in log order."""
+        self.last_position = 0
+        """Where the last batch that was counted begins in its buffer."""
         self._spans: list[Span] = []
         # (bucket, producer id, epoch) → index of its last span
         self._open: dict[tuple[int, int, int], int] = {}
@@ -69,13 +75,31 @@ class RunningTally:
     def __len__(self) -> int:
         return len(self._spans)
 
-    def feed(self, buffer: Buffer) -> None:
-        """Counts every complete batch in `buffer`. Raises `CorruptBatchError` where no batch can start."""
-        for at, header in hop(buffer):
-            if header.is_control or header.record_count == 0:
-                continue
-            for span in self._of_batch(buffer, at, header):
-                self._add(span)
+    def feed(
+        self, buffer: Buffer, address: int | None = None, *, at: int = 0, spans_max: int | None = None
+    ) -> int:
+        """Counts the complete batches in `buffer` from `at` on; returns the position behind the last one.
+
+        `address`: of the buffer's first byte; stops before a batch that is not numbered for its place, or
+        where no batch can start. Without it, raises `CorruptBatchError` there. Stops behind the batch with
+        which there are `spans_max` spans or more.
+        """
+        try:
+            for position, header in hop(buffer, at):
+                if address is not None and not header.is_stored_at(address + position):
+                    break
+                at = position + header.size_bytes
+                self.last_position = position
+                if header.is_control or header.record_count == 0:
+                    continue
+                for span in self._of_batch(buffer, position, header):
+                    self._add(span)
+                if spans_max is not None and len(self._spans) >= spans_max:
+                    break
+        except CorruptBatchError:
+            if address is None:
+                raise
+        return at
 
     def add_spans(self, spans: Iterable[Span]) -> None:
         """Appends the spans of the range that follows."""
@@ -83,14 +107,17 @@ class RunningTally:
             self._add(span)
 
     def _of_batch(self, buffer: Buffer, at: int, header: BatchHeader) -> Iterator[Span]:
-        base_bucket = header.base_timestamp_ms - header.base_timestamp_ms % self.bucket_ms
-        if header.is_log_append_time:
-            base_bucket = header.max_timestamp_ms - header.max_timestamp_ms % self.bucket_ms
-            runs: Iterable[tuple[int, int]] = ((base_bucket, header.record_count),)
-        elif header.record_count == 1 or self._fits_by_header(header, base_bucket):
-            runs = ((base_bucket, header.record_count),)
-        else:
-            runs = self._runs_by_decoding(buffer, at, header, base_bucket)
+        time_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms
+        base_bucket = bucket_start(time_ms, self.bucket_ms)
+        runs: Iterable[tuple[int, int]] = ((base_bucket, header.record_count),)
+        if not header.is_log_append_time and not self._fits_by_header(header, base_bucket):
+            try:
+                runs = bucket_runs(buffer, at, header, self.bucket_ms)
+            except UnreadableRecordsError as error:
+                believed = error.is_count_believable
+                self.damages.append(damage_of(header, str(error), count_is_known=believed, in_tally=True))
+                if not believed:
+                    return
         sequence = header.base_sequence
         for bucket, count in runs:
             yield from _spans_of_run(bucket, header, sequence, count)
@@ -98,20 +125,11 @@ class RunningTally:
                 sequence = (sequence + count) % SEQUENCE_SPAN
 
     def _fits_by_header(self, header: BatchHeader, base_bucket: int) -> bool:
-        one_bucket = base_bucket <= header.max_timestamp_ms < base_bucket + self.bucket_ms
-        return one_bucket and header.producer_id >= 0 and self._trusted(header.producer_id)
-
-    def _runs_by_decoding(
-        self, buffer: Buffer, at: int, header: BatchHeader, base_bucket: int
-    ) -> Iterable[tuple[int, int]]:
-        try:
-            stamps = record_timestamps(buffer, at, header)
-        except (WireError, IndexError):
-            # Damaged by its sender: the checksum is right.
-            return ((base_bucket, header.record_count),)
-        bucket_ms = self.bucket_ms
-        starts = (stamp - stamp % bucket_ms for stamp in stamps)
-        return [(bucket, sum(1 for _ in same)) for bucket, same in groupby(starts)]
+        if header.producer_id < 0 or not self._trusted(header.producer_id):
+            return False
+        return (
+            header.record_count == 1 or base_bucket <= header.max_timestamp_ms < base_bucket + self.bucket_ms
+        )
 
     def _add(self, span: Span) -> None:
         key = (span.bucket_start_ms, span.producer_id, span.producer_epoch)
@@ -127,47 +145,16 @@ class RunningTally:
 
 
 def join(last: Span, following: Span) -> Span | None:
-    """Joins two spans of a bucket, producer and epoch; None if the second does not follow on the first."""
+    """Joins two spans of a bucket, producer and epoch; None if they must stay apart."""
     if last.producer_id != NO_PRODUCER and following.first_sequence != last.last_sequence + 1:
+        return None
+    if last.record_count + following.record_count > SPAN_RECORDS_MAX:
         return None
     return last._replace(
         last_sequence=following.last_sequence,
         record_count=last.record_count + following.record_count,
         end_address=following.end_address,
     )
-
-
-def record_timestamps(buffer: Buffer, at: int, header: BatchHeader) -> list[int]:
-    """Returns the timestamps (ms) of a batch's records, in order.
-
-    Reads only each record's length and timestamp delta. Raises `CorruptBatchError` or `IndexError` if the
-    records contradict the header. Format: https://kafka.apache.org/documentation/#record
-    """
-    records: Buffer = memoryview(buffer)[at + HEADER_SIZE_BYTES : at + header.size_bytes]
-    if header.codec is not Codec.NONE:
-        records = decompress(header.codec, records, limit_bytes=DECODED_MAX_BYTES)
-    base_ms = header.base_timestamp_ms
-    stamps: list[int] = []
-    position = 0
-    for _ in range(header.record_count):
-        length, position = _varint(records, position)
-        delta, _after = _varint(records, position + 1)  # one byte of record attributes
-        stamps.append(base_ms + delta)
-        position += length
-    if position > len(records):
-        raise IndexError("records end early")
-    return stamps
-
-
-def _varint(buffer: Buffer, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = buffer[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
 
 
 def _spans_of_run(bucket: int, header: BatchHeader, sequence: int, count: int) -> Iterator[Span]:

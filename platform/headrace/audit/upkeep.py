@@ -14,7 +14,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from headrace.audit import tables
 from headrace.audit.fold import digest_of
 from headrace.audit.store import AuditStore
-from headrace.audit.tally import BUCKET_DEFAULT_MS, HOUR_MS, RunningTally, Span
+from headrace.audit.tally import BUCKET_DEFAULT_MS, RunningTally, Span
+from headrace.audit.times import HOUR_MS
 
 MERGED_SPANS_MAX: Final = 5_000
 MERGED_TALLIES_MAX: Final = 1_000

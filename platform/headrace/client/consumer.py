@@ -147,6 +147,10 @@ class Consumer(Client):
         known = self._state(topic, partition).high_watermark
         return None if known < 0 else known
 
+    def fetch_failures(self, topic: str, partition: int) -> int:
+        """Returns how many fetches of the partition have failed in a row. They are retried silently."""
+        return self._state(topic, partition).failures
+
     def partitions_for(self, topic: str, *, timeout_s: float = 30.0) -> list[int]:
         """Returns the topic's partitions.
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST, fetch_call, list_offsets_call
 from headrace.client.cluster import TopicPartition
-from headrace.client.errors import BrokerError, ClientError, OffsetOutOfRangeError
+from headrace.client.errors import BrokerError, ClientError, CorruptRecordsError, OffsetOutOfRangeError
 from headrace.client.network import Network
 from headrace.wire.batch import hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode
@@ -42,6 +42,9 @@ _STALE_METADATA: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+
+
+FETCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024  # of one partition, however large its next batch claims to be
 
 
 class FetchSettings(NamedTuple):
@@ -291,10 +294,19 @@ class Fetcher:
         except CorruptBatchError:
             end = len(records)  # `poll` raises the error once it arrives at this batch
         if not end:
-            state.fetch_bytes *= 2  # not even one whole batch
+            self._widen(state)
             return
         state.pieces.append(Piece(records[:end], high_watermark))
         state.fetch_position = max(next_offset, state.fetch_position)
+
+    def _widen(self, state: PartitionFetch) -> None:
+        """Fetches more at once, because not even one whole batch arrived, but no more than any batch has."""
+        if state.fetch_bytes < FETCH_SIZE_MAX_BYTES:
+            state.fetch_bytes = min(2 * state.fetch_bytes, FETCH_SIZE_MAX_BYTES)
+            return
+        state.fetch_bytes = self._settings.partition_max_bytes
+        problem = f"no whole batch within {FETCH_SIZE_MAX_BYTES} bytes: its length is wrong"
+        state.error = CorruptRecordsError(state.topic, state.partition, state.fetch_position, problem)
 
     def _on_out_of_range(self, state: PartitionFetch) -> None:
         if self._settings.reset is None:

@@ -81,7 +81,7 @@ def new_findings(before: Report, after: Report) -> list[Finding]:
         (verdict.datacenter, verdict.hour_ms, identity(finding))
         for verdict in before.verdicts
         for finding in verdict.findings
-        if finding.status in (Status.LOST, Status.DUPLICATED)
+        if finding.status in (Status.LOST, Status.CORRUPT, Status.DUPLICATED)
     )
     return [
         finding

@@ -40,7 +40,7 @@ SCHEMA: Final = BlockSchema(
         Attribute(
             name="status",
             computed=True,
-            description="The worst status of all hours: complete, pending, unknown, duplicated or lost.",
+            description="The worst of all hours: complete, pending, unknown, duplicated, corrupt or lost.",
         ),
         Attribute(name="complete", type="bool", computed=True, description="Whether `status` is complete."),
         Attribute(

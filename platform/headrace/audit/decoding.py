@@ -1,0 +1,197 @@
+"""From framed bytes to audit records: by the schemas of the registry, and into ours.
+
+Owns which writer schemas are believed. Anybody may register a schema and write values, so a writer's schema
+is read into ours of that name (fields and types are then ours), its size is bounded, and unknown ids cost a
+bounded number of requests.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import fastavro
+import fastavro.schema
+
+from headrace.audit.records import (
+    AnyAuditRecord,
+    CorruptRecord,
+    GapRecord,
+    HeartbeatRecord,
+    LoadReport,
+    ProducerReport,
+    RangeTally,
+    ReceivedRecord,
+    to_ms,
+)
+from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.errors import RegistryError
+from headrace.registry.framing import split
+
+SCHEMA_FILES: Final = (
+    *(kind.schema_file for kind in (RangeTally, HeartbeatRecord, GapRecord, CorruptRecord, LoadReport)),
+    AUDIT_PRODUCER_SCHEMA,
+)
+SCHEMA_MAX_CHARS: Final = 64 * 1024
+WRITERS_MAX: Final = 1_000  # schema ids whose answer is kept
+LOOKUPS_MAX: Final = 100  # unknown ids that are looked up at once, then again each `LOOKUPS_PAUSE_S`
+LOOKUPS_PAUSE_S: Final = 10.0
+
+_READERS: Final[dict[str, Callable[[Mapping[str, Any]], AnyAuditRecord]]] = {
+    "headrace.audit.RangeTally": RangeTally.from_avro,
+    "headrace.audit.Positions": HeartbeatRecord.from_avro,
+    "headrace.audit.Gap": GapRecord.from_avro,
+    "headrace.audit.Corrupt": CorruptRecord.from_avro,
+    "headrace.audit.Load": LoadReport.from_avro,
+    "headrace.audit.ProducerReport": ProducerReport.from_avro,
+}
+
+
+class NotAnAuditRecordError(ValueError):
+    """The value cannot be read as an audit record; the message says why."""
+
+
+class _Writer(NamedTuple):
+    """A writer's schema, ready to read with; `problem` if values of it are no audit records."""
+
+    name: str
+    schema: Any
+    reader: Any
+    problem: str = ""
+
+
+class AuditDecoder:
+    """Decodes values of the audit topics. For one thread."""
+
+    def __init__(self, registry: SchemaRegistryClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._ours = {}
+        for file_name in SCHEMA_FILES:
+            schema = _plain(json.loads(read_schema(file_name)))
+            self._ours[_name_of(schema)] = fastavro.schema.parse_schema(schema)
+        self._writers: dict[int, _Writer] = {}
+        self._lookups_left = LOOKUPS_MAX
+        self._lookups_again_s = 0.0
+
+    def decode(self, value: bytes) -> ReceivedRecord:
+        """Returns the record. Raises `NotAnAuditRecordError`, or `RegistryUnavailableError`."""
+        try:
+            schema_id, payload = split(value)
+        except ValueError as error:
+            raise NotAnAuditRecordError(str(error)) from None
+        writer = self._writer(schema_id)
+        if writer.problem:
+            raise NotAnAuditRecordError(writer.problem)
+        buffer = io.BytesIO(payload)
+        try:
+            data: Any = fastavro.schemaless_reader(buffer, writer.schema, writer.reader)
+            if left_bytes := len(payload) - buffer.tell():
+                raise NotAnAuditRecordError(f"{left_bytes} bytes follow the record of schema {schema_id}")
+            header = data["header"]
+            names = (header["datacenter"], header["service"], header["server"])
+            return ReceivedRecord(_READERS[writer.name](data), *names, to_ms(header["time"]))
+        except NotAnAuditRecordError:
+            raise
+        except Exception as error:
+            # Reading an invalid payload can raise anything in fastavro.
+            problem = f"{type(error).__name__}: {error}"
+            raise NotAnAuditRecordError(f"it does not fit schema {schema_id}: {problem}") from None
+
+    def _writer(self, schema_id: int) -> _Writer:
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            writer = self._look_up(schema_id)
+            if len(self._writers) >= WRITERS_MAX:
+                self._writers.pop(next(iter(self._writers)))
+            self._writers[schema_id] = writer
+        return writer
+
+    def _look_up(self, schema_id: int) -> _Writer:
+        now_s = self._clock()
+        if now_s >= self._lookups_again_s:
+            self._lookups_left, self._lookups_again_s = LOOKUPS_MAX, now_s + LOOKUPS_PAUSE_S
+        if self._lookups_left <= 0:
+            raise NotAnAuditRecordError(
+                f"schema {schema_id} is unknown, and {LOOKUPS_MAX} unknown ids were looked up within "
+                f"{LOOKUPS_PAUSE_S:g} s"
+            )
+        self._lookups_left -= 1
+        try:
+            text = self._registry.get_by_id(schema_id)
+        except RegistryError as error:
+            return _Writer("", None, None, f"no schema {schema_id}: {error}")
+        try:
+            return self._believed(schema_id, text)
+        except Exception as error:
+            # A stranger's schema can raise anything in json and fastavro.
+            return _Writer(
+                "", None, None, f"schema {schema_id} cannot be used: {type(error).__name__}: {error}"
+            )
+
+    def _believed(self, schema_id: int, text: str) -> _Writer:
+        if len(text) > SCHEMA_MAX_CHARS:
+            return _Writer("", None, None, f"schema {schema_id} has {len(text)} characters")
+        schema = _plain(json.loads(text))
+        name = _name_of(schema)
+        if name not in _READERS:
+            return _Writer("", None, None, f"schema {schema_id} is not one of an audit record")
+        parsed = fastavro.schema.parse_schema(schema)
+        ours = self._ours[name]
+        if parsed == ours:
+            return _Writer(name, ours, None)
+        if _has_empty_items(schema):
+            problem = f"schema {schema_id} has an array of items without bytes, which could have no end"
+            return _Writer("", None, None, problem)
+        return _Writer(name, parsed, ours)
+
+
+def _name_of(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return str(schema)
+    name, namespace = str(schema.get("name", schema.get("type"))), schema.get("namespace")
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _plain(schema: Any) -> Any:
+    """Returns the schema without logical types: times are then numbers, and none is out of a calendar."""
+    if isinstance(schema, list):
+        return [_plain(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value if key == "default" else _plain(value)
+        for key, value in schema.items()
+        if key != "logicalType"
+    }
+
+
+def _has_empty_items(schema: Any) -> bool:
+    """Whether some array holds items of no bytes: such an array of a few bytes can claim 2**63 items."""
+    if isinstance(schema, list):
+        return any(_has_empty_items(branch) for branch in schema)
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("type") == "array" and not _has_bytes(schema["items"]):
+        return True
+    inner = [schema.get("items"), schema.get("values"), schema.get("type")]
+    inner += [field["type"] for field in schema.get("fields", ())]
+    return any(_has_empty_items(each) for each in inner if isinstance(each, dict | list))
+
+
+def _has_bytes(schema: Any) -> bool:
+    """Whether each value surely takes a byte. Named types that are referred to count as empty."""
+    if isinstance(schema, list):
+        return True  # the branch's number
+    kind = schema.get("type") if isinstance(schema, dict) else schema
+    if kind in ("record", "error"):
+        return any(_has_bytes(field["type"]) for field in schema["fields"])
+    if kind == "fixed":
+        return bool(schema["size"] > 0)
+    if isinstance(kind, dict | list):
+        return _has_bytes(kind)
+    return kind in ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map", "enum")

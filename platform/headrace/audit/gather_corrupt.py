@@ -1,0 +1,53 @@
+"""Reads damaged batches from the store: which of them still count, and to which hours they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sqlalchemy import Connection, select
+
+from headrace.audit import tables
+from headrace.audit.evidence import CorruptRange
+from headrace.audit.intervals import Interval, covers, union
+from headrace.audit.times import corrupt_hours, hour_start
+
+CORRUPT_MAX: Final = 10_000  # damaged batches of one topic that a report reads; the newest reports count
+
+
+def corrupt_rows(connection: Connection, topic: str) -> Iterator[tuple[Any, CorruptRange]]:
+    """Yields every damaged batch of the topic, with its row, by address."""
+    table = tables.corrupt
+    query = select(table).where(table.c.topic == topic).order_by(table.c.reported_ms.desc())
+    rows = connection.execute(query.limit(CORRUPT_MAX)).all()
+    for row in sorted(rows, key=lambda row: (row.tier, row.datacenter, row.partition, row.from_address)):
+        fields = (getattr(row, name) for name in CorruptRange._fields[2:])
+        yield row, CorruptRange(row.from_address, row.to_address, *fields)
+
+
+def is_repaired(corrupt: CorruptRange, counted: list[Interval]) -> bool:
+    """Whether a tally covers a batch that was set aside: it was repaired, and counted since."""
+    return not corrupt.in_tally and covers(union(counted), corrupt.start, corrupt.end)
+
+
+def hours_of(connection: Connection, row: Any) -> tuple[int, ...]:
+    """Returns the hours of a damaged batch: by its header; else those of its neighbours in the log; else the
+    hour of the report.
+    """
+    if known := corrupt_hours(row.first_ms, row.last_ms):
+        return known
+    span, tally = tables.spans, tables.tallies
+    query = (
+        select(span.c.bucket_start_ms)
+        .join(tally, tally.c.id == span.c.tally_id)
+        .where(
+            *(tally.c[name] == getattr(row, name) for name in ("topic", "datacenter", "tier", "partition")),
+            tally.c.chosen,
+        )
+        .limit(1)
+    )
+    before = query.where(span.c.end_address <= row.from_address).order_by(span.c.end_address.desc())
+    after = query.where(span.c.first_address >= row.to_address).order_by(span.c.first_address)
+    times = [connection.execute(each).scalar() for each in (before, after)]
+    neighbours = {hour_start(time_ms) for time_ms in times if time_ms is not None}
+    return tuple(sorted(neighbours)) or (hour_start(row.reported_ms),)
