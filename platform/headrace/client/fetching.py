@@ -45,8 +45,8 @@ _STALE_METADATA: Final = frozenset(
 )
 
 
-BATCH_MAX_BYTES: Final = 1 << 30
-"""The largest batch that is fetched. One that seems to be longer has a damaged header."""
+FETCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024
+"""Of one partition. A batch that seems to be longer has a damaged header."""
 
 
 class FetchSettings(NamedTuple):
@@ -312,7 +312,7 @@ class Fetcher:
         except CorruptBatchError:
             end = len(records)  # `poll` raises the error once it arrives at this batch
             state.not_before_s = math.inf  # and until then there is nothing to fetch behind it
-        if not end and state.fetch_bytes < BATCH_MAX_BYTES:
+        if not end and state.fetch_bytes < FETCH_SIZE_MAX_BYTES:
             state.fetch_bytes *= 2  # not even one whole batch
             return
         end = end or len(records)  # no batch is so long: its length is damaged
