@@ -52,6 +52,7 @@ _SITE = (
     "tests/demo/test_demo_run.py",
 )
 _SPARK = (
+    "tests/hostile/test_readers_load.py",
     "tests/warehouse/test_hdfs_problems.py",
     "tests/warehouse/test_load.py",
     "tests/warehouse/test_load_decoders.py",

@@ -44,7 +44,7 @@ def state() -> BrokerState:
         topics=nothing,
         on_demand=nothing,
         lookups=nothing,
-            cold_reads=nothing,
+        cold_reads=nothing,
         view=ClusterView().with_topics(topics),
     )
 
@@ -91,7 +91,10 @@ def metadata_names(count: int) -> Callable[[], None]:
 
     def run() -> None:
         request = decode_request(frame)
-        respond(request, metadata.respond(Cluster(STATE.view, "test", 1, frozenset()), request, request.body.topics))
+        respond(
+            request,
+            metadata.respond(Cluster(STATE.view, "test", 1, frozenset()), request, request.body.topics),
+        )
 
     return run
 

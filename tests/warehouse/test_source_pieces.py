@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from headrace.warehouse.source import columns
 from headrace.warehouse.source.columns import END_MARK, record_batches
-from headrace.warehouse.source.errors import OptionError
+from headrace.warehouse.source.errors import CorruptBatchesError, OptionError
+from headrace.warehouse.source.examining import Batch
 from headrace.warehouse.source.options import format_offsets, parse, parse_offsets
 from headrace.warehouse.source.ranges import Range, split
-from headrace.warehouse.source.reading import Batch
 from headrace.warehouse.source.stream import from_json, limited, to_json
 from headrace.wire.batch import read_header, readdress
 from headrace.wire.compression import Codec
-from headrace.wire.errors import CorruptBatchError
 from headrace.wire.records import Record, encode_batch
 
 BOOTSTRAP = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
@@ -136,7 +135,7 @@ def test_broken_records_are_refused_by_both_loops(monkeypatch: pytest.MonkeyPatc
     broken[61] = 0x7E
     for threshold in (0, 1 << 30):
         monkeypatch.setattr(columns, "COMPILED_FROM_SIZE_BYTES", threshold)
-        with pytest.raises(CorruptBatchError):
+        with pytest.raises(CorruptBatchesError, match="the batch of 3 records at addresses 1000 to"):
             rows_of(record_batches([batch._replace(buffer=bytes(broken))], Range("t", 0, 0, end), SCHEMA))
 
 

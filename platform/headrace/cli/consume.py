@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json as jsonlib
+import logging
 import sys
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, datacenter, parse_time_ms
 from headrace.cli.errors import CommandError
-from headrace.cli.output import in_time, out
+from headrace.cli.output import in_time, out, printable
 
 if TYPE_CHECKING:
     from headrace.client import Consumer, ConsumerRecord
@@ -43,13 +45,19 @@ def consume(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = False,
 ) -> None:
-    """Print records until --limit or --to-end is reached, or Ctrl-C."""
+    """Print records until --limit or --to-end is reached, or Ctrl-C.
+
+    A damaged batch is named on stderr and left out; the exit code is then 1.
+    """
     from headrace.client.admin import LATEST, Admin
     from headrace.client.consumer import Consumer
 
     servers = bootstrap(where, brokers)
     url = registry or (None if brokers else datacenter(where).registry_url)
-    with Consumer(servers, auto_offset_reset="earliest") as consumer:
+    warnings = logging.getLogger("headrace.client.consumer")
+    if not warnings.handlers:
+        warnings.addHandler(_Stderr())
+    with Consumer(servers, auto_offset_reset="earliest", on_corrupt="skip") as consumer:
         partitions = consumer.partitions_for(topic)
         if partition is not None:
             if partition not in partitions:
@@ -68,6 +76,10 @@ def consume(
             _print(record, _value(record.value, decode), as_json=json)
             if count == limit:
                 break
+        if consumer.corrupt_batches_skipped:
+            raise CommandError(
+                f"{consumer.corrupt_batches_skipped} damaged batches were left out; the warnings name them"
+            )
 
 
 def _seek(consumer: Consumer, topic: str, partitions: list[int], from_: str, *, is_one: bool) -> None:
@@ -132,15 +144,25 @@ def _print(record: ConsumerRecord, value: Any, *, as_json: bool) -> None:
             "value": value,
             "headers": {name: _header(name, data) for name, data in record.headers},
         }
-        sys.stdout.write(jsonlib.dumps(row, ensure_ascii=False, default=_plain) + "\n")
+        # To a terminal as ASCII: JSON leaves some control characters as they are.
+        line = jsonlib.dumps(row, ensure_ascii=sys.stdout.isatty(), default=_plain)
+        sys.stdout.write(line.encode("utf-8", "backslashreplace").decode() + "\n")
         sys.stdout.flush()
         return
     text = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False, default=_plain)
     out.print(
-        f"[dim]{record.partition}:{record.offset}  {in_time(record.timestamp_ms)}[/]  [bold]{key or ''}[/]",
+        f"[dim]{record.partition}:{record.offset}  {in_time(record.timestamp_ms)}[/]  "
+        f"[bold]{escape(printable(key or ''))}[/]",
         end="  ",
     )
-    out.print(text, markup=False)
+    out.print(printable(text), markup=False)
+
+
+class _Stderr(logging.Handler):
+    """Prints the consumer's warnings, which name the batches that are left out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(printable(record.getMessage()), file=sys.stderr)
 
 
 def _header(name: str, data: bytes | None) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from headrace.wire.batch import BatchHeader
@@ -28,7 +29,10 @@ def dump_log(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many batches.")] = 10_000_000,
     json: JsonOption = False,
 ) -> None:
-    """Print the batches of a partition's log. The exit code is 1 if one is damaged or misplaced."""
+    """Print the batches of a partition's log. The exit code is 1 if one is damaged or misplaced.
+
+    Reading goes on behind a damaged batch if its length can be believed.
+    """
     damaged = False
     rows: list[dict[str, Any]] = []
     for count, (file, at, header, problem, decoded) in enumerate(
@@ -66,42 +70,79 @@ def _segments(path: Path) -> list[Path]:
 
 
 def _batches(files: list[Path], *, with_records: bool) -> Iterator[BatchOnDisk]:
-    from headrace.wire.batch import hop
-    from headrace.wire.errors import WireError
-
     for file in files:
         size = file.stat().st_size
         if size == 0:
             continue
-        first_address = int(file.stem)
-        end = 0
         with (
             file.open("rb") as opened,
             mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as view,
         ):
-            try:
-                for at, header in hop(view):
-                    end = at + header.size_bytes
-                    yield _read(file, view, at, header, first_address, with_records=with_records)
-            except WireError as error:
-                raise CommandError(f"{file} at {end}: {error}") from error
-        if end != size:
-            raise CommandError(f"{file} ends with {size - end} bytes that are not a whole batch, at {end}")
+            yield from _batches_of(file, view, with_records=with_records)
+
+
+def _batches_of(file: Path, view: memoryview, *, with_records: bool) -> Iterator[BatchOnDisk]:
+    """Yields the batches of one file, also those behind a bad header whose length can be believed.
+
+    Raises `CommandError` where no batch begins, and nothing says where the next one does.
+    """
+    from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader, read_header
+    from headrace.wire.errors import WireError
+
+    first_address = int(file.stem)
+    at, size = 0, len(view)
+    while at < size:
+        where = f"{file} at {at} (address {first_address + at})"
+        if size - at < HEADER_SIZE_BYTES:
+            raise CommandError(f"{where} ends with {size - at} bytes that are not a whole batch")
+        header = BatchHeader._make(HEADER.unpack_from(view, at))
+        after = at + header.size_bytes
+        problem: str | None = None
+        try:
+            read_header(view, at)
+        except WireError as error:
+            problem = str(error)
+        if header.size_bytes < HEADER_SIZE_BYTES or after > size:
+            problem = problem or f"the batch there claims {header.size_bytes} bytes"
+            raise CommandError(f"{where} ends with {size - at} bytes that are not a whole batch: {problem}")
+        if problem is not None and not _begins_at(view, after, first_address):
+            raise CommandError(f"{where}: {problem}; nothing says where the next batch begins")
+        yield _read(file, view, at, header, first_address, problem, with_records=with_records)
+        at = after
+
+
+def _begins_at(view: memoryview, at: int, first_address: int) -> bool:
+    """Whether the file ends at this position, or the batch of its address begins there."""
+    from headrace.wire.batch import read_header
+    from headrace.wire.errors import WireError
+
+    if at == len(view):
+        return True
+    try:
+        return read_header(view, at).is_stored_at(first_address + at)
+    except WireError:
+        return False
 
 
 def _read(
-    file: Path, view: memoryview, at: int, header: BatchHeader, first_address: int, *, with_records: bool
+    file: Path,
+    view: memoryview,
+    at: int,
+    header: BatchHeader,
+    first_address: int,
+    problem: str | None,
+    *,
+    with_records: bool,
 ) -> BatchOnDisk:
     from headrace.wire.batch import verify
     from headrace.wire.errors import WireError
     from headrace.wire.records import decode_records
 
-    problem: str | None = None
     decoded: list[dict[str, Any]] | None = None
     try:
         verify(view, at, header)
-        if with_records:
+        if with_records and problem is None:
             batch = bytes(view[at : at + header.size_bytes])
             decoded = [
                 {
@@ -114,7 +155,7 @@ def _read(
                 for record in decode_records(batch)
             ]
     except WireError as error:
-        problem = str(error)
+        problem = problem or str(error)
     if problem is None and not header.is_stored_at(first_address + at):
         problem = (
             f"its offsets are {header.base_offset} + {header.last_offset_delta}, but its position is that of "
@@ -136,7 +177,7 @@ def _row(
         "record_count": header.record_count,
         "base_timestamp_ms": header.base_timestamp_ms,
         "max_timestamp_ms": header.max_timestamp_ms,
-        "codec": header.attributes & 0x07 if problem else header.codec.name.lower(),
+        "codec": _codec(header),
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
         "base_sequence": header.base_sequence,
@@ -165,7 +206,16 @@ def _print(row: dict[str, Any]) -> None:
             f"    {record['offset']:>12}  {record['key']!r:.40}  {record['value']!r:.100}", markup=False
         )
     if row["problem"]:
-        out.print(f"              [red]damaged: {row['problem']}[/]")
+        out.print(f"              [red]damaged: {escape(row['problem'])}[/]")
+
+
+def _codec(header: BatchHeader) -> str:
+    from headrace.wire.errors import WireError
+
+    try:
+        return header.codec.name.lower()
+    except WireError:
+        return f"codec {header.attributes & 0x07}"
 
 
 def _text(data: bytes | None) -> str | None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -20,6 +21,9 @@ from rich.table import Table
 from headrace.process.text import escaped
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+TIME_MAX_MS: Final = 253_402_300_799_999
+_CONTROLS: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 # A pipe has no width of its own; its lines are not wrapped.
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
@@ -58,10 +62,30 @@ def in_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
+def printable(text: str) -> str:
+    """Returns text that moves no cursor and changes no colour: control characters become `\\x1b`.
+
+    Tabs and line ends stay. What is printed may come from anybody who can produce a record.
+    """
+    return "".join(
+        char if char in "\t\n" or unicodedata.category(char) not in _CONTROLS else _escaped(char)
+        for char in text
+    )
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape", "backslashreplace").decode()
+
+
 def in_time(milliseconds: int) -> str:
-    """Formats Unix ms as `2026-11-20 18:00:00.123` (UTC), a negative number as `-`."""
+    """Formats Unix ms as `2026-11-20 18:00:00.123` (UTC), a negative number as `-`.
+
+    A time after the year 9999 stays a number, as it is a mistake: microseconds for milliseconds, perhaps.
+    """
     if milliseconds < 0:
         return "-"
+    if milliseconds > TIME_MAX_MS:
+        return f"{milliseconds} ms"
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{milliseconds % 1000:03d}"
 

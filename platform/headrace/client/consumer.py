@@ -6,6 +6,7 @@ It stores nothing in any broker. It has no thread of its own: the network moves,
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 import threading
@@ -24,6 +25,8 @@ from headrace.client.unpacking import ConsumerRecord, FetchedBatches, Unpacker
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import DECODE_LIMIT_BYTES
 
+logger = logging.getLogger(__name__)
+
 MAX_POLL_RECORDS: Final = 1000
 
 _T = TypeVar("_T")
@@ -37,6 +40,8 @@ class Consumer(Client):
     Offsets may be ordinary Kafka offsets or headrace's byte addresses, including positions inside a batch.
     For a partition without a valid position `auto_offset_reset` decides: "latest", "earliest", or "error"
     (`OffsetOutOfRangeError`). Records of control batches are not returned. Isolation is read-uncommitted.
+    For a damaged batch `on_corrupt` decides: "raise" (`CorruptRecordsError`, again in each `poll` until the
+    position is moved behind it), or "skip": a warning in the log names it, and reading continues behind it.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Consumer(Client):
         max_poll_records: int = MAX_POLL_RECORDS,
         auto_offset_reset: Literal["earliest", "latest", "error"] = "latest",
         check_crcs: bool = True,
+        on_corrupt: Literal["raise", "skip"] = "raise",
         decode_limit_bytes: int = DECODE_LIMIT_BYTES,
         request_timeout_ms: float = 30_000,
         retry_backoff_ms: float = 100,
@@ -63,6 +69,8 @@ class Consumer(Client):
         super().__init__("consumer")
         if auto_offset_reset not in _RESET:
             raise ValueError(f"auto_offset_reset is one of {', '.join(_RESET)}, not {auto_offset_reset!r}")
+        if on_corrupt not in ("raise", "skip"):
+            raise ValueError(f'on_corrupt is "raise" or "skip", not {on_corrupt!r}')
         if max_poll_records < 1 or max_partition_fetch_bytes < 1 or buffer_memory_bytes < 1:
             raise ValueError(
                 "max_poll_records, max_partition_fetch_bytes and buffer_memory_bytes must be at least 1"
@@ -82,6 +90,9 @@ class Consumer(Client):
             backoff=Backoff(retry_backoff_ms, max(retry_backoff_ms, retry_backoff_max_ms)),
         )
         self._fetcher = Fetcher(self._network, settings, clock, draw)
+        self._skips_corrupt = on_corrupt == "skip"
+        self.corrupt_batches_skipped = 0
+        """How many damaged batches `on_corrupt="skip"` has left out so far."""
         self._unpacker = Unpacker(check_crcs=check_crcs, decode_limit_bytes=decode_limit_bytes)
         self._in_use = threading.Lock()
         self._woken = False
@@ -234,11 +245,37 @@ class Consumer(Client):
             while state.pieces and len(taken) < limit:
                 try:
                     add(state, taken, limit)
-                except CorruptRecordsError:
-                    if taken:
+                except CorruptRecordsError as error:
+                    is_passed = self._pass(state, error)
+                    if not is_passed and taken:
                         return taken  # the next poll raises it again
-                    raise
+                    if not is_passed:
+                        raise
         return taken
+
+    def _pass(self, state: PartitionFetch, error: CorruptRecordsError) -> bool:
+        """Leaves a bad batch out if that is allowed and possible; first it is fetched once more.
+
+        Returns False if the error has to be raised.
+        """
+        if not self._skips_corrupt or error.next_offset is None:
+            return False
+        self._unpacker.forget((state.topic, state.partition))
+        if state.suspect != error.offset:
+            state.suspect = error.offset
+            state.move_to(error.offset)
+            return True
+        self.corrupt_batches_skipped += 1
+        logger.warning(
+            "%s-%d: the batch at offsets %d to %d is left out: %s",
+            state.topic,
+            state.partition,
+            error.offset,
+            error.next_offset,
+            error.problem,
+        )
+        state.move_to(error.next_offset)
+        return True
 
     # --- closing ---
 

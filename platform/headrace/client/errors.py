@@ -96,13 +96,25 @@ class OffsetOutOfRangeError(ClientError):
 
 
 class CorruptRecordsError(ClientError):
-    """A fetched batch is damaged; none of its records was returned. Seek past `offset` to skip it."""
+    """A fetched batch is damaged; none of its records was returned.
 
-    def __init__(self, topic: str, partition: int, offset: int, problem: str) -> None:
+    `offset` is the consumer's position, which stays there until it is moved. `next_offset` is where the batch
+    behind it begins: seek there to leave the bad one out, or create the consumer with `on_corrupt="skip"`. It
+    is None if the damage is such that nobody can tell.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, problem: str, next_offset: int | None = None
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        super().__init__(f"{topic}-{partition} at offset {offset}: {problem}")
+        self.problem = problem
+        self.next_offset = next_offset
+        way_out = "nothing says where the next batch begins"
+        if next_offset is not None:
+            way_out = f'seek to {next_offset} to leave the batch out, or set on_corrupt="skip"'
+        super().__init__(f"{topic}-{partition} at offset {offset}: {problem}; {way_out}")
 
 
 class FlushTimeoutError(ClientError, TimeoutError):

@@ -8,6 +8,7 @@ the application does. Prefetched bytes are bounded, per partition and in total.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from headrace.client.calls import EARLIEST, LATEST, fetch_call, list_offsets_cal
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import BrokerError, ClientError, CorruptRecordsError, OffsetOutOfRangeError
 from headrace.client.network import Network
-from headrace.wire.batch import hop
+from headrace.wire.batch import BatchHeader, hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode
 from headrace.wire.fetch import (
     FetchPartition,
@@ -44,7 +45,8 @@ _STALE_METADATA: Final = frozenset(
 )
 
 
-FETCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024  # of one partition, however large its next batch claims to be
+FETCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024
+"""Of one partition. A batch that seems to be longer has a damaged header."""
 
 
 class FetchSettings(NamedTuple):
@@ -91,6 +93,7 @@ class PartitionFetch:
         "pieces",
         "position",
         "reset_to",
+        "suspect",
         "topic",
     )
 
@@ -114,6 +117,8 @@ class PartitionFetch:
         self.error: ClientError | None = None
         """Raised by `poll` once the pieces are used up."""
         self.paused = False
+        self.suspect: int | None = None
+        """The position at which a fetched batch was bad; it is fetched once more before it is skipped."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -130,6 +135,18 @@ class PartitionFetch:
         self.error = None
         self.failures = 0
         self.not_before_s = 0.0
+
+
+def check_offsets(header: BatchHeader, high_watermark: int) -> None:
+    """Raises `CorruptBatchError` if the offsets, which no checksum covers, lie behind the log's end.
+
+    A position taken from them would be out of range, and the consumer would be sent to the log's other end.
+    """
+    if header.next_offset > high_watermark >= 0:
+        raise CorruptBatchError(
+            f"a batch with the offsets {header.base_offset} to {header.next_offset - 1}, but the log ends at "
+            f"{high_watermark}"
+        )
 
 
 class Fetcher:
@@ -289,24 +306,18 @@ class Fetcher:
         next_offset = state.fetch_position
         try:
             for at, header in hop(records):
+                check_offsets(header, high_watermark)
                 end = at + header.size_bytes
                 next_offset = header.next_offset
         except CorruptBatchError:
             end = len(records)  # `poll` raises the error once it arrives at this batch
-        if not end:
-            self._widen(state)
+            state.not_before_s = math.inf  # and until then there is nothing to fetch behind it
+        if not end and state.fetch_bytes < FETCH_SIZE_MAX_BYTES:
+            state.fetch_bytes *= 2  # not even one whole batch
             return
+        end = end or len(records)  # no batch is so long: its length is damaged
         state.pieces.append(Piece(records[:end], high_watermark))
         state.fetch_position = max(next_offset, state.fetch_position)
-
-    def _widen(self, state: PartitionFetch) -> None:
-        """Fetches more at once, because not even one whole batch arrived, but no more than any batch has."""
-        if state.fetch_bytes < FETCH_SIZE_MAX_BYTES:
-            state.fetch_bytes = min(2 * state.fetch_bytes, FETCH_SIZE_MAX_BYTES)
-            return
-        state.fetch_bytes = self._settings.partition_max_bytes
-        problem = f"no whole batch within {FETCH_SIZE_MAX_BYTES} bytes: its length is wrong"
-        state.error = CorruptRecordsError(state.topic, state.partition, state.fetch_position, problem)
 
     def _on_out_of_range(self, state: PartitionFetch) -> None:
         if self._settings.reset is None:

@@ -70,7 +70,11 @@ class ConsumerGroup(Client):
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`consumer_options` go to the `Consumer` (`auto_offset_reset`, sizes …). Raises `ValueError`."""
+        """`consumer_options` go to the `Consumer` (`auto_offset_reset`, `on_corrupt`, sizes …).
+
+        A damaged batch ends the streams with `CorruptRecordsError`, unless `on_corrupt` is "skip". Raises
+        `ValueError`.
+        """
         super().__init__("group")
         check_group_name(group)
         self.group = group

@@ -5,6 +5,7 @@ Owns the checks of fetched batches, and the batches of which only a part of the 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -12,8 +13,8 @@ from typing import Final, NamedTuple
 
 from headrace.client.cluster import TopicPartition
 from headrace.client.errors import CorruptRecordsError
-from headrace.client.fetching import PartitionFetch, Piece
-from headrace.wire.batch import BatchHeader, hop, read_header, verify
+from headrace.client.fetching import PartitionFetch, Piece, check_offsets
+from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader, hop, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.records import Header, decode_columns
 
@@ -113,20 +114,24 @@ class Unpacker:
         piece = state.pieces[0]
         rest = piece.buffer[piece.at :]
         first = last = self._checked_header(state, piece)
-        try:
-            for at, last in hop(rest, first.size_bytes):
+        end = first.size_bytes
+        # A bad batch ends what is taken now; the next call raises its error.
+        with contextlib.suppress(CorruptBatchError):
+            for at, header in hop(rest, first.size_bytes):
                 if self._check_crcs:
-                    verify(rest, at, last)
-        except CorruptBatchError as error:
-            raise _corrupt(state, error) from None
+                    verify(rest, at, header)
+                check_offsets(header, piece.high_watermark)
+                last, end = header, at + header.size_bytes
         self.forget((state.topic, state.partition))
-        state.pieces.popleft()
+        piece.at += end
+        if piece.at >= len(piece.buffer):
+            state.pieces.popleft()
         state.position = last.next_offset
         taken.append(
             FetchedBatches(
                 topic=state.topic,
                 partition=state.partition,
-                buffer=rest,
+                buffer=rest[:end],
                 base_offset=first.base_offset,
                 end_address=last.next_offset,
                 high_watermark=piece.high_watermark,
@@ -141,10 +146,15 @@ class Unpacker:
         try:
             columns = decode_columns(piece.buffer, piece.at, limit_bytes=self._decode_limit_bytes)
         except CorruptBatchError as error:
-            raise _corrupt(state, error) from None
+            raise corrupt(state, piece, str(error)) from None
+        first, last = min(columns.offsets, default=position), max(columns.offsets, default=position)
+        if columns.offsets and not header.base_offset <= first <= last < header.next_offset:
+            # The position would jump, and later records be taken for returned ones.
+            problem = f"records with the offsets {first} to {last} in a batch of {header.base_offset} to "
+            raise corrupt(state, piece, f"{problem}{header.next_offset - 1}")
         rows = zip(repeat(state.topic), repeat(state.partition), *columns)  # two have no end
         records = list(map(_AS_CONSUMER_RECORD, rows))
-        if min(columns.offsets, default=position) < position:
+        if first < position:
             records = [record for record in records if record.offset >= position]
         return _OpenBatch(header, records)
 
@@ -153,10 +163,30 @@ class Unpacker:
             header = read_header(piece.buffer, piece.at)
             if self._check_crcs:
                 verify(piece.buffer, piece.at, header)
+            check_offsets(header, piece.high_watermark)
         except CorruptBatchError as error:
-            raise _corrupt(state, error) from None
+            raise corrupt(state, piece, str(error)) from None
         return header
 
 
-def _corrupt(state: PartitionFetch, error: CorruptBatchError) -> CorruptRecordsError:
-    return CorruptRecordsError(state.topic, state.partition, state.position or 0, str(error))
+def corrupt(state: PartitionFetch, piece: Piece, problem: str) -> CorruptRecordsError:
+    """Returns the error for the first batch of a piece, with the offset behind it if that is known."""
+    position = state.position or 0
+    next_offset: int | None = None
+    if len(piece.buffer) - piece.at >= HEADER_SIZE_BYTES:
+        next_offset = BatchHeader._make(HEADER.unpack_from(piece.buffer, piece.at)).next_offset
+    behind = _following(piece)
+    if behind is not None and not position < (next_offset or 0) <= behind.base_offset:
+        next_offset = behind.base_offset  # the offsets of the bad batch are wrong: nothing lies between
+    if next_offset is not None and not position < next_offset <= piece.high_watermark:
+        next_offset = None
+    return CorruptRecordsError(state.topic, state.partition, position, problem, next_offset)
+
+
+def _following(piece: Piece) -> BatchHeader | None:
+    """Returns the header of the batch behind the piece's first batch, if its length leads there."""
+    try:
+        header = read_header(piece.buffer, piece.at)
+        return read_header(piece.buffer, piece.at + header.size_bytes)
+    except CorruptBatchError:
+        return None

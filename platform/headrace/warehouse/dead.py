@@ -1,5 +1,8 @@
 """Dead letters: records that could not be decoded, kept whole, with address, schema id and reason.
 
+A batch that could not be read has a letter for each record that it claims, so that the audit's counts stay
+exact. The first of them has the batch's bytes as its value.
+
 Owns the dead-letter files. If a load's first read finds such records, a second read of the addresses from
 the first to the last of them writes the files.
 """
@@ -24,17 +27,18 @@ from headrace.warehouse.decode import (
     event_hour_or_dead,
 )
 from headrace.warehouse.hdfs.client import HdfsClient
-from headrace.warehouse.layout import DEAD_HOUR
+from headrace.warehouse.layout import DEAD_HOUR, TIME_MAX_US, TIME_MIN_US
 from headrace.warehouse.plan import PlannedRange
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_SCHEMA_ID
+from headrace.warehouse.source.options import PROBLEM_COLUMN
 from headrace.warehouse.stage import StagedFile, parquet_sizes, source_frame
 from headrace.warehouse.staging_task import Decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RAW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp")
+RAW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", PROBLEM_COLUMN)
 DEAD_SCHEMA: Final = (
     f"{PARTITION_COLUMN} int, {OFFSET_COLUMN} bigint, {TIMESTAMP_COLUMN} timestamp, {SCHEMA_ID_COLUMN} int, "
     "reason string, key binary, value binary"
@@ -111,6 +115,7 @@ def unframed(raw: "DataFrame") -> "DataFrame":
 
     value = f.col("value")
     framed = (f.length(value) >= FRAMING_SIZE_BYTES) & (f.substring(value, 1, 1) == f.lit(bytearray(b"\0")))
+    framed = framed & f.col(PROBLEM_COLUMN).isNull()
     schema_id = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10).cast("bigint").cast("int")
     payload = f.concat(f.substring(value, FRAMING_SIZE_BYTES + 1, 1 << 30), f.lit(bytearray(END_MARK)))
     return raw.withColumns(
@@ -128,7 +133,7 @@ def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
     dead.repartition(1).mapInArrow(with_reasons, DEAD_SCHEMA).write.mode("overwrite").parquet(target)
 
 
-def reason(value: bytes | None, schema_id: int, texts: dict[int, str]) -> str:
+def reason(value: bytes | None, schema_id: int, time_us: int, texts: dict[int, str]) -> str:
     """Returns why a value can't become a row, in words for an operator."""
     if value is None:
         return "the value is null"
@@ -147,6 +152,11 @@ def reason(value: bytes | None, schema_id: int, texts: dict[int, str]) -> str:
     left = len(data.getbuffer()) - data.tell()
     if left:
         return f"{left} bytes are left after the record of schema {schema_id}"
+    if not TIME_MIN_US <= time_us <= TIME_MAX_US:
+        return (
+            f"the Kafka timestamp is {time_us // 1000} ms, before the year 1 or after 9999; did the producer "
+            "send microseconds for milliseconds?"
+        )
     return "the event has no time, or one before 1970 or after 9999"
 
 
@@ -154,9 +164,13 @@ def _with_reasons(batches: Iterator[pa.RecordBatch], texts: dict[int, str]) -> I
     for batch in batches:
         columns: dict[str, Any] = {name: batch.column(name) for name in (*RAW_COLUMNS, "schemaId")}
         reasons = [
-            reason(value, schema_id, texts)
-            for value, schema_id in zip(
-                columns["value"].to_pylist(), columns["schemaId"].to_pylist(), strict=True
+            problem or reason(value, schema_id, time_us, texts)
+            for value, schema_id, time_us, problem in zip(
+                columns["value"].to_pylist(),
+                columns["schemaId"].to_pylist(),
+                columns["timestamp"].cast(pa.int64()).to_pylist(),
+                columns[PROBLEM_COLUMN].to_pylist(),
+                strict=True,
             )
         ]
         yield pa.RecordBatch.from_arrays(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS, HOUR_NUMBER_MAX
+from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS, HOUR_NUMBER_MAX, TIME_MAX_US, TIME_MIN_US
 from headrace.warehouse.schemas import TopicSchemas, WriterSchema, has_event_time
 from headrace.warehouse.source.columns import END_MARK
 from headrace.warehouse.source.program import NoProgramError, compile_program
@@ -108,7 +108,8 @@ def event_hour_or_dead(schemas: TopicSchemas) -> "Column":
     time = f.col("decoded.event.header.time") if timed else f.col(TIMESTAMP_COLUMN)
     hour = f.floor(f.unix_millis(time) / HOUR_MS).cast("int")
     is_sound = f.col("decoded.end").eqNullSafe(f.lit(bytearray(END_MARK))) & hour.between(0, HOUR_NUMBER_MAX)
-    return f.when(is_sound, hour).otherwise(DEAD_HOUR)
+    is_storable = f.unix_micros(f.col(TIMESTAMP_COLUMN)).between(TIME_MIN_US, TIME_MAX_US)
+    return f.when(is_sound & is_storable, hour).otherwise(DEAD_HOUR)
 
 
 def _with_end(schema: WriterSchema) -> str:

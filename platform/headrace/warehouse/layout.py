@@ -21,6 +21,10 @@ HOUR_NUMBER_MAX: Final = 70_389_527
 DEAD_HOUR: Final = -1
 """The hour number of staged rows that could not be decoded."""
 
+TIME_MIN_US: Final = -62_135_596_800_000_000
+TIME_MAX_US: Final = 253_402_300_799_999_999
+"""The years 1 to 9999. Python, and most tools that read the table, fail at any other time."""
+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEQUENCE_DIGITS: Final = 20
 
@@ -84,7 +88,9 @@ def hour_of(time_ms: int) -> int:
 
 
 def hour_name(hour_ms: int) -> str:
-    """Returns `2026-11-20T18`, in UTC."""
+    """Returns `2026-11-20T18`, in UTC; the number of the hour if it is before the year 1 or after 9999."""
+    if not TIME_MIN_US <= hour_ms * 1000 <= TIME_MAX_US:
+        return f"hour {hour_ms // HOUR_MS}"
     return f"{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y-%m-%dT%H}"
 
 

@@ -268,7 +268,7 @@ def _batch_address(warehouse: WarehouseOptions, topic: str, partition: int, addr
     """Returns the address of the batch that holds `address`: loads begin and end between batches."""
     if address >= end:
         return end
-    options = SourceOptions(bootstrap=warehouse.servers, fetch_size_bytes=1)
+    options = SourceOptions(bootstrap=warehouse.servers, fetch_size_bytes=1, on_corrupt="keep")
     for batch in read_batches(Range(topic, partition, address, address + 1), options):
         return batch.header.address
     return address

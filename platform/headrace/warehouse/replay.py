@@ -21,7 +21,8 @@ from headrace.warehouse.decode import (
 from headrace.warehouse.loading import LoadError, data_files, dead_letter_files, writer_ids
 from headrace.warehouse.manifest import DeadFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.schemas import Registries, TopicSchemas, subject_of, topic_schemas, with_writers
-from headrace.warehouse.source.columns import NO_SCHEMA_ID
+from headrace.warehouse.source.columns import NO_SCHEMA_ID, PROBLEM_PREFIX
+from headrace.warehouse.source.options import PROBLEM_COLUMN
 from headrace.warehouse.stage import StagedFile, staged_files, write_hours
 
 if TYPE_CHECKING:
@@ -125,8 +126,13 @@ def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[Loade
 
 
 def _letters(spark: "SparkSession", urls: Sequence[str]) -> "DataFrame":
-    """Reads dead letters as the raw records that the source gives."""
+    """Reads dead letters as the source gives raw records; those of bad batches have their problem."""
+    # Imported here because commands without Spark import this module, too.
+    from pyspark.sql import functions as f
+
     letters = spark.read.parquet(*urls)
+    is_of_batch = f.col("reason").startswith(PROBLEM_PREFIX)
+    letters = letters.withColumn(PROBLEM_COLUMN, f.when(is_of_batch, f.col("reason")))
     names = {PARTITION_COLUMN: "partition", OFFSET_COLUMN: "offset", TIMESTAMP_COLUMN: "timestamp"}
     return letters.drop("reason", SCHEMA_ID_COLUMN).withColumnsRenamed(names)
 

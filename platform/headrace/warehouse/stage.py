@@ -70,6 +70,7 @@ def _source_options(
         ),
         "columns": ",".join(columns),
         "minPartitions": str(tasks),
+        "onCorrupt": "keep",
     }
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hourly import HourlyFiles
+from headrace.warehouse.layout import DEAD_HOUR, TIME_MAX_US, TIME_MIN_US
 from headrace.warehouse.source.columns import END_MARK, record_batches
 from headrace.warehouse.source.connection import Address
 from headrace.warehouse.source.events import Payloads, decode
@@ -50,12 +51,12 @@ class Decoding:
 
     def rows(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
         """Returns the table's rows of a batch with `PAYLOAD_SCHEMA`, and the number of each row's hour."""
-        timestamps = batch.column("timestamp")
-        events = decode(
-            payloads_of(batch), self.program, None if self.is_timed else numbers_of(timestamps, np.int64)
-        )
+        times_us = numbers_of(batch.column("timestamp"), np.int64)
+        events = decode(payloads_of(batch), self.program, None if self.is_timed else times_us)
+        is_storable = (times_us >= TIME_MIN_US) & (times_us <= TIME_MAX_US)
+        hours = np.where(is_storable, events.hours, DEAD_HOUR).astype(np.int32)
         addresses = [batch.column(name) for name in _ADDRESSES]
-        return pa.RecordBatch.from_arrays([*events.columns, *addresses], schema=self.schema), events.hours
+        return pa.RecordBatch.from_arrays([*events.columns, *addresses], schema=self.schema), hours
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def run_task(task: StagingTask) -> StagedTask:
 def _payload_batches(task: StagingTask) -> Iterator[pa.RecordBatch]:
     for range_, leader in task.ranges:
         batches = read_batches(range_, task.options, leader)
-        yield from record_batches(batches, range_, PAYLOAD_SCHEMA, is_compiled=True)
+        yield from record_batches(batches, range_, PAYLOAD_SCHEMA, is_compiled=True, on_corrupt="keep")
 
 
 def payloads_of(batch: pa.RecordBatch) -> Payloads:

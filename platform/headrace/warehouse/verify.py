@@ -96,7 +96,8 @@ def loaded_hours(manifests: Iterable[Manifest]) -> dict[int, int]:
     rows: Counter[int] = Counter()
     for hour in (hour for manifest in manifests for loaded in manifest.ranges for hour in loaded.hours):
         rows[hour.hour_ms] += hour.rows
-    return dict(sorted(rows.items()))
+    # Dead letters alone may have any time, also one that no report can span.
+    return {hour_ms: count for hour_ms, count in sorted(rows.items()) if count}
 
 
 def _repeated(table: TopicTable, counts: Iterable[FileCount], sizes: Mapping[str, int]) -> list[str]:

@@ -149,6 +149,7 @@ def _created(topics: TopicAdmin, one: _Creation) -> Tree:
 def delete(state: BrokerState, request: Request) -> Promise[Any]:
     """Deletes topics from ZooKeeper; their leaders delete the logs when they see it."""
     body = request.body
+    wanted: list[tuple[str | None, UUID | None]]
     if hasattr(body, "topic_names"):
         wanted = [(name, None) for name in body.topic_names]
     else:

@@ -36,6 +36,10 @@ class DataLossError(SourceError):
         super().__init__(f"[KAFKA_DATA_LOSS.{subclass}] {_DATA_LOSS} Reason: {reason}")
 
 
+class CorruptBatchesError(SourceError):
+    """The log holds a batch that cannot be read, and the option `onCorrupt` is `fail`."""
+
+
 class StartAfterEndError(SourceError):
     """`[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET]`."""
 

@@ -22,6 +22,9 @@ Int64s = npt.NDArray[np.int64]
 ROWS, KEY_BYTES, VALUE_BYTES, BROKEN = 0, 1, 2, 3
 """The indexes of `Columns.state`. `BROKEN` is not 0 if the last records did not fit their lengths."""
 
+OWN_TIMESTAMPS: Final = -(1 << 63)
+TIMESTAMP_MAX_MS: Final = ((1 << 63) - 1) // 1000
+"""Later timestamps, and those before its negative, are stored as this one: more µs do not fit a column."""
 _FRAMING_SIZE_BYTES: Final = 5
 _NO_SCHEMA_ID: Final = -1
 # The position after a field that does not fit. Later reads return it, too: one check per record is enough.
@@ -29,9 +32,9 @@ PAST_ANY_END: Final = 1 << 62
 
 
 # Arguments are plain tuples: a call takes numba three times as long to type with NamedTuples.
-BatchFields = tuple[int, int, int, int]
-"""From a batch's header: record count, base offset, base timestamp in ms, and the timestamp in ms that
-every record has (the broker's append time), or -1 if each has its own.
+BatchFields = tuple[int, int, int, int, int]
+"""From a batch's header: record count, base offset, last offset delta, base timestamp in ms, and the
+timestamp in ms that every record has (the broker's append time), or `OWN_TIMESTAMPS` if each has its own.
 """
 Selection = tuple[int, int, bool, bool, Bytes]
 """Which records to copy, `[from offset, to offset)`; whether to copy keys; whether to take Confluent's
@@ -129,6 +132,15 @@ def _read_record(data: Bytes, at: int, end: int) -> _Record:
     return _Record(timestamp_delta_ms, offset_delta, key_at, key_length, value_at, value_length, at)
 
 
+@inlined
+def _timestamp_us(base_ms: int, delta_ms: int) -> int:
+    """Returns the sum, within the bounds of a column."""
+    sum_ms = base_ms + delta_ms
+    if ((base_ms ^ sum_ms) & (delta_ms ^ sum_ms)) < 0:
+        sum_ms = TIMESTAMP_MAX_MS if base_ms > 0 else -TIMESTAMP_MAX_MS
+    return min(max(sum_ms, -TIMESTAMP_MAX_MS), TIMESTAMP_MAX_MS) * 1000
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def _memcpy(_context: Any, target: Any, to: Any, source: Any, at: Any, length: Any) -> Any:
     # A loop over bytes is not recognised as a copy and runs at a fifth of the speed.
@@ -168,10 +180,11 @@ def copy_records(
 ) -> None:
     """Appends the selected records of `data` to the columns (`tuple(Columns)`), from row `state[ROWS]` on.
 
-    The columns must have room for all of `data` and for a suffix per record. `state` advances only if all
-    of `data` was sound.
+    Records are sound if they fit their lengths, and their offsets rise within those of the batch. The
+    columns must have room for all of `data` and for a suffix per record. `state` advances only if all of
+    `data` was sound.
     """
-    record_count, base_offset, base_timestamp_ms, append_time_ms = batch
+    record_count, base_offset, last_offset_delta, base_timestamp_ms, append_time_ms = batch
     from_offset, to_offset, with_keys, is_unframing, suffix = selection
     # Arrays are named once: each access through the tuple would count a reference.
     state, offsets, timestamps_us, key_ends, key_valid, keys, value_ends, value_valid, values, schema_ids = (
@@ -180,6 +193,7 @@ def copy_records(
     row, key_bytes, value_bytes = state[ROWS], state[KEY_BYTES], state[VALUE_BYTES]
     size = data.size
     at = 0
+    last_delta = -1
     state[BROKEN] = 1
     for _ in range(record_count):
         length, at = read_varint(data, at, size)
@@ -188,17 +202,18 @@ def copy_records(
         end = at + length
         # The first byte holds attributes, of which none is defined.
         record = _read_record(data, at + 1, end)
-        if record.headers_at > end:
+        if record.headers_at > end or not last_delta < record.offset_delta <= last_offset_delta:
             return
         at = end
+        last_delta = record.offset_delta
         offset = base_offset + record.offset_delta
         if not from_offset <= offset < to_offset:
             continue
         offsets[row] = offset
-        timestamp_ms = (
-            append_time_ms if append_time_ms >= 0 else base_timestamp_ms + record.timestamp_delta_ms
-        )
-        timestamps_us[row] = timestamp_ms * 1000
+        if append_time_ms == OWN_TIMESTAMPS:
+            timestamps_us[row] = _timestamp_us(base_timestamp_ms, record.timestamp_delta_ms)
+        else:
+            timestamps_us[row] = _timestamp_us(append_time_ms, 0)
         if with_keys:
             key_valid[row] = record.key_length >= 0
             key_bytes = copy_bytes(data, record.key_at, record.key_length, keys, key_bytes)

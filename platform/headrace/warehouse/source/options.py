@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from headrace.warehouse.source.errors import OptionError
 
@@ -30,11 +30,27 @@ _STARTS: Final = ("startingoffsets", "startingoffsetsbytimestamp", "startingtime
 _ENDS: Final = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
 _SPARKS: Final = ("startingoffsetsbytimestampstrategy", "failondataloss", "minpartitions", "includeheaders")
 _STREAMS: Final = ("maxoffsetspertrigger", "maxbytespertrigger")
-_OWN: Final = ("bootstrap", "topic", "columns", "valueformat", "schema.registry.url", "subject", "mode")
+_OWN: Final = (
+    "bootstrap",
+    "topic",
+    "columns",
+    "valueformat",
+    "schema.registry.url",
+    "subject",
+    "mode",
+    "oncorrupt",
+)
 _IGNORED: Final = ("fetchoffset.numretries", "fetchoffset.retryintervalms", "path")
 _KNOWN: Final = frozenset((*_KINDS, *_STARTS, *_ENDS, *_SPARKS, *_STREAMS, *_OWN, *_IGNORED))
 _SET_BY_THE_SOURCE: Final = ("auto.offset.reset", "key.deserializer", "value.deserializer")
 
+PROBLEM_COLUMN: Final = "problem"
+"""What is wrong with the record's batch, with `onCorrupt` `keep`; null for the records of a sound one."""
+
+OnCorrupt = Literal["fail", "skip", "keep"]
+"""What a read does at a batch that cannot be read: fails; leaves it out, with a warning in the log; or gives
+a row without key and value for each of its records, but the batch's bytes as the first one's value.
+"""
 Partition = tuple[str, int]
 Where = Literal["earliest", "latest"] | dict[Partition, int]
 """A boundary in every partition: its name, or offsets by partition, of which -1 is latest, -2 earliest."""
@@ -69,6 +85,7 @@ class SourceOptions:
     registry_url: str | None = None
     subject: str | None = None
     fail_fast: bool = True
+    on_corrupt: OnCorrupt = "fail"
     strict_timestamps: bool = True
 
 
@@ -110,6 +127,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
         registry_url=registry_url,
         subject=given.get("subject"),
         fail_fast=_one_of(given, "mode", ("FAILFAST", "PERMISSIVE")) == "FAILFAST",
+        on_corrupt=cast(OnCorrupt, _one_of(given, "onCorrupt", ("fail", "skip", "keep"))),
         strict_timestamps=given.get("startingoffsetsbytimestampstrategy", "error").lower() != "latest",
     )
 
@@ -224,7 +242,7 @@ def _assignment(text: str) -> tuple[Partition, ...]:
 def _columns(given: Mapping[str, str], include_headers: bool) -> tuple[str, ...]:
     if "columns" not in given:
         return (*KAFKA_COLUMNS, "headers") if include_headers else KAFKA_COLUMNS
-    known = {*KAFKA_COLUMNS, *LOAD_COLUMNS, "headers"}
+    known = {*KAFKA_COLUMNS, *LOAD_COLUMNS, "headers", PROBLEM_COLUMN}
     columns = tuple(name.strip() for name in given["columns"].split(","))
     unknown = [name for name in columns if name not in known]
     if unknown:
@@ -246,13 +264,13 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             raise OptionError(f"Kafka option '{name}' is not supported as it is set by the source itself")
 
 
-def _one_of(given: Mapping[str, str], name: str, values: tuple[str, str]) -> str:
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
     """Returns an option's value, in any case; the first of `values` if it is left out."""
     text = given.get(name.lower(), values[0])
     for value in values:
         if text.lower() == value.lower():
             return value
-    raise OptionError(f"Option '{name}' must be {' or '.join(values)}, but is {text!r}")
+    raise OptionError(f"Option '{name}' must be {', '.join(values[:-1])} or {values[-1]}, but is {text!r}")
 
 
 def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:

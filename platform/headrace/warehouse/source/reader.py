@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from headrace.warehouse.source.columns import record_batches
 from headrace.warehouse.source.connection import Address
 from headrace.warehouse.source.errors import SourceError
-from headrace.warehouse.source.options import SourceOptions
+from headrace.warehouse.source.options import PROBLEM_COLUMN, SourceOptions
 from headrace.warehouse.source.ranges import Range, split
 from headrace.warehouse.source.reading import read_batches
 from headrace.warehouse.source.resolve import resolve_ranges
@@ -47,6 +47,7 @@ _TYPES: dict[str, DataType] = {
     ),
     "payload": BinaryType(),
     "schemaId": IntegerType(),
+    PROBLEM_COLUMN: StringType(),
 }
 
 
@@ -120,4 +121,6 @@ def read_range(partition: RangeTask, options: SourceOptions, schema: StructType)
         if spark_type(json.loads(newest)) != schema["value"].dataType:
             raise SourceError("a newer schema was registered since this read was planned; load() it again")
         decode = decoder(options, newest)
-    return record_batches(read_batches(range_, options, partition.leader), range_, arrow, decode)
+    return record_batches(
+        read_batches(range_, options, partition.leader), range_, arrow, decode, on_corrupt=options.on_corrupt
+    )

@@ -6,28 +6,24 @@ the broker's sendfile and our copying overlap. Knows no columns.
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from headrace.warehouse.source.connection import Address, SourceConnection, fetch_frame, fetched_partition
-from headrace.warehouse.source.errors import BrokersUnreachableError, DataLossError, SourceError
+from headrace.warehouse.source.errors import (
+    BrokersUnreachableError,
+    CorruptBatchesError,
+    DataLossError,
+    SourceError,
+)
+from headrace.warehouse.source.examining import Batch, EndUnknownError, Examiner
 from headrace.warehouse.source.options import EARLIEST, RETRY_PAUSE_MS, SourceOptions
 from headrace.warehouse.source.ranges import Range
-from headrace.wire.batch import BatchHeader, hop, verify
 from headrace.wire.errors import ErrorCode, ProtocolError, WireError
-from headrace.wire.primitives import Buffer
 
 if TYPE_CHECKING:
     from headrace.warehouse.source.metadata import MetadataClient
 
 REQUEST_SIZE_MIN_BYTES: Final = 256 << 10
-
-
-class Batch(NamedTuple):
-    """A whole batch at `at` in `buffer`, which is valid until the next batch is read."""
-
-    header: BatchHeader
-    buffer: Buffer
-    at: int
 
 
 def read_batches(
@@ -40,9 +36,10 @@ def read_batches(
 ) -> Iterator[Batch]:
     """Yields every data batch that has records in the range, in order; the first and last may have others.
 
+    A bad batch has its problem, unless the option `onCorrupt` is `fail`; it was read twice.
     The range must end at or before the log's end. `leader` is the broker to try first. Raises a
     `SourceError`: `DataLossError` if a batch no longer exists and losses are not allowed,
-    `BrokersUnreachableError` after the request timeout without any progress.
+    `CorruptBatchesError`, `BrokersUnreachableError` after the request timeout without any progress.
     """
     return _RangeReader(range_, options, leader, clock, sleep).batches()
 
@@ -65,6 +62,8 @@ class _RangeReader:
         self._sleep = sleep
         self._timeout_s = options.request_timeout_ms / 1000
         self._metadata: MetadataClient | None = None
+        self._suspect = -1  # the position of a bad batch, which is read once more over another connection
+        self._examiner = Examiner(range_.from_offset)
         self._advance(range_.from_offset)
 
     def batches(self) -> Iterator[Batch]:
@@ -83,21 +82,41 @@ class _RangeReader:
         self._deadline = self._clock() + self._timeout_s
 
     def _attempt(self) -> Iterator[Batch]:
-        """Yields batches over one connection. Raises an `OSError` or a `WireError` if it ends too early."""
+        """Yields batches over one connection. Raises an `OSError` or a `WireError` if it ends too early.
+
+        Ends at a bad batch, too: the next attempt reads it once more.
+        """
         range_ = self._range
         leader = self._leader or self._cluster().leaders([range_.topic])[range_.topic, range_.partition]
         connection = SourceConnection(leader, self._timeout_s)
         try:
-            for batch in _stream(connection, range_, self._position, self._options):
+            for batch in _stream(connection, range_, self._position, self._options, self._examiner):
                 if batch is None:
                     self._position = range_.to_offset
                     return
-                if not batch.header.is_control:
+                if batch.problem:
+                    if self._suspect != self._position:
+                        self._suspect = self._position
+                        return
+                    self._refuse(batch)
+                if not batch.header.is_control or batch.problem:
                     yield batch
                 self._advance(batch.header.next_offset)
+        except EndUnknownError as error:
+            if self._suspect == self._position:
+                raise SourceError(
+                    f"{_name(range_)}: the bytes at offset {self._position} are damaged, and nothing says "
+                    f"where the next batch begins: {error}; see its file with `headrace dump-log`"
+                ) from error
+            self._suspect = self._position
+            return
         finally:
             connection.close()
         raise TimeoutError("the broker throttles this client")
+
+    def _refuse(self, batch: Batch) -> None:
+        if self._options.on_corrupt == "fail":
+            raise CorruptBatchesError(refusal(self._range, batch, batch.problem))
 
     def _recover(self, error: OSError | WireError) -> None:
         """Prepares another attempt. Raises a `SourceError` if none would help."""
@@ -140,7 +159,11 @@ class _RangeReader:
 
 
 def _stream(
-    connection: SourceConnection, range_: Range, position: int, options: SourceOptions
+    connection: SourceConnection,
+    range_: Range,
+    position: int,
+    options: SourceOptions,
+    examiner: Examiner,
 ) -> Iterator[Batch | None]:
     """Yields the batches over one connection, until the range's end or a throttled response.
 
@@ -149,6 +172,7 @@ def _stream(
     """
     size_bytes = _request_size_bytes(range_.to_offset - position, 1.0, options)
     connection.send(fetch_frame(range_.topic, range_.partition, position, size_bytes))
+    examiner.resume_at(position)
     while True:
         result, is_throttled = fetched_partition(connection.receive())
         if result.error_code:
@@ -159,26 +183,43 @@ def _stream(
             if not is_throttled:
                 yield None
             return
-        found = list(hop(records))
+        found, end_unknown = examiner.whole_batches(records)
         if not found:
             # A broker returns the first batch whole, however large it is.
-            raise SourceError(
+            raise end_unknown or SourceError(
                 f"{_name(range_)} at offset {position}: {len(records)} bytes without a whole batch"
             )
-        last_at, last = found[-1]
-        bytes_per_offset = (last_at + last.size_bytes) / max(1, last.next_offset - position)
-        position = last.next_offset
+        last = found[-1]
+        bytes_per_offset = (last.at + last.header.size_bytes) / max(1, last.header.next_offset - position)
+        position = last.header.next_offset
         more = position < range_.to_offset
         if more:
             size_bytes = _request_size_bytes(range_.to_offset - position, bytes_per_offset, options)
             connection.send(fetch_frame(range_.topic, range_.partition, position, size_bytes))
-        for at, header in found:
+        for batch in found:
+            header = batch.header
             if header.next_offset > range_.from_offset and header.base_offset < range_.to_offset:
-                verify(records, at, header)
-                yield Batch(header, records, at)
+                yield batch
         if not more:
             yield None
             return
+
+
+def refusal(range_: Range, batch: Batch, problem: str) -> str:
+    """Names a bad batch, its cause, and the ways to go on."""
+    return (
+        f"{described(range_, batch, problem)}; the option onCorrupt=skip leaves such batches out, "
+        "onCorrupt=keep gives rows that say so"
+    )
+
+
+def described(range_: Range, batch: Batch, problem: str) -> str:
+    """Names a bad batch and its cause."""
+    header = batch.header
+    return (
+        f"{_name(range_)}: the batch of {header.record_count} records at addresses {header.address} to "
+        f"{header.next_offset} cannot be read: {problem}"
+    )
 
 
 def _request_size_bytes(left: int, bytes_per_offset: float, options: SourceOptions) -> int:
