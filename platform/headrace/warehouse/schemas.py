@@ -191,6 +191,12 @@ def with_writers(schemas: TopicSchemas, schema_ids: Iterable[int], registries: R
     return _divided(schemas.subject, schemas.reader, known.values())
 
 
+def with_reader(schemas: TopicSchemas, reader: WriterSchema) -> TopicSchemas:
+    """Returns `schemas`, read by another datacenter's newest schema."""
+    known = [*schemas.writers, *(writer for writer, _ in schemas.refused)]
+    return _divided(schemas.subject, reader, known)
+
+
 def has_event_time(schema: str) -> bool:
     """Returns whether records of this schema have `header.time` as a timestamp."""
     header = _field(json.loads(schema), "header")
@@ -236,7 +242,7 @@ def _divided(subject: str, reader: WriterSchema, known: Iterable[WriterSchema]) 
     for writer in sorted(known, key=_order):
         problems = (
             []
-            if writer.schema_id == reader.schema_id
+            if (writer.schema_id, writer.text) == (reader.schema_id, reader.text)
             else incompatibilities(Level.BACKWARD, reader.text, [(writer.version or 0, writer.text)])
         )
         if problems:
