@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.airflow.installation import FIELDS, ConnectionFieldError, Installation, parse_installation
+from headrace.airflow.installation import (
+    FIELDS,
+    ConnectionFieldError,
+    Installation,
+    parse_installation,
+    without_names,
+)
 
 PYTHON = "/srv/headrace/.venv/bin/python"
 ADDRESSES = {
@@ -20,7 +26,10 @@ EXTRA = {**ADDRESSES, "python": PYTHON}
 def test_a_valid_connection() -> None:
     installation = parse_installation({**EXTRA, "note": "other fields are ignored"}, conn_id="c")
     assert installation == Installation(python=Path(PYTHON), **ADDRESSES)
-    several = "http://127.9.0.3:8081,http://127.1.0.3:8081"
+    several = "analysis=http://127.9.0.3:8081,http://127.1.0.3:8081"
+    assert without_names(several) == "http://127.9.0.3:8081,http://127.1.0.3:8081"
+    found = parse_installation({**EXTRA, "zookeeper": "127.9.0.2:2181"}, conn_id="c")
+    assert found.zookeeper == "127.9.0.2:2181"
     assert parse_installation({**EXTRA, "registry_url": several}, conn_id="c").registry_url == several
     assert installation.spark_submit == Path("/srv/headrace/.venv/bin/spark-submit")
 
@@ -42,6 +51,9 @@ def test_a_missing_field_is_named_with_its_meaning(field: str, value: object) ->
         ("webhdfs_url", "hdfs://127.9.0.31:8020", "is not a URL with http:// or https://"),
         ("hdfs_url", "127.9.0.31:8020", "is not a URL with hdfs://"),
         ("python", ".venv/bin/python", "is not an absolute path"),
+        ("registry_url", "east=127.9.0.3:8081", "is not a URL with http:// or https://"),
+        ("zookeeper", "127.9.0.2", "zookeeper '127.9.0.2' is not HOST:PORT"),
+        ("zookeeper", 5, "zookeeper 5 is not HOST:PORT"),
     ],
 )
 def test_an_invalid_field_is_named_with_its_value(field: str, value: str, message: str) -> None:

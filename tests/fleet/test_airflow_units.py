@@ -51,7 +51,10 @@ def test_the_site_file_leaves_airflow_out_or_names_its_database() -> None:
 def test_the_connection_names_every_registry_that_publishers_use() -> None:
     extra = airflow_connections(Site.one_machine(HOME))["headrace_default"]["extra"]
     assert isinstance(extra, dict)
-    assert extra["registry_url"] == "http://127.1.0.3:8081,http://127.2.0.3:8081,http://127.9.0.3:8081"
+    assert extra["registry_url"] == (
+        "east=http://127.1.0.3:8081,west=http://127.2.0.3:8081,analysis=http://127.9.0.3:8081"
+    )
+    assert extra["zookeeper"] == "127.9.0.2:2181"
     assert extra["bootstrap"] == "127.9.0.11:9092,127.9.0.12:9092"
     assert extra["webhdfs_url"] == "http://127.9.0.31:9870"
 

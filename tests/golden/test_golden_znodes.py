@@ -52,7 +52,8 @@ def test_a_source_datacenter(zookeeper: ZooKeeperRoom) -> None:
         store = SchemaStore(session)
         assert len(store.subjects()) == 6
         [version] = store.subject("page-view-value").live
-        assert "PageView" in (store.schema(version.schema_id) or "")
+        schema = store.schema(version.schema_id)
+        assert schema is not None and "PageView" in schema.text and schema.guid is None
         assert allocate_block(session, 1000) == range(3000, 4000)
 
 

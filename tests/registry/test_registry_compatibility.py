@@ -2,14 +2,16 @@
 
 import json
 import re
+import uuid
 from typing import Any
 
+import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.registry.compatibility import Level, incompatibilities
-from headrace.registry.schemas import SCHEMA_ID_MAX, InvalidSchemaError, parse, record_name
+from headrace.registry.schemas import SCHEMA_ID_MAX, InvalidSchemaError, id_of_guid, parse, record_name
 
 V1: dict[str, Any] = {"type": "record", "name": "a.R", "fields": [{"name": "x", "type": "int"}]}
 
@@ -27,9 +29,14 @@ def with_field(default: bool = True, kind: Any = "string", schema: dict[str, Any
         json.dumps(V1, indent=4),
         '{"name":"R","namespace":"a","type":"record","fields":[{"type":"int","name":"x"}]}',
         '{"name":"a.R","type":"record","fields":[{"type":{"type":"int"},"name":"x"}]}',
+        json.dumps({**V1, "aliases": []}),
+        json.dumps({**V1, "fields": [{"name": "x", "type": "int", "order": "ascending", "aliases": []}]}),
+        json.dumps({**V1, "__fastavro_parsed": True, "__named_schemas": {"a.R": V1}}),
+        json.dumps(fastavro.parse_schema(V1, _write_hint=True)),
     ],
 )
 def test_spelling_does_not_change_the_id(same: str) -> None:
+    """Neither does what Java's Avro leaves out when it prints a schema."""
     assert parse(same).schema_id == parse(json.dumps(V1)).schema_id
     assert parse(same).is_same_as(parse(json.dumps(V1)))
 
@@ -47,6 +54,32 @@ def test_spelling_does_not_change_the_id(same: str) -> None:
 )
 def test_every_meaningful_change_changes_the_id(other: dict[str, Any]) -> None:
     assert parse(json.dumps(other)).schema_id != parse(json.dumps(V1)).schema_id
+
+
+def test_an_alias_is_one_in_short_and_in_full() -> None:
+    short, full = ({**V1, "aliases": [name]} for name in ("Q", "a.Q"))
+    assert parse(json.dumps(short)).is_same_as(parse(json.dumps(full)))
+    assert not parse(json.dumps(short)).is_same_as(parse(json.dumps({**V1, "aliases": ["b.Q"]})))
+
+
+def test_fastavros_marks_are_not_stored() -> None:
+    inner = {"type": "record", "name": "I", "fields": [], "__fastavro_parsed": True}
+    marked = {**V1, "fields": [{"name": "i", "type": inner}], "__named_schemas": {}}
+    assert "__" not in parse(json.dumps(marked)).text
+
+
+@pytest.mark.parametrize(("one", "other"), [("1", "true"), ("0", "false"), ("1", '"1"')])
+def test_values_that_python_takes_for_equal_make_two_schemas(one: str, other: str) -> None:
+    """In Python, 1 == True."""
+    first, second = (parse(f'{{"type":"string","custom":{value}}}') for value in (one, other))
+    assert not first.is_same_as(second) and first.guid != second.guid
+
+
+def test_a_guid_is_a_uuid_that_leads_to_the_id() -> None:
+    parsed = parse(json.dumps(V1))
+    assert uuid.UUID(parsed.guid).version == 8 and uuid.UUID(parsed.guid).variant == uuid.RFC_4122
+    assert id_of_guid(parsed.guid) == id_of_guid(parsed.guid.upper()) == parsed.schema_id
+    assert id_of_guid("no guid") is None
 
 
 def test_ids_are_the_same_on_every_machine() -> None:

@@ -38,7 +38,10 @@ def confluent(registry_url: str) -> Iterator[SchemaRegistryClient]:
 def test_the_clients_every_call(confluent: SchemaRegistryClient) -> None:
     first = confluent.register_schema("s", Schema(V1, "AVRO"))
     second = confluent.register_schema("s", Schema(V2, "AVRO"), normalize_schemas=True)
-    assert confluent.register_schema_full_response("s", Schema(V1, "AVRO")).schema_id == first
+    registered = confluent.register_schema_full_response("s", Schema(V1, "AVRO"))
+    assert registered.schema_id == first and registered.guid is not None
+    by_guid = confluent.get_schema_by_guid(registered.guid).schema_str
+    assert by_guid is not None and json.loads(by_guid) == json.loads(V1)
     text = confluent.get_schema(second).schema_str
     assert text is not None and json.loads(text)["fields"][1]["name"] == "y"
     found = confluent.lookup_schema("s", Schema(V2, "AVRO"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.client import SchemaConflictError, SchemaRegistryClient
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
 from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.schemas import parse
@@ -84,7 +84,7 @@ def test_framing_golden_and_garbage() -> None:
 def test_a_round_trip_requests_each_schema_once() -> None:
     registry = FakeRegistry()
     client = client_of(registry)
-    serializer, deserializer = AvroSerializer(client, V1), AvroDeserializer(client)
+    serializer, deserializer = AvroSerializer(client, V1), AvroDeserializer(client_of(registry))
     for x in range(5):
         assert deserializer.deserialize(serializer.serialize("t", {"x": x})) == {"x": x}
     assert [method for method, _ in registry.requests] == ["POST", "GET"]
@@ -218,3 +218,70 @@ def test_responses_that_are_not_a_registrys() -> None:
         client.subjects()
     with pytest.raises(ValueError, match="at least one URL"):
         SchemaRegistryClient(" , ")
+
+
+# --- two schemas of one id ---
+
+ORDER = {"type": "record", "name": "Order", "fields": [{"name": "x", "type": "long"}]}
+CLICK = {"type": "record", "name": "Click", "fields": [{"name": "y", "type": "long"}]}
+
+
+def answering(schema: Any, requests: list[str] | None = None) -> Callable[[httpx.Request], httpx.Response]:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if requests is not None:
+            requests.append(request.url.path)
+        return httpx.Response(200, json={"schema": json.dumps(schema)})
+
+    return answer
+
+
+def test_two_schemas_for_one_id_name_both_datacenters() -> None:
+    hosts = [answering(ORDER), answering(CLICK)]
+
+    def route(request: httpx.Request) -> httpx.Response:
+        return hosts[int(request.url.host.removeprefix("r"))](request)
+
+    client = SchemaRegistryClient(
+        "east=http://r0:8081, west=http://r1:8081/", transport=httpx.MockTransport(route)
+    )
+    assert client.urls == ["http://r0:8081", "http://r1:8081"]
+    with pytest.raises(
+        SchemaConflictError,
+        match=r"id 7 is Order at east \(http://r0:8081\) and Click at west \(http://r1:8081\)",
+    ) as caught:
+        AvroDeserializer(client).deserialize(prefix(7) + b"\2")
+    assert not caught.value.retriable and "its own registry" in str(caught.value)
+
+
+def test_one_schema_in_two_spellings_is_no_conflict() -> None:
+    spelled = {
+        **ORDER,
+        "aliases": [],
+        "fields": [{"type": {"type": "long"}, "name": "x", "order": "ascending"}],
+    }
+    requests: list[str] = []
+    client = client_of(answering(ORDER), answering(spelled, requests), down)
+    for _ in range(3):
+        assert json.loads(client.get_by_id(7)) == ORDER
+    assert requests == ["/schemas/ids/7"], "asked once"
+
+
+def test_a_registry_that_does_not_answer_is_not_asked_for_each_id() -> None:
+    asked: list[str] = []
+
+    def dead(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return down(request)
+
+    client = client_of(answering(ORDER), dead)
+    for schema_id in range(1, 6):
+        client.get_by_id(schema_id)
+    assert asked == ["/schemas/ids/1"]
+
+
+def test_what_a_client_registered_itself_needs_no_confirmation() -> None:
+    """An auditor registers its schemas first: nobody's schema of the same id stops it."""
+    registry = FakeRegistry()
+    client = client_of(registry, answering(CLICK))
+    value = AvroSerializer(client, V1).serialize("t", {"x": 5})
+    assert AvroDeserializer(client).deserialize(value) == {"x": 5}

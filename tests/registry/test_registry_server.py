@@ -159,6 +159,21 @@ def test_levels_global_and_of_a_subject(http: Http) -> None:
     )
 
 
+def test_the_level_that_is_told_is_the_one_that_is_enforced(http: Http) -> None:
+    http("PUT", "/config", {"compatibility": "FULL", "normalize": True})
+    http("PUT", "/config/s", {"normalize": False})
+    assert http("GET", "/config/s") == {"compatibilityLevel": "FULL", "normalize": False}
+    http.register("s", V1)
+    http.refused(409, "POST", "/subjects/s/versions", {"schema": json.dumps({**V1, "name": "a.Q"})})
+    http("PUT", "/config/t", {"compatibility": "NONE"})
+    assert http("GET", "/config/t") == {"compatibilityLevel": "NONE", "normalize": True}
+
+
+def test_avro_may_be_named_or_not(http: Http) -> None:
+    for kind in ({}, {"schemaType": None}, {"schemaType": "AVRO"}):
+        assert http("POST", "/subjects/s/versions", {"schema": '"int"', **kind})["version"] == 1
+
+
 def test_transitive_levels_check_all_versions(http: Http) -> None:
     http("PUT", "/config/s", {"compatibility": "NONE"})
     without_default = {**V1, "fields": [*V1["fields"], {"name": "y", "type": "string"}]}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.registry.client import RegisteredSchema
+from headrace.registry.client import RegisteredSchema, SchemaConflictError
 from headrace.registry.errors import (
     SCHEMA_NOT_FOUND,
     SUBJECT_NOT_FOUND,
@@ -253,6 +253,21 @@ def test_an_unavailable_registry_is_skipped_if_another_has_the_schema(
             registries.check_all_answered()
     with Registries("http://none,http://down") as registries, pytest.raises(RegistryUnavailableError):
         topic_schemas("s", registries)
+
+
+def test_two_schemas_for_one_id_name_both_datacenters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
+    monkeypatch.setitem(KNOWN, "http://three", {"s": [(1, 11, V1.replace('"E"', '"F"'))]})
+    with Registries("east=http://one,west=http://three") as registries:
+        named = r"id 11 is E at east \(http://one\) and F at west \(http://three\)"
+        with pytest.raises(SchemaConflictError, match=named):
+            registries.text(11)
+        with pytest.raises(SchemaConflictError, match="id 11 is"):
+            topic_schemas("s", registries)
+        with registries.of_datacenter("west") as west:
+            assert '"F"' in (west.text(11) or "")
+        with pytest.raises(SchemasError, match="north=http"):
+            registries.of_datacenter("north")
 
 
 def test_an_error_of_hdfs_in_a_task_is_raised_as_itself() -> None:

@@ -13,14 +13,20 @@ from typing import Any, Final
 
 FIELDS: Final[Mapping[str, str]] = {
     "bootstrap": "Brokers of the analysis cluster, HOST:PORT,…",
-    "registry_url": "Schema registries, http://HOST:PORT,…, those of source datacenters first",
+    "registry_url": "Schema registries, DATACENTER=http://HOST:PORT,…, those of source datacenters first",
     "hdfs_url": "HDFS for Spark, hdfs://HOST:PORT",
     "webhdfs_url": "WebHDFS for metadata, http://HOST:PORT",
     "audit_store": "Audit store, an SQLAlchemy URL",
     "python": "Absolute path of a Python with headrace[warehouse] and PySpark",
 }
 _URL_FIELDS: Final = {"registry_url": ("http", "https"), "hdfs_url": None, "webhdfs_url": ("http", "https")}
+_DATACENTER: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*=")
 _ADDRESSES: Final = re.compile(r"[^\s,:]+:\d{1,5}(,[^\s,:]+:\d{1,5})*")
+
+
+def without_names(registry_url: str) -> str:
+    """Returns the registries' URLs as any client knows them, without the datacenters' names."""
+    return ",".join(_DATACENTER.sub("", url.strip()) for url in registry_url.split(","))
 
 
 class ConnectionFieldError(ValueError):
@@ -37,6 +43,8 @@ class Installation:
     webhdfs_url: str
     audit_store: str
     python: Path
+    zookeeper: str | None = None
+    """The analysis cluster's ZooKeeper; a load needs it where two registries have two schemas of one id."""
 
     @property
     def spark_submit(self) -> Path:
@@ -59,7 +67,8 @@ def parse_installation(extra: Mapping[str, Any], *, conn_id: str) -> Installatio
     for name, schemes in _URL_FIELDS.items():
         # Records have schema ids of every source datacenter, so there may be several registries.
         for url in values[name].split(",") if name == "registry_url" else [values[name]]:
-            scheme, separator, rest = url.strip().partition("://")
+            unnamed = without_names(url) if name == "registry_url" else url.strip()
+            scheme, separator, rest = unnamed.partition("://")
             if separator and rest and (schemes is None or scheme in schemes):
                 continue
             expected = " or ".join(f"{scheme}://" for scheme in schemes or ("hdfs",))
@@ -69,4 +78,7 @@ def parse_installation(extra: Mapping[str, Any], *, conn_id: str) -> Installatio
     python = Path(values.pop("python"))
     if not python.is_absolute():
         raise ConnectionFieldError(f"connection {conn_id}: python {str(python)!r} is not an absolute path")
-    return Installation(**values, python=python)
+    zookeeper = extra.get("zookeeper")
+    if zookeeper is not None and not (isinstance(zookeeper, str) and _ADDRESSES.match(zookeeper)):
+        raise ConnectionFieldError(f"connection {conn_id}: zookeeper {zookeeper!r} is not HOST:PORT,…")
+    return Installation(**values, python=python, zookeeper=zookeeper)

@@ -15,7 +15,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from headrace.airflow.hook import HeadraceHook
-from headrace.airflow.installation import Installation
+from headrace.airflow.installation import Installation, without_names
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.spark import Program, PythonProgram, SparkApplication, conf_of
 
@@ -65,7 +65,7 @@ class SparkProgramOperator(BaseOperator):
         installation = HeadraceHook(self.headrace_conn_id).installation
         with tempfile.TemporaryDirectory(prefix="headrace-result-") as directory:
             result = Path(directory) / "result.json"
-            options = [*arguments, *addresses(installation), "--result", str(result)]
+            options = [*arguments, *self.addresses(installation), "--result", str(result)]
             if needs_spark:
                 self._running = SparkApplication(
                     installation,
@@ -84,6 +84,10 @@ class SparkProgramOperator(BaseOperator):
                     raise AirflowFailException("; ".join(problems)) from error
                 raise
             return read_result(result)
+
+    def addresses(self, installation: Installation) -> list[str]:
+        """Returns the options with the installation's addresses."""
+        return addresses(installation)
 
     def on_kill(self) -> None:
         if self._running is not None:
@@ -107,6 +111,15 @@ class WarehouseJobOperator(SparkProgramOperator):
 
     def execute(self, context: Context) -> Any:
         return self.run_command(self.arguments, needs_spark=self.command not in PLAIN_COMMANDS)
+
+    def addresses(self, installation: Installation) -> list[str]:
+        more = (
+            ["--zookeeper", installation.zookeeper]
+            if self.command == "load" and installation.zookeeper
+            else []
+        )
+        # With the datacenters' names, which this program knows; the last option of a name counts.
+        return [*addresses(installation), "--registry-url", installation.registry_url, *more]
 
     def run_command(self, arguments: Sequence[str], *, needs_spark: bool) -> Any:
         """Runs the command with these options after the common ones."""
@@ -169,7 +182,7 @@ def addresses(installation: Installation) -> list[str]:
     """Returns the options with the installation's addresses."""
     return [
         *("--bootstrap", installation.bootstrap),
-        *("--registry-url", installation.registry_url),
+        *("--registry-url", without_names(installation.registry_url)),
         *("--hdfs-url", installation.hdfs_url),
         *("--webhdfs-url", installation.webhdfs_url),
     ]

@@ -45,8 +45,9 @@ def warehouse() -> WarehouseOptions:
         hdfs_url=here.hdfs_url,
         webhdfs_url=here.webhdfs_url,
         bootstrap=here.analysis.bootstrap,
-        registry_url=",".join(datacenter.registry_url for datacenter in registries),
+        registry_url=",".join(f"{each.name}={each.registry_url}" for each in registries),
         datacenter=here.warehouse,
+        zookeeper=str(here.analysis.zookeeper),
         patience_s=PATIENCE_S,
     )
 

@@ -53,7 +53,10 @@ def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
             "extra": {
                 "bootstrap": site.analysis.bootstrap,
                 # Subjects are registered in the datacenters where services publish.
-                "registry_url": ",".join(dc.registry_url for dc in (*site.sources, site.analysis)),
+                "registry_url": ",".join(
+                    f"{dc.name}={dc.registry_url}" for dc in (*site.sources, site.analysis)
+                ),
+                "zookeeper": str(site.analysis.zookeeper),
                 "hdfs_url": site.hdfs_url,
                 "webhdfs_url": site.webhdfs_url,
                 "audit_store": site.audit_store_url,

@@ -1,13 +1,15 @@
 """The client of schema registries with Confluent's REST interface: headrace's, or any other.
 
-With several URLs it tries the next one if a registry does not respond. A schema id that one registry does not
-know is looked up at the others, too: headrace's ids follow from the schema, so a value mirrored from another
-datacenter can be read with any registry that has its schema.
+With several URLs it tries the next one if a registry does not respond. A schema id is looked up at all of
+them: headrace's ids follow from the schema, so a value mirrored from another datacenter can be read with any
+registry that has its schema. Two schemas can have one id, though, each at a registry that never saw the other
+one: then the answers differ, and that is an error.
 
 What never changes is cached: the schema of an id, the id of a registered schema. Thread-safe.
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,12 +20,42 @@ import httpx
 
 from headrace.registry import errors
 from headrace.registry.errors import MEDIA_TYPE, RegistryError, RegistryUnavailableError
+from headrace.registry.schemas import InvalidSchemaError, parse, record_name, shown
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 DEFAULT_RETRY_ROUNDS: Final = 3
 RETRY_PAUSE_S: Final = 0.2
 RETRY_PAUSE_MAX_S: Final = 2.0
 CACHED_SCHEMAS_MAX: Final = 10_000
+COMPARE_TIMEOUT_S: Final = 3.0
+"""How long a registry may take to confirm what another one answered."""
+UNREACHABLE_PAUSE_S: Final = 30.0
+"""How long a registry that did not answer is not asked to confirm anything."""
+
+_NAMED_URL: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(https?://.*)")
+
+
+class NamedUrl(NamedTuple):
+    """A registry's URL, and the datacenter that it belongs to, if that is known."""
+
+    url: str
+    datacenter: str | None = None
+
+    def __str__(self) -> str:
+        return self.url if self.datacenter is None else f"{self.datacenter} ({self.url})"
+
+
+def parse_urls(urls: str | Sequence[str]) -> list[NamedUrl]:
+    """Returns the registries of a list such as "http://127.1.0.3:8081,west=http://127.2.0.3:8081"."""
+    listed = urls.split(",") if isinstance(urls, str) else list(urls)
+    found: list[NamedUrl] = []
+    for text in (url.strip() for url in listed):
+        named = _NAMED_URL.fullmatch(text)
+        if named is not None:
+            found.append(NamedUrl(named[2].rstrip("/"), named[1]))
+        elif text:
+            found.append(NamedUrl(text.rstrip("/")))
+    return found
 
 
 class RegisteredSchema(NamedTuple):
@@ -39,7 +71,8 @@ class SchemaRegistryClient:
     """A client of one registry or several: `urls` are tried in order, the last one that responded first.
 
     `timeout_s` bounds each request. If no registry responds, all are tried `retry_rounds` times with growing
-    pauses, then `RegistryUnavailableError` is raised. A refusal raises `RegistryError`.
+    pauses, then `RegistryUnavailableError` is raised. A refusal raises `RegistryError`. A URL may have its
+    datacenter's name in front of it (`east=http://…`), for error messages.
     """
 
     def __init__(
@@ -51,8 +84,9 @@ class SchemaRegistryClient:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        listed = urls.split(",") if isinstance(urls, str) else list(urls)
-        self.urls = [url.strip().rstrip("/") for url in listed if url.strip()]
+        named = parse_urls(urls)
+        self.urls = [each.url for each in named]
+        self._named = {each.url: each for each in named}
         if not self.urls:
             raise ValueError("a schema registry client needs at least one URL, such as http://127.1.0.3:8081")
         self._retry_rounds = retry_rounds
@@ -66,6 +100,7 @@ class SchemaRegistryClient:
             headers={"Accept": f"{MEDIA_TYPE}, application/json", "Content-Type": MEDIA_TYPE},
         )
         self._lock = threading.Lock()
+        self._unreachable_until_s: dict[str, float] = {}
         self._schemas: dict[int, str] = {}
         self._ids: dict[tuple[str, str], int] = {}
 
@@ -95,18 +130,40 @@ class SchemaRegistryClient:
         with self._lock:
             self._make_room(self._ids)
             self._ids[subject, text] = schema_id
+            # This id means this schema, whatever another registry says.
+            self._make_room(self._schemas)
+            self._schemas[schema_id] = text
         return schema_id
 
     def get_by_id(self, schema_id: int) -> str:
-        """Returns the schema's text. Raises `RegistryError` 40403 if none of the registries knows the id."""
+        """Returns the schema's text. Raises `RegistryError` 40403 if none of the registries knows the id,
+        `SchemaConflictError` if two of those that answer have different schemas for it."""
         known = self._schemas.get(schema_id)
         if known is not None:
             return known
-        text = str(self._request("GET", f"/schemas/ids/{schema_id}", try_all=True)["schema"])
+        path = f"/schemas/ids/{schema_id}"
+        text = str(self._request("GET", path, try_all=True)["schema"])
+        answered = self.urls[0]
+        for url in self.urls[1:]:
+            other = self._confirmation(url, path)
+            if other is not None and not same_schema(text, other):
+                raise SchemaConflictError(schema_id, (self._named[answered], text), (self._named[url], other))
         with self._lock:
             self._make_room(self._schemas)
             self._schemas[schema_id] = text
         return text
+
+    def _confirmation(self, url: str, path: str) -> str | None:
+        """Returns what one more registry has; None if it does not have it, or does not answer soon."""
+        if time.monotonic() < self._unreachable_until_s.get(url, 0.0):
+            return None
+        try:
+            return str(_content(self._http.get(url + path, timeout=COMPARE_TIMEOUT_S))["schema"])
+        except httpx.TransportError:
+            self._unreachable_until_s[url] = time.monotonic() + UNREACHABLE_PAUSE_S
+            return None
+        except RegistryError:
+            return None
 
     def lookup(self, subject: str, schema: str | dict[str, Any]) -> RegisteredSchema:
         """Returns the version of the subject that has this schema. Raises `RegistryError` 40401 or 40403."""
@@ -240,6 +297,36 @@ def _content(response: httpx.Response) -> Any:
     raise RegistryError(
         response.status_code, f"unexpected response from {response.url}: {response.text[:200]!r}"
     )
+
+
+class SchemaConflictError(RegistryError):
+    """Two registries have different schemas for one id: a value with this id can't be read for certain."""
+
+    def __init__(self, schema_id: int, one: tuple[NamedUrl, str], other: tuple[NamedUrl, str]) -> None:
+        self.schema_id = schema_id
+        super().__init__(
+            errors.ID_CONFLICT,
+            f"schema id {schema_id} is {_short_name(one[1])} at {one[0]} and {_short_name(other[1])} at "
+            f"{other[0]}. Read the values of each datacenter with its own registry alone; change one of the "
+            "two schemas, for example its doc, for what is written from now on",
+        )
+
+
+def same_schema(one: str, other: str) -> bool:
+    """Returns whether two texts are one schema, however they are spelled."""
+    if one == other:
+        return True
+    try:
+        return parse(one).is_same_as(parse(other))
+    except InvalidSchemaError:
+        return False
+
+
+def _short_name(text: str) -> str:
+    try:
+        return record_name(text)
+    except InvalidSchemaError:
+        return shown(text)
 
 
 def _registered(content: dict[str, Any]) -> RegisteredSchema:

@@ -26,6 +26,8 @@ STORE_FAILED: Final = 50001
 # Our own, in gaps of Confluent's.
 ID_TAKEN: Final = 40950
 """Another schema has the id that follows from this schema's content."""
+ID_CONFLICT: Final = 40951
+"""Of the client: two registries have different schemas for one id."""
 BUSY: Final = 50350
 
 

@@ -20,7 +20,7 @@ from headrace.registry.requests import (
     version_not_found,
 )
 from headrace.registry.schemas import InvalidSchemaError, ParsedSchema, id_of_guid
-from headrace.registry.store import IdTakenError, SchemaStore, SubjectTooLargeError
+from headrace.registry.store import READ_AT_ONCE_MAX, IdTakenError, SchemaStore, SubjectTooLargeError
 from headrace.registry.strict_json import shown
 from headrace.registry.subjects import SUBJECT_STORED_MAX_BYTES, StoredSchema, Subject, SubjectVersion
 from headrace.registry.workers import Workers
@@ -32,7 +32,8 @@ LATEST: Final = ("latest", "-1")
 COMPARED_MAX_BYTES: Final = 8 << 20
 """Of the earlier versions that one compatibility check reads."""
 PAGE_MAX: Final = 1_000
-"""Schemas with their texts that one response lists."""
+"""Schemas with their texts that one response lists, as in Confluent's; `offset` gives the next ones."""
+PAGE_MAX_BYTES: Final = 64 << 20
 
 
 class SchemaRegistry:
@@ -217,12 +218,22 @@ class SchemaRegistry:
                 versions = subject.versions if deleted else subject.live
                 listed += [(subject.name, v) for v in (versions[-1:] if latest_only else versions)]
         listed = listed[part][:PAGE_MAX]
-        texts = self._store.schemas(v.schema_id for _, v in listed)
-        return [
-            _description(name, found, texts[found.schema_id])
-            for name, found in listed
-            if found.schema_id in texts
-        ]
+        described: list[dict[str, Any]] = []
+        size_bytes = 0
+        for start in range(0, len(listed), READ_AT_ONCE_MAX):
+            some = listed[start : start + READ_AT_ONCE_MAX]
+            schemas = self._store.schemas(v.schema_id for _, v in some)
+            described += [
+                _description(name, v, schemas[v.schema_id]) for name, v in some if v.schema_id in schemas
+            ]
+            size_bytes += sum(len(schema.text) for schema in schemas.values())
+            if size_bytes > PAGE_MAX_BYTES:
+                raise RegistryError(
+                    422,
+                    f"The schemas of this list have more than {PAGE_MAX_BYTES} bytes: ask for fewer at once, with "
+                    f"?limit={max(1, len(described) // 2)}&offset=…",
+                )
+        return described
 
     # --- compatibility ---
 

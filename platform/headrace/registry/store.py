@@ -50,7 +50,7 @@ READ_AT_ONCE_MAX: Final = 50
 
 
 class IdTakenError(Exception):
-    """Another schema has the id that follows from this one's content."""
+    """Another schema has the id that follows from this schema's content."""
 
 
 class SubjectTooLargeError(Exception):

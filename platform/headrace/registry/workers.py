@@ -29,7 +29,7 @@ START_MAX_S: Final = 20.0
 WAIT_MAX_S: Final = 5.0
 WAITING_MAX: Final = 12
 """Tasks of one lane, below a third of the threads that serve requests."""
-LIGHT_BYTES_MAX: Final = 64_000
+LIGHT_MAX_BYTES: Final = 64_000
 LIGHT_PAIRS_MAX: Final = 20_000
 """Of types that are compared; a check of this many takes below half a second."""
 PARSED_MAX_BYTES: Final = 32 << 20
@@ -153,7 +153,7 @@ class Workers:
         known = self._parsed.get(text)
         if known is not None:
             return known
-        lane = self._light if len(text) <= LIGHT_BYTES_MAX else self._heavy
+        lane = self._light if len(text) <= LIGHT_MAX_BYTES else self._heavy
         answer = self._run(lane, {"do": "parse", "text": text}, "read")
         parsed = ParsedSchema(
             answer["text"],
@@ -174,7 +174,7 @@ class Workers:
         olds = [self.parse(text) for _, text in earlier]
         pairs = sum(new.parts * old.branches_max + old.parts * new.branches_max for old in olds)
         size = len(new.text) + sum(len(text) for _, text in earlier)
-        lane = self._light if pairs <= LIGHT_PAIRS_MAX and size <= LIGHT_BYTES_MAX else self._heavy
+        lane = self._light if pairs <= LIGHT_PAIRS_MAX and size <= LIGHT_MAX_BYTES else self._heavy
         task = {"do": "compare", "level": level.value, "new": new.text, "earlier": list(earlier)}
         problems: list[str] = self._run(lane, task, "compare")["problems"]
         return problems

@@ -53,12 +53,17 @@ def load(
     subject: str | None = None,
     datacenter: str = DEFAULT_DATACENTER,
     audit: bool = True,
+    zookeeper: str | None = None,
 ) -> list[LoadResult]:
     """Loads what is new of each topic into hourly Parquet, exactly once; returns a result per topic.
 
-    `until` loads only records before this time in ms. `registry_url` may name several, separated by commas.
+    `until` loads only records before this time in ms. `registry_url` may list several, separated by commas.
+    If two of them have different schemas for one id, the load needs their datacenters' names
+    (`east=http://…`) and `zookeeper`, the analysis cluster's.
     """
-    warehouse = WarehouseOptions(hdfs_url, webhdfs_url, bootstrap, registry_url, root, datacenter, audit)
+    warehouse = WarehouseOptions(
+        hdfs_url, webhdfs_url, bootstrap, registry_url, root, datacenter, audit, zookeeper=zookeeper
+    )
     return load_topics(spark, warehouse, topics, until_ms=until, accept_gap=accept_gap, subject=subject)
 
 

@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         root=options.root,
         datacenter=options.datacenter,
         audit=not options.no_audit,
+        zookeeper=options.zookeeper,
     )
     try:
         results = _COMMANDS[options.command][0](options, warehouse)
@@ -147,7 +148,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", choices=sorted(_COMMANDS))
     parser.add_argument("topics", nargs="+")
     parser.add_argument("--bootstrap", required=True, help="brokers of the analysis cluster, host:port,…")
-    parser.add_argument("--registry-url", required=True, help="schema registries, separated by commas")
+    parser.add_argument(
+        "--registry-url", required=True, help="schema registries, [DATACENTER=]http://HOST:PORT, by commas"
+    )
+    parser.add_argument("--zookeeper", metavar="HOST:PORT", help="the analysis cluster's ZooKeeper")
     parser.add_argument("--hdfs-url", required=True, help="such as hdfs://127.9.0.31:8020")
     parser.add_argument("--webhdfs-url", required=True, help="such as http://127.9.0.31:9870")
     parser.add_argument("--root", default=DEFAULT_ROOT)

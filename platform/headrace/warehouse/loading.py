@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from headrace.registry.client import SchemaConflictError
 from headrace.warehouse import crash
+from headrace.warehouse.by_datacenter import ranges_by_datacenter
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import distinct_offsets, may_repeat
@@ -18,7 +20,15 @@ from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, DeadFile, HourCount, LoadedRange, Manifest, TableState
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
-from headrace.warehouse.schemas import Registries, TopicSchemas, subject_of, topic_schemas, with_writers
+from headrace.warehouse.schemas import (
+    Registries,
+    TopicSchemas,
+    WriterSchema,
+    subject_of,
+    topic_schemas,
+    with_reader,
+    with_writers,
+)
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST, LATEST, SourceOptions
@@ -97,7 +107,7 @@ def load_topic(
     crash.reached("planned")
     change = Change(table, "load")
     with change.discarded_on_error(), Registries(table.warehouse.registry_url) as registries:
-        staged = _stage(spark, change, plan.ranges, registries, subject or subject_of(table.topic))
+        staged = _staged(spark, change, plan.ranges, registries, subject or subject_of(table.topic))
     crash.reached("staged")
     # Outside `discarded_on_error`: after an error here the change may be committed and need its files.
     manifest = _commit(change, plan, staged, state)
@@ -122,24 +132,58 @@ class _Staged:
     schemas: TopicSchemas
 
 
-def _stage(
+def _staged(
     spark: "SparkSession",
     change: Change,
     ranges: Sequence[PlannedRange],
     registries: Registries,
     subject: str,
 ) -> _Staged:
-    """Stages the ranges with every schema that their records turn out to need."""
+    """Stages the ranges; where one id means two schemas, those of each source datacenter by themselves."""
+    try:
+        return _stage(spark, change, ranges, registries, subject, change.staging)
+    except SchemaConflictError as conflict:
+        groups = ranges_by_datacenter(change.table.warehouse, change.table.topic, ranges, conflict)
+    schemas: dict[str, TopicSchemas] = {}
+    for name in groups:
+        with registries.of_datacenter(name) as own:
+            schemas[name] = topic_schemas(subject, own)
+    reader = max((found.reader for found in schemas.values()), key=lambda reader: reader.version or 0)
+    files: list[StagedFile] = []
+    dead_letters: list[StagedFile] = []
+    for name, group in groups.items():
+        with registries.of_datacenter(name) as own:
+            staged = _stage(spark, change, group, own, subject, f"{change.staging}/{name}", reader)
+        files += staged.files
+        dead_letters += staged.dead_letters
+    return _Staged(files, dead_letters, replace(staged.schemas, reader=reader))
+
+
+def _stage(
+    spark: "SparkSession",
+    change: Change,
+    ranges: Sequence[PlannedRange],
+    registries: Registries,
+    subject: str,
+    directory: str,
+    reader: WriterSchema | None = None,
+) -> _Staged:
+    """Stages the ranges below `directory` with every schema that their records turn out to need.
+
+    They are read as `reader`, by default the subject's newest schema.
+    """
     table = change.table
     schemas = topic_schemas(subject, registries)
+    if reader is not None:
+        schemas = with_reader(schemas, reader)
     if not ranges:
         return _Staged((), (), schemas)
     if schemas.refused:
         # Before anything is written: do the ranges hold records of a refused schema?
         schemas.refuse(present_schema_ids(spark, table, ranges))
     # The first write: it waits for a NameNode that restarts, and fails for a user without permission.
-    table.hdfs.makedirs(change.staging)
-    hours = f"{change.staging}/hours"
+    table.hdfs.makedirs(directory)
+    hours = f"{directory}/hours"
     while True:
         stage_load(spark, table, ranges, schemas, hours)
         staged = staged_files(table.hdfs, hours)
@@ -154,7 +198,7 @@ def _stage(
         if len(with_found_writers.writers) == len(schemas.writers):
             if undecoded_schema_ids - {NO_SCHEMA_ID}:
                 registries.check_all_answered()
-            return _Staged(staged, stage_dead(spark, table, staged, schemas, change.staging), schemas)
+            return _Staged(staged, stage_dead(spark, table, staged, schemas, directory), schemas)
         # Some records have another subject's schema, which a registry knows by id: stage again with it.
         schemas = with_found_writers
 

@@ -17,7 +17,8 @@ class WarehouseOptions:
     bootstrap: str
     """Brokers of the analysis cluster, `host:port`, separated by commas."""
     registry_url: str
-    """Schema registries, separated by commas. Their ids agree, but each may lack schemas of another."""
+    """Schema registries, separated by commas, each with its datacenter's name, such as
+    `east=http://127.1.0.3:8081`. Their ids agree, but each may lack schemas of another."""
     root: str = DEFAULT_ROOT
     datacenter: str = DEFAULT_DATACENTER
     """The datacenter that the load reports name as their publisher's."""
@@ -25,6 +26,8 @@ class WarehouseOptions:
     """Whether to report loads to the audit, in the analysis cluster's audit topic."""
     user: str | None = None
     """The HDFS user; by default the user of this process."""
+    zookeeper: str | None = None
+    """The analysis cluster's ZooKeeper, which knows the source datacenter of each partition."""
     patience_s: float = 30.0
     """How long HDFS may be unreachable or in safe mode before a call fails."""
 

@@ -2,7 +2,8 @@
 
 Owns the choice of the reader schema, and the refusal of writer schemas that it can't read. Looks schemas up
 in several registries: a schema's id, made from its content, is the same in all of them, so mirrored records
-are read with the schemas of their source datacenter.
+are read with the schemas of their source datacenter. Where two registries have different schemas for one id,
+the records' source datacenter says which one it is; if that is not known, nothing is read.
 """
 
 import json
@@ -11,7 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
-from headrace.registry.client import RegisteredSchema, SchemaRegistryClient
+from headrace.registry.client import (
+    NamedUrl,
+    RegisteredSchema,
+    SchemaConflictError,
+    SchemaRegistryClient,
+    parse_urls,
+    same_schema,
+)
 from headrace.registry.compatibility import Level, incompatibilities
 from headrace.registry.errors import (
     SCHEMA_NOT_FOUND,
@@ -80,8 +88,8 @@ class Registries:
     """
 
     def __init__(self, urls: str, *, retry_rounds: int = 3) -> None:
-        listed = [url.strip() for url in urls.split(",") if url.strip()]
-        self._clients = [SchemaRegistryClient(url, retry_rounds=retry_rounds) for url in listed]
+        self._named = parse_urls(urls)
+        self._clients = [SchemaRegistryClient(each.url, retry_rounds=retry_rounds) for each in self._named]
         self._unavailable: RegistryUnavailableError | None = None
 
     def close(self) -> None:
@@ -99,24 +107,36 @@ class Registries:
         if self._unavailable is not None:
             raise self._unavailable
 
-    def versions(self, subject: str) -> list[list[RegisteredSchema]]:
+    def versions(self, subject: str) -> list[tuple[NamedUrl, list[RegisteredSchema]]]:
         """Returns the versions of a subject, in order, at each registry that has it."""
         found = self._ask(
             lambda client: [client.version(subject, number) for number in sorted(client.versions(subject))]
         )
-        return [versions for versions in found if versions]
+        return [(where, versions) for where, versions in found if versions]
 
     def text(self, schema_id: int) -> str | None:
-        """Returns the schema with this id; None if no registry has it."""
-        return next(iter(self._ask(lambda client: client.get_by_id(schema_id))), None)
+        """Returns the schema with this id; None if no registry has it. Raises `SchemaConflictError`."""
+        found = self._ask(lambda client: client.get_by_id(schema_id))
+        for where, text in found[1:]:
+            check_same(schema_id, found[0], (where, text))
+        return found[0][1] if found else None
 
-    def _ask(self, request: Callable[[SchemaRegistryClient], _T]) -> list[_T]:
+    def of_datacenter(self, name: str) -> "Registries":
+        """Returns one datacenter's registries alone. Raises `SchemasError` if none is named so."""
+        urls = [each.url for each in self._named if each.datacenter == name]
+        if not urls:
+            raise SchemasError(
+                f"no registry is named as datacenter {name}'s; write it as {name}=http://HOST:PORT"
+            )
+        return Registries(",".join(urls))
+
+    def _ask(self, request: Callable[[SchemaRegistryClient], _T]) -> list[tuple[NamedUrl, _T]]:
         """Sends a request to each registry; returns the responses of those that have what it asks for."""
-        found: list[_T] = []
+        found: list[tuple[NamedUrl, _T]] = []
         unavailable: list[RegistryUnavailableError] = []
-        for client in self._clients:
+        for where, client in zip(self._named, self._clients, strict=True):
             try:
-                found.append(request(client))
+                found.append((where, request(client)))
             except RegistryError as error:
                 if error.error_code not in NOT_FOUND:
                     raise
@@ -129,23 +149,35 @@ class Registries:
         return found
 
 
+def check_same(schema_id: int, one: tuple[NamedUrl, str], other: tuple[NamedUrl, str]) -> None:
+    """Raises `SchemaConflictError` if two registries have different schemas for one id."""
+    if not same_schema(one[1], other[1]):
+        raise SchemaConflictError(schema_id, one, other)
+
+
 def topic_schemas(subject: str, registries: Registries) -> TopicSchemas:
     """Returns every version of the subject in any registry, divided into readable and refused ones.
 
     The reader is the last version at the registry with the most versions. Raises `SchemasError` if no
-    registry has the subject, `RegistryUnavailableError` if in addition one does not answer.
+    registry has the subject, `RegistryUnavailableError` if in addition one does not answer,
+    `SchemaConflictError` if two registries have different schemas for one id.
     """
-    by_registry = sorted(registries.versions(subject), key=len, reverse=True)
+    by_registry = sorted(registries.versions(subject), key=lambda found: len(found[1]), reverse=True)
     if not by_registry:
         raise SchemasError(
             f"no registry has the subject {subject}; register the topic's schema, or load it with "
             "another subject"
         )
     known: dict[int, WriterSchema] = {}
-    for versions in by_registry:
+    places: dict[int, NamedUrl] = {}
+    for where, versions in by_registry:
         for found in versions:
-            known.setdefault(found.schema_id, WriterSchema(found.schema_id, found.version, found.schema))
-    return _divided(subject, known[by_registry[0][-1].schema_id], known.values())
+            first = known.setdefault(
+                found.schema_id, WriterSchema(found.schema_id, found.version, found.schema)
+            )
+            here = places.setdefault(found.schema_id, where)
+            check_same(found.schema_id, (here, first.text), (where, found.schema))
+    return _divided(subject, known[by_registry[0][1][-1].schema_id], known.values())
 
 
 def with_writers(schemas: TopicSchemas, schema_ids: Iterable[int], registries: Registries) -> TopicSchemas:
@@ -157,6 +189,12 @@ def with_writers(schemas: TopicSchemas, schema_ids: Iterable[int], registries: R
         if text is not None:
             known[schema_id] = WriterSchema(schema_id, None, text)
     return _divided(schemas.subject, schemas.reader, known.values())
+
+
+def with_reader(schemas: TopicSchemas, reader: WriterSchema) -> TopicSchemas:
+    """Returns `schemas`, read by another datacenter's newest schema."""
+    known = [*schemas.writers, *(writer for writer, _ in schemas.refused)]
+    return _divided(schemas.subject, reader, known)
 
 
 def has_event_time(schema: str) -> bool:
@@ -204,7 +242,7 @@ def _divided(subject: str, reader: WriterSchema, known: Iterable[WriterSchema]) 
     for writer in sorted(known, key=_order):
         problems = (
             []
-            if writer.schema_id == reader.schema_id
+            if (writer.schema_id, writer.text) == (reader.schema_id, reader.text)
             else incompatibilities(Level.BACKWARD, reader.text, [(writer.version or 0, writer.text)])
         )
         if problems:

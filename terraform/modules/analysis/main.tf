@@ -134,11 +134,16 @@ resource "headrace_airflow" "api_server" {
       conn_type = "headrace"
       extra = merge(
         {
-          bootstrap    = join(",", module.datacenter.source.bootstrap_servers)
-          registry_url = join(",", concat(local.registry_urls, [module.datacenter.source.registry_url]))
-          hdfs_url     = local.hdfs_url
-          webhdfs_url  = local.webhdfs_url
-          audit_store  = var.audit_store
+          bootstrap = join(",", module.datacenter.source.bootstrap_servers)
+          # The datacenters' names and ZooKeeper tell a load which registry knows a partition's schemas.
+          registry_url = join(",", concat(
+            [for source in var.sources : "${source.name}=${source.registry_url}"],
+            ["${var.name}=${module.datacenter.source.registry_url}"],
+          ))
+          zookeeper   = module.datacenter.zookeeper
+          hdfs_url    = local.hdfs_url
+          webhdfs_url = local.webhdfs_url
+          audit_store = var.audit_store
         },
         var.airflow.job_python == null ? {} : { python = var.airflow.job_python },
       )

@@ -41,7 +41,7 @@ run "one_host_with_a_network" {
   assert {
     condition = (
       headrace_airflow.api_server[0].connections["headrace_default"].extra["registry_url"] ==
-      "http://127.2.0.3:8081,http://127.1.0.3:8081,http://127.9.0.3:8081"
+      "west=http://127.2.0.3:8081,east=http://127.1.0.3:8081,analysis=http://127.9.0.3:8081"
     )
     error_message = "Loads read the source datacenters' registries first."
   }
