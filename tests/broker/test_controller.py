@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -56,7 +57,7 @@ class ControllerBench:
             datacenter="test",
             cluster_id="test",
             config=BrokerConfig(),
-            loop=nothing,
+            loop=cast(Any, SimpleNamespace(post=None, at_wakeup_end=lambda _: None)),
             partitions=Partitions(workers, lambda *_: nothing),
             control=nothing,
             codec=nothing,

@@ -21,6 +21,7 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32, i32Timedelta
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
+from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers.groups import GroupService
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
@@ -84,7 +85,7 @@ def test_a_producer_s_silence_adds_up_over_restarts(tmp_path: Path) -> None:
 
 def test_the_timer_of_groups_runs_on_the_monotonic_clock() -> None:
     state = SimpleNamespace(
-        config={"group.initial.rebalance.delay.ms": 0},
+        config=BrokerConfig({"group.initial.rebalance.delay.ms": "0"}),
         broker_id=1,
         view=SimpleNamespace(brokers={1: None}),
         peer="127.0.0.1:5",

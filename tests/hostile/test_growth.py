@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final, cast
 from uuid import uuid4
 
@@ -37,7 +38,7 @@ def state() -> BrokerState:
         datacenter="test",
         cluster_id="test",
         config=BrokerConfig(),
-        loop=nothing,
+        loop=cast(Any, SimpleNamespace(post=None, at_wakeup_end=lambda _: None)),
         partitions=Partitions(nothing, lambda *_: nothing, lambda: 0),
         control=nothing,
         codec=nothing,

@@ -106,11 +106,8 @@ class Broker:
         self._leaving = False
         self._is_ready = False
         self._topics_created_zxid = 0
-        self._scrubber = Scrubber(
-            options.data_dir,
-            self._config["log.scrub.bytes.per.second"],
-            self._config["log.scrub.interval.ms"],
-        )
+        pace = self._config["log.scrub.bytes.per.second"], self._config["log.scrub.interval.ms"]
+        self._scrubber = Scrubber(options.data_dir, *pace)
         self._files = Workers("files", self._loop.post)
         self._control = FairWorkers(Workers("control", self._loop.post, CONTROL_THREADS), CONTROL_THREADS)
         self._own_work = OwnJobs(self._control)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST, fetch_call, list_offsets_call
 from headrace.client.cluster import TopicPartition
-from headrace.client.errors import BrokerError, ClientError, CorruptRecordsError, OffsetOutOfRangeError
+from headrace.client.errors import BrokerError, ClientError, OffsetOutOfRangeError
 from headrace.client.network import Network
 from headrace.wire.batch import BatchHeader, hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode

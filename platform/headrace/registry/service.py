@@ -230,7 +230,7 @@ class SchemaRegistry:
             if size_bytes > PAGE_MAX_BYTES:
                 raise RegistryError(
                     422,
-                    f"The schemas of this list have more than {PAGE_MAX_BYTES} bytes: ask for fewer at once, with "
+                    f"The schemas of this list have more than {PAGE_MAX_BYTES} bytes: ask for fewer, with "
                     f"?limit={max(1, len(described) // 2)}&offset=…",
                 )
         return described
