@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.log import checkpoint
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.wire.batch import hop
@@ -77,3 +79,12 @@ def build(
         log.abandon()
     data = b"".join(path.read_bytes() for path in segments(folder))
     return Built(data, [at for at, _ in hop(data)], flushed)
+
+
+def recovery_point(folder: Path) -> int:
+    """What the checkpoint and the indexes say was durable."""
+    saved = checkpoint.load(folder)
+    assert saved is not None
+    bases = [int(path.stem) for path in segments(folder)]
+    ends = dict(itertools.pairwise(bases))
+    return max([saved.recovery_point, *(ends[int(path.stem)] for path in folder.glob("*.index"))])

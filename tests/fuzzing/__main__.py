@@ -26,6 +26,7 @@ from fix_zookeeper import running_zookeeper
 from fuzzing import (
     target_agent,
     target_frames,
+    target_log,
     target_readers,
     target_records,
     target_registry,
@@ -40,6 +41,7 @@ TARGETS: Final[dict[str, Target]] = {
     "frames": target_frames.run,
     "records": target_records.run,
     "readers": target_readers.run,
+    "log": target_log.run,
     "registry": target_registry.run,
     "znodes": target_znodes.run,
     "agent": target_agent.run,

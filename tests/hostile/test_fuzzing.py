@@ -15,6 +15,7 @@ KEPT = {
     "frames": (5, 2129361890),
     "records": (5, 2129361890),
     "readers": (5,),
+    "log": (5,),
     "registry": (5, 2129361890),
     "znodes": (5,),
     "agent": (5,),

@@ -4,7 +4,6 @@ leaves every byte where it is; and no address is given away twice.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fix_log import SMALL, Built, batch, build, content, files, segments
+from fix_log import SMALL, Built, batch, build, content, files, recovery_point, segments
 from headrace.log import checkpoint
 from headrace.log.errors import LogDamagedError
 from headrace.log.partition import PartitionLog
@@ -142,14 +141,6 @@ def test_one_damage_anywhere(
     certain = Built(built.data, built.starts, min(built.durable, known))
     check(folder, certain, damaged_bytes_are_served=True)
     shutil.rmtree(root)
-
-
-def recovery_point(folder: Path) -> int:
-    saved = checkpoint.load(folder)
-    assert saved is not None
-    bases = [int(path.stem) for path in segments(folder)]
-    ends = dict(itertools.pairwise(bases))
-    return max([saved.recovery_point, *(ends[int(path.stem)] for path in folder.glob("*.index"))])
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,5 +1,6 @@
 """Whatever is sent to a schema registry is answered in a line, soon, and nobody else notices."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from fix_registry import RegistryProcess, StartRegistry
 from fix_zookeeper import ZooKeeperRoom
-from headrace.registry.connections import CONNECTIONS_OF_ADDRESS_MAX
+from headrace.registry.__main__ import CONNECTIONS_MAX
 from headrace.registry.parameters import BODY_MAX_BYTES
 from headrace.registry.schemas import parse
 
@@ -273,18 +274,17 @@ def test_a_default_that_no_parser_ends_with(http: httpx.Client) -> None:
 def test_half_requests_end_and_never_fill_the_registry(start_registry: StartRegistry) -> None:
     url = httpx.URL(start_registry().url)
     address = (url.host, url.port or 0)
-    halves = [socket.create_connection(address, timeout=TIMEOUT_S) for _ in range(CONNECTIONS_OF_ADDRESS_MAX)]
+    halves = [socket.create_connection(address, timeout=TIMEOUT_S) for _ in range(CONNECTIONS_MAX)]
     try:
         for number, half in enumerate(halves):
             if number % 3 == 0:
                 half.sendall(b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
             elif number % 3 == 1:
                 half.sendall(b"GET / HT")
-        with socket.create_connection(address, timeout=TIMEOUT_S) as one_more:
-            answer = one_more.recv(65_536)
-            assert answer.startswith(b"HTTP/1.1 503 ") and b"the maximum of one address" in answer
+        assert httpx.get(url, trust_env=False, timeout=TIMEOUT_S).status_code == 200
         for half in halves:
-            assert half.recv(1) == b"", "closed by the registry after its deadline"
+            with contextlib.suppress(ConnectionResetError):
+                assert half.recv(1) == b"", "closed by the registry after its deadline"
     finally:
         for half in halves:
             half.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 CONNECTIONS_MAX: Final = 200
 REQUEST_WAIT_MAX_S: Final = 15.0
 """From a request's first byte, or from the connection's start, to the end of its body."""
+RESPONSE_WAIT_MAX_S: Final = 660.0
+"""From then until the client has taken the response: longer than any request waits."""
+LOG_PAUSE_S: Final = 10.0
 
 Headers = Iterable[tuple[bytes, bytes]]
 IsKnown = Callable[[Headers], bool]
@@ -30,7 +34,7 @@ class ConnectionTable:
     def __init__(self, connections_max: int) -> None:
         self._connections_max = connections_max
         self._open: dict[BoundedHttp, None] = {}
-        self.cut_off = 0
+        self._logged_s = -LOG_PAUSE_S
 
     def __len__(self) -> int:
         return len(self._open)
@@ -38,9 +42,13 @@ class ConnectionTable:
     def add(self, connection: BoundedHttp) -> None:
         self._open[connection] = None
         if len(self._open) > self._connections_max:
-            self.cut_off += 1
-            logger.debug("more than %d connections: one is cut off", self._connections_max)
-            self._to_cut_off(connection).cut_off()
+            victim = self._to_cut_off(connection)
+            if time.monotonic() - self._logged_s >= LOG_PAUSE_S:
+                self._logged_s = time.monotonic()
+                logger.warning(
+                    "%d connections, the maximum: %s is cut off", self._connections_max, victim.client
+                )
+            victim.cut_off()
 
     def _to_cut_off(self, newest: BoundedHttp) -> BoundedHttp:
         waiting = (each for each in self._open if each.awaits_request and each is not newest)
@@ -56,6 +64,7 @@ class BoundedHttp(H11Protocol):
 
     table: ConnectionTable
     request_wait_max_s: float
+    response_wait_max_s: float
     knows: IsKnown
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -75,17 +84,24 @@ class BoundedHttp(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_deadline()
+        self._end_after(self.request_wait_max_s)
         self.table.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._start_deadline()
+        if self._deadline is None:
+            self._end_after(self.request_wait_max_s)
         super().data_received(data)
         if not self.awaits_request:
-            self._stop_deadline()
+            self._end_after(self.response_wait_max_s)
+
+    def on_response_complete(self) -> None:
+        self._end_after(None)
+        super().on_response_complete()
+        if self.cycle is not None and not self.awaits_request:
+            self._end_after(self.response_wait_max_s)  # the next request was here already
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_deadline()
+        self._end_after(None)
         self.table.remove(self)
         super().connection_lost(exc)
 
@@ -94,28 +110,25 @@ class BoundedHttp(H11Protocol):
         self.table.remove(self)
         self.transport.abort()
 
-    def _start_deadline(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.request_wait_max_s, self._expire)
-
-    def _stop_deadline(self) -> None:
+    def _end_after(self, wait_s: float | None) -> None:
+        """Ends the connection after this time. None: between two requests uvicorn's keep-alive does it."""
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = None
-
-    def _expire(self) -> None:
-        self._deadline = None
-        if self.awaits_request:
-            self.cut_off()
+        self._deadline = None if wait_s is None else self.loop.call_later(wait_s, self.cut_off)
 
 
 def bounded_http(
     connections_max: int = CONNECTIONS_MAX,
     request_wait_max_s: float = REQUEST_WAIT_MAX_S,
+    response_wait_max_s: float = RESPONSE_WAIT_MAX_S,
     knows: IsKnown = lambda _: True,
 ) -> type[BoundedHttp]:
     """Returns the protocol class of one server. `knows`: whether a request with these headers (names in lower
     case) comes from a known client, whose requests are not cut off."""
-    table = ConnectionTable(connections_max)
-    fields = {"table": table, "request_wait_max_s": request_wait_max_s, "knows": staticmethod(knows)}
+    fields = {
+        "table": ConnectionTable(connections_max),
+        "request_wait_max_s": request_wait_max_s,
+        "response_wait_max_s": response_wait_max_s,
+        "knows": staticmethod(knows),
+    }
     return type("BoundedHttp", (BoundedHttp,), fields)

@@ -14,10 +14,13 @@ import uvicorn
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.process.command_line import on_stop_signals, set_up_logging, split_address
-from headrace.registry.connections import Connections
+from headrace.process.web import bounded_http
 from headrace.registry.server import create_app
 from headrace.registry.workers import Workers
 
+CONNECTIONS_MAX: Final = 1_000
+REQUEST_WAIT_MAX_S: Final = 10.0
+RESPONSE_WAIT_MAX_S: Final = 60.0
 SESSION_TIMEOUT_S: Final = 10.0
 CALL_TIMEOUT_S: Final = 10.0
 """Below the timeouts of common HTTP clients, so that they get an error response instead of none."""
@@ -61,7 +64,7 @@ def serve(serving: socket.socket, zookeeper: str) -> int:
     workers.start()
     config = uvicorn.Config(
         app,
-        http=Connections().protocol,  # type: ignore[arg-type]
+        http=bounded_http(CONNECTIONS_MAX, REQUEST_WAIT_MAX_S, RESPONSE_WAIT_MAX_S),
         ws="none",
         log_level="warning",
         access_log=False,

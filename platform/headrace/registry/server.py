@@ -1,7 +1,7 @@
 """The registry as a web application: its state, the routes, and an error body for whatever goes wrong.
 
 `registry.routes` has the paths, `registry.parameters` what they read from a request, `registry.service` what
-they do, `registry.connections` bounds connections.
+they do, `process.web` bounds connections.
 """
 
 import logging
