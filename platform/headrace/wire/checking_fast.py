@@ -1,8 +1,8 @@
 """Checks records by LuaJIT (the package `lupa`): 25 to 45 ns a record instead of 1 to 4 µs.
 
 Numba would take 144 MB and 1.6 s of CPU to import, in a broker of 48 MB; numpy 20 MB, and the boundaries of
-records of different sizes would remain a loop in Python. LuaJIT takes 2 MB and 5 ms, and runs without the GIL.
-The loop itself is `checking.lua`; `wire.checking` says the same in Python, and serves where `lupa` is missing.
+records of different sizes would remain a loop in Python. LuaJIT takes 2 MB and 5 ms, without the GIL. The
+loop itself is `checking.lua`; `wire.checking` says the same in Python, and serves where `lupa` is missing.
 """
 
 from __future__ import annotations
