@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from fix_broker import BrokerCluster, RawClient
 from headrace.broker.errors import Refused
 from headrace.broker.lookups import RUNNING_MAX, WAIT_MAX_MS, WAITING_MAX, Lookups, Outcome
 from headrace.broker.loop import Timer
@@ -19,7 +17,6 @@ from headrace.log.checkpoint import Checkpoint, encode
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.log.search import Search
-from headrace.wire.batch import seal
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 
@@ -129,16 +126,3 @@ def test_a_failed_read_fails_its_own_search_only(log: PartitionLog) -> None:
     assert first == [error]
     workers.work()
     assert second == [(log.end_address // 10 - 1, 0)]
-
-
-def test_a_batch_that_cannot_be_unpacked_fails_its_own_lookup_only(one_broker: BrokerCluster) -> None:
-    topic = f"t-{uuid.uuid4().hex[:8]}"
-    garbage = bytes(seal(b"no zstd", record_count=1, base_timestamp_ms=1, max_timestamp_ms=5, attributes=4))
-    with RawClient(one_broker.bootstrap) as client:
-        client.create_topic(topic, config={"message.validation": "headers"})
-        assert client.produce(topic, 0, garbage).error_code == 0
-        with pytest.raises(AssertionError, match="corrupt_message"):
-            client.list_offset(topic, 0, 3)
-        sound = encode_batch([Record(0, 9, None, b"v")])
-        assert client.produce(topic, 0, sound).error_code == 0
-        assert client.list_offset(topic, 0, 9) == (len(garbage) + len(sound) - 1, 9)

@@ -16,7 +16,8 @@ from headrace.broker.state import BrokerState
 
 
 def service() -> tuple[BrokerService, SimpleNamespace]:
-    state = SimpleNamespace(view=SimpleNamespace(version=1))
+    loop = SimpleNamespace(post=None, at_wakeup_end=lambda _: None)
+    state = SimpleNamespace(view=SimpleNamespace(version=1), loop=loop)
     return BrokerService(cast("BrokerState", state), cast("ProducerIds", None)), state
 
 

@@ -19,7 +19,7 @@ from headrace.agent.configuration import secret_fields
 from headrace.agent.errors import ConfigurationError, SupervisorError
 from headrace.agent.host import Host
 from headrace.agent.kinds import KINDS, parse_configuration, unit_of
-from headrace.agent.permitted import PermittedPaths
+from headrace.agent.permitted import PermittedPaths, permit
 from headrace.agent.report import HIDDEN, report_of
 from headrace.agent.supervisor import Supervisor, _make_own_folder
 
@@ -159,6 +159,21 @@ def test_paths_in_the_home_and_the_hosts_own_are_taken(tmp_path: Path) -> None:
     permitted.check("one", parse_configuration("one", {**BROKER, "data_dir": f"{tmp_path}/home/data"}))
     airflow = {"kind": "airflow", "datacenter": "x", "component": "scheduler", "python": str(python)}
     permitted.check("one", parse_configuration("one", airflow))
+
+
+def test_commands_of_the_host_permit_what_their_site_names(tmp_path: Path) -> None:
+    file = tmp_path / "home" / "permitted-paths"
+    permitted = PermittedPaths((tmp_path / "home",), file=file)
+    named = parse_configuration("one", {**BROKER, "data_dir": "/srv/data"})
+    other = parse_configuration("one", {**BROKER, "data_dir": "/srv/other"})
+    with pytest.raises(ConfigurationError):
+        permitted.check("one", named)
+    permit(file, [named])
+    permit(file, [named])
+    assert file.read_text() == "/srv/data\n" and file.stat().st_mode & 0o077 == 0
+    permitted.check("one", named)
+    with pytest.raises(ConfigurationError):
+        permitted.check("one", other)
 
 
 def test_the_running_agent_refuses_such_paths(agent: RunningAgent) -> None:

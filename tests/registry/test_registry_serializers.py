@@ -1,6 +1,8 @@
 """Framing, the client's retries and caches, serializers: against a registry that is a function."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -285,3 +287,11 @@ def test_what_a_client_registered_itself_needs_no_confirmation() -> None:
     client = client_of(registry, answering(CLICK))
     value = AvroSerializer(client, V1).serialize("t", {"x": 5})
     assert AvroDeserializer(client).deserialize(value) == {"x": 5}
+
+
+def test_the_client_loads_no_avro_library() -> None:
+    """Terraform's provider uses it in an environment that has none."""
+    program = (
+        "import sys, headrace.registry.client; sys.exit(bool({'avro', 'fastavro'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -17,6 +17,7 @@ from fastapi import Depends, FastAPI, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from headrace.agent.access import Gate, Tokens, may_see_secrets
@@ -58,10 +59,15 @@ def refuse(status: int, code: str, message: str, details: Mapping[str, Any] | No
 async def read_body(request: Request) -> Any:
     """Reads the JSON body of a request; None for an empty one. Raises `BadRequestError`."""
     received = bytearray()
-    async for chunk in request.stream():
-        received += chunk
-        if len(received) > BODY_MAX_BYTES:
-            raise BodyTooLongError(f"the request's body is longer than {BODY_MAX_BYTES} bytes")
+    try:
+        async for chunk in request.stream():
+            received += chunk
+            if len(received) > BODY_MAX_BYTES:
+                break
+    except ClientDisconnect:
+        raise BadRequestError("the client went before its request was complete") from None
+    if len(received) > BODY_MAX_BYTES:
+        raise BodyTooLongError(f"the request's body is longer than {BODY_MAX_BYTES} bytes")
     if not received:
         return None
     try:

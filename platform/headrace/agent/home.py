@@ -38,6 +38,10 @@ class AgentHome(NamedTuple):
         return self.directory / "token-read"
 
     @property
+    def permitted(self) -> Path:
+        return self.directory / "permitted-paths"
+
+    @property
     def actions(self) -> Path:
         return self.home / "logs" / "actions.log"
 

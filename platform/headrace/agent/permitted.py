@@ -1,25 +1,28 @@
 """The paths that a request may name: the agent's user writes there, and runs what it finds there.
 
 Owns `PermittedPaths`. By default these are the agent's home, and the interpreter and the DAGs that this
-host's headrace has; `--allow-path` adds folders.
+host's headrace has; `--allow-path` adds folders. Commands of this host add what their site names to a file of
+the home (`permit`): a user who can write there has the agent's rights already.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.agent.configuration import Configuration
 from headrace.agent.errors import ConfigurationError, FieldProblem
+from headrace.agent.folders import write_durably
 
 
 class PermittedPaths(NamedTuple):
-    """`folders`: everything below them. `paths`: these alone."""
+    """`folders`: everything below them. `paths`: these alone. `file`: names further paths, one a line."""
 
     folders: tuple[Path, ...]
     paths: tuple[Path, ...] = ()
+    file: Path | None = None
 
     def check(self, name: str, configuration: Configuration) -> None:
         """Raises `ConfigurationError` that names each field with a path outside."""
@@ -33,10 +36,27 @@ class PermittedPaths(NamedTuple):
 
     def _allows(self, path: Path) -> bool:
         # As written, for an interpreter that is a link; and as it is, so that no link or `..` leads out.
-        if Path(os.path.normpath(path)) in self.paths:
+        added = _added(self.file) if self.file is not None else ()
+        if Path(os.path.normpath(path)) in (*self.paths, *added):
             return True
         resolved = Path(os.path.realpath(path))
-        return any(resolved.is_relative_to(os.path.realpath(folder)) for folder in self.folders)
+        folders = (*self.folders, *added)
+        return any(resolved.is_relative_to(os.path.realpath(folder)) for folder in folders)
+
+
+def permit(file: Path, configurations: Iterable[Configuration]) -> None:
+    """Permits all paths that these configurations name."""
+    known = dict.fromkeys(_added(file))
+    wanted = known | dict.fromkeys(path for each in configurations for _, path in _paths_of(each))
+    if wanted != known:
+        write_durably(file, "".join(f"{path}\n" for path in wanted))
+
+
+def _added(file: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(Path(line) for line in file.read_text().splitlines() if line.startswith("/"))
+    except FileNotFoundError:
+        return ()
 
 
 _WAY_OUT = "start the agent with --allow-path FOLDER to permit another folder"

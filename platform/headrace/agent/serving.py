@@ -72,7 +72,7 @@ def serve(
         LoadStore(paths.loads),
         tokens,
         ActionLog(paths.actions),
-        _permitted(host, allowed_folders),
+        _permitted(host, paths, allowed_folders),
         kinds,
         about,
         lambda: setattr(server, "should_exit", True),
@@ -106,9 +106,9 @@ def _about(host: Host, build_name: str, kinds: Kinds) -> dict[str, object]:
     }
 
 
-def _permitted(host: Host, allowed_folders: tuple[Path, ...]) -> PermittedPaths:
+def _permitted(host: Host, paths: AgentHome, allowed_folders: tuple[Path, ...]) -> PermittedPaths:
     own = (host.airflow_python.absolute(), host.dags.absolute())
-    return PermittedPaths((host.home, *allowed_folders), own)
+    return PermittedPaths((host.home, *allowed_folders), own, paths.permitted)
 
 
 def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvicorn.Server:

@@ -29,6 +29,7 @@ from headrace.agent.host import Host
 from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
 from headrace.agent.logs import LOG_TAIL_LINES
+from headrace.agent.permitted import permit
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import ChangeOutcome, UnitReport, probed_report
 from headrace.agent.supervisor import Supervisor
@@ -67,6 +68,7 @@ def up(site: Site, observe: Observer = _ignore, units: Sequence[Unit] | None = N
     units = units_of(site) if units is None else units
     site.home.mkdir(parents=True, exist_ok=True)
     with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
+        permit(AgentHome(site.home).permitted, (unit.configuration for unit in units))
         try:
             unchanged = _delete_unwanted(agent, units)
         except SiteError:
@@ -83,6 +85,7 @@ def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
     """
     site.home.mkdir(parents=True, exist_ok=True)
     with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
+        permit(AgentHome(site.home).permitted, (unit.configuration for unit in units))
         try:
             reports = agent.units(with_drift=False)
             names = {report.name for report in reports}

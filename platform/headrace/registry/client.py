@@ -20,7 +20,8 @@ import httpx
 
 from headrace.registry import errors
 from headrace.registry.errors import MEDIA_TYPE, RegistryError, RegistryUnavailableError
-from headrace.registry.schemas import InvalidSchemaError, parse, record_name, shown
+from headrace.registry.schema_rules import InvalidSchemaError
+from headrace.registry.strict_json import shown
 
 DEFAULT_TIMEOUT_S: Final = 10.0
 DEFAULT_RETRY_ROUNDS: Final = 3
@@ -316,15 +317,19 @@ def same_schema(one: str, other: str) -> bool:
     """Returns whether two texts are one schema, however they are spelled."""
     if one == other:
         return True
+    from headrace.registry import schemas  # Avro's libraries: Terraform's provider has none
+
     try:
-        return parse(one).is_same_as(parse(other))
+        return schemas.parse(one).is_same_as(schemas.parse(other))
     except InvalidSchemaError:
         return False
 
 
 def _short_name(text: str) -> str:
+    from headrace.registry import schemas
+
     try:
-        return record_name(text)
+        return schemas.record_name(text)
     except InvalidSchemaError:
         return shown(text)
 

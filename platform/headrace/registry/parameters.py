@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 
 from headrace.registry import errors
 from headrace.registry.errors import MEDIA_TYPE, RegistryError
@@ -32,10 +33,15 @@ class RegistryResponse(JSONResponse):
 async def read_body(request: Request) -> dict[str, Any]:
     """Reads a request's JSON object, whatever its Content-Type is (`curl -d` sends that of a form)."""
     received = bytearray()
-    async for chunk in request.stream():
-        received += chunk
-        if len(received) > BODY_MAX_BYTES:
-            raise RegistryError(413, f"The request's body is longer than {BODY_MAX_BYTES} bytes")
+    try:
+        async for chunk in request.stream():
+            received += chunk
+            if len(received) > BODY_MAX_BYTES:
+                break
+    except ClientDisconnect:
+        raise RegistryError(400, "The client went before its request was complete") from None
+    if len(received) > BODY_MAX_BYTES:
+        raise RegistryError(413, f"The request's body is longer than {BODY_MAX_BYTES} bytes")
     try:
         if len(received) <= SMALL_BODY_MAX_BYTES:
             body = loads(received)
