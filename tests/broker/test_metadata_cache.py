@@ -17,7 +17,7 @@ from headrace.broker.state import BrokerState
 
 def service() -> tuple[BrokerService, SimpleNamespace]:
     loop = SimpleNamespace(post=None, at_wakeup_end=lambda _: None)
-    state = SimpleNamespace(view=SimpleNamespace(version=1), loop=loop)
+    state = SimpleNamespace(view=SimpleNamespace(version=1), loop=loop, codec=None)
     return BrokerService(cast("BrokerState", state), cast("ProducerIds", None)), state
 
 

@@ -172,6 +172,25 @@ def test_one_watch_reports_every_change_of_every_topic(zookeeper: ZooKeeperRoom)
         wait_for(lambda: "t6" not in seen[-1])
 
 
+def test_a_damaged_topic_neither_hides_the_others_nor_is_taken_for_deleted(
+    zookeeper: ZooKeeperRoom, caplog: pytest.LogCaptureFixture
+) -> None:
+    with zookeeper.session() as session:
+        topics = TopicRegistry(session)
+        for name in ("damaged", "whole"):
+            topics.create(name, uuid4(), {0: (1,)})
+        before = topics.list()
+        path = znodes.topic("damaged")
+        document = session.get(path).data
+        session.set(path, b"\xff{")
+        session.create(znodes.topic("stranger"), b"[]")
+        assert topics.list() == before
+        assert "stays as it was" in caplog.text and "stranger is left out" in caplog.text
+        assert TopicRegistry(session).list().keys() == {"whole"}
+        session.set(path, document)
+        assert topics.list() == before
+
+
 def test_concurrent_creators_make_one_topic(zookeeper: ZooKeeperRoom) -> None:
     with zookeeper.session() as one, zookeeper.session() as two:
 

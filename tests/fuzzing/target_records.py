@@ -11,7 +11,7 @@ from typing import Final
 import confluent_kafka
 
 from fix_broker import RawClient, batches_of
-from fuzzing.batches import records
+from fuzzing.batches import TIME_MS, honest_batch, records
 from fuzzing.world import PARTITIONS, World
 from headrace.wire.batch import hop
 from headrace.wire.records import decode_records
@@ -25,19 +25,24 @@ SHOWN_BYTES: Final = 4096
 def run(world: World, rng: random.Random) -> list[str]:
     """Returns the last batch in hex."""
     partition = rng.randrange(PARTITIONS)
-    accepted = 0
+    accepted: dict[
+        int, int
+    ] = {}  # records by their batch's first offset: a duplicate is answered with its own
     with RawClient(world.address) as client:
         start, _ = client.list_offset(TOPIC, partition, -1)
         data = b""
-        for _ in range(BATCHES):
-            data = records(rng)
-            result = client.produce(TOPIC, partition, data, acks=rng.choice((1, -1)))
+        for number in range(BATCHES + 1):
+            # The last one is durable when it is answered, and so is all before it.
+            is_last = number == BATCHES
+            data = honest_batch(b"last", TIME_MS) if is_last else records(rng)
+            result = client.produce(TOPIC, partition, data, acks=-1 if is_last else rng.choice((1, -1)))
             if result.error_code == 0:
-                accepted += sum(header.record_count for _, header in hop(data))
+                accepted[result.base_offset] = sum(header.record_count for _, header in hop(data))
         end, _ = client.list_offset(TOPIC, partition, -1)
         found = _read_raw(client, partition, start, end)
-        if found != accepted:
-            raise AssertionError(f"{accepted} records were accepted, {found} can be read, from {start} on")
+        wanted = sum(count for offset, count in accepted.items() if offset >= start)
+        if found != wanted:
+            raise AssertionError(f"{wanted} records were accepted, {found} can be read, from {start} on")
     _read_by_librdkafka(world.address, partition, start, end, found)
     return [data[:SHOWN_BYTES].hex()]
 

@@ -5,6 +5,7 @@ Every change is one transaction that also writes `/brokers/topics` and the topic
 former covers everything, and a topic is read again only if its modified-zxid changed.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import Watch
 from headrace.coordination.transaction import Transaction
+
+logger = logging.getLogger(__name__)
 
 NO_LEADER: Final = -1
 TOPIC_NAME_LENGTH_MAX: Final = 249
@@ -103,8 +106,11 @@ class TopicRegistry:
         try:
             change.commit()
         except NodeExistsError:
-            existing = self._find(name)
-            if existing is None or existing.topic_id != topic_id:
+            try:
+                existing_id = self.get(name).topic_id
+            except TopicNotRegisteredError:
+                existing_id = None
+            if existing_id != topic_id:
                 raise TopicExistsError(f"topic {name!r} exists already") from None
         return state
 
@@ -184,9 +190,17 @@ class TopicRegistry:
             before = self._known.get(name)
             if before is not None and before[0] == stat.modified_zxid:
                 known[name] = before
-            elif (state := self._find(name)) is not None:
+                continue
+            try:
                 # The topic may be newer than the stat: at worst it is read once more.
-                known[name] = (stat.modified_zxid, state)
+                known[name] = (stat.modified_zxid, self.get(name))
+            except TopicNotRegisteredError:
+                continue
+            except CorruptNodeError as error:
+                # One topic's damage is not the others', and a topic that was known is not deleted by it.
+                if before is not None:
+                    known[name] = before
+                logger.error("%s; topic %s %s", error, name, "stays as it was" if before else "is left out")
         self._known = known
         return {name: state for name, (_, state) in known.items()}
 
@@ -201,12 +215,6 @@ class TopicRegistry:
             raise TopicNotRegisteredError(f"there is no topic {name!r}")
         change = self._session.transaction().set(path, data, version=version)
         change.set(znodes.topic(name), node.data, version=node.stat.version).set(znodes.TOPICS, b"").commit()
-
-    def _find(self, name: str) -> TopicState | None:
-        try:
-            return self.get(name)
-        except TopicNotRegisteredError:
-            return None
 
     def _get_versioned(self, name: str) -> tuple[TopicState, int]:
         path = znodes.topic(name)

@@ -29,6 +29,9 @@ NO_EPOCH: Final = -1
 Topics = Sequence[Any] | None  # of a request's body; None means all
 
 
+NAMELESS_FROM: Final = 12
+
+
 class Cluster(NamedTuple):
     """What a response is made from: immutable. `offline`: partitions of this broker whose logs could not be
     opened."""
@@ -102,7 +105,10 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
     if wanted is None or (request.version == 0 and not wanted):
         topics = [_topic(cluster, topic) for topic in view.topics.values()]
     else:
-        topics = [_wanted(cluster, topic.name, getattr(topic, "topic_id", None)) for topic in wanted]
+        topics = [
+            _wanted(cluster, topic.name, getattr(topic, "topic_id", None), request.version)
+            for topic in wanted
+        ]
     return {
         "brokers": [
             {"node_id": broker_id, "host": broker.host, "port": broker.port, "rack": broker.datacenter}
@@ -114,14 +120,16 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
     }
 
 
-def _wanted(cluster: Cluster, name: str | None, topic_id: UUID | None) -> Tree:
+def _wanted(cluster: Cluster, name: str | None, topic_id: UUID | None, version: int) -> Tree:
     view = cluster.view
     if name is None:
         name = view.names_by_id.get(topic_id or NO_ID)
         if name is None:
+            # Before version 12 a response has to name its topics, so requests cannot name them by id alone.
+            by_id = version >= NAMELESS_FROM
             return {
-                "error_code": ErrorCode.UNKNOWN_TOPIC_ID,
-                "name": None,
+                "error_code": ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.INVALID_REQUEST,
+                "name": None if by_id else "",
                 "topic_id": topic_id,
                 "partitions": (),
             }
