@@ -6,6 +6,7 @@ A broker that opens records before it believes them stores no batch that our own
 from __future__ import annotations
 
 import random
+import time
 from typing import Final
 
 import confluent_kafka
@@ -19,6 +20,7 @@ from headrace.wire.records import decode_records
 BATCHES: Final = 250
 TOPIC: Final = "fuzz-a"
 READ_WAIT_MAX_S: Final = 30.0
+POLL_S: Final = 0.2
 SHOWN_BYTES: Final = 4096
 
 
@@ -72,10 +74,12 @@ def _read_by_librdkafka(address: str, partition: int, start: int, end: int, coun
     number = 0
     try:
         consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, start)])
+        deadline = time.monotonic() + READ_WAIT_MAX_S
         while number < count:
-            messages = consumer.consume(1000, READ_WAIT_MAX_S)
-            assert messages, f"librdkafka reads {number} of {count} records between {start} and {end}"
-            for message in messages:
+            assert time.monotonic() < deadline, (
+                f"librdkafka reads {number} of {count} records in [{start}, {end})"
+            )
+            for message in consumer.consume(100, POLL_S):
                 error = message.error()
                 if error is None:
                     number += 1
