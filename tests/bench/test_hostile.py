@@ -1,0 +1,40 @@
+"""Each attack of `make bench-hostile`, for a moment, beside an honest client that is served."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from attacks.frames import TOPIC
+
+from fix_broker import BrokerCluster, RawClient
+from fuzzing.honest import TOPIC as HONEST
+from fuzzing.honest import HonestClient
+from hostile import ATTACKS, Attack, Row, exit_code
+
+MOMENT_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def address(one_broker: BrokerCluster) -> str:
+    with RawClient(one_broker.bootstrap) as client:
+        client.create_topic(TOPIC.decode())
+        client.create_topic(HONEST)
+    return one_broker.bootstrap
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_an_attack_hurts_nobody(attack: Attack, address: str) -> None:
+    honest = HonestClient(address)
+    honest.start()
+    count = attack(address, time.monotonic() + MOMENT_S)
+    seen = honest.finish()
+    assert count >= 0
+    assert seen.fault is None
+    assert seen.latencies_s
+
+
+def test_the_exit_code_judges_the_slowest_row() -> None:
+    fast, slow = Row("a", 1, 1, 1.0, 99.0, 500.0, 1.0, None), Row("b", 1, 1, 1.0, 101.0, 500.0, 1.0, None)
+    faulty = Row("c", 1, 1, 1.0, 1.0, 1.0, 1.0, "no answer")
+    assert [exit_code(rows) for rows in ([fast], [fast, slow], [fast, faulty])] == [0, 1, 1]
