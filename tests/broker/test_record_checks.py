@@ -1,5 +1,6 @@
 """Which batches the event loop opens itself, which go to a thread, and how much a batch may unpack to."""
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -141,3 +142,17 @@ def test_a_batch_may_unpack_to_more_if_it_does_not_look_like_a_bomb() -> None:
     assert unpacked_limit_bytes(limit, 1_000_000) == 32 * limit
     assert unpacked_limit_bytes(limit, 40_000) == 256 * 40_000
     assert unpacked_limit_bytes(100 * limit, 90 * limit) == DECODE_LIMIT_BYTES
+
+
+def test_a_refused_batch_leaves_nothing_to_the_garbage_collector(checks: RecordChecks) -> None:
+    """Else thousands of refused requests, and what was unpacked of them, stay in memory until it comes by."""
+    bomb = unopened(1, 64 << 20, Codec.ZSTD)
+    gc.collect()
+    gc.disable()
+    try:
+        found = checks._open_all([bomb], NOW_MS)
+        assert isinstance(found[bomb.place], Refused)
+        del found
+        assert not [each for each in gc.get_objects() if isinstance(each, Refused)]
+    finally:
+        gc.enable()

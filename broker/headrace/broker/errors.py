@@ -18,6 +18,13 @@ class Refused(Exception):
         self.message = message or None
         self.record_index = record_index
 
+    def kept(self) -> Refused:
+        """Returns this error to be kept as a value: without its traceback, whose frames hold the request, and
+        often the place where the error is kept. Such a circle lives until the garbage collector comes by.
+        """
+        self.__traceback__ = self.__context__ = None
+        return self
+
     @property
     def fields(self) -> Tree:
         """The error's fields of a response's tree."""

@@ -107,6 +107,7 @@ def _decompress_growing(codec: Codec, data: Buffer, limit_bytes: int) -> memoryv
         try:
             used_bytes = decompress_into(data, output)
         except cramjam.DecompressionError as error:
+            del output  # an error that is kept would keep it, too
             if _OUTPUT_FULL not in str(error):
                 raise
             if size_bytes >= limit_bytes:

@@ -142,7 +142,7 @@ class RecordChecks:
         try:
             return check_opened(records, header, config, now_ms, self._scan)
         except Refused as refused:
-            return refused
+            return refused.kept()
 
     def _inline_limit_bytes(self, header: BatchHeader) -> int:
         """Returns how much a batch may unpack to on the loop; 0 if the loop has no time for it."""
@@ -193,7 +193,7 @@ class RecordChecks:
             try:
                 opened = open_batch(batch, header, config, now_ms, scan)
             except Refused as refused:
-                found[place] = refused
+                found[place] = refused.kept()
                 continue
             kept_bytes += 0 if opened.records is None else len(opened.records)
             found[place] = opened if kept_bytes <= UNCOMPRESSED_MAX_BYTES else _too_much_uncompressed()

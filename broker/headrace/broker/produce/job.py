@@ -307,6 +307,7 @@ def _stage_all(
             base, count = stage(state, partition, batches, opened, may_keep=may_keep)
         except Refused as refused:
             job.refuse(place, refused)
+            refused.kept()
             continue
         end = partition.log.staged_end_address
         append = PartitionAppend(job, place, base, end, durable=body.acks == ACKS_ALL)
@@ -329,7 +330,7 @@ def _verified(part: ProducePartition) -> Batches | Refused:
     try:
         return validation.split_verified(None if part.records is None else memoryview(part.records))
     except Refused as refused:
-        return refused
+        return refused.kept()
 
 
 def _sequenced(batches: Batches | Refused) -> SequencedBatch | None:
