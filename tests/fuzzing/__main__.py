@@ -48,7 +48,7 @@ TARGETS: Final[dict[str, Target]] = {
 }
 ROUNDS_PER_WORLD: Final = 24
 SEED_SPAN: Final = 1 << 32
-LATENCY_MAX_MS: Final = 10_000.0
+LATENCY_MAX_MS: Final = 3000.0
 """Of the honest client. Far above what is promised on a quiet machine: here, much else runs."""
 FOLDER: Final = Path(os.environ.get("HEADRACE_HOME", ".headrace")) / "fuzz"
 
