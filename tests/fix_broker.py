@@ -221,6 +221,15 @@ def broker_cluster(zookeeper_server: ZooKeeperServer) -> Iterator[StartCluster]:
         _close_all(started)
 
 
+@pytest.fixture(scope="module")
+def module_clusters(zookeeper_server: ZooKeeperServer) -> Iterator[StartCluster]:
+    started: list[BrokerCluster] = []
+    try:
+        yield _starter(zookeeper_server, started)
+    finally:
+        _close_all(started)
+
+
 @pytest.fixture(scope="session")
 def one_broker(zookeeper_server: ZooKeeperServer) -> Iterator[BrokerCluster]:
     started: list[BrokerCluster] = []

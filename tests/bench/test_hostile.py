@@ -7,7 +7,7 @@ import time
 import pytest
 from attacks.frames import TOPIC
 
-from fix_broker import BrokerCluster, RawClient
+from fix_broker import RawClient, StartCluster
 from fuzzing.honest import TOPIC as HONEST
 from fuzzing.honest import HonestClient
 from hostile import ATTACKS, Attack, Row, exit_code
@@ -16,11 +16,13 @@ MOMENT_S = 0.3
 
 
 @pytest.fixture(scope="module")
-def address(one_broker: BrokerCluster) -> str:
-    with RawClient(one_broker.bootstrap) as client:
+def address(module_clusters: StartCluster) -> str:
+    """A broker that no other test uses: what is left of an attack, as its topics, is not theirs."""
+    cluster = module_clusters(1)
+    with RawClient(cluster.bootstrap) as client:
         client.create_topic(TOPIC.decode())
         client.create_topic(HONEST)
-    return one_broker.bootstrap
+    return cluster.bootstrap
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)

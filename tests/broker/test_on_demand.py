@@ -8,7 +8,14 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.fair_workers import FairWorkers
-from headrace.broker.on_demand import AT_ONCE_MAX, PER_HOST_MAX, TOPICS_MAX, WINDOW_S, TopicsOnDemand
+from headrace.broker.on_demand import (
+    AT_ONCE_MAX,
+    PER_HOST_AT_ONCE_MAX,
+    PER_HOST_MAX,
+    TOPICS_MAX,
+    WINDOW_S,
+    TopicsOnDemand,
+)
 from headrace.broker.topics import NewTopic, TopicAdmin
 from headrace.broker.workers import Outcome
 
@@ -73,11 +80,21 @@ def test_so_many_are_created_at_once() -> None:
     assert bench.ask(5_000, "10.0.1.1")
 
 
+def test_one_host_never_has_all_that_are_created_at_once() -> None:
+    bench = DemandBench()
+    answers = [bench.ask(number) for number in range(PER_HOST_AT_ONCE_MAX + 5)]
+    assert answers == [True] * PER_HOST_AT_ONCE_MAX + [False] * 5
+    assert bench.ask(1_000, "10.0.0.2")
+    bench.finish()
+    assert bench.ask(1_001)
+    assert len(bench.on_demand._creating_for) == 1
+
+
 def test_none_is_created_when_there_are_many(caplog: pytest.LogCaptureFixture) -> None:
     bench = DemandBench()
     bench.count = TOPICS_MAX - 1
     assert bench.ask(1)
-    assert not any(bench.ask(number) for number in range(2, 1_000))
+    assert not any(bench.ask(number, f"10.0.{number}.1") for number in range(2, 250))
     assert len([each for each in caplog.records if "create more by CreateTopics" in each.message]) == 1
     bench.finish()
     assert not bench.ask(2_000)

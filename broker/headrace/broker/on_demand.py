@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -25,6 +25,7 @@ PER_HOST_MAX: Final = 100  # topics that one host may have created within WINDOW
 WINDOW_S: Final = 60.0
 HOSTS_MAX: Final = 1_000  # hosts remembered; beyond it the one that asked first is forgotten
 AT_ONCE_MAX: Final = 100  # topics being created
+PER_HOST_AT_ONCE_MAX: Final = 10  # of them, topics that one host asked for: one host never has all of them
 TOPICS_MAX: Final = 2_000  # with so many topics in the datacenter, none is created on demand
 WARN_EVERY_S: Final = 60.0
 
@@ -44,6 +45,7 @@ class TopicsOnDemand:
         self._topic_count = topic_count
         self._clock_s = clock_s
         self._creating: dict[str, Promise[None]] = {}
+        self._creating_for: Counter[str] = Counter()  # by host, how many
         self._created_s: dict[str, deque[float]] = {}  # by host: when it asked for new topics
         self._warned_s = -WARN_EVERY_S
 
@@ -60,12 +62,16 @@ class TopicsOnDemand:
             return None
         self._created_s[host].append(self._clock_s())
         promise = self._creating[name] = Promise()
+        self._creating_for[host] += 1
 
         def done(_: object, error: Exception | None) -> None:
             if error is not None and not (
                 isinstance(error, Refused) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
             ):
                 logger.warning("creating topic %s on demand failed: %s", name, error)
+            self._creating_for[host] -= 1
+            if not self._creating_for[host]:
+                del self._creating_for[host]
             self._creating.pop(name).resolve(None)
 
         self._control.submit(lambda: self._admin.create_and_wait(NewTopic(name), CREATE_WAIT_MAX_S), done)
@@ -74,6 +80,8 @@ class TopicsOnDemand:
     def _reached_bound(self, host: str) -> str | None:
         if len(self._creating) >= AT_ONCE_MAX:
             return f"{AT_ONCE_MAX} are being created"
+        if self._creating_for[host] >= PER_HOST_AT_ONCE_MAX:
+            return f"{PER_HOST_AT_ONCE_MAX} are being created for it"
         if self._topic_count() + len(self._creating) >= TOPICS_MAX:
             return f"there are {TOPICS_MAX} topics; create more by CreateTopics"
         asked = self._created_s.setdefault(host, deque())

@@ -83,9 +83,9 @@ class Gate:
         await self._act({**scope, ROLE: role}, receive, send)
 
     async def _act(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on and records it with its outcome."""
+        """Passes a request on, and records its outcome before the client reads it."""
         digest = hashlib.sha256()
-        status = 500
+        is_recorded = False
 
         async def received() -> Message:
             message = await receive()
@@ -93,15 +93,17 @@ class Gate:
             return message
 
         async def sent(message: Message) -> None:
-            nonlocal status
+            nonlocal is_recorded
             if message["type"] == "http.response.start":
-                status = message["status"]
+                is_recorded = True
+                self._record(scope, Role.OPERATE, message["status"], digest.digest())
             await send(message)
 
         try:
             await self._app(scope, received, sent)
         finally:
-            self._record(scope, Role.OPERATE, status, digest.digest())
+            if not is_recorded:
+                self._record(scope, Role.OPERATE, 500, digest.digest())
 
     def _record(self, scope: Scope, role: Role, status: int, digest: bytes) -> None:
         fields: dict[str, Any] = {"role": role, "address": _address(scope), "method": scope["method"]}
