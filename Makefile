@@ -116,6 +116,9 @@ distclean: clean
 
 # --- setting up ------------------------------------------------------------------------------------------------
 
+# On a terminal uv shows what it downloads; in a log it is silent.
+QUIET = $$([ -t 2 ] || echo -q)
+
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.toml
@@ -129,7 +132,7 @@ $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.to
 	@# `uv pip sync` takes pip away, so pip is needed, and there, only the first time.
 	@if ! [ -x $(UV) ]; then $(BIN)/python -m pip install -q --disable-pip-version-check \
 		--require-hashes -r requirements/bootstrap.txt; fi
-	@$(UV) pip sync -q --python $(BIN)/python --require-hashes requirements/dev.txt
+	@$(UV) pip sync $(QUIET) --python $(BIN)/python --require-hashes requirements/dev.txt
 	@$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -138,7 +141,7 @@ airflow: $(AIRFLOW_VENV)/.installed
 $(AIRFLOW_VENV)/.installed: $(VENV)/.installed requirements/airflow.txt pyproject.toml
 	@echo "setting up $(AIRFLOW_VENV): Airflow and its providers, pinned with hashes (about 550 MB)"
 	@if ! [ -x $(AIRFLOW_VENV)/bin/python ]; then $(UV) venv -q --python $(BIN)/python $(AIRFLOW_VENV); fi
-	@$(UV) pip sync -q --python $(AIRFLOW_VENV)/bin/python --require-hashes requirements/airflow.txt
+	@$(UV) pip sync $(QUIET) --python $(AIRFLOW_VENV)/bin/python --require-hashes requirements/airflow.txt
 	@$(UV) pip install -q --python $(AIRFLOW_VENV)/bin/python --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -156,7 +159,7 @@ terraform: $(TERRAFORM_VENV)/.installed
 $(TERRAFORM_VENV)/.installed: $(VENV)/.installed requirements/terraform.txt pyproject.toml
 	@echo "setting up $(TERRAFORM_VENV): the Terraform provider, pinned with hashes (about 120 MB)"
 	@if ! [ -x $(TERRAFORM_VENV)/bin/python ]; then $(UV) venv -q --python $(BIN)/python $(TERRAFORM_VENV); fi
-	@$(UV) pip sync -q --compile-bytecode --python $(TERRAFORM_VENV)/bin/python --require-hashes requirements/terraform.txt
+	@$(UV) pip sync $(QUIET) --compile-bytecode --python $(TERRAFORM_VENV)/bin/python --require-hashes requirements/terraform.txt
 	@$(UV) pip install -q --python $(TERRAFORM_VENV)/bin/python --no-deps --no-build-isolation -e .
 	@printf 'provider_installation {\n  filesystem_mirror {\n    path    = "%s"\n    include = ["headrace.local/*/*"]\n  }\n  direct {\n    exclude = ["headrace.local/*/*"]\n  }\n}\n' \
 		"$(PLUGINS)" >$(TERRAFORM_VENV)/terraform.rc

@@ -5,7 +5,7 @@ Owns the layout and the exit code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,7 +20,7 @@ from headrace.audit.report_view import print_report
 from headrace.demo.access_log import HOUR_MS
 from headrace.demo.flow import FlowResult
 from headrace.demo.loads import Sealing
-from headrace.demo.outcome import differences
+from headrace.demo.outcome import MUCH_UNPARSABLE, differences, exit_code
 from headrace.demo.plan import TOPIC, DemoPlan
 from headrace.demo.screen import Screen
 from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
@@ -55,7 +55,9 @@ def print_ending(
     rows_in_hdfs: Mapping[int, tuple[int, int]],
     screen: Screen,
 ) -> int:
-    """Prints the rest; returns the exit code, which is 0 only if this run is complete to the last event."""
+    """Prints the rest; returns the exit code, which is 0 only if this run is complete to the last event, and
+    the input's lines became events.
+    """
     is_sealed = _print_seals(result, report, findings, sealing, screen)
     screen.step("rows in HDFS against the input")
     is_equal = _print_rows(plan, result, rows_in_hdfs, screen)
@@ -64,19 +66,31 @@ def print_ending(
     screen.step("look around")
     _print_hints(plan, screen)
     is_complete = bool(report.verdicts) and not findings and is_equal and is_sealed
-    took_s = screen.elapsed_s()
+    return print_last_line(result, findings, screen, is_complete=is_complete)
+
+
+def print_last_line(
+    result: FlowResult, findings: Sequence[Finding], screen: Screen, *, is_complete: bool
+) -> int:
+    """Prints the outcome in one line; returns the exit code."""
+    unparsable = result.aside_hours.total()
+    lines = result.published + unparsable
+    code = exit_code(is_complete=is_complete, lines=lines, unparsable=unparsable)
+    took = f"({screen.elapsed_s():.0f} s)"
+    aside = f" {unparsable:,} of {lines:,} lines did not parse;" if unparsable else ""
     if is_complete:
+        word = "[bold yellow]complete, but[/]" if code == MUCH_UNPARSABLE else "[bold green]complete[/]:"
         screen.console.print(
-            f"\n[bold green]complete[/]: {result.published:,} events published, {result.published:,} in HDFS,"
-            f" none lost, no duplicates ({took_s:.0f} s)"
+            f"\n{word}{aside} {result.published:,} events published, {result.published:,} in HDFS,"
+            f" none lost, no duplicates {took}"
         )
     else:
         lost = sum(finding.record_count or 0 for finding in findings if finding.status is Status.LOST)
         screen.console.print(
-            f"\n[bold red]not complete[/]: {result.published:,} events published, {lost:,} lost, "
-            f"{_count(len(findings), 'finding')} ({took_s:.0f} s)"
+            f"\n[bold red]not complete[/]:{aside} {result.published:,} events published, {lost:,} lost, "
+            f"{_count(len(findings), 'finding')} {took}"
         )
-    return 0 if is_complete else 1
+    return code
 
 
 def _print_seals(
@@ -158,7 +172,7 @@ def _print_hints(plan: DemoPlan, screen: Screen) -> None:
         ("logs analysis-mirror-east", "a process's log"),
     ]:
         table.add_row(f".venv/bin/headrace {command}", what)
-    table.add_row(plan.site.webhdfs_url, "HDFS in a browser")
-    table.add_row(airflow_url(plan.site), f"Airflow: user {USER}, password {airflow_password(plan.site)}")
+    login = f"user {USER}, password {airflow_password(plan.site)} (`headrace status` shows it, too)"
+    table.add_row(airflow_url(plan.site), f"Airflow: {login}")
     table.add_row("make down", "stop; data stays")
     screen.console.print(Padding(table, (0, 0, 0, 3), expand=False))

@@ -5,12 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace.audit.evidence import Finding, Status
 from headrace.audit.report import Report
 from headrace.demo.latency import Latencies
 from headrace.demo.watcher import Arrival
+
+NOT_COMPLETE: Final = 1
+MUCH_UNPARSABLE: Final = 4
+UNPARSABLE_SHARE_MAX: Final = 0.01
 
 
 class DemoLoad(NamedTuple):
@@ -61,6 +65,15 @@ def differences(published: Mapping[int, int], in_hdfs: Mapping[int, tuple[int, i
         if not rows == distinct == published.get(hour_ms, 0):
             found.append(HourDifference(hour_ms, published.get(hour_ms, 0), rows, distinct))
     return found
+
+
+def exit_code(*, is_complete: bool, lines: int, unparsable: int) -> int:
+    """Returns the demo's exit code: `MUCH_UNPARSABLE` if all events arrived, but more than
+    `UNPARSABLE_SHARE_MAX` of the input's lines did not become events.
+    """
+    if not is_complete:
+        return NOT_COMPLETE
+    return MUCH_UNPARSABLE if unparsable > UNPARSABLE_SHARE_MAX * lines else 0
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
