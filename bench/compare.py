@@ -149,6 +149,10 @@ def run(
             with running(bench, group.brokers(bench), group.others(bench)):
                 warm_up(bench)
                 for experiment in experiments:
+                    if problem := experiment.missing_room(bench):
+                        report.skipped.append(problem)
+                        say(f"left out: {escape(problem)}")
+                        continue
                     row = experiment.run(bench)
                     bars = experiment.bars if with_peers and not bench.is_profiling else ()
                     report.add(row, [judge(row, bar) for bar in bars])

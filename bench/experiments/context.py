@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -41,8 +42,13 @@ class Scale:
     broker_warmup_s: float
     """How long each broker works before the first row: a JVM compiles meanwhile."""
 
+    def produced_bytes(self, seconds: float) -> int:
+        """Returns what one round of producing for so long may write."""
+        return int(PRODUCED_MAX_BYTES_PER_S * (seconds + self.warmup_s))
+
 
 GB: Final = 1_000_000_000
+PRODUCED_MAX_BYTES_PER_S: Final = 600_000_000
 FULL: Final = Scale(5, 10.0, 2.0, 2 * GB, GB, 20 * GB, 10 * GB, 500, 1000, 10.0, 12.0)
 QUICK: Final = Scale(2, 3.5, 0.8, GB // 8, GB // 4, 2 * GB, GB // 2, 100, 200, 2.0, 4.0)
 SMOKE: Final = Scale(1, 0.7, 0.3, GB // 100, GB // 100, GB // 50, GB // 100, 8, 20, 0.1, 0.0)
@@ -136,11 +142,25 @@ def shared_topic_rows(
 
 @dataclass(frozen=True)
 class Experiment:
-    """One row of the run: how it is measured, and its bars."""
+    """One row of the run: how it is measured, and its bars. `room_bytes`: what it may write to the disk; by
+    default one round of producing.
+    """
 
     key: str
     run: Callable[[Bench], Row]
     bars: tuple[Bar, ...] = ()
+    room_bytes: Callable[[Scale], int] = lambda scale: scale.produced_bytes(scale.seconds)
+
+    def missing_room(self, bench: Bench) -> str:
+        """Returns why the disk is too full for the row, or ""."""
+        wanted_bytes = self.room_bytes(bench.scale)
+        free_bytes = shutil.disk_usage(bench.home).free
+        if free_bytes >= wanted_bytes:
+            return ""
+        return (
+            f"{self.key} may write {wanted_bytes / 1e9:.0f} GB, and {bench.home} has "
+            f"{free_bytes / 1e9:.0f} GB left"
+        )
 
 
 @contextmanager

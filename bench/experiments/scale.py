@@ -13,6 +13,7 @@ from experiments.context import (
     VALUE_BYTES,
     Bench,
     Experiment,
+    Scale,
     fresh_topic_rows,
     shared_topic_rows,
 )
@@ -36,12 +37,17 @@ LONG: Final = "a long log"
 SHORT: Final = "a short log"
 
 
-def _produce(bench: Bench, peer: KafkaPeer, topic: str, partitions: int = 1) -> list[list[str]]:
+LONG_LOG_ROUND_MAX_S: Final = 4.0  # each round makes the long log longer
+
+
+def _produce(
+    bench: Bench, peer: KafkaPeer, topic: str, partitions: int = 1, *, seconds: float | None = None
+) -> list[list[str]]:
     return [
         rdkafka.produce_command(
             peer.bootstrap,
             topic,
-            seconds=bench.scale.seconds,
+            seconds=bench.scale.seconds if seconds is None else seconds,
             warmup_s=bench.scale.warmup_s,
             batch=0,
             value_bytes=VALUE_BYTES,
@@ -50,8 +56,19 @@ def _produce(bench: Bench, peer: KafkaPeer, topic: str, partitions: int = 1) -> 
     ]
 
 
+def _long_log_s(scale: Scale) -> float:
+    return min(scale.seconds, LONG_LOG_ROUND_MAX_S)
+
+
+def _long_log_room_bytes(scale: Scale) -> int:
+    rounds = (scale.rounds + 1) * scale.produced_bytes(_long_log_s(scale))
+    return scale.large_log_bytes + scale.small_log_bytes + rounds
+
+
 def long_log(bench: Bench) -> Row:
-    """Produces, by turns, at the end of a short log and of a long one of the same broker."""
+    """Produces, by turns, at the end of a short log, which is new in each round, and of a long one of the
+    same broker.
+    """
     peer = bench.brokers[HEADRACE]
     scale = bench.scale
     row = Row(
@@ -59,23 +76,32 @@ def long_log(bench: Bench) -> Row:
         f"produce at the end of {scale.large_log_bytes / 1e9:g} GB and of {scale.small_log_bytes / 1e9:g} GB",
         SHOWN,
     )
-    topics = {SHORT: bench.new_topic(row.key), LONG: bench.new_topic(row.key)}
-    sizes = {SHORT: scale.small_log_bytes, LONG: scale.large_log_bytes}
+    long = bench.new_topic(row.key)
+    shorts: dict[int, str] = {}
+
+    def work(topic: str) -> Sample:
+        return bench.clients(row.key, peer, _produce(bench, peer, topic, seconds=_long_log_s(scale)))
+
+    def make_short(number: int) -> None:
+        shorts[number] = bench.new_topic(row.key)
+        peer.create_topic(shorts[number])
+        fill(bench, peer, shorts[number], scale.small_log_bytes)
+
+    peer.create_topic(long)
     try:
-        for name, topic in topics.items():
-            peer.create_topic(topic)
-            fill(bench, peer, topic, sizes[name])
-
-        def contender(name: str) -> Contender:
-            def work(_: int) -> Sample:
-                return bench.clients(row.key, peer, _produce(bench, peer, topics[name]))
-
-            return Contender(name, work)
-
-        run_rounds(row, [contender(LONG), contender(SHORT)], scale.rounds)
+        fill(bench, peer, long, scale.large_log_bytes)
+        contenders = [
+            Contender(LONG, lambda _: work(long)),
+            Contender(
+                SHORT,
+                lambda number: work(shorts[number]),
+                make_short,
+                lambda number: peer.delete_topic(shorts[number]),
+            ),
+        ]
+        run_rounds(row, contenders, scale.rounds)
     finally:
-        for topic in topics.values():
-            peer.delete_topic(topic)
+        peer.delete_topic(long)
     return row
 
 
@@ -166,7 +192,7 @@ def many_connections(bench: Bench) -> Row:
 def experiments() -> list[Experiment]:
     beside = beside_kafka(HEADRACE, KAFKA, None)
     return [
-        Experiment("long-log", long_log, (Bar(RECORDS_PER_S, LONG, SHORT, 0.97),)),
+        Experiment("long-log", long_log, (Bar(RECORDS_PER_S, LONG, SHORT, 0.97),), _long_log_room_bytes),
         Experiment("partitions-produce", many_partitions, beside),
         Experiment("partitions-consume", many_partitions_consumed, beside),
         Experiment("connections", many_connections, beside),
@@ -177,5 +203,6 @@ def experiments() -> list[Experiment]:
                 Bar(BROKER_MEMORY_MB, HEADRACE, KAFKA, 0.2, at_least=False),
                 Bar(RESTART_S, HEADRACE, KAFKA, 0.2, at_least=False),
             ),
+            lambda scale: 2 * scale.restart_bytes,
         ),
     ]

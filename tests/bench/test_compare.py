@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import compare
 import pytest
-from experiments.context import HEADRACE
-from side_by_side.machine import TooFewCoresError, snapshot, split_cores
+from experiments import scale
+from experiments.context import FULL, HEADRACE, Bench
+from side_by_side.machine import Cores, TooFewCoresError, snapshot, split_cores
 from side_by_side.page import PART, PARTS
 
 from clients import rdkafka
@@ -68,3 +70,14 @@ def test_a_snapshot_sees_the_work_of_a_family_and_of_strangers() -> None:
     assert busy.returncode == 0
     assert after.cpu_s([os.getpid()]) - before.cpu_s([os.getpid()]) > 0.1
     assert after.others_s([1]) <= after.others_s([os.getpid()])
+
+
+def test_a_row_that_the_disk_has_no_room_for_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(FULL, Cores(frozenset({0}), frozenset({1})), tmp_path)
+    rows = {each.key: each for each in scale.experiments()}
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=30_000_000_000))
+    assert "long-log may write 43 GB" in rows["long-log"].missing_room(bench)
+    assert "has 30 GB left" in rows["long-log"].missing_room(bench)
+    assert rows["restart"].missing_room(bench) == ""
