@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.log import checkpoint
 from headrace.log.config import LogConfig
 from headrace.log.flush import FlushJob
 from headrace.log.partition import PartitionLog
@@ -68,3 +69,27 @@ def test_a_job_begun_before_a_roll_covers_the_old_segment_alone(tmp_path: Path) 
     log.flush()
     assert log.flushed_address == log.end_address
     log.close()
+
+
+def test_much_that_is_written_is_checkpointed_without_waiting_for_the_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.log.partition.CHECKPOINT_EVERY_BYTES", 1_000)
+    log = PartitionLog(tmp_path / "t-0")
+    log.append(batch(b"x" * 400))
+    log.flush()
+    assert recovery_point(log) == 0, "too little for a checkpoint"
+    log.append(batch(b"x" * 600))
+    log.flush()
+    assert recovery_point(log) == log.end_address > 1_000
+    reached = log.end_address
+    log.append(batch(b"x" * 400))
+    log.flush()
+    assert recovery_point(log) == reached
+    log.close()
+
+
+def recovery_point(log: PartitionLog) -> int:
+    saved = checkpoint.load(log.directory)
+    assert saved is not None
+    return saved.recovery_point

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.log.checkpoint import Checkpoint, save_only
+from headrace.log.checkpoint import CHECKPOINT_EVERY_BYTES, Checkpoint, save_only
 from headrace.log.config import UNLIMITED, LogConfig
 from headrace.log.cutting import expire
 from headrace.log.errors import (
@@ -304,10 +304,11 @@ class PartitionLog:
         return self._checkpoint_requested
 
     def _take_checkpoint(self) -> Checkpoint | None:
-        """Returns the requested checkpoint; `None` if none is requested, or while batches are staged, since
-        `producers` includes them already.
+        """Returns the checkpoint that is requested or due; `None` if none is, or while batches are staged,
+        since `producers` includes them already.
         """
-        if not self._checkpoint_requested or self.staged_end_address != self.end_address:
+        is_due = self.end_address - self._checkpointed_address >= CHECKPOINT_EVERY_BYTES
+        if not (self._checkpoint_requested or is_due) or self.staged_end_address != self.end_address:
             return None
         known = {
             segment.base_address: greatest
