@@ -92,6 +92,7 @@ def _unit_name(name: Annotated[str, Path()]) -> str:
 UnitName = Annotated[str, Depends(_unit_name)]
 Body = Annotated[Any, Depends(read_body)]
 WaitS = Annotated[float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False)]
+MadeBy = Annotated[str, Query(pattern=r"^[a-z0-9 -]{0,40}$")]
 
 
 def create_app(
@@ -198,10 +199,12 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds, permitted: PermittedP
         return shown(_waited(keeper, name, wait_s), request)
 
     @app.put("/v1/units/{name}")
-    def put_unit(name: UnitName, body: Body, wait_s: WaitS = 0.0, dry_run: bool = False) -> Response:
+    def put_unit(
+        name: UnitName, body: Body, wait_s: WaitS = 0.0, dry_run: bool = False, made_by: MadeBy = ""
+    ) -> Response:
         configuration = parse_configuration(name, body, kinds)
         permitted.check(name, configuration)
-        outcome = keeper.put(name, configuration, dry_run=dry_run)
+        outcome = keeper.put(name, configuration, dry_run=dry_run, made_by=made_by)
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})
         report = _waited(keeper, name, wait_s, {"outcome": outcome})

@@ -144,7 +144,8 @@ class Keeper:
         def report(unit: Unit) -> UnitReport:
             state = states.get(unit.name)
             drift = () if differences is None else _drift(unit, state, differences)
-            return probed_report(unit, state, drift)
+            made_by = self._desired_units[unit.name].made_by if unit.name in self._desired_units else ""
+            return probed_report(unit, state, drift)._replace(made_by=made_by)
 
         return list(self._probes.map(report, units))
 
@@ -166,10 +167,13 @@ class Keeper:
 
     # --- changes ---
 
-    def put(self, name: str, configuration: Configuration, *, dry_run: bool = False) -> ChangeOutcome:
+    def put(
+        self, name: str, configuration: Configuration, *, dry_run: bool = False, made_by: str = ""
+    ) -> ChangeOutcome:
         """Makes the host run this unit with this configuration, and touches no other unit.
 
-        Does not wait until the unit is ready. Raises `ConflictError`, `TooManyUnitsError`, and `SiteError`
+        `made_by` names the program that puts it, which owns the unit from then on, changed or not. Does not
+        wait until the unit is ready. Raises `ConflictError`, `TooManyUnitsError`, and `SiteError`
         for what the host does not have.
         """
         unit = self._make_unit(name, configuration)
@@ -177,10 +181,12 @@ class Keeper:
             # A concurrent PUT of another unit may want the same address.
             with self._shared:
                 outcome = self._outcome(unit)
+                if not dry_run and outcome is ChangeOutcome.UNCHANGED:
+                    self._note_maker(name, made_by)
                 if dry_run or outcome is ChangeOutcome.UNCHANGED:
                     return outcome
                 logger.info("putting %s: %s", name, outcome)
-                desired = DesiredUnit(configuration, is_applied=False)
+                desired = DesiredUnit(configuration, is_applied=False, made_by=made_by)
                 self._desired.write(name, desired)
                 self._desired_units[name], self._units[name] = desired, unit
             self._reached("recorded")
@@ -208,6 +214,12 @@ class Keeper:
         is_same = before is not None and before.definition == unit.definition
         is_same = is_same and self._desired_units[unit.name].configuration == unit.configuration
         return outcome_of(before is not None, is_same, drift)
+
+    def _note_maker(self, name: str, made_by: str) -> None:
+        desired = self._desired_units[name]
+        if made_by and desired.made_by != made_by:
+            self._desired_units[name] = desired._replace(made_by=made_by)
+            self._desired.write(name, self._desired_units[name])
 
     def restart(self, name: str) -> None:
         """Stops the unit and starts it by its current definition. Raises `UnitUnknownError`."""

@@ -45,7 +45,8 @@ class UnitReport(NamedTuple):
 
     `state` and `note` come from supervisord; `state` is None if it does not have the unit. `problem` is None
     if the unit is ready; `notice` then says what else is worth knowing. `definition` changes whenever the
-    process would be started differently.
+    process would be started differently. `made_by` names the program that put the unit, "" if that is not
+    known.
     """
 
     name: str
@@ -64,6 +65,7 @@ class UnitReport(NamedTuple):
     requires: tuple[str, ...]
     listens: tuple[str, ...]
     log: str
+    made_by: str = ""
 
     @property
     def is_ready(self) -> bool:
@@ -90,6 +92,8 @@ class UnitReport(NamedTuple):
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> UnitReport:
         """Reads a report. Raises KeyError, TypeError or ValueError for what is none."""
+        # An agent of an earlier version does not report `made_by`.
+        data = {"made_by": "", **data}
         values = {name: data[_JSON_KEYS.get(name, name)] for name in UnitReport._fields}
         values["drift"] = tuple(Drift(DriftKind(row["what"]), row["message"]) for row in data["drift"])
         values["requires"], values["listens"] = tuple(data["requires"]), tuple(data["listens"])

@@ -39,6 +39,11 @@ def print_error(message: str) -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(message)}")
 
 
+def print_note(message: str) -> None:
+    """Prints a line for people on stderr, which programs that read the output do not see."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[dim]{escape(message)}[/]")
+
+
 def exit_with(error: BaseException) -> NoReturn:
     """Ends the process with an exception's message and exit code."""
     if os.environ.get(DEBUG_VARIABLE):

@@ -12,12 +12,15 @@ import typer
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.agent.report import UnitReport
     from headrace.agent.unit import Unit
+    from headrace.fleet.foreign import ForeignUnit
     from headrace.site.site import Site
 
 from headrace.cli.context import site
-from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, in_duration, out, print_json, print_table
 
 
@@ -31,8 +34,16 @@ def up(
     without: Annotated[
         list[Part] | None, typer.Option("--without", help="A part to leave out, and to stop if it runs.")
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Remove units that others made, such as Terraform, without asking."),
+    ] = False,
 ) -> None:
-    """Start every unit of the site that does not run yet, and wait until all are ready."""
+    """Start every unit of the site that does not run yet, and wait until all are ready.
+
+    Units that the site no longer has are stopped. If `headrace up` did not make one of them, the command
+    names them and asks first; without a terminal it needs --yes.
+    """
     from headrace.fleet import operate
     from headrace.fleet.airflow_units import check_installed
     from headrace.fleet.units import units_of
@@ -52,10 +63,20 @@ def up(
             where = " ".join(str(address) for address in unit.listens[:2])
             out.print(f"  [green]ready[/] {ready:2d}/{len(units)}  {unit.name:<24} {where}")
 
-    operate.up(here, show)
+    operate.up(here, show, may_change=lambda units: _may_change(units, is_agreed=yes))
     out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
     if here.airflow:
         _print_login(here)
+
+
+def _may_change(units: Sequence[ForeignUnit], *, is_agreed: bool) -> bool:
+    """Names the units of others that `up` would remove or change, and asks on a terminal."""
+    from headrace.fleet.foreign import sentence
+
+    print_note(f"`headrace up` will {sentence(units)}")
+    if is_agreed or not sys.stdin.isatty():
+        return is_agreed
+    return typer.confirm("Their data stays on disk. Shall it?")
 
 
 def down() -> None:
@@ -68,7 +89,10 @@ def down() -> None:
         if event == "stopped":
             out.print(f"  stopped  {unit.name}")
 
-    was_running = operate.down(here, show)
+    def tell_foreign(names: Sequence[str]) -> None:
+        out.print(f"  stopping {', '.join(names)}: not of this site, but of this home")
+
+    was_running = operate.down(here, show, tell_foreign=tell_foreign)
     out.print("the site is stopped; its data stays" if was_running else f"nothing was running in {here.home}")
 
 
