@@ -38,6 +38,7 @@ from headrace.agent.loads import LoadStore
 from headrace.agent.logs import LOG_LINES_MAX, log_tail
 from headrace.agent.permitted import PermittedPaths
 from headrace.agent.report import ChangeOutcome, UnitReport
+from headrace.process.disk import explained
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     async def disk_failed(_: Request, error: OSError) -> Response:
         logger.error("a request failed: %s", error)
-        return refuse(500, "host_failed", f"a file or process of the host failed: {error}")
+        return refuse(500, "host_failed", f"a file or process of the host failed: {explained(error)}")
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> Response:

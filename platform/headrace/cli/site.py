@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode, print_note
-from headrace.cli.output import JsonOption, in_duration, out, print_json, print_table
+from headrace.cli.output import JsonOption, in_bytes, in_duration, out, print_json, print_table
 
 
 class Part(StrEnum):
@@ -118,19 +118,22 @@ def status(json: JsonOption = False) -> None:
                     "uptime_s": row.uptime_s,
                     "listens": list(row.listens),
                     "log": row.log,
+                    "made_by": row.made_by,
+                    "disk": None if row.disk is None else row.disk._asdict(),
                 }
                 for row in rows
             ]
         )
     else:
         print_table(
-            ["unit", "state", ">pid", ">up", "listens on"],
+            ["unit", "state", ">pid", ">up", ">disk free", "listens on"],
             [
                 (
                     row.name,
                     _state(row),
                     row.pid or "-",
                     in_duration(row.uptime_s) if row.pid else "-",
+                    in_bytes(row.disk.free_bytes) if row.disk else "-",
                     " ".join(row.listens[:2]),
                 )
                 for row in rows
@@ -140,10 +143,39 @@ def status(json: JsonOption = False) -> None:
         for row in rows:
             for drift in row.drift:
                 out.print(f"[yellow]drift[/]  {row.name}: {escape(drift.message)}; `headrace up` repairs it")
+        _print_disks(rows)
+        _print_unsupervised(rows)
         if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
     if not all(row.is_ready for row in rows):
         raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def _print_disks(rows: Sequence[UnitReport]) -> None:
+    """Warns of disks that are nearly full, with all the folders that units have there."""
+    folders: dict[tuple[int, int], list[str]] = {}
+    for row in rows:
+        if row.disk is not None and row.disk.is_nearly_full:
+            folders.setdefault((row.disk.free_bytes, row.disk.size_bytes), []).append(row.disk.directory)
+    for (free_bytes, size_bytes), directories in folders.items():
+        used = 1 - free_bytes / size_bytes
+        more = f" and {len(directories) - 1} more folders" if len(directories) > 1 else ""
+        out.print(
+            f"[red]disk[/]  {used:.0%} used, {in_bytes(free_bytes)} free: {escape(directories[0])}{more}; "
+            "delete topics or shorten their retention"
+        )
+
+
+def _print_unsupervised(rows: Sequence[UnitReport]) -> None:
+    from headrace.agent.report import UNSUPERVISED
+
+    count = sum(row.state == UNSUPERVISED for row in rows)
+    if count:
+        out.print(
+            f"[yellow]{count} units run, but the agent and the supervisor that started them are gone[/]: "
+            "`headrace up` starts these units again under a new supervisor, `headrace down` stops them; "
+            "their data stays"
+        )
 
 
 def _state(row: UnitReport) -> str:

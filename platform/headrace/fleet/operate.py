@@ -30,8 +30,8 @@ from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
 from headrace.agent.logs import LOG_TAIL_LINES
 from headrace.agent.permitted import permit
-from headrace.agent.processes import end_units_left_in
-from headrace.agent.report import ChangeOutcome, UnitReport, probed_report
+from headrace.agent.processes import end_units_left_in, left_units
+from headrace.agent.report import ChangeOutcome, UnitReport, probed_report, unsupervised_report
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet.foreign import MADE_BY, ForeignUnit, ForeignUnitsError, foreign_units
@@ -290,7 +290,8 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
     """Returns the present state of every unit.
 
     If the agent runs and has units, these are exactly the agent's units, whatever the site's description
-    names. Otherwise reads the states from supervisord and probes the units directly.
+    names. Otherwise reads the states from supervisord and probes the units directly. Units that have outlived
+    both are found by their processes.
     """
     units = units_of(site) if units is None else units
     order = {unit.name: number for number, unit in enumerate(units)}
@@ -300,11 +301,18 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
         if reports:
             return sorted(reports, key=lambda report: order.get(report.name, len(order)))
     states = Supervisor(site.home).states()
+    left = {} if states else left_units(site.home)
+    known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}
     if states:
-        known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}
         units = [unit for name, unit in known.items() if name in states]
+    elif len(known) > len(units):
+        # The host runs something else than the site describes.
+        here = left.keys() | (known.keys() - {unit.name for unit in units})
+        units = [unit for name, unit in known.items() if name in here]
 
     def probe(unit: Unit) -> UnitReport:
+        if unit.name in left:
+            return unsupervised_report(unit, *left[unit.name])
         return probed_report(unit, states.get(unit.name))
 
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
@@ -338,6 +346,11 @@ def restart(
     """
     agent = find_agent(site.home)
     if agent is None:
+        if Supervisor(site.home).is_alive() or left_units(site.home):
+            raise SiteError(
+                f"the units of {site.home} run without an agent; `headrace up` starts one, which takes "
+                "them over, and starts those again that nobody supervises"
+            )
         raise SiteError(f"nothing runs in {site.home}; start the site with `headrace up`")
     with _locked(site.home), agent:
         if names is None:
