@@ -78,6 +78,20 @@ def unit_names(directory: Path) -> list[str]:
     return sorted(path.stem for path in directory.glob("*.json"))
 
 
+def brokers_made_by(maker: str, directory: Path) -> dict[str, str]:
+    """Name → address of the brokers that this program has put to the agent; skips what cannot be read."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            data = json.loads(path.read_bytes())
+            configuration = data["configuration"]
+            if data["made_by"] == maker and configuration["kind"] == "broker":
+                found[path.stem] = str(configuration["listen"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
 def forget_all(directory: Path) -> None:
     """Forgets all units. Call it once all are stopped and no agent runs."""
     for path in directory.glob("*.json"):

@@ -14,6 +14,8 @@ from typing import Final, NoReturn
 from rich.console import Console
 from rich.markup import escape
 
+from headrace.process.disk import explained, is_full
+
 DEBUG_VARIABLE: Final = "HEADRACE_DEBUG"
 # In the name of an exception, these words mean that a service cannot be reached.
 UNREACHABLE_WORDS: Final = ("Unreachable", "Unavailable", "Connection", "Network", "Timeout", "Session")
@@ -64,6 +66,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def _message(error: BaseException) -> str:
+    if is_full(error) and isinstance(error, OSError):
+        return explained(error)
     text = str(error).strip() or type(error).__name__
     if type(error).__module__.startswith("headrace."):
         return text
