@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from headrace.agent.access import Gate, Tokens, may_see_secrets
 from headrace.agent.actions import ActionLog
+from headrace.agent.broker_settings import check_broker_settings
 from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN, secret_fields
 from headrace.agent.errors import (
     AgentError,
@@ -205,6 +206,7 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds, permitted: PermittedP
     ) -> Response:
         configuration = parse_configuration(name, body, kinds)
         permitted.check(name, configuration)
+        check_broker_settings(name, configuration)
         outcome = keeper.put(name, configuration, dry_run=dry_run, made_by=made_by)
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})
@@ -245,7 +247,11 @@ def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | 
     report = keeper.wait_ready(name, wait_s)
     if report.is_ready:
         return report
-    cause = f"supervisord has given up ({report.note})" if report.has_failed else f"not within {wait_s:g} s"
+    cause = f"not within {wait_s:g} s"
+    if report.failing:
+        cause = "its process ends in every attempt to start it"
+    elif report.has_failed:
+        cause = f"supervisord has given up ({report.note})"
     raise NotReadyError(
         f"unit {name} is not ready, {cause}: {report.problem}; see its log, {report.log}",
         {

@@ -36,6 +36,7 @@ from headrace.agent.errors import (
 from headrace.agent.folders import write_files
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import ChangeOutcome, Drift, UnitReport, drift_of, outcome_of, probed_report
+from headrace.agent.starts import StartWatch
 from headrace.agent.supervisor import Differences, Supervisor
 from headrace.agent.unit import Unit, UnitState, levels
 from headrace.site.errors import SiteError
@@ -75,6 +76,7 @@ class Keeper:
         self._supervisor = Supervisor(home)
         self._desired_units: dict[str, DesiredUnit] = {}
         self._units: dict[str, Unit] = {}
+        self._starts = StartWatch()
         self._shared = threading.RLock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._rolling = threading.Lock()
@@ -145,7 +147,9 @@ class Keeper:
             state = states.get(unit.name)
             drift = () if differences is None else _drift(unit, state, differences)
             made_by = self._desired_units[unit.name].made_by if unit.name in self._desired_units else ""
-            return probed_report(unit, state, drift)._replace(made_by=made_by)
+            failing = self._starts.problem(unit, state)
+            report = probed_report(unit, state, drift)._replace(made_by=made_by)
+            return report if failing is None else report._replace(failing=True, problem=failing)
 
         return list(self._probes.map(report, units))
 
@@ -302,6 +306,7 @@ class Keeper:
     def _apply(self, name: str) -> None:
         """Stops the unit's process, if there is one, and starts it by the unit's current definition."""
         unit = self._units[name]
+        self._starts.begin(name)
         self._ensure_daemon()
         self._supervisor.remove(name)
         self._reached("stopped")

@@ -61,7 +61,8 @@ class UnitReport(NamedTuple):
     `state` and `note` come from supervisord; `state` is None if it does not have the unit. `problem` is None
     if the unit is ready; `notice` then says what else is worth knowing. `definition` changes whenever the
     process would be started differently. `made_by` names the program that put the unit, "" if that is not
-    known. `disk` is the disk of its data, None if it keeps none.
+    known. `disk` is the disk of its data, None if it keeps none. `failing`: the process ended in every
+    attempt to start it, with the error that `problem` has.
     """
 
     name: str
@@ -82,6 +83,7 @@ class UnitReport(NamedTuple):
     log: str
     made_by: str = ""
     disk: DataDisk | None = None
+    failing: bool = False
 
     @property
     def is_ready(self) -> bool:
@@ -89,8 +91,8 @@ class UnitReport(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether supervisord has given up, so that waiting is of no use."""
-        return self.state == "FATAL"
+        """Whether waiting is of no use: supervisord has given up, or every attempt ended in the same way."""
+        return self.state == "FATAL" or self.failing
 
     def to_json(self) -> dict[str, Any]:
         fields = {_JSON_KEYS.get(name, name): value for name, value in self._asdict().items()}
@@ -110,7 +112,7 @@ class UnitReport(NamedTuple):
     def from_json(data: Mapping[str, Any]) -> UnitReport:
         """Reads a report. Raises KeyError, TypeError or ValueError for what is none."""
         # An agent of an earlier version does not report these.
-        data = {"made_by": "", "disk": None, **data}
+        data = {"made_by": "", "disk": None, "failing": False, **data}
         values = {name: data[_JSON_KEYS.get(name, name)] for name in UnitReport._fields}
         values["drift"] = tuple(Drift(DriftKind(row["what"]), row["message"]) for row in data["drift"])
         values["disk"] = None if data["disk"] is None else DataDisk(**data["disk"])

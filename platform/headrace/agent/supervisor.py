@@ -215,6 +215,7 @@ class Supervisor:
                 pid=row["pid"],
                 uptime_s=max(0, now - row["start"]) if row["pid"] else 0,
                 note=row["spawnerr"] or ("" if row["pid"] else row["description"]),
+                ended_s=row["stop"],
             )
             for row in self._call("getAllProcessInfo")
         }

@@ -46,11 +46,13 @@ def up(
     """
     from headrace.fleet import operate
     from headrace.fleet.airflow_units import check_installed
+    from headrace.fleet.paths import check_paths
     from headrace.fleet.units import units_of
 
     here = site()
     if without:
         here = here.model_copy(update={part.value: False for part in without})
+    check_paths(here)
     check_installed(here)
     units = units_of(here)
     out.print(f"starting {len(units)} units; state and logs in [bold]{here.home}[/]")

@@ -28,7 +28,7 @@ from headrace.agent.home import AgentHome
 from headrace.agent.host import Host
 from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
-from headrace.agent.logs import LOG_TAIL_LINES
+from headrace.agent.logs import LOG_TAIL_LINES, collapsed
 from headrace.agent.permitted import permit
 from headrace.agent.processes import end_units_left_in, left_units
 from headrace.agent.report import ChangeOutcome, UnitReport, probed_report, unsupervised_report
@@ -168,8 +168,8 @@ def _start_in_order(
 
 def _failure(agent: AgentClient, report: UnitReport) -> UnitFailedError:
     is_running = report.state in ("STARTING", "RUNNING")
-    problem = report.problem if is_running else f"it is {report.state} ({report.note})"
-    tail = agent.log(report.name, lines=LOG_TAIL_LINES).rstrip("\n")
+    problem = report.problem if is_running or report.failing else f"it is {report.state} ({report.note})"
+    tail = collapsed(agent.log(report.name, lines=LOG_TAIL_LINES).rstrip("\n"))
     return UnitFailedError(report.name, problem or "", tail, report.log)
 
 
