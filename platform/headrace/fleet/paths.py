@@ -25,6 +25,6 @@ def check_paths(site: Site, environment: Path = Path(sys.prefix)) -> None:
         for character, name in FORBIDDEN.items():
             if character in str(path):
                 raise SiteError(
-                    f"{what}, {str(path)!r}, has {name} in its path, with which HDFS, Spark and HAProxy do not "
-                    f"work: {way_out}, and run `make` there again"
+                    f"{what}, {str(path)!r}, has {name} in its path, with which HDFS, Spark and HAProxy do "
+                    f"not work: {way_out}, and run `make` there again"
                 )
