@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from enum import IntEnum
+from pathlib import Path
 from typing import Final, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 
 from headrace.process.disk import explained, is_full
+from headrace.site.environment_variables import HOME_VARIABLE
 
 DEBUG_VARIABLE: Final = "HEADRACE_DEBUG"
 # In the name of an exception, these words mean that a service cannot be reached.
@@ -67,7 +69,9 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 def _message(error: BaseException) -> str:
     if is_full(error) and isinstance(error, OSError):
-        return explained(error)
+        # An error of a write does not say where; most are below the home.
+        home = Path(os.environ.get(HOME_VARIABLE) or ".headrace")
+        return explained(error, None if error.filename else home.absolute())
     text = str(error).strip() or type(error).__name__
     if type(error).__module__.startswith("headrace."):
         return text
