@@ -83,7 +83,7 @@ def test_a_write_that_finds_no_room_leaves_the_old_text_and_nothing_else(
     def no_room(descriptor: int) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    monkeypatch.setattr(folders.os, "fsync", no_room)
+    monkeypatch.setattr("headrace.agent.folders.os.fsync", no_room)
     with pytest.raises(DiskFullError, match=f"{path}: Disk quota exceeded"):
         write_durably(path, "new")
     assert path.read_text() == "old"

@@ -84,7 +84,9 @@ class Segment:
 
     def in_use(self) -> OpenFile | None:
         """The file, if it is open: here, or by a slice that was not read yet."""
-        return self._file or (self._last_file and self._last_file())
+        if self._file is not None or self._last_file is None:
+            return self._file
+        return self._last_file()
 
     @property
     def is_open(self) -> bool:

@@ -194,13 +194,14 @@ def parse_outputs(text: str, name: str) -> Context:
 
 def _values(outputs: object) -> dict[str, Any]:
     """The values of the outputs, without Terraform's types around them."""
-    is_map = isinstance(outputs, dict)
-    if not is_map or not all(isinstance(each, dict) and "value" in each for each in outputs.values()):  # type: ignore[attr-defined]
+    if not isinstance(outputs, dict) or not all(
+        isinstance(each, dict) and "value" in each for each in outputs.values()
+    ):
         raise ContextError(
             "these are no outputs: expected the JSON object that `terraform output -json` prints for all "
             "outputs; leave out the name of a single output, and -raw"
         )
-    return {key: each["value"] for key, each in outputs.items()}  # type: ignore[attr-defined]
+    return {key: each["value"] for key, each in outputs.items()}
 
 
 def _datacenters(key: str, value: object, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
