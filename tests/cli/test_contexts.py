@@ -131,9 +131,9 @@ def test_an_output_may_be_a_whole_module() -> None:
     context = parse_outputs(json.dumps({"anything": output(module), "version": output(3)}), "prod")
     (datacenter,) = context.datacenters
     assert (datacenter.name, datacenter.bootstrap) == ("tokyo", "10.0.0.1:9092")
-    for missing in (lambda: datacenter.zookeeper, lambda: datacenter.registry, lambda: context.webhdfs_url):
+    for part, field in ((datacenter, "zookeeper"), (datacenter, "registry"), (context, "webhdfs_url")):
         with pytest.raises(ContextError, match=r"this context does not have .*outputs"):
-            missing()
+            getattr(part, field)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -129,7 +129,12 @@ def test_up_leaves_the_units_of_others_alone(site: Site, own: Unit, foreign: Uni
     assert set(units_left_in(site.home)) == pids
 
     asked: list[ForeignUnit] = []
-    operate.up(site, units=[own], may_change=lambda units: not asked.extend(units))
+
+    def agree(units: Sequence[ForeignUnit]) -> bool:
+        asked.extend(units)
+        return True
+
+    operate.up(site, units=[own], may_change=agree)
     assert asked == [ForeignUnit("made-by-hcl", "terraform", is_removed=True)]
     assert [row.name for row in operate.status(site, units=[own])] == ["own"]
 

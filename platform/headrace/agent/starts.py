@@ -24,7 +24,7 @@ class _Attempts(NamedTuple):
     """The attempts of one unit that ended in the same way, since it was last put or restarted."""
 
     ended_s: int = 0
-    count: int = 0
+    ended_alike: int = 0
     line: str = ""
 
 
@@ -55,13 +55,11 @@ class StartWatch:
             if has_ended_again:
                 line = last_error(log_tail(unit.log_path, LAST_LINES))
                 is_same = _CHANGING.sub("", line) == _CHANGING.sub("", known.line)
-                known = _Attempts(state.ended_s, known.count + 1 if is_same else 1, line)
+                known = _Attempts(state.ended_s, known.ended_alike + 1 if is_same else 1, line)
                 self._attempts[unit.name] = known
-            if known.count < ATTEMPTS_MIN:
+            if known.ended_alike < ATTEMPTS_MIN:
                 return None
-            return (
-                f"it does not start, {known.count} attempts ended with: {known.line or '(its log is empty)'}"
-            )
+            return f"it does not start, {known.ended_alike} attempts ended with: {known.line or '(its log is empty)'}"
 
 
 def last_error(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,7 @@ def list_(json: JsonOption = False) -> None:
     """List the contexts of this home; `*` marks the one in use."""
     contexts = store()
     in_use = contexts.in_use()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "context": name,
             "in_use": name == in_use,
