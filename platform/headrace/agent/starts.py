@@ -59,7 +59,8 @@ class StartWatch:
                 self._attempts[unit.name] = known
             if known.ended_alike < ATTEMPTS_MIN:
                 return None
-            return f"it does not start, {known.ended_alike} attempts ended with: {known.line or '(its log is empty)'}"
+            line = known.line or "(its log is empty)"
+            return f"it does not start, {known.ended_alike} attempts ended with: {line}"
 
 
 def last_error(text: str) -> str:
