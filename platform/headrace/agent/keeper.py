@@ -149,7 +149,9 @@ class Keeper:
             made_by = self._desired_units[unit.name].made_by if unit.name in self._desired_units else ""
             failing = self._starts.problem(unit, state)
             report = probed_report(unit, state, drift)._replace(made_by=made_by)
-            return report if failing is None else report._replace(failing=True, problem=failing)
+            if failing is None or report.is_ready:
+                return report
+            return report._replace(failing=True, problem=failing)
 
         return list(self._probes.map(report, units))
 
