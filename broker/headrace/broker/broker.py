@@ -133,9 +133,8 @@ class Broker:
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
         )
-        self._disk = DiskGuard(
-            options.data_dir, self._config[DISK_SETTING], self._files, self._state.refuse_appends
-        )
+        reserve = self._config[DISK_SETTING]
+        self._disk = DiskGuard(options.data_dir, reserve, self._files, self._state.refuse_appends)
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)

@@ -103,7 +103,7 @@ class LeftUnit(NamedTuple):
 
 
 def left_units(home: Path) -> dict[str, LeftUnit]:
-    """The units of this home whose processes run, whoever started them, by name."""
+    """The units of this home whose processes run, by name, also without a supervisor."""
     oldest: dict[str, tuple[float, int]] = {}
     for process in unit_processes(home):
         with contextlib.suppress(psutil.Error):

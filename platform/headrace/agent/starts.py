@@ -1,7 +1,7 @@
 """Units whose process ends again and again while it should start: known after a few attempts.
 
 supervisord tries for minutes before it gives up, which is right for a unit that waits for another one after
-a crash. Whoever has just put a unit wants to know sooner that it cannot start. Owns when that is so.
+a crash. The client that has just put a unit has to know sooner that it cannot start. Owns when that is so.
 """
 
 from __future__ import annotations

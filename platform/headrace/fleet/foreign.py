@@ -32,8 +32,8 @@ class ForeignUnitsError(SiteError):
     def __init__(self, units: Sequence[ForeignUnit]) -> None:
         self.units = tuple(units)
         super().__init__(
-            f"`headrace up` would {sentence(units)}. Nothing was changed. Whoever made them can change them "
-            "(`terraform apply`); a site of its own needs another HEADRACE_HOME; "
+            f"`headrace up` would {sentence(units)}. Nothing was changed. The program that made them can "
+            "change them (`terraform apply`); a site of its own needs another HEADRACE_HOME; "
             "`headrace up --yes` does it anyway"
         )
 

@@ -1,4 +1,4 @@
-"""A context: by which addresses commands reach an installation, wherever it runs and whoever made it.
+"""A context: by which addresses commands reach an installation, on this machine or elsewhere.
 
 Owns `Context` and how it is made: of a site on this machine, or of the outputs of `terraform output -json`.
 Pure. `site.context_store` keeps contexts on disk.
