@@ -19,6 +19,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
+# HDFS, Spark and HAProxy fail there, the first of them after minutes.
+ifneq ($(words x$(CURDIR)),1)
+$(error the path of this checkout has a space, with which HDFS, Spark and HAProxy do not work: move it away from "$(CURDIR)")
+endif
+ifneq ($(words x$(HEADRACE_HOME)),1)
+$(error HEADRACE_HOME has a space, with which HDFS, Spark and HAProxy do not work: set it to another folder than "$(HEADRACE_HOME)")
+endif
+
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv

@@ -18,6 +18,7 @@ from headrace.broker.state import BrokerState
 from headrace.broker.workers import THREADS, Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import LogDirectory
+from headrace.wire.records import Record, encode_batch
 
 ME = 1
 
@@ -48,6 +49,7 @@ class ControllerBench:
 
     def __init__(self, folder: Path) -> None:
         self.workers = CountingWorkers()
+        self.timers: list[Callable[[], None]] = []
         workers = cast(Workers, self.workers)
         self.directory = LogDirectory(folder)
         self.directory.claim(ME)
@@ -57,7 +59,14 @@ class ControllerBench:
             datacenter="test",
             cluster_id="test",
             config=BrokerConfig(),
-            loop=cast(Any, SimpleNamespace(post=None, at_wakeup_end=lambda _: None)),
+            loop=cast(
+                Any,
+                SimpleNamespace(
+                    post=None,
+                    at_wakeup_end=lambda _: None,
+                    call_later=lambda _delay_ms, call: self.timers.append(call),
+                ),
+            ),
             partitions=Partitions(workers, lambda *_: nothing),
             control=nothing,
             codec=nothing,
@@ -109,6 +118,44 @@ def test_logs_are_opened_a_few_at_a_time_so_that_a_thread_is_left_for_fsync(benc
     assert bench.workers.most <= OPENED_AT_ONCE_MAX
     assert len(bench.open) == 40
     assert idle == [True]
+
+
+def test_a_deleted_log_that_is_still_being_read_is_emptied_after_a_while(bench: ControllerBench) -> None:
+    bench.apply(topic("read", 1), topic("idle", 1))
+    bench.workers.run()
+    found = []
+    for name in ("read", "idle"):
+        partition = bench.state.partitions.get(name, 0)
+        assert partition is not None
+        partition.log.append(encode_batch([Record(0, 1_000, None, b"v" * 10_000)]))
+        partition.log.flush()
+        if name == "read":
+            found = partition.log.slices(0, 1 << 20)
+    (piece,) = found
+    bench.apply()
+    bench.workers.run()
+    assert not list(bench.directory.path.glob("*-0*")), "both folders are removed at once"
+    assert len(piece.read()) == piece.length_bytes, "a client may take its response"
+    (free,) = bench.timers
+    free()
+    bench.workers.run()
+    assert piece.read() == b""
+    assert piece.file.fd >= 0, "the connection closes it"
+
+
+def test_a_folder_that_cannot_be_removed_is_named(
+    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.apply(topic("t", 1))
+    bench.workers.run()
+
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("headrace.broker.controller.shutil.rmtree", refused)
+    bench.apply()
+    bench.workers.run()
+    assert "its files are not all deleted" in caplog.text and "t-0.0.deleted by hand" in caplog.text
 
 
 def test_a_topic_that_is_deleted_while_its_logs_wait_leaves_no_folder(bench: ControllerBench) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer.main
 
 from headrace.cli.context import parse_pairs, parse_time_ms
-from headrace.cli.errors import CommandError, ExitCode, exit_code_of
+from headrace.cli.errors import CommandError, ExitCode, exit_code_of, exit_with
 from headrace.cli.main import app
 from headrace.cli.output import in_bytes, in_duration, in_time
 
@@ -77,3 +79,19 @@ def test_numbers_for_people() -> None:
     assert in_time(1431857103007) == "2015-05-17 10:05:03.007"
     assert in_time(-1) == "-"
     assert [in_duration(s) for s in (5, 65, 3700, 90000)] == ["5s", "1m 5s", "1h 1m", "1d 1h"]
+
+
+def test_the_error_of_a_full_disk_names_path_and_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
+    for error, where in (
+        (OSError(errno.ENOSPC, "No space left on device"), tmp_path),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", str(tmp_path / "x")), tmp_path / "x"),
+    ):
+        with pytest.raises(SystemExit):
+            exit_with(error)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {where}: {error.strerror}: ")
+        assert "bytes are free on the disk of" in line

@@ -21,6 +21,7 @@ from headrace.agent.errors import AddressTakenError, AgentStateError, UnitFailed
 from headrace.agent.home import AgentHome, AgentRecord, is_locked
 from headrace.agent.logs import log_tail
 from headrace.agent.processes import holder_of, is_alive
+from headrace.agent.report import UNSUPERVISED
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet import operate
@@ -146,6 +147,37 @@ def test_units_of_a_killed_agent_are_seen_and_stopped(site: Site, pair: tuple[Un
     assert all(row.is_ready for row in operate.status(site, units=pair))
     assert operate.down(site, units=pair)
     assert not any(map(is_alive, pids))
+
+
+def test_units_that_outlived_agent_and_supervisord_are_reported_as_running(
+    site: Site, pair: tuple[Unit, Unit]
+) -> None:
+    operate.up(site, units=pair)
+    before = {row.name: row.pid for row in operate.status(site, units=pair)}
+    there = AgentRecord.read(AgentHome(site.home).record)
+    assert there is not None
+    os.kill(there.pid, signal.SIGKILL)
+    os.kill(int(Supervisor(site.home).pid_path.read_text()), signal.SIGKILL)
+    eventually(lambda: not Supervisor(site.home).is_alive() and not is_alive(there.pid))
+    rows = operate.status(site, units=pair)
+    assert {row.name: row.pid for row in rows} == before
+    for row in rows:
+        assert row.state == UNSUPERVISED
+        assert row.problem == "running, supervised by nobody"
+    with pytest.raises(SiteError, match=r"run without an agent; `headrace up`"):
+        operate.restart(site, None)
+    os.kill(before["first"] or 0, signal.SIGKILL)
+    eventually(lambda: not is_alive(before["first"] or 0))
+    problems = {row.name: row.problem or "" for row in operate.status(site, units=pair)}
+    # A child of it is left.
+    assert problems["first"].startswith(
+        "running, supervised by nobody, and not ready: http://127.106.1.1:8081"
+    )
+    assert problems["second"] == "running, supervised by nobody"
+    # The way out.
+    operate.up(site, units=pair)
+    assert all(row.is_ready for row in operate.status(site, units=pair))
+    assert not is_alive(before["second"] or 0)
 
 
 def test_down_works_when_the_agent_dies_in_a_request(

@@ -121,7 +121,7 @@ def test_a_full_disk_refuses_whole_appends_and_loses_nothing(
     for sequence in (1, 2):
         raw = batch(b"x" * 60, producer_id=1, producer_epoch=0, base_sequence=sequence)
         log.stage(raw, read_header(raw))
-    with pytest.raises(LogStorageError, match="free disk space") as caught:
+    with pytest.raises(LogStorageError, match="Free space there") as caught:
         log.commit()
     assert caught.value.retriable
     assert log.end_address == log.staged_end_address == len(before)

@@ -101,6 +101,52 @@ def test_a_wrong_site_file_is_one_line_that_names_the_field(text: str, words: st
     assert "\n" not in message
 
 
+WRONG_SITE = """\
+block: 3
+
+datacenters:
+  east: {network: 127.1.0, broker_count: 3}
+  west:
+    network: 127.1.0
+    broker_count: 30
+    broker_settings:
+      num.partitions: 3
+  North: {network: 10.0.0}
+mirrors:
+  - {source: east, target: analysis}
+  - {source: south, target: analysis}
+warehouse: analysis
+"""
+
+
+def test_every_wrong_field_is_named_with_its_line_and_datacenter() -> None:
+    with pytest.raises(SiteFileError) as caught:
+        parse_site(WRONG_SITE, home=HOME, where="/etc/site.yaml")
+    message = str(caught.value)
+    assert message.startswith("site file /etc/site.yaml: line 7: datacenters.west.broker_count: ")
+    assert "(its value is 30)" in message
+    assert "; line 9: datacenters.west.broker_settings.num.partitions: " in message
+    assert "; line 10: datacenters.North.name: " in message
+    assert "; line 10: datacenters.North.network: " in message
+    assert "\n" not in message
+
+
+def test_contradictions_have_lines_too() -> None:
+    text = WRONG_SITE.replace("30", "3").replace("num.partitions: 3", 'num.partitions: "3"')
+    text = text.replace("  North: {network: 10.0.0}\n", "")
+    with pytest.raises(SiteFileError) as caught:
+        parse_site(text, home=HOME, where="/etc/site.yaml")
+    message = str(caught.value)
+    assert "line 6: datacenters.west.network: west and east share the network 127.1.0" in message
+    assert "line 13: warehouse: 'analysis' is not a datacenter; there are east, west" in message
+    assert "line 12: mirrors.1.source: 'south' is not a datacenter" in message
+
+
+def test_a_file_that_holds_itself_has_an_end() -> None:
+    with pytest.raises(SiteFileError, match="line 1: datacenters"):
+        parse_site("datacenters: &a {east: *a}", home=HOME, where="/etc/site.yaml")
+
+
 def test_an_unknown_datacenter_is_named_with_the_known_ones() -> None:
     with pytest.raises(SiteError, match="'north' is not part of this site; it has east, west, analysis"):
         Site.one_machine(HOME).datacenter("north")

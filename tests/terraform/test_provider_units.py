@@ -253,3 +253,36 @@ def test_the_documented_reference_is_the_generated_one(terraform: None) -> None:
     assert len(rows) > 100 and not [row for row in rows if row.endswith("|  |")], (
         "an attribute without a description"
     )
+
+
+def test_a_new_brokers_settings_fail_the_plan(workspace: Make, agent: RunningAgent) -> None:
+    (port,) = free_ports(1, HOST)
+    settings = 'settings = { "num.partition" = "3", "log.roll.ms" = "soon" }'
+    folder = workspace(
+        provider(agent)
+        + unit("broker", "b", port, f'broker_id = 1\n  zookeeper = "127.0.0.1:1"\n  {settings}')
+    )
+    give_token(folder, agent)
+    output = " ".join(folder.plan(code=1).split())
+    assert "num.partition: Got 3: there is no such broker setting; did you mean num.partitions?." in output
+    assert "log.roll.ms: Got soon: not a number." in output
+    assert re.search(rf"on main\.tf line \d+, .*: {re.escape(settings)}", output)
+    assert agent.client.units() == []
+
+
+def test_a_unit_that_cannot_start_fails_its_apply_with_its_own_error(
+    workspace: Make, agent: RunningAgent
+) -> None:
+    (port,) = free_ports(1, HOST)
+    # So long would the apply wait for a unit that is only slow.
+    folder = workspace(provider(agent, "ready_timeout_s = 3600") + unit("zookeeper", "zk", port))
+    give_token(folder, agent)
+    (agent.home / "zk.broken").write_text("no room on this disk")
+    output = " ".join(folder.apply(code=1).split())
+    assert "Unit zk is not ready, its process ends in every attempt to start it" in output
+    assert "attempts ended with: no room on this disk" in output
+    assert output.count("no room on this disk") <= 1 + 3 * 2, "the log's lines are few"
+    (agent.home / "zk.broken").unlink()
+    folder.apply()
+    assert agent.is_ready("zk")
+    assert agent.client.unit("zk").made_by == "terraform"

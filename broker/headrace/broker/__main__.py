@@ -21,6 +21,7 @@ from headrace.process.command_line import (
     raise_descriptor_limit,
     set_up_logging,
 )
+from headrace.process.disk import explained, is_full
 from headrace.process.status import StatusServer
 
 SWITCH_INTERVAL_S: Final = 0.001
@@ -161,8 +162,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"broker {options.broker_id}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"broker {options.broker_id}: {error.strerror}{where}", file=sys.stderr)
+        # An error of a write does not say where.
+        where = options.data_dir if is_full(error) and not error.filename else None
+        print(f"broker {options.broker_id}: {explained(error, where)}", file=sys.stderr)
         return 1
     return 0
 

@@ -17,6 +17,8 @@ from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection_limits import ConnectionLimits, leave_descriptors
 from headrace.broker.controller import Controller
+from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
+from headrace.broker.disk_guard import SETTING as DISK_SETTING
 from headrace.broker.fair_workers import FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
 from headrace.broker.groups.offset_queue import OffsetStore
@@ -131,6 +133,8 @@ class Broker:
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
         )
+        reserve = self._config[DISK_SETTING]
+        self._disk = DiskGuard(options.data_dir, reserve, self._files, self._state.refuse_appends)
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
@@ -160,6 +164,8 @@ class Broker:
         self._loop.every(
             self._config["log.flush.offset.checkpoint.interval.ms"], self._state.partitions.checkpoint
         )
+        self._disk.check()
+        self._loop.every(CHECK_INTERVAL_MS, self._disk.check)
         self._scrubber.start()
         try:
             self._loop.run()
@@ -185,6 +191,7 @@ class Broker:
             "datacenter": self._options.datacenter,
             "partitions": len(self._state.partitions),
             "connections": self._server.status(),
+            "disk": self._disk.status(),
         }
 
     def _serve_groups(self, store: OffsetStore) -> GroupService:

@@ -117,6 +117,14 @@ _BROKER_SETTINGS: Final = (
         0,
         LONG_MAX,
     ),
+    Setting(
+        "headrace.disk.free.min.bytes",
+        LONG,
+        "268435456",
+        "free space of the data directory's disk below which appends are refused; 0: never",
+        0,
+        LONG_MAX,
+    ),
     Setting("log.scrub.interval.ms", LONG, "86400000", "from one such pass to the next", 1000, LONG_MAX),
     Setting("message.max.bytes", INT, "1048588", "largest batch", 0, INT_MAX),
     Setting(

@@ -6,6 +6,7 @@ Owns opening (on worker threads, since recovery reads files) and deleting of log
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -20,12 +21,15 @@ from headrace.broker.workers import THREADS, Workers
 from headrace.coordination.topics import TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
+from headrace.log.files import FileReference
 from headrace.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
 
 # Fewer than the threads, which fsync, too: producers wait for no more than one log to be opened.
 OPENED_AT_ONCE_MAX: Final = THREADS - 1
+# A client that is reading a deleted log gets so long to take its last response; then its bytes are freed.
+DELETED_READ_MAX_MS: Final = 5_000
 
 Call = Callable[[], None]
 
@@ -199,21 +203,45 @@ class Controller:
             return
         self._state.partitions.remove(partition)
         if delete:
-            partition.log.abandon()
-            self._delete_folder_if_gone(name, partition.topic_id)
+            in_use = partition.log.abandon()
+            if self._delete_folder_if_gone(name, partition.topic_id) and in_use:
+                self._state.loop.call_later(DELETED_READ_MAX_MS, lambda: self._free(name, in_use))
             logger.info("%s: deleted", name)
         else:
             partition.log.close()
             logger.info("%s: closed", name)
 
-    def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> None:
+    def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> bool:
+        """Returns whether the folder is being deleted."""
         if topic_id in self._state.view.names_by_id:
-            return
+            return False
         left = self._directory.delete(name, topic_id)
-        if left is not None:
-            self._workers.submit(
-                lambda: shutil.rmtree(left, ignore_errors=True), lambda _result, _error: None
-            )
+        if left is None:
+            return False
+
+        def removed(_: None, error: Exception | None) -> None:
+            if error is not None:
+                logger.error("%s: its files are not all deleted: %s; remove %s by hand", name, error, left)
+
+        self._workers.submit(lambda: shutil.rmtree(left), removed)
+        return True
+
+    def _free(self, name: PartitionName, files: list[FileReference]) -> None:
+        """Frees the bytes of deleted files that slow clients keep open; their connections end."""
+
+        def cut() -> int:
+            still_open = [file for reference in files if (file := reference()) is not None]
+            for file in still_open:
+                os.ftruncate(file.fd, 0)
+            return len(still_open)
+
+        def freed(count: int | None, error: Exception | None) -> None:
+            if error is not None:
+                logger.error("%s: its deleted files could not be emptied: %s", name, error)
+            elif count:
+                logger.info("%s: %d deleted files were still being read, and are empty now", name, count)
+
+        self._workers.submit(cut, freed)
 
     def _check_idle(self) -> None:
         if not self._opening:

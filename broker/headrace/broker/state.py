@@ -60,6 +60,7 @@ class BrokerState:
     view: ClusterView = field(default_factory=ClusterView)
     unopened: dict[PartitionName, str] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
+    append_refusal: str | None = None  # why no append is accepted at present
     checks: RecordChecks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,10 @@ class BrokerState:
         if known.leader == self.broker_id:
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the log of {topic}-{index} is not open yet")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is led by broker {known.leader}")
+
+    def refuse_appends(self, reason: str | None) -> None:
+        """Refuses all appends from now on, for this reason; None: accepts them again."""
+        self.append_refusal = reason
 
     def check_leader_epoch(self, partition: Partition, epoch: int) -> None:
         """Raises `Refused` for a client that does not know the present epoch (KIP-320)."""

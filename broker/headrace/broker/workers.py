@@ -60,3 +60,5 @@ class Workers:
             except Exception as caught:
                 result, error = None, caught
             self._post(partial(done, result, error))
+            # Until the next job comes: a job of a log that is deleted meanwhile would keep its files open.
+            del item, job, done, result, error

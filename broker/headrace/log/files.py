@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.log.names import TEMPORARY_SUFFIX
+from headrace.process.disk import FULL_ERRORS
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The disk is full but works: a later write may succeed.
-DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_FULL: Final = FULL_ERRORS | {errno.EFBIG}
 
 
 class OpenFile:
@@ -24,7 +26,7 @@ class OpenFile:
     sent, no other file gets the descriptor's number.
     """
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("__weakref__", "fd", "path")
 
     def __init__(self, path: Path, flags: int = os.O_RDWR) -> None:
         self.fd = -1
@@ -50,6 +52,9 @@ class OpenFile:
 
     def __del__(self) -> None:
         self.close()
+
+
+FileReference = weakref.ref[OpenFile]
 
 
 class FileSlice(NamedTuple):

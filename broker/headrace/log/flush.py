@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from headrace.log.checkpoint import Checkpoint, save
 from headrace.log.files import DISK_FULL, OpenFile, sync_directory
+from headrace.process.disk import explained
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +72,8 @@ class FlushJob(NamedTuple):
             if error.errno not in DISK_FULL:
                 raise
             logger.warning(
-                "%s: no room for a checkpoint: %s; free disk space. Until then a start scans the log from "
-                "the last checkpoint",
-                self.directory,
-                error.strerror,
+                "no room for a checkpoint: %s. Until then a start scans the log from the last checkpoint",
+                explained(error, self.directory),
             )
 
 

@@ -26,6 +26,7 @@ from headrace.log.errors import LogError, LogReadError
 from headrace.log.files import OpenFile, replace_file
 from headrace.log.names import INDEX_SUFFIX, file_name
 from headrace.log.starts import KnownStarts
+from headrace.process.disk import explained
 from headrace.wire.batch import CRC_AT
 
 logger = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class IndexJob:
             replace_file(path_of(directory, self._base), content)
         except OSError as error:
             if self.path.exists():
-                logger.warning("%s: no index was written: %s", self.path, error.strerror)
+                logger.warning("no index was written: %s", explained(error, self.path))
             return
         # Retention removes the index, the segment, the index: one of us removes what we have just written.
         if not self.path.exists():

@@ -20,7 +20,7 @@ from headrace.log.errors import (
     LogOfflineError,
     LogStorageError,
 )
-from headrace.log.files import FileSlice, sync_directory
+from headrace.log.files import FileReference, FileSlice, sync_directory
 from headrace.log.flush import Flushed, FlushJob
 from headrace.log.index import IndexJob
 from headrace.log.producers import ProducerStates
@@ -32,6 +32,7 @@ from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
 from headrace.log.staging import Staging
 from headrace.process.clock import now_ms
+from headrace.process.disk import explained
 from headrace.wire.batch import BatchHeader, hop, read_header
 from headrace.wire.primitives import Buffer
 
@@ -221,8 +222,7 @@ class PartitionLog:
             segment = Segment(self.directory, base_address, create_at_ms=self._clock())
         except OSError as error:
             raise LogStorageError(
-                f"{self.directory}: cannot begin a segment at {base_address}: {error.strerror}; "
-                "free disk space, then retry"
+                f"cannot begin a segment at {base_address}: {explained(error, self.directory)}"
             ) from error
         self._directory_unsynced = True
         return segment
@@ -393,6 +393,6 @@ class PartitionLog:
             self.flush()
         self.abandon()
 
-    def abandon(self) -> None:
-        """Releases the files without saving anything."""
-        self._segments.release_all()
+    def abandon(self) -> list[FileReference]:
+        """Releases the files without saving anything; returns those that slices still have open."""
+        return self._segments.release_all()

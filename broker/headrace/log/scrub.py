@@ -57,6 +57,11 @@ class DiskFile:
             self._is_direct = False
         self.size_bytes = os.fstat(self._file.fd).st_size
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the file has no name any more: reading on would only keep its bytes from being freed."""
+        return os.fstat(self._file.fd).st_nlink == 0
+
     def read(self, size_bytes: int, position: int) -> bytes:
         """Raises `OSError`."""
         if self._is_direct:
@@ -185,6 +190,8 @@ class Scrub:
             cpu_s = time.thread_time() - began_s
             if self._rest(max(count / self._rate, cpu_s / CPU_SHARE_MAX)):
                 return None
+            if file.is_deleted:
+                return []
             began_s = time.thread_time()
         bad = examiner.bad
         if found is not None and found.end_address != end:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from headrace.log import index, scan
 from headrace.log.errors import LogError, LogOfflineError, LogStorageError
-from headrace.log.files import DISK_FULL, OpenFile
+from headrace.log.files import DISK_FULL, FileReference, OpenFile
 from headrace.log.names import SEGMENT_SUFFIX, file_name
 from headrace.log.staging import StagedBatch
 from headrace.log.starts import KnownStarts
+from headrace.process.disk import explained
 from headrace.wire.primitives import Buffer
 
 BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")  # of one pwritev
@@ -38,6 +40,7 @@ class Segment:
 
     __slots__ = (
         "_file",
+        "_last_file",
         "_noted_max_timestamp_ms",
         "base_address",
         "created_ms",
@@ -53,6 +56,7 @@ class Segment:
         self.starts = KnownStarts(base_address)
         self._noted_max_timestamp_ms: int | None = None
         self._file: OpenFile | None
+        self._last_file: FileReference | None = None
         if create_at_ms is None:
             stat = self.path.stat()
             self._file = None
@@ -73,10 +77,16 @@ class Segment:
 
     @property
     def file(self) -> OpenFile:
-        """The open file; opened on first use."""
+        """The open file; opened on first use, unless a slice still has it open."""
         if self._file is None:
-            self._file = OpenFile(self.path)
+            self._file = self.in_use() or OpenFile(self.path)
         return self._file
+
+    def in_use(self) -> OpenFile | None:
+        """The file, if it is open: here, or by a slice that was not read yet."""
+        if self._file is not None or self._last_file is None:
+            return self._file
+        return self._last_file()
 
     @property
     def is_open(self) -> bool:
@@ -84,6 +94,8 @@ class Segment:
 
     def release(self) -> None:
         """Drops the descriptor; it is closed once no slice refers to it."""
+        if self._file is not None:
+            self._last_file = weakref.ref(self._file)
         self._file = None
 
     def write(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
@@ -96,9 +108,9 @@ class Segment:
             if len(buffers) > BUFFERS_MAX or os.pwritev(fd, buffers, at) != size_bytes:
                 _write_in_pieces(fd, buffers, at)
         except OSError as error:
-            problem = f"{self.path}: writing {size_bytes} bytes at {at} failed: {error.strerror}"
+            problem = f"writing {size_bytes} bytes at {at} failed: {explained(error, self.path)}"
             if self._cut_back(fd) and error.errno in DISK_FULL:
-                raise LogStorageError(f"{problem}; free disk space, then retry") from error
+                raise LogStorageError(problem) from error
             raise LogOfflineError(problem) from error
         self.size_bytes = at + size_bytes
 

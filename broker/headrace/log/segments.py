@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from headrace.log import index, scan
+from headrace.log.files import FileReference
 from headrace.log.index import IndexJob
 from headrace.log.segment import Segment
 from headrace.wire.batch import BatchHeader
@@ -136,6 +138,8 @@ class SegmentList:
         for segment in idle[:-OPEN_SEALED_MAX]:
             segment.release()
 
-    def release_all(self) -> None:
+    def release_all(self) -> list[FileReference]:
+        """Drops all descriptors; returns the files that slices still have open."""
         for segment in self._segments:
             segment.release()
+        return [weakref.ref(file) for each in self._segments if (file := each.in_use()) is not None]

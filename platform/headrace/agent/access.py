@@ -7,6 +7,8 @@ logs and configurations without their secrets, and changes nothing.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -17,6 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.agent.actions import ActionLog
 from headrace.agent.tokens import is_authorized
+from headrace.site.errors import SiteError
+
+logger = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = ("/v1/health",)
 READING: Final = ("GET", "HEAD")
@@ -68,7 +73,10 @@ class Gate:
             return
         role = self._tokens.role(dict(scope["headers"]).get(b"authorization"))
         if role is None:
-            self._actions.refused(_address(scope), scope["method"], scope["path"])
+            try:
+                self._actions.refused(_address(scope), scope["method"], scope["path"])
+            except (SiteError, OSError) as error:
+                logger.error("a refused request could not be recorded: %s", error)
             message = "send `Authorization: Bearer TOKEN`; it is in agent/token of the agent's home"
             await _refuse(401, "unauthorized", message)(scope, receive, send)
             return
@@ -109,7 +117,11 @@ class Gate:
         fields: dict[str, Any] = {"role": role, "address": _address(scope), "method": scope["method"]}
         query = scope.get("query_string", b"").decode("ascii", "replace")
         fields |= {"path": scope["path"], "query": query, "status": status, "body_sha256": digest.hex()}
-        self._actions.write(**fields)
+        try:
+            self._actions.write(**fields)
+        except (SiteError, OSError) as error:
+            # The change has been made: an answer that never comes would only make the operator repeat it.
+            logger.error("an action could not be recorded: %s: %s", error, json.dumps(fields))
 
 
 def _address(scope: Scope) -> str:

@@ -6,6 +6,7 @@ hold passwords, so a line has their digest. Full files are renamed to `actions.l
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+from headrace.agent.reserve import write_with_reserve
 
 FILE_MAX_BYTES: Final = 10 << 20
 FILES_MAX: Final = 20
@@ -38,16 +41,22 @@ class ActionLog:
         self._refusals_written_s = -REFUSALS_EVERY_S
 
     def write(self, **fields: Any) -> None:
-        """Appends a line with these fields, after the time. Raises `OSError` if the disk refuses."""
+        """Appends a line with these fields, after the time. Raises `DiskFullError`, `OSError`."""
         time_text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now_s()))
         line = json.dumps({"time": time_text, **fields}) + "\n"
         with self._lock:
             self._rotate(len(line))
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(file, line.encode())
-            finally:
-                os.close(file)
+            write_with_reserve(self._path, lambda: self._append(line.encode()))
+
+    def _append(self, line: bytes) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size_bytes = os.fstat(file).st_size
+            if os.write(file, line) < len(line):
+                os.ftruncate(file, size_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
 
     def refused(self, address: str, method: str, path: str) -> None:
         """Counts a request without a valid token."""

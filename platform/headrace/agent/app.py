@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from headrace.agent.access import Gate, Tokens, may_see_secrets
 from headrace.agent.actions import ActionLog
+from headrace.agent.broker_settings import check_broker_settings
 from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN, secret_fields
 from headrace.agent.errors import (
     AgentError,
@@ -38,6 +39,7 @@ from headrace.agent.loads import LoadStore
 from headrace.agent.logs import LOG_LINES_MAX, log_tail
 from headrace.agent.permitted import PermittedPaths
 from headrace.agent.report import ChangeOutcome, UnitReport
+from headrace.process.disk import explained
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
@@ -92,6 +94,7 @@ def _unit_name(name: Annotated[str, Path()]) -> str:
 UnitName = Annotated[str, Depends(_unit_name)]
 Body = Annotated[Any, Depends(read_body)]
 WaitS = Annotated[float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False)]
+MadeBy = Annotated[str, Query(pattern=r"^[a-z0-9 -]{0,40}$")]
 
 
 def create_app(
@@ -145,7 +148,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     async def disk_failed(_: Request, error: OSError) -> Response:
         logger.error("a request failed: %s", error)
-        return refuse(500, "host_failed", f"a file or process of the host failed: {error}")
+        return refuse(500, "host_failed", f"a file or process of the host failed: {explained(error)}")
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> Response:
@@ -198,10 +201,13 @@ def _add_units(app: FastAPI, keeper: Keeper, kinds: Kinds, permitted: PermittedP
         return shown(_waited(keeper, name, wait_s), request)
 
     @app.put("/v1/units/{name}")
-    def put_unit(name: UnitName, body: Body, wait_s: WaitS = 0.0, dry_run: bool = False) -> Response:
+    def put_unit(
+        name: UnitName, body: Body, wait_s: WaitS = 0.0, dry_run: bool = False, made_by: MadeBy = ""
+    ) -> Response:
         configuration = parse_configuration(name, body, kinds)
         permitted.check(name, configuration)
-        outcome = keeper.put(name, configuration, dry_run=dry_run)
+        check_broker_settings(name, configuration)
+        outcome = keeper.put(name, configuration, dry_run=dry_run, made_by=made_by)
         if dry_run:
             return JSONResponse({"outcome": outcome, "dry_run": True})
         report = _waited(keeper, name, wait_s, {"outcome": outcome})
@@ -241,7 +247,11 @@ def _waited(keeper: Keeper, name: str, wait_s: float, more: Mapping[str, Any] | 
     report = keeper.wait_ready(name, wait_s)
     if report.is_ready:
         return report
-    cause = f"supervisord has given up ({report.note})" if report.has_failed else f"not within {wait_s:g} s"
+    cause = f"not within {wait_s:g} s"
+    if report.failing:
+        cause = "its process ends in every attempt to start it"
+    elif report.has_failed:
+        cause = f"supervisord has given up ({report.note})"
     raise NotReadyError(
         f"unit {name} is not ready, {cause}: {report.problem}; see its log, {report.log}",
         {

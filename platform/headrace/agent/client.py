@@ -41,11 +41,13 @@ class AgentClient:
     """One agent. Raises `AgentUnreachableError`, and `AgentRefusedError` if it refuses a request.
 
     `tls` is an SSL context for an https URL: `pinned(certificate)` trusts that certificate alone, None the
-    machine's authorities.
+    machine's authorities. `made_by` names the program whose units these are: the agent keeps it with each
+    unit that is put.
     """
 
-    def __init__(self, url: str, token: str, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, token: str, *, tls: ssl.SSLContext | None = None, made_by: str = "") -> None:
         self.url = url.rstrip("/")
+        self.made_by = made_by
         is_plain = self.url.startswith("http:")
         self._http = httpx.Client(
             base_url=self.url,
@@ -90,7 +92,7 @@ class AgentClient:
         self, name: str, configuration: Mapping[str, Any], *, wait_s: float = 0.0, dry_run: bool = False
     ) -> Put:
         """Makes the host run the unit with this configuration."""
-        params = {"wait_s": wait_s, "dry_run": dry_run}
+        params = {"wait_s": wait_s, "dry_run": dry_run, "made_by": self.made_by}
         response = self._json("PUT", _unit(name), params=params, wait_s=wait_s, json=dict(configuration))
         return Put(ChangeOutcome(response["outcome"]), None if dry_run else _report(response["unit"]))
 

@@ -18,10 +18,14 @@ FORMAT: Final = 1
 
 
 class DesiredUnit(NamedTuple):
-    """A unit as it was last put. `is_applied` is False until the host runs this configuration."""
+    """A unit as it was last put. `is_applied` is False until the host runs this configuration.
+
+    `made_by` names the program that put it, such as "terraform"; "" if that did not say.
+    """
 
     configuration: Configuration
     is_applied: bool
+    made_by: str = ""
 
 
 class DesiredState:
@@ -45,7 +49,9 @@ class DesiredState:
             data: dict[str, Any] = json.loads(path.read_bytes())
             if data["format"] != FORMAT:
                 raise ValueError(f"it has format {data['format']}, and this agent knows {FORMAT}")
-            return DesiredUnit(self._parse(name, data["configuration"]), bool(data["is_applied"]))
+            # Files of earlier versions have no `made_by`.
+            made_by = str(data.get("made_by", ""))
+            return DesiredUnit(self._parse(name, data["configuration"]), bool(data["is_applied"]), made_by)
         except (OSError, ValueError, KeyError, TypeError, BadRequestError) as error:
             raise AgentStateError(
                 f"the agent cannot read {path}: {error}. Fix the file, or delete it and put the unit again"
@@ -56,6 +62,7 @@ class DesiredState:
         data = {
             "format": FORMAT,
             "is_applied": desired.is_applied,
+            "made_by": desired.made_by,
             "configuration": desired.configuration.model_dump(mode="json"),
         }
         # Readable by its owner only: a database's URL may hold a password.
@@ -69,6 +76,20 @@ class DesiredState:
 def unit_names(directory: Path) -> list[str]:
     """The names of the units in a folder of desired units."""
     return sorted(path.stem for path in directory.glob("*.json"))
+
+
+def brokers_made_by(maker: str, directory: Path) -> dict[str, str]:
+    """Name → address of the brokers that this program has put to the agent; skips what cannot be read."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            data = json.loads(path.read_bytes())
+            configuration = data["configuration"]
+            if data["made_by"] == maker and configuration["kind"] == "broker":
+                found[path.stem] = str(configuration["listen"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
 
 
 def forget_all(directory: Path) -> None:

@@ -141,6 +141,10 @@ class AgentStateError(SiteError):
     """A file of the agent cannot be used; the message names it."""
 
 
+class DiskFullError(AgentStateError):
+    """A disk, or a quota on it, is full; the message names the path and the free space."""
+
+
 class AgentUnreachableError(SiteError):
     """No agent responds."""
 

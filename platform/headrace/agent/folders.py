@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from headrace.agent.reserve import write_with_reserve
+
 NEW: Final = ".new"
 
 
@@ -30,27 +32,49 @@ def folder_size_bytes(folder: Path) -> int:
 
 def write_files(files: Mapping[Path, str]) -> None:
     """Writes files (path → text), and the folders that they need. They may hold passwords: only this user can
-    read them."""
+    read them.
+
+    A file that holds its text already is not written: that needs no room on a full disk. Raises as
+    `write_durably` does.
+    """
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(text)
+        if holds(path, text):
+            path.chmod(0o600)
+        else:
+            write_durably(path, text, is_durable=False)
+
+
+def holds(path: Path, text: str) -> bool:
+    """Whether the file has exactly this text."""
+    try:
+        return path.read_text() == text
+    except (OSError, ValueError):
+        return False
 
 
 def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:
     """Replaces a file, so that a crash leaves the old text or the new one; with `is_durable` fsynced.
 
-    Only this user can read it: it may hold a password.
+    Only this user can read it: it may hold a password. Raises `DiskFullError` if there is no room, even in
+    the agent's reserve, and `OSError`.
     """
+    write_with_reserve(path, lambda: _replace(path, text, is_durable=is_durable))
+
+
+def _replace(path: Path, text: str, *, is_durable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_name(path.name + NEW)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        if is_durable:
-            os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        # A piece of it would take the room that the next attempt needs.
+        new.unlink(missing_ok=True)
+        raise
     if is_durable:
         _flush(path.parent)
 

@@ -46,6 +46,10 @@ class AgentHome(NamedTuple):
         return self.home / "logs" / "actions.log"
 
     @property
+    def reserve(self) -> Path:
+        return self.directory / "reserve"
+
+    @property
     def units(self) -> Path:
         return self.directory / "units"
 

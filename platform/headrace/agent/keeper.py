@@ -36,6 +36,7 @@ from headrace.agent.errors import (
 from headrace.agent.folders import write_files
 from headrace.agent.processes import end_units_left_in
 from headrace.agent.report import ChangeOutcome, Drift, UnitReport, drift_of, outcome_of, probed_report
+from headrace.agent.starts import StartWatch
 from headrace.agent.supervisor import Differences, Supervisor
 from headrace.agent.unit import Unit, UnitState, levels
 from headrace.site.errors import SiteError
@@ -75,6 +76,7 @@ class Keeper:
         self._supervisor = Supervisor(home)
         self._desired_units: dict[str, DesiredUnit] = {}
         self._units: dict[str, Unit] = {}
+        self._starts = StartWatch()
         self._shared = threading.RLock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._rolling = threading.Lock()
@@ -144,7 +146,12 @@ class Keeper:
         def report(unit: Unit) -> UnitReport:
             state = states.get(unit.name)
             drift = () if differences is None else _drift(unit, state, differences)
-            return probed_report(unit, state, drift)
+            made_by = self._desired_units[unit.name].made_by if unit.name in self._desired_units else ""
+            failing = self._starts.problem(unit, state)
+            report = probed_report(unit, state, drift)._replace(made_by=made_by)
+            if failing is None or report.is_ready:
+                return report
+            return report._replace(failing=True, problem=failing)
 
         return list(self._probes.map(report, units))
 
@@ -166,10 +173,13 @@ class Keeper:
 
     # --- changes ---
 
-    def put(self, name: str, configuration: Configuration, *, dry_run: bool = False) -> ChangeOutcome:
+    def put(
+        self, name: str, configuration: Configuration, *, dry_run: bool = False, made_by: str = ""
+    ) -> ChangeOutcome:
         """Makes the host run this unit with this configuration, and touches no other unit.
 
-        Does not wait until the unit is ready. Raises `ConflictError`, `TooManyUnitsError`, and `SiteError`
+        `made_by` names the program that puts it, which owns the unit from then on, changed or not. Does not
+        wait until the unit is ready. Raises `ConflictError`, `TooManyUnitsError`, and `SiteError`
         for what the host does not have.
         """
         unit = self._make_unit(name, configuration)
@@ -177,10 +187,12 @@ class Keeper:
             # A concurrent PUT of another unit may want the same address.
             with self._shared:
                 outcome = self._outcome(unit)
+                if not dry_run and outcome is ChangeOutcome.UNCHANGED:
+                    self._note_maker(name, made_by)
                 if dry_run or outcome is ChangeOutcome.UNCHANGED:
                     return outcome
                 logger.info("putting %s: %s", name, outcome)
-                desired = DesiredUnit(configuration, is_applied=False)
+                desired = DesiredUnit(configuration, is_applied=False, made_by=made_by)
                 self._desired.write(name, desired)
                 self._desired_units[name], self._units[name] = desired, unit
             self._reached("recorded")
@@ -208,6 +220,12 @@ class Keeper:
         is_same = before is not None and before.definition == unit.definition
         is_same = is_same and self._desired_units[unit.name].configuration == unit.configuration
         return outcome_of(before is not None, is_same, drift)
+
+    def _note_maker(self, name: str, made_by: str) -> None:
+        desired = self._desired_units[name]
+        if made_by and desired.made_by != made_by:
+            self._desired_units[name] = desired._replace(made_by=made_by)
+            self._desired.write(name, self._desired_units[name])
 
     def restart(self, name: str) -> None:
         """Stops the unit and starts it by its current definition. Raises `UnitUnknownError`."""
@@ -290,6 +308,7 @@ class Keeper:
     def _apply(self, name: str) -> None:
         """Stops the unit's process, if there is one, and starts it by the unit's current definition."""
         unit = self._units[name]
+        self._starts.begin(name)
         self._ensure_daemon()
         self._supervisor.remove(name)
         self._reached("stopped")

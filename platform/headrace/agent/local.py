@@ -29,8 +29,11 @@ END_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.05
 
 
-def find_agent(home: Path) -> AgentClient | None:
-    """A client of the agent that keeps this home; None if there is none."""
+def find_agent(home: Path, *, made_by: str = "") -> AgentClient | None:
+    """A client of the agent that keeps this home; None if there is none.
+
+    `made_by` names the program whose units the client puts (`AgentClient`).
+    """
     paths = AgentHome(home.absolute())
     if not is_locked(paths):
         return None
@@ -44,10 +47,10 @@ def find_agent(home: Path) -> AgentClient | None:
                 f"an agent keeps {paths.home} and has not recorded where it listens; see {paths.log}"
             )
         time.sleep(POLL_INTERVAL_S)
-    return _client(paths, record)
+    return _client(paths, record, made_by)
 
 
-def ensure_agent(home: Path, listen: Address) -> AgentClient:
+def ensure_agent(home: Path, listen: Address, *, made_by: str = "") -> AgentClient:
     """A client of the agent that keeps this home; starts one at `listen` if there is none.
 
     Raises `AgentStateError`, with the last line of its log, if it does not start.
@@ -57,7 +60,7 @@ def ensure_agent(home: Path, listen: Address) -> AgentClient:
     if is_locked(paths) and record is not None and record.is_daemon and record.build != build():
         end_agent(home)
         listen = _address_of(record.url) or listen
-    if (client := find_agent(home)) is not None:
+    if (client := find_agent(home, made_by=made_by)) is not None:
         return client
     paths.make()
     log_size = paths.log.stat().st_size if paths.log.exists() else 0
@@ -70,15 +73,15 @@ def ensure_agent(home: Path, listen: Address) -> AgentClient:
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    return _wait_started(paths, log_size)
+    return _wait_started(paths, log_size, made_by)
 
 
-def _wait_started(paths: AgentHome, log_size: int) -> AgentClient:
+def _wait_started(paths: AgentHome, log_size: int, made_by: str) -> AgentClient:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         record = AgentRecord.read(paths.record)
         if record is not None and is_alive(record.pid) and is_locked(paths):
-            return _client(paths, record)
+            return _client(paths, record, made_by)
         # The size is checked first, so that the lines read next include those that made the log grow.
         if paths.log.exists() and paths.log.stat().st_size > log_size:
             last_line = log_tail(paths.log, 1)
@@ -88,9 +91,9 @@ def _wait_started(paths: AgentHome, log_size: int) -> AgentClient:
     raise AgentUnreachableError(f"the agent did not start in {START_TIMEOUT_S:g} s; see {paths.log}")
 
 
-def _client(paths: AgentHome, record: AgentRecord) -> AgentClient:
+def _client(paths: AgentHome, record: AgentRecord, made_by: str) -> AgentClient:
     tls = pinned(Path(record.certificate)) if record.certificate else None
-    return AgentClient(record.url, read_token(paths.token), tls=tls)
+    return AgentClient(record.url, read_token(paths.token), tls=tls, made_by=made_by)
 
 
 def _address_of(url: str) -> Address | None:

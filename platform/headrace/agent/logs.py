@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,15 @@ LOG_TAIL_BYTES: Final = 16 << 10
 LOG_LINES_MAX: Final = 10_000
 LOG_MAX_BYTES: Final = 20 << 20
 _LINE_BYTES: Final = 200
+
+
+def collapsed(text: str) -> str:
+    """The text with each run of equal lines as one line, and how often it came."""
+    lines = []
+    for line, same in groupby(text.splitlines()):
+        count = len(list(same))
+        lines.append(line if count == 1 else f"{line}  ({count} times)")
+    return "\n".join(lines)
 
 
 def log_tail(path: Path, line_count: int = LOG_TAIL_LINES) -> str:

@@ -23,6 +23,7 @@ from headrace.agent.errors import AddressTakenError, AgentStateError
 from headrace.agent.home import AgentHome, lock
 from headrace.agent.kinds import KINDS, Kinds
 from headrace.agent.processes import holder_of
+from headrace.agent.reserve import StateReserve, keep
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.tokens import make_token
 from headrace.process.logs import LineFormatter
@@ -94,6 +95,7 @@ def run_agent(
         # For the processes that it starts, and for reading loads.
         os.environ[HOME_VARIABLE] = str(home)
         context = _tls(options)
+        keep(StateReserve(paths.reserve))
         tokens = Tokens(operate=make_token(paths.token), read=make_token(paths.read_token))
         with _listen(options.listen) as listening:
             os.chdir(home)

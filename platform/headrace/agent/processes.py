@@ -95,6 +95,26 @@ def unit_processes(home: Path, unit: str | None = None) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if _is_unit(process, home, unit)]
 
 
+class LeftUnit(NamedTuple):
+    """A unit's first process, whose supervisor is gone."""
+
+    pid: int
+    uptime_s: int
+
+
+def left_units(home: Path) -> dict[str, LeftUnit]:
+    """The units of this home whose processes run, by name, also without a supervisor."""
+    oldest: dict[str, tuple[float, int]] = {}
+    for process in unit_processes(home):
+        with contextlib.suppress(psutil.Error):
+            name = _environment_of(process.pid)[UNIT_VARIABLE]
+            # The first one started is the unit's own; the others are its children.
+            started = process.create_time(), process.pid
+            oldest[name] = min(started, oldest.get(name, started))
+    now = time.time()
+    return {name: LeftUnit(pid, max(0, int(now - began))) for name, (began, pid) in oldest.items()}
+
+
 def end_units_left_in(home: Path, unit: str | None = None) -> list[int]:
     """Ends what a killed supervisord left behind: SIGTERM, then SIGKILL. Returns the pids it found."""
     found = unit_processes(home, unit)

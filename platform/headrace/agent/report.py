@@ -13,8 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from headrace.agent.probes import BalancerProbe
 from headrace.agent.unit import Unit, UnitState
+from headrace.process.disk import DiskSpace, space_of
 
 HIDDEN: Final = "(hidden)"
+UNSUPERVISED: Final = "UNSUPERVISED"
+"""The state of a unit that runs although its supervisor was killed. supervisord has no such state."""
 
 
 class ChangeOutcome(StrEnum):
@@ -40,12 +43,26 @@ class Drift(NamedTuple):
     message: str
 
 
+class DataDisk(NamedTuple):
+    """The disk of a unit's data: the unit's folder there, and the room that the disk has."""
+
+    directory: str
+    free_bytes: int
+    size_bytes: int
+
+    @property
+    def is_nearly_full(self) -> bool:
+        return DiskSpace(Path(self.directory), self.free_bytes, self.size_bytes).is_nearly_full
+
+
 class UnitReport(NamedTuple):
     """One unit as it is now.
 
     `state` and `note` come from supervisord; `state` is None if it does not have the unit. `problem` is None
     if the unit is ready; `notice` then says what else is worth knowing. `definition` changes whenever the
-    process would be started differently.
+    process would be started differently. `made_by` names the program that put the unit, "" if that is not
+    known. `disk` is the disk of its data, None if it keeps none. `failing`: the process ended in every
+    attempt to start it, with the error that `problem` has.
     """
 
     name: str
@@ -64,6 +81,9 @@ class UnitReport(NamedTuple):
     requires: tuple[str, ...]
     listens: tuple[str, ...]
     log: str
+    made_by: str = ""
+    disk: DataDisk | None = None
+    failing: bool = False
 
     @property
     def is_ready(self) -> bool:
@@ -71,12 +91,13 @@ class UnitReport(NamedTuple):
 
     @property
     def has_failed(self) -> bool:
-        """Whether supervisord has given up, so that waiting is of no use."""
-        return self.state == "FATAL"
+        """Whether waiting is of no use: supervisord has given up, or every attempt ended in the same way."""
+        return self.state == "FATAL" or self.failing
 
     def to_json(self) -> dict[str, Any]:
         fields = {_JSON_KEYS.get(name, name): value for name, value in self._asdict().items()}
         fields["drift"] = [drift._asdict() for drift in self.drift]
+        fields["disk"] = None if self.disk is None else self.disk._asdict()
         return {"name": fields.pop("name"), "ready": self.is_ready, **fields}
 
     def without(self, secret_fields: Container[str]) -> UnitReport:
@@ -90,8 +111,11 @@ class UnitReport(NamedTuple):
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> UnitReport:
         """Reads a report. Raises KeyError, TypeError or ValueError for what is none."""
+        # An agent of an earlier version does not report these.
+        data = {"made_by": "", "disk": None, "failing": False, **data}
         values = {name: data[_JSON_KEYS.get(name, name)] for name in UnitReport._fields}
         values["drift"] = tuple(Drift(DriftKind(row["what"]), row["message"]) for row in data["drift"])
+        values["disk"] = None if data["disk"] is None else DataDisk(**data["disk"])
         values["requires"], values["listens"] = tuple(data["requires"]), tuple(data["listens"])
         return UnitReport(**values)
 
@@ -135,7 +159,29 @@ def probed_report(unit: Unit, state: UnitState | None, drift: tuple[Drift, ...] 
         problem = unit.probe.check()
         if problem is None and isinstance(unit.probe, BalancerProbe):
             notice = unit.probe.note()
-    return report_of(unit, state, problem, drift, notice)
+    return report_of(unit, state, problem, drift, notice)._replace(disk=_disk_of(unit))
+
+
+def unsupervised_report(unit: Unit, pid: int, uptime_s: int) -> UnitReport:
+    """The report of a unit whose process has outlived its supervisor."""
+    problem = unit.probe.check()
+    return report_of(unit, None, None, ())._replace(
+        state=UNSUPERVISED,
+        problem="running, supervised by nobody" + (f", and not ready: {problem}" if problem else ""),
+        pid=pid,
+        uptime_s=uptime_s,
+        disk=_disk_of(unit),
+    )
+
+
+def _disk_of(unit: Unit) -> DataDisk | None:
+    if unit.data_dir is None:
+        return None
+    try:
+        space = space_of(unit.data_dir)
+    except OSError:
+        return None
+    return DataDisk(str(unit.data_dir), space.free_bytes, space.size_bytes)
 
 
 # supervisord takes no further action for a unit in one of these states.

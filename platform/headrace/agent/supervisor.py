@@ -28,7 +28,7 @@ from xml.parsers.expat import ExpatError
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from headrace.agent.errors import SupervisorError
-from headrace.agent.folders import write_durably
+from headrace.agent.folders import holds, write_durably
 from headrace.agent.processes import command_of, end_units_left_in, has_ended, is_alive
 from headrace.agent.unit import Unit, UnitState
 from headrace.process.text import has_control
@@ -78,7 +78,10 @@ class Supervisor:
         """Writes the daemon's configuration; a reader sees the old one or the new."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _make_own_folder(self.socket_path.parent)
-        write_durably(self.configuration_path, self._configuration(units), is_durable=False)
+        text = self._configuration(units)
+        # Reports of units come here, too: they need no room on a full disk.
+        if not holds(self.configuration_path, text):
+            write_durably(self.configuration_path, text, is_durable=False)
 
     def _configuration(self, units: Iterable[Unit]) -> str:
         daemon = {
@@ -212,6 +215,7 @@ class Supervisor:
                 pid=row["pid"],
                 uptime_s=max(0, now - row["start"]) if row["pid"] else 0,
                 note=row["spawnerr"] or ("" if row["pid"] else row["description"]),
+                ended_s=row["stop"],
             )
             for row in self._call("getAllProcessInfo")
         }

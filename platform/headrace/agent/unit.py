@@ -69,6 +69,8 @@ class UnitState(NamedTuple):
     pid: int
     uptime_s: int
     note: str
+    ended_s: int = 0
+    """When its last process ended, in Unix seconds; 0 if none has."""
 
     @property
     def is_running(self) -> bool:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Final
 
 from headrace.agent.keeper import Keeper
+from headrace.agent.reserve import refill
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S: Final = 1.0
 RETRY_INTERVAL_S: Final = 5.0
+REFILL_INTERVAL_S: Final = 10.0
 STOP_WAIT_MAX_S: Final = 5.0
 
 
@@ -36,6 +39,7 @@ class Watch:
 
     def _run(self) -> None:
         must_restore = True
+        refill_at_s = 0.0
         while not self._ending.is_set():
             try:
                 if must_restore or (self._keeper.names() and not self._keeper.is_supervised()):
@@ -46,6 +50,9 @@ class Watch:
                 logger.error("the host could not be restored: %s", error)
             except Exception:
                 logger.exception("the host could not be restored, by an error of the agent")
+            if time.monotonic() >= refill_at_s:
+                refill()
+                refill_at_s = time.monotonic() + REFILL_INTERVAL_S
             self._ending.wait(RETRY_INTERVAL_S if must_restore else WATCH_INTERVAL_S)
 
     def _restore(self) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.context import parse_time_ms, site
+from headrace.cli.context import context, parse_time_ms
 from headrace.cli.errors import ExitCode
 from headrace.cli.output import JsonOption, out, print_json
 
@@ -38,7 +38,7 @@ def report(
     from headrace.audit.report_view import print_report
     from headrace.audit.store import AuditStore
 
-    opened = AuditStore(store or site().audit_store_url)
+    opened = AuditStore(store or context().audit_store_url)
     try:
         judged = judge_all(
             opened,

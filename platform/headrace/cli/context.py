@@ -1,4 +1,4 @@
-"""The site and the addresses that a command connects to, from its options or the site's description.
+"""The site and the addresses that a command connects to, from its options and the context.
 
 Owns the options of several commands, and the parsing of times and NAME=VALUE pairs.
 """
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from headrace.site.site import Datacenter, Site
+    from headrace.site.context import Context, ContextDatacenter
+    from headrace.site.site import Site
 
 from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.selection import current, tell
 
 DatacenterOption = Annotated[
     str | None,
     typer.Option(
-        "--datacenter", "-d", help="A datacenter of the site, such as east.", envvar="HEADRACE_DATACENTER"
+        "--datacenter", "-d", help="A datacenter of the context, such as east.", envvar="HEADRACE_DATACENTER"
     ),
 ]
 BootstrapOption = Annotated[
@@ -37,16 +39,27 @@ def site() -> Site:
     return Site.load()
 
 
-def datacenter(name: str | None) -> Datacenter:
-    """Returns the named datacenter; without a name the first one that has services."""
-    here = site()
-    return here.datacenter(name) if name else here.sources[0]
+def context() -> Context:
+    """Returns the context, for commands that concern more than one datacenter."""
+    found = current()
+    tell(f"context {found.name}")
+    return found
+
+
+def datacenter(name: str | None) -> ContextDatacenter:
+    """Returns the named datacenter of the context; without a name the first one that has services."""
+    here = current()
+    found = here.datacenter(name) if name else here.default_datacenter
+    tell(f"context {here.name}, datacenter {found.name} ({found.bootstrap})")
+    return found
 
 
 def bootstrap(datacenter_name: str | None, given: str | None) -> str:
     """Returns the bootstrap brokers: the given ones, or those of the datacenter."""
     if given and datacenter_name:
         raise CommandError("give either --datacenter or --bootstrap, not both", ExitCode.USAGE)
+    if given:
+        tell(f"no context, brokers {given}")
     return given or datacenter(datacenter_name).bootstrap
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from enum import IntEnum
+from pathlib import Path
 from typing import Final, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
+
+from headrace.process.disk import explained, is_full
+from headrace.site.environment_variables import HOME_VARIABLE
 
 DEBUG_VARIABLE: Final = "HEADRACE_DEBUG"
 # In the name of an exception, these words mean that a service cannot be reached.
@@ -39,6 +43,11 @@ def print_error(message: str) -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(message)}")
 
 
+def print_note(message: str) -> None:
+    """Prints a line for people on stderr, which programs that read the output do not see."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[dim]{escape(message)}[/]")
+
+
 def exit_with(error: BaseException) -> NoReturn:
     """Ends the process with an exception's message and exit code."""
     if os.environ.get(DEBUG_VARIABLE):
@@ -59,6 +68,10 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def _message(error: BaseException) -> str:
+    if is_full(error) and isinstance(error, OSError):
+        # An error of a write does not say where; most are below the home.
+        home = Path(os.environ.get(HOME_VARIABLE) or ".headrace")
+        return explained(error, None if error.filename else home.absolute())
     text = str(error).strip() or type(error).__name__
     if type(error).__module__.startswith("headrace."):
         return text

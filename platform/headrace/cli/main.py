@@ -7,6 +7,7 @@ import typer
 from headrace.cli import (
     audit,
     consume,
+    contexts,
     dump_log,
     groups,
     log,
@@ -19,6 +20,7 @@ from headrace.cli import (
     warehouse_upkeep,
 )
 from headrace.cli.errors import exit_with
+from headrace.cli.selection import in_context
 
 app = typer.Typer(
     name="headrace",
@@ -32,8 +34,8 @@ app = typer.Typer(
 for command in (site.up, site.down, site.status, site.restart, site.logs, site.agent, site.demo):
     app.command(rich_help_panel="The site on this machine")(command)
 app.add_typer(topics.app, name="topics", rich_help_panel="Topics and events")
-app.command("produce", rich_help_panel="Topics and events")(produce.produce)
-app.command("consume", rich_help_panel="Topics and events")(consume.consume)
+app.command("produce", rich_help_panel="Topics and events")(in_context(produce.produce))
+app.command("consume", rich_help_panel="Topics and events")(in_context(consume.consume))
 app.add_typer(groups.app, name="groups", rich_help_panel="Topics and events")
 app.add_typer(mirror.app, name="mirror", rich_help_panel="Between datacenters")
 warehouse.app.command()(warehouse_upkeep.replay)
@@ -45,6 +47,11 @@ app.add_typer(audit.app, name="audit", rich_help_panel="Audit")
 app.add_typer(schemas.app, name="schemas", rich_help_panel="Schemas")
 app.add_typer(log.app, name="log", rich_help_panel="Topics and events")
 app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)
+app.add_typer(contexts.app, name="context", rich_help_panel="The site on this machine")
+for group in (topics.app, groups.app, mirror.app, warehouse.app, audit.app, schemas.app):
+    for known in group.registered_commands:
+        assert known.callback is not None
+        known.callback = in_context(known.callback)
 
 
 def main() -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.context import site
+from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.site.site import MirrorRoute, Site
+    from headrace.site.context import ContextMirror
 
 app = typer.Typer(help="Mirrored topics: the copies of other datacenters' topics.", no_args_is_help=True)
 TIMEOUT_S = 5.0
@@ -21,8 +21,7 @@ ADMIN_TIMEOUT_MS = 8_000.0
 @app.command()
 def status(json: JsonOption = False) -> None:
     """Show how far every partition is copied. The exit code is 1 if one is halted."""
-    here = site()
-    statuses = [_status_of(here, mirror) for mirror in here.mirrors]
+    statuses = [_status_of(mirror) for mirror in context().mirrors]
     rows = [(status["source"], row) for status in statuses for row in status["partitions"]]
     if json:
         print_json(statuses)
@@ -67,12 +66,12 @@ def accept_gap(
     from headrace.client.admin import EARLIEST, Admin
     from headrace.replication import gaps
 
-    here = site()
+    here = context()
     mirror = next((mirror for mirror in here.mirrors if mirror.source == source), None)
     if mirror is None:
         names = ", ".join(mirror.source for mirror in here.mirrors)
         raise CommandError(f"{source!r} is not a mirrored datacenter; these are: {names}", ExitCode.USAGE)
-    row = _row_halted_over_gap(_status_of(here, mirror), topic, partition)
+    row = _row_halted_over_gap(_status_of(mirror), topic, partition)
     copy, start = row["target_partition"], row["gap"]["from"]
     with Admin(here.datacenter(source).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
         # Read now: retention may have deleted more since the mirror reported the gap.
@@ -103,18 +102,22 @@ def accept_gap(
         )
 
 
-def _status_of(here: Site, mirror: MirrorRoute) -> dict[str, Any]:
+def _status_of(mirror: ContextMirror) -> dict[str, Any]:
     """Returns a mirror's status, as it serves it."""
     import httpx
 
-    address = here.mirror_status(mirror)
     name = f"{mirror.target}-mirror-{mirror.source}"
     try:
-        response = httpx.get(f"http://{address}/status", timeout=TIMEOUT_S, trust_env=False, verify=False)
+        response = httpx.get(
+            mirror.status_url,
+            timeout=TIMEOUT_S,
+            trust_env=False,
+            verify=mirror.status_url.startswith("https"),
+        )
         status: dict[str, Any] = response.json()
     except (httpx.HTTPError, ValueError) as error:
         raise CommandError(
-            f"the mirror {name} does not answer at {address} ({error}); see `headrace logs {name}`",
+            f"the mirror {name} does not answer at {mirror.status_url} ({error}); see `headrace logs {name}`",
             ExitCode.UNREACHABLE,
         ) from error
     return status

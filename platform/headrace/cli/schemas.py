@@ -30,7 +30,7 @@ SubjectArgument = Annotated[str, typer.Argument(help="A subject, such as page-vi
 def _registry(datacenter_name: str | None, url: str | None) -> Iterator[SchemaRegistryClient]:
     from headrace.registry.client import SchemaRegistryClient
 
-    with SchemaRegistryClient(url or datacenter(datacenter_name).registry_url) as client:
+    with SchemaRegistryClient(url or datacenter(datacenter_name).registry) as client:
         yield client
 
 

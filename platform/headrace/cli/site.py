@@ -12,13 +12,16 @@ import typer
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.agent.report import UnitReport
     from headrace.agent.unit import Unit
+    from headrace.fleet.foreign import ForeignUnit
     from headrace.site.site import Site
 
 from headrace.cli.context import site
-from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_duration, out, print_json, print_table
+from headrace.cli.errors import CommandError, ExitCode, print_note
+from headrace.cli.output import JsonOption, in_bytes, in_duration, out, print_json, print_table
 
 
 class Part(StrEnum):
@@ -31,15 +34,25 @@ def up(
     without: Annotated[
         list[Part] | None, typer.Option("--without", help="A part to leave out, and to stop if it runs.")
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Remove units that others made, such as Terraform, without asking."),
+    ] = False,
 ) -> None:
-    """Start every unit of the site that does not run yet, and wait until all are ready."""
+    """Start every unit of the site that does not run yet, and wait until all are ready.
+
+    Units that the site no longer has are stopped. If `headrace up` did not make one of them, the command
+    names them and asks first; without a terminal it needs --yes.
+    """
     from headrace.fleet import operate
     from headrace.fleet.airflow_units import check_installed
+    from headrace.fleet.paths import check_paths
     from headrace.fleet.units import units_of
 
     here = site()
     if without:
         here = here.model_copy(update={part.value: False for part in without})
+    check_paths(here)
     check_installed(here)
     units = units_of(here)
     out.print(f"starting {len(units)} units; state and logs in [bold]{here.home}[/]")
@@ -52,10 +65,20 @@ def up(
             where = " ".join(str(address) for address in unit.listens[:2])
             out.print(f"  [green]ready[/] {ready:2d}/{len(units)}  {unit.name:<24} {where}")
 
-    operate.up(here, show)
+    operate.up(here, show, may_change=lambda units: _may_change(units, is_agreed=yes))
     out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
     if here.airflow:
         _print_login(here)
+
+
+def _may_change(units: Sequence[ForeignUnit], *, is_agreed: bool) -> bool:
+    """Names the units of others that `up` would remove or change, and asks on a terminal."""
+    from headrace.fleet.foreign import sentence
+
+    print_note(f"`headrace up` will {sentence(units)}")
+    if is_agreed or not sys.stdin.isatty():
+        return is_agreed
+    return typer.confirm("Their data stays on disk. Shall it?")
 
 
 def down() -> None:
@@ -68,7 +91,10 @@ def down() -> None:
         if event == "stopped":
             out.print(f"  stopped  {unit.name}")
 
-    was_running = operate.down(here, show)
+    def tell_foreign(names: Sequence[str]) -> None:
+        out.print(f"  stopping {', '.join(names)}: not of this site, but of this home")
+
+    was_running = operate.down(here, show, tell_foreign=tell_foreign)
     out.print("the site is stopped; its data stays" if was_running else f"nothing was running in {here.home}")
 
 
@@ -94,19 +120,22 @@ def status(json: JsonOption = False) -> None:
                     "uptime_s": row.uptime_s,
                     "listens": list(row.listens),
                     "log": row.log,
+                    "made_by": row.made_by,
+                    "disk": None if row.disk is None else row.disk._asdict(),
                 }
                 for row in rows
             ]
         )
     else:
         print_table(
-            ["unit", "state", ">pid", ">up", "listens on"],
+            ["unit", "state", ">pid", ">up", ">disk free", "listens on"],
             [
                 (
                     row.name,
                     _state(row),
                     row.pid or "-",
                     in_duration(row.uptime_s) if row.pid else "-",
+                    in_bytes(row.disk.free_bytes) if row.disk else "-",
                     " ".join(row.listens[:2]),
                 )
                 for row in rows
@@ -116,10 +145,39 @@ def status(json: JsonOption = False) -> None:
         for row in rows:
             for drift in row.drift:
                 out.print(f"[yellow]drift[/]  {row.name}: {escape(drift.message)}; `headrace up` repairs it")
+        _print_disks(rows)
+        _print_unsupervised(rows)
         if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
     if not all(row.is_ready for row in rows):
         raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def _print_disks(rows: Sequence[UnitReport]) -> None:
+    """Warns of disks that are nearly full, with all the folders that units have there."""
+    folders: dict[tuple[int, int], list[str]] = {}
+    for row in rows:
+        if row.disk is not None and row.disk.is_nearly_full:
+            folders.setdefault((row.disk.free_bytes, row.disk.size_bytes), []).append(row.disk.directory)
+    for (free_bytes, size_bytes), directories in folders.items():
+        used = 1 - free_bytes / size_bytes
+        more = f" and {len(directories) - 1} more folders" if len(directories) > 1 else ""
+        out.print(
+            f"[red]disk[/]  {used:.0%} used, {in_bytes(free_bytes)} free: {escape(directories[0])}{more}; "
+            "delete topics or shorten their retention"
+        )
+
+
+def _print_unsupervised(rows: Sequence[UnitReport]) -> None:
+    from headrace.agent.report import UNSUPERVISED
+
+    count = sum(row.state == UNSUPERVISED for row in rows)
+    if count:
+        out.print(
+            f"[yellow]{count} units run, but the agent and the supervisor that started them are gone[/]: "
+            "`headrace up` starts these units again under a new supervisor, `headrace down` stops them; "
+            "their data stays"
+        )
 
 
 def _state(row: UnitReport) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.context import parse_time_ms, site
+from headrace.cli.context import context, parse_time_ms
 from headrace.cli.errors import CommandError
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
 
@@ -35,19 +35,19 @@ PATIENCE_S = 5.0
 
 
 def warehouse() -> WarehouseOptions:
-    """Returns the site's warehouse."""
+    """Returns the context's warehouse."""
     from headrace.warehouse.options import WarehouseOptions
 
-    here = site()
+    here = context()
     # Search the publishers' registries first: subjects are registered there.
     registries = [*(source for source in here.sources if source != here.analysis), here.analysis]
     return WarehouseOptions(
         hdfs_url=here.hdfs_url,
         webhdfs_url=here.webhdfs_url,
         bootstrap=here.analysis.bootstrap,
-        registry_url=",".join(f"{each.name}={each.registry_url}" for each in registries),
-        datacenter=here.warehouse,
-        zookeeper=str(here.analysis.zookeeper),
+        registry_url=",".join(f"{each.name}={each.registry}" for each in registries),
+        datacenter=here.analysis.name,
+        zookeeper=here.analysis.zookeeper,
         patience_s=PATIENCE_S,
     )
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.context import parse_time_ms, site
+from headrace.cli.context import context, parse_time_ms
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_time, out, print_json
 from headrace.cli.warehouse import TopicsArgument, spark, warehouse
@@ -99,7 +99,7 @@ def verify(
     """Compare files with manifests, and manifests with the audit. The exit code is 1 if they differ."""
     from headrace.warehouse import api
 
-    store = None if without_audit else site().audit_store_url
+    store = None if without_audit else context().audit_store_url
     results = api.verify_topics(warehouse(), topics, audit_store=store)
     if json:
         print_json([{**asdict(result), "is_sound": result.is_sound} for result in results])

@@ -12,6 +12,7 @@ from headrace.demo.recount import count_rows
 from headrace.demo.run import bring_up, make_topics, report_after, report_before, seal
 from headrace.demo.screen import Screen
 from headrace.fleet.airflow_units import check_installed
+from headrace.fleet.paths import check_paths
 from headrace.process.clock import now_ms
 from headrace.site.site import Site
 
@@ -26,6 +27,7 @@ def run_demo(
     """Runs the demo on the site of `$HEADRACE_HOME`; returns the exit code. Raises `SiteError`."""
     screen = Screen()
     site = Site.load().model_copy(update={"airflow": True})
+    check_paths(site)
     check_installed(site)
     plan = make_plan(
         site,

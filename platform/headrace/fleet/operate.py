@@ -28,12 +28,13 @@ from headrace.agent.home import AgentHome
 from headrace.agent.host import Host
 from headrace.agent.kinds import parse_configuration, unit_of
 from headrace.agent.local import end_idle_daemon, ensure_agent, find_agent, has_ended, wait_ended
-from headrace.agent.logs import LOG_TAIL_LINES
+from headrace.agent.logs import LOG_TAIL_LINES, collapsed
 from headrace.agent.permitted import permit
-from headrace.agent.processes import end_units_left_in
-from headrace.agent.report import ChangeOutcome, UnitReport, probed_report
+from headrace.agent.processes import end_units_left_in, left_units
+from headrace.agent.report import ChangeOutcome, UnitReport, probed_report, unsupervised_report
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
+from headrace.fleet.foreign import MADE_BY, ForeignUnit, ForeignUnitsError, foreign_units
 from headrace.fleet.units import units_of
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
@@ -49,8 +50,16 @@ Observer = Callable[[Unit, str], None]
 """Called with a unit and what happens to it: starting, ready, stopping or stopped."""
 
 
+MayChange = Callable[[Sequence[ForeignUnit]], bool]
+"""Called with the units of others that a start would remove or change; returns whether it may."""
+
+
 def _ignore(unit: Unit, event: str) -> None:
     return None
+
+
+def _never(units: Sequence[ForeignUnit]) -> bool:
+    return False
 
 
 def may_start(units: Sequence[Unit], started: Collection[str], ready: Collection[str]) -> list[Unit]:
@@ -58,19 +67,26 @@ def may_start(units: Sequence[Unit], started: Collection[str], ready: Collection
     return [unit for unit in units if unit.name not in started and set(unit.requires) <= set(ready)]
 
 
-def up(site: Site, observe: Observer = _ignore, units: Sequence[Unit] | None = None) -> None:
+def up(
+    site: Site,
+    observe: Observer = _ignore,
+    units: Sequence[Unit] | None = None,
+    *,
+    may_change: MayChange = _never,
+) -> None:
     """Puts the units to this machine's agent, and returns when all of them are ready.
 
-    Deletes all other units of the agent. Raises `AddressTakenError` before it starts anything, and
-    `UnitFailedError` if a unit is not ready within its time; units that run then keep running, so that they
-    can be examined.
+    Deletes all other units of the agent; those that another program made, such as Terraform, only if
+    `may_change` agrees, else raises `ForeignUnitsError`. Raises `AddressTakenError` before it starts
+    anything, and `UnitFailedError` if a unit is not ready within its time; units that run then keep running,
+    so that they can be examined.
     """
     units = units_of(site) if units is None else units
     site.home.mkdir(parents=True, exist_ok=True)
-    with _locked(site.home), ensure_agent(site.home, site.agent_address) as agent:
+    with _locked(site.home), ensure_agent(site.home, site.agent_address, made_by=MADE_BY) as agent:
         permit(AgentHome(site.home).permitted, (unit.configuration for unit in units))
         try:
-            unchanged = _delete_unwanted(agent, units)
+            unchanged = _delete_unwanted(agent, units, may_change)
         except SiteError:
             end_idle_daemon(site.home, agent)
             raise
@@ -98,7 +114,7 @@ def prepared(site: Site, units: Sequence[Unit]) -> Iterator[AgentClient]:
             raise
 
 
-def _delete_unwanted(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
+def _delete_unwanted(agent: AgentClient, units: Sequence[Unit], may_change: MayChange) -> set[str]:
     """Deletes the agent's units that are not among `units`, or that hold an address another unit needs now.
 
     Returns the names of the units that the agent already has with the same configuration.
@@ -115,9 +131,12 @@ def _delete_unwanted(agent: AgentClient, units: Sequence[Unit]) -> set[str]:
             conflicts += found
     if foreign := [conflict for conflict in conflicts if conflict.unit is None]:
         raise _taken(foreign)
-    wanted = {unit.name for unit in units}
+    wanted = {unit.name: _configuration(unit) for unit in units}
     conflicting = {conflict.unit for conflict in conflicts}
-    for report in agent.units(with_drift=False):
+    reports = agent.units(with_drift=False)
+    if (others := foreign_units(reports, wanted, conflicting)) and not may_change(others):
+        raise ForeignUnitsError(others)
+    for report in reports:
         if report.name not in wanted or report.name in conflicting:
             agent.delete(report.name)
             unchanged.discard(report.name)
@@ -149,8 +168,8 @@ def _start_in_order(
 
 def _failure(agent: AgentClient, report: UnitReport) -> UnitFailedError:
     is_running = report.state in ("STARTING", "RUNNING")
-    problem = report.problem if is_running else f"it is {report.state} ({report.note})"
-    tail = agent.log(report.name, lines=LOG_TAIL_LINES).rstrip("\n")
+    problem = report.problem if is_running or report.failing else f"it is {report.state} ({report.note})"
+    tail = collapsed(agent.log(report.name, lines=LOG_TAIL_LINES).rstrip("\n"))
     return UnitFailedError(report.name, problem or "", tail, report.log)
 
 
@@ -179,27 +198,36 @@ def _taken(conflicts: Sequence[Conflict]) -> AddressTakenError:
     )
 
 
-def down(site: Site, observe: Observer = _ignore, units: Sequence[Unit] | None = None) -> bool:
+def down(
+    site: Site,
+    observe: Observer = _ignore,
+    units: Sequence[Unit] | None = None,
+    *,
+    tell_foreign: Callable[[Sequence[str]], None] = lambda names: None,
+) -> bool:
     """Stops all units in the reverse order of the start, then supervisord and the agent, then orphans.
 
-    Returns whether anything was running.
+    Calls `tell_foreign` with the names of units that the site does not have, before it stops them. Returns
+    whether anything was running.
     """
     units = units_of(site) if units is None else units
     if not site.home.exists():
         return False
     with _locked(site.home):
-        was_running = _stop(site, units, observe)
+        was_running = _stop(site, units, observe, tell_foreign)
         orphans = end_units_left_in(site.home)
     return was_running or bool(orphans)
 
 
-def _stop(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
+def _stop(
+    site: Site, units: Sequence[Unit], observe: Observer, tell_foreign: Callable[[Sequence[str]], None]
+) -> bool:
     agent = find_agent(site.home)
     if agent is None:
         return _stop_without_agent(site, units, observe)
     try:
         with agent:
-            _delete_all(agent, units, observe)
+            _delete_all(agent, units, observe, tell_foreign)
             agent.shut_down()
     except AgentUnreachableError:
         # The agent may have been killed in the meantime.
@@ -210,9 +238,16 @@ def _stop(site: Site, units: Sequence[Unit], observe: Observer) -> bool:
     return True
 
 
-def _delete_all(agent: AgentClient, units: Sequence[Unit], observe: Observer) -> None:
+def _delete_all(
+    agent: AgentClient,
+    units: Sequence[Unit],
+    observe: Observer,
+    tell_foreign: Callable[[Sequence[str]], None],
+) -> None:
     known = {report.name for report in agent.units(with_drift=False)}
-    for name in known - {unit.name for unit in units}:
+    if foreign := sorted(known - {unit.name for unit in units}):
+        tell_foreign(foreign)
+    for name in foreign:
         agent.delete(name)
 
     def delete(unit: Unit) -> None:
@@ -255,7 +290,8 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
     """Returns the present state of every unit.
 
     If the agent runs and has units, these are exactly the agent's units, whatever the site's description
-    names. Otherwise reads the states from supervisord and probes the units directly.
+    names. Otherwise reads the states from supervisord and probes the units directly. Units that have outlived
+    both are found by their processes.
     """
     units = units_of(site) if units is None else units
     order = {unit.name: number for number, unit in enumerate(units)}
@@ -265,11 +301,18 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
         if reports:
             return sorted(reports, key=lambda report: order.get(report.name, len(order)))
     states = Supervisor(site.home).states()
+    left = {} if states else left_units(site.home)
+    known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}
     if states:
-        known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}
         units = [unit for name, unit in known.items() if name in states]
+    elif len(known) > len(units):
+        # The host runs something else than the site describes.
+        here = left.keys() | (known.keys() - {unit.name for unit in units})
+        units = [unit for name, unit in known.items() if name in here]
 
     def probe(unit: Unit) -> UnitReport:
+        if unit.name in left:
+            return unsupervised_report(unit, *left[unit.name])
         return probed_report(unit, states.get(unit.name))
 
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="probe") as pool:
@@ -303,6 +346,11 @@ def restart(
     """
     agent = find_agent(site.home)
     if agent is None:
+        if Supervisor(site.home).is_alive() or left_units(site.home):
+            raise SiteError(
+                f"the units of {site.home} run without an agent; `headrace up` starts one, which takes "
+                "them over, and starts those again that nobody supervises"
+            )
         raise SiteError(f"nothing runs in {site.home}; start the site with `headrace up`")
     with _locked(site.home), agent:
         if names is None:

@@ -16,13 +16,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.site.addresses import Address
 from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteFileError
+from headrace.site.lines import line_of, lines_of
 
 SITE_FILE_NAME: Final = "site.yaml"
 
@@ -237,10 +238,18 @@ class _SiteFile(_Part):
     airflow_database: str | None = None
 
 
+class _Problem(NamedTuple):
+    """One field of a site file that is wrong."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+
 def parse_site(text: str, *, home: Path, where: str) -> Site:
     """Parses a site file.
 
-    `where` names the text in errors. Raises `SiteFileError`, one line that names the wrong field.
+    `where` names the text in errors. Raises `SiteFileError`, one line that names each wrong field with its
+    line in the file.
     """
     # Imported here so that programs that only use addresses start quickly.
     import yaml
@@ -249,49 +258,76 @@ def parse_site(text: str, *, home: Path, where: str) -> Site:
         data = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise SiteFileError(f"site file {where} is not YAML: {' '.join(str(error).split())}") from error
-    try:
-        file = _SiteFile.model_validate(data)
-        default = Site.one_machine(home, block=file.block)
-        if file.datacenters is None:
-            datacenters = default.datacenters
-        else:
-            datacenters = tuple(
-                Datacenter.model_validate({"name": name, **fields})
-                for name, fields in file.datacenters.items()
-            )
-        site = Site(
-            home=home.absolute(),
-            datacenters=datacenters,
-            mirrors=default.mirrors if file.mirrors is None else file.mirrors,
-            warehouse=file.warehouse or default.warehouse,
-            airflow=file.airflow,
-            airflow_database=file.airflow_database,
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise SiteFileError(
-            f"site file {where}: {field}: {first['msg']} (its value is {first['input']!r})"
-        ) from error
-    _check(site, where)
+    problems: list[_Problem] = []
+    site = _site_of(data, home, problems)
+    if site is not None:
+        problems += _contradictions(site)
+    if site is None or problems:
+        lines = lines_of(text)
+        raise SiteFileError(f"site file {where}: " + "; ".join(_text(each, lines) for each in problems))
     return site
 
 
-def _check(site: Site, where: str) -> None:
+def _text(problem: _Problem, lines: Mapping[tuple[str | int, ...], int]) -> str:
+    line = line_of(lines, problem.path)
+    field = ".".join(map(str, problem.path)) or "the whole file"
+    return f"{'' if line is None else f'line {line}: '}{field}: {problem.message}"
+
+
+def _problems_in(error: ValidationError, prefix: tuple[str | int, ...] = ()) -> list[_Problem]:
+    return [
+        _Problem((*prefix, *row["loc"]), f"{row['msg']} (its value is {row['input']!r})")
+        for row in error.errors()
+    ]
+
+
+def _site_of(data: object, home: Path, problems: list[_Problem]) -> Site | None:
+    """Returns the site; None, after adding to `problems`, if a field is wrong."""
+    try:
+        file = _SiteFile.model_validate(data)
+    except ValidationError as error:
+        problems += _problems_in(error)
+        return None
+    default = Site.one_machine(home, block=file.block)
+    datacenters = default.datacenters if file.datacenters is None else ()
+    for name, fields in (file.datacenters or {}).items():
+        try:
+            datacenters += (Datacenter.model_validate({"name": name, **fields}),)
+        except ValidationError as error:
+            problems += _problems_in(error, ("datacenters", name))
+    if problems:
+        return None
+    return Site(
+        home=home.absolute(),
+        datacenters=datacenters,
+        mirrors=default.mirrors if file.mirrors is None else file.mirrors,
+        warehouse=file.warehouse or default.warehouse,
+        airflow=file.airflow,
+        airflow_database=file.airflow_database,
+    )
+
+
+def _contradictions(site: Site) -> list[_Problem]:
+    """What is wrong with fields that are right by themselves."""
+    problems = []
     networks: dict[str, str] = {}
     for datacenter in site.datacenters:
         if other := networks.get(datacenter.network):
-            raise SiteFileError(
-                f"site file {where}: {datacenter.name} and {other} share the network {datacenter.network}; "
-                "give each its own"
+            problems.append(
+                _Problem(
+                    ("datacenters", datacenter.name, "network"),
+                    f"{datacenter.name} and {other} share the network {datacenter.network}; "
+                    "give each its own",
+                )
             )
-        networks[datacenter.network] = datacenter.name
-    names = set(networks.values())
-    for field, name in [("warehouse", site.warehouse)] + [
-        (f"mirrors: {side}", value) for mirror in site.mirrors for side, value in mirror
-    ]:
-        if name not in names:
-            raise SiteFileError(
-                f"site file {where}: {field}: {name!r} is not a datacenter; "
-                f"there are {', '.join(sorted(names))}"
-            )
+        networks.setdefault(datacenter.network, datacenter.name)
+    names = {datacenter.name for datacenter in site.datacenters}
+    named: list[tuple[tuple[str | int, ...], str]] = [(("warehouse",), site.warehouse)]
+    for number, mirror in enumerate(site.mirrors):
+        named += [(("mirrors", number, side), name) for side, name in mirror]
+    problems += [
+        _Problem(path, f"{name!r} is not a datacenter; there are {', '.join(sorted(names))}")
+        for path, name in named
+        if name not in names
+    ]
+    return problems

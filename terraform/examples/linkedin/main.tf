@@ -18,6 +18,8 @@ provider "headrace" {
 locals {
   checkout = "${path.module}/../../.."
   home     = coalesce(var.home, abspath("${local.checkout}/.headrace"))
+
+  audit_store = "sqlite:///${local.home}/data/analysis/audit.db"
 }
 
 module "east" {
@@ -50,7 +52,7 @@ module "analysis" {
   brokers         = var.analysis.brokers
   broker_settings = merge(var.broker_settings, var.analysis.broker_settings)
   sources         = [module.east.source, module.west.source]
-  audit_store     = "sqlite:///${local.home}/data/analysis/audit.db"
+  audit_store     = local.audit_store
   airflow = {
     home         = "${local.home}/airflow"
     dags         = coalesce(var.airflow.dags, abspath("${local.checkout}/dags"))

@@ -49,3 +49,15 @@ output "read_from" {
   description = "The addresses that consumers read from."
   value       = module.here.bootstrap_servers
 }
+
+output "datacenters" {
+  description = "What `terraform output -json | headrace context import NAME` reads."
+  value = {
+    here = {
+      bootstrap_servers = module.here.bootstrap_servers
+      balancer          = module.here.balancer
+      registry_url      = module.here.registry_url
+      zookeeper         = module.here.zookeeper
+    }
+  }
+}

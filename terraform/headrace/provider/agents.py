@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.agent.client import AgentClient
 
 LOCAL: Final = "local"
+# What agents keep with each unit that Terraform puts: `headrace up` does not remove these unasked.
+MADE_BY: Final = "terraform"
 
 
 class Agent(NamedTuple):
@@ -117,14 +119,14 @@ class Agents:
                 tls = pinned(path)
             except (OSError, ssl.SSLError) as error:
                 raise _unusable(host, "certificate_file", path, str(error)) from error
-        return AgentClient(agent.url, token, tls=tls)
+        return AgentClient(agent.url, token, tls=tls, made_by=MADE_BY)
 
     def _find_local(self) -> AgentClient:
         # Imported here for the same reason.
         from headrace.agent.local import find_agent
 
         try:
-            client = find_agent(self._home)
+            client = find_agent(self._home, made_by=MADE_BY)
         except SiteError as error:
             raise ResourceError(Problem("This machine's agent cannot be used", str(error))) from error
         if client is None:

@@ -182,6 +182,8 @@ class UnitKind:
             return Problem(f"Invalid configuration of a {self.name}", f"{message}.")
         # An error must not show a password.
         shown = "" if name in self._secrets else f"Got {value}: "
+        if element := location.partition(".")[2]:
+            shown = f"{element}: {shown}"
         return Problem(f"Invalid {name}", f"{shown}{message}.", (name,))
 
     def _describe(self, name: str) -> str:

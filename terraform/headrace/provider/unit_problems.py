@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.agent.errors import AgentRefusedError
+from headrace.agent.logs import collapsed
 from headrace.provider.problems import Path, Problem
 from headrace.provider.unit_kind import UnitKind
 from headrace.provider.values import Values
@@ -71,8 +72,12 @@ def name_in_use(values: Values) -> Problem:
 
 
 def not_ready(client: AgentClient, report: UnitReport, timeout_s: float) -> Problem:
-    why = f"supervisord has given up: {report.note}" if report.has_failed else f"not within {timeout_s:g} s"
-    tail = client.log(report.name, lines=LOG_LINES).rstrip() or "(it is empty)"
+    why = f"not within {timeout_s:g} s"
+    if report.failing:
+        why = "its process ends in every attempt to start it"
+    elif report.has_failed:
+        why = f"supervisord has given up: {report.note}"
+    tail = collapsed(client.log(report.name, lines=LOG_LINES).rstrip()) or "(it is empty)"
     return Problem(
         f"Unit {report.name} is not ready, {why}",
         f"{report.problem}\n\nThe end of its log, {report.log} on its host:\n\n{tail}",

@@ -170,7 +170,7 @@ def serve(
 ) -> bool:
     """Serves a plain and valid request; else returns False: nothing is staged and no response is begun."""
     matched = _match(connection.templates, frame, version)
-    if matched is None:
+    if matched is None or state.append_refusal is not None:
         return False
     template, at, end = matched
     partition = template.partition

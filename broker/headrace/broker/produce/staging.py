@@ -32,8 +32,9 @@ def stage(
 
     A duplicate has its first copy's base offset and stages nothing. Raises `Refused`.
     """
-    if partition.failure:
-        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
+    if problem := partition.failure or state.append_refusal:
+        # Clients retry after this error: a disk gets room again.
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, problem)
     try:
         if partition.config.mirror:
             return _stage_verbatim(partition, batches, may_keep=may_keep)

@@ -1,0 +1,30 @@
+"""Paths that a whole site cannot live in, named before anything is started.
+
+Owns which characters break which program. headrace's own processes take any path; HAProxy's configuration,
+Hadoop's URIs, Java's class paths and Spark's scripts and lists do not.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from headrace.site.errors import SiteError
+from headrace.site.site import Site
+
+FORBIDDEN: Final = {" ": "a space", "\t": "a tab", ",": "a comma", ":": "a colon"}
+
+
+def check_paths(site: Site, environment: Path = Path(sys.prefix)) -> None:
+    """Raises `SiteError` if the home, or the virtual environment that runs this, has such a path."""
+    for what, path, way_out in (
+        ("the home", site.home, "set HEADRACE_HOME to a folder without it"),
+        ("headrace's environment", environment.absolute(), "move the checkout to a folder without it"),
+    ):
+        for character, name in FORBIDDEN.items():
+            if character in str(path):
+                raise SiteError(
+                    f"{what}, {str(path)!r}, has {name} in its path, with which HDFS, Spark and HAProxy do "
+                    f"not work: {way_out}, and run `make` there again"
+                )
