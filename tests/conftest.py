@@ -15,6 +15,7 @@ pytest_plugins = [
     "fix_client",
     "fix_clients",
     "fix_containers",
+    "fix_controller",
     "fix_datacenter",
     "fix_ends",
     "fix_fake_log",

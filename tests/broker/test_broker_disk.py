@@ -129,7 +129,7 @@ def test_a_failed_fsync_takes_only_its_partition_offline(
         )
         assert time.monotonic() - began < 14, "waiting requests fail immediately"
     line = broker.log_line("is offline")
-    assert str(directory(broker, "bad-0")) in line and words in line and "restart the broker" in line
+    assert str(directory(broker, "bad-0")) in line and words in line and "by itself" in line
     # The disk works again, but what it holds is unknown.
     broker.fail()
     for acks in (1, -1):

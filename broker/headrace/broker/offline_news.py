@@ -1,0 +1,65 @@
+"""Tells the other brokers which partitions are offline here, so that any broker's Metadata says so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.cluster import OfflineName
+from headrace.broker.workers import Jobs
+from headrace.coordination.offline_logs import OfflineLogRegistry
+from headrace.coordination.standing import HeldNode
+
+logger = logging.getLogger(__name__)
+
+TOLD_MAX: Final = 1_000  # of the others only this broker and its own answers tell
+RETRY_MS: Final = 5_000
+
+
+class OfflineNews:
+    """Called on the loop's thread; ZooKeeper is written by `jobs`, one at a time. `present` returns what is
+    offline now.
+    """
+
+    def __init__(
+        self,
+        registry: OfflineLogRegistry,
+        jobs: Jobs,
+        call_later: Callable[[float, Callable[[], None]], object],
+        present: Callable[[], frozenset[OfflineName]],
+    ) -> None:
+        self._registry = registry
+        self._jobs = jobs
+        self._call_later = call_later
+        self._present = present
+        self._held: dict[OfflineName, HeldNode] = {}
+        self._is_started = self._is_telling = False
+
+    def start(self) -> None:
+        """From now on others are told; the nodes of a predecessor are gone."""
+        self._is_started = True
+        self.changed()
+
+    def changed(self) -> None:
+        """Called after every change of what `present` returns."""
+        if not self._is_started or self._is_telling:
+            return
+        wanted = frozenset(sorted(self._present())[:TOLD_MAX])
+        if wanted != self._held.keys():
+            self._is_telling = True
+            self._jobs.submit(lambda: self._tell(wanted), self._told)
+
+    def _tell(self, wanted: frozenset[OfflineName]) -> None:
+        for name in [name for name in self._held if name not in wanted]:
+            self._held.pop(name).release()
+        for name in sorted(wanted - self._held.keys()):
+            self._held[name] = self._registry.announce(*name)
+
+    def _told(self, _result: None, error: Exception | None) -> None:
+        self._is_telling = False
+        if error is None:
+            self.changed()
+            return
+        logger.warning("other brokers do not know yet which partitions are offline: %s", error)
+        self._call_later(RETRY_MS, self.changed)
