@@ -19,6 +19,7 @@ pytest_plugins = [
     "fix_datacenter",
     "fix_ends",
     "fix_fake_log",
+    "fix_faulty_disk",
     "fix_hdfs",
     "fix_java",
     "fix_kafka",

@@ -23,7 +23,7 @@ from headrace.log.partition import PartitionLog
 
 LOOK_INTERVAL_MS: Final = 2_000
 LOOKED_AT_MAX: Final = 200  # offline logs in one look; the others follow in the next ones
-RETRY_LOOKS_MIN: Final = 5  # looks between two tries of a log whose files do not change
+RETRY_LOOKS_MIN: Final = 2  # looks between two tries of a log whose files do not change
 RETRY_LOOKS_MAX: Final = 150
 
 Fingerprint = frozenset[tuple[str, int, int, int]]
