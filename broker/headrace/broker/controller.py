@@ -269,9 +269,9 @@ class Controller:
 
     def _hand_over(self, partition: Partition) -> bool:
         """Closes the files of a log that has failed, so that it can be opened again; returns False while an
-        fsync of them still runs.
+        fsync of them still runs, or a producer is still to be answered.
         """
-        if partition.flushing:
+        if partition.flushing or partition.waiting:
             return False
         name = partition.name
         self._state.partitions.remove(partition)
