@@ -21,7 +21,7 @@ TREE = {
 HEADER_BYTES = 4 + 4 + 1  # length, correlation id, tags
 
 
-def test_a_problem_is_told_in_a_tagged_field_that_others_skip() -> None:
+def test_a_problem_is_in_a_tagged_field_that_others_skip() -> None:
     framed = encode_response(build(ApiKey.DESCRIBE_LOG_DIRS, 4, TREE), correlation_id=7)
     number, body = decode_response(framed[4:], api_key=ApiKey.DESCRIBE_LOG_DIRS, version=4)
     assert number == 7

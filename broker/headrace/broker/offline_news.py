@@ -1,4 +1,4 @@
-"""Tells the other brokers which partitions are offline here, so that any broker's Metadata says so."""
+"""Announces which partitions are offline here, in ZooKeeper, so that any broker's Metadata says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.coordination.standing import HeldNode
 
 logger = logging.getLogger(__name__)
 
-TOLD_MAX: Final = 1_000  # of the others only this broker and its own answers tell
+ANNOUNCED_MAX: Final = 1_000  # further ones are in this broker's own answers alone
 RETRY_MS: Final = 5_000
 
 
@@ -34,30 +34,30 @@ class OfflineNews:
         self._call_later = call_later
         self._present = present
         self._held: dict[OfflineName, HeldNode] = {}
-        self._is_started = self._is_telling = False
+        self._is_started = self._is_writing = False
 
     def start(self) -> None:
-        """From now on others are told; the nodes of a predecessor are gone."""
+        """Begins to announce; the nodes of a predecessor are gone."""
         self._is_started = True
         self.changed()
 
     def changed(self) -> None:
         """Called after every change of what `present` returns."""
-        if not self._is_started or self._is_telling:
+        if not self._is_started or self._is_writing:
             return
-        wanted = frozenset(sorted(self._present())[:TOLD_MAX])
+        wanted = frozenset(sorted(self._present())[:ANNOUNCED_MAX])
         if wanted != self._held.keys():
-            self._is_telling = True
-            self._jobs.submit(lambda: self._tell(wanted), self._told)
+            self._is_writing = True
+            self._jobs.submit(lambda: self._announce(wanted), self._announced)
 
-    def _tell(self, wanted: frozenset[OfflineName]) -> None:
+    def _announce(self, wanted: frozenset[OfflineName]) -> None:
         for name in [name for name in self._held if name not in wanted]:
             self._held.pop(name).release()
         for name in sorted(wanted - self._held.keys()):
             self._held[name] = self._registry.announce(*name)
 
-    def _told(self, _result: None, error: Exception | None) -> None:
-        self._is_telling = False
+    def _announced(self, _result: None, error: Exception | None) -> None:
+        self._is_writing = False
         if error is None:
             self.changed()
             return
