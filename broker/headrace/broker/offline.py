@@ -75,8 +75,8 @@ def _check_that_nobody_writes(folder: Path) -> None:
             continue
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # Refused while there is a writer. If one comes just then, the system sends this signal, which does
-            # nothing; SIGIO, its default, would end the process.
+            # Refused while there is a writer. If one comes just then, the system sends this signal, which
+            # does nothing; SIGIO, its default, would end the process.
             fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         except OSError as error:

@@ -52,7 +52,8 @@ class OfflineNews:
 
     def _announce(self, wanted: frozenset[OfflineName]) -> None:
         for name in [name for name in self._held if name not in wanted]:
-            self._held.pop(name).release()
+            self._held[name].release()
+            del self._held[name]
         for name in sorted(wanted - self._held.keys()):
             self._held[name] = self._registry.announce(*name)
 
