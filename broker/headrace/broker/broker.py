@@ -136,10 +136,7 @@ class Broker:
             data_dir=options.data_dir.absolute(),
         )
         self._offline_logs = OfflineLogRegistry(self._session)
-        self._offline_news = OfflineNews(
-            self._offline_logs, self._own_work, self._loop.call_later, self._state.own_offline
-        )
-        self._state.offline_changed = self._offline_news.changed
+        self._offline_news = self._announce_offline()
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
@@ -197,6 +194,11 @@ class Broker:
             "offline": self._state.offline_report(),
             "connections": self._server.status(),
         }
+
+    def _announce_offline(self) -> OfflineNews:
+        news = OfflineNews(self._offline_logs, self._own_work, self._loop.call_later, self._state.own_offline)
+        self._state.offline_changed = news.changed
+        return news
 
     def _serve_groups(self, store: OffsetStore) -> GroupService:
         groups = GroupService(self._state, store)
