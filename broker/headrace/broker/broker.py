@@ -135,7 +135,6 @@ class Broker:
             cold_reads=ColdReads(self._files),
             data_dir=options.data_dir.absolute(),
         )
-        self._offline_logs = OfflineLogRegistry(self._session)
         self._offline_news = self._announce_offline()
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
@@ -196,7 +195,9 @@ class Broker:
         }
 
     def _announce_offline(self) -> OfflineNews:
-        news = OfflineNews(self._offline_logs, self._own_work, self._loop.call_later, self._state.own_offline)
+        news = OfflineNews(
+            OfflineLogRegistry(self._session), self._own_work, self._loop.call_later, self._state.own_offline
+        )
         self._state.offline_changed = news.changed
         return news
 
@@ -230,7 +231,7 @@ class Broker:
         host, port = self._advertised
         registration = BrokerRegistration(self._options.broker_id, host, port, self._options.datacenter)
         self._remove_predecessor(registration)
-        self._offline_logs.forget(registration.broker_id)
+        self._offline_news.registry.forget(registration.broker_id)
         held = self._brokers.register(registration)
         if self._front is not None:
             self._held_front = self._fronts.announce(Front(self._options.broker_id, *self._front.address))
@@ -268,7 +269,7 @@ class Broker:
         self._brokers.watch(lambda brokers: self._loop.post(lambda: self._see_brokers(brokers)))
         self._topics.watch(self._topics_changed)
         self._offline_news.start()
-        self._offline_logs.watch(lambda names: self._loop.post(lambda: self._see_offline(names)))
+        self._offline_news.registry.watch(lambda names: self._loop.post(lambda: self._see_offline(names)))
 
     def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
         self._state.view = self._state.view.with_brokers(brokers)

@@ -29,7 +29,7 @@ class OfflineNews:
         call_later: Callable[[float, Callable[[], None]], object],
         present: Callable[[], frozenset[OfflineName]],
     ) -> None:
-        self._registry = registry
+        self.registry = registry
         self._jobs = jobs
         self._call_later = call_later
         self._present = present
@@ -55,7 +55,7 @@ class OfflineNews:
             self._held[name].release()
             del self._held[name]
         for name in sorted(wanted - self._held.keys()):
-            self._held[name] = self._registry.announce(*name)
+            self._held[name] = self.registry.announce(*name)
 
     def _announced(self, _result: None, error: Exception | None) -> None:
         self._is_writing = False
