@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
-from fix_controller import ControllerBench, topic
+from fix_controller import ControllerBench, CountingWorkers, topic
+from headrace.broker.cluster import OfflineName
 from headrace.broker.errors import Refused
 from headrace.broker.offline import RETRY_LOOKS_MAX, OfflineLog, Tried, fingerprint
+from headrace.broker.offline_news import ANNOUNCED_MAX, OfflineNews
+from headrace.coordination.errors import ZooKeeperUnavailableError
 from headrace.coordination.offline_logs import parse
 from headrace.log.errors import LogBusyError, LogDamagedError
 from headrace.log.partition import PartitionLog
@@ -199,3 +204,58 @@ def test_names_of_offline_logs_are_read_and_strange_ones_left_out() -> None:
         (1, "page-view", 0),
         (12, "a", 3),
     }
+
+
+# --- what other brokers hear ---
+
+
+class Registry:
+    """ZooKeeper's nodes; `problem` is raised instead of the next change."""
+
+    def __init__(self) -> None:
+        self.nodes: set[OfflineName] = set()
+        self.problem: Exception | None = None
+
+    def announce(self, *name: Any) -> Any:
+        self._fail()
+        self.nodes.add(name)
+
+        def release() -> None:
+            self._fail()
+            self.nodes.discard(name)
+
+        return SimpleNamespace(release=release)
+
+    def _fail(self) -> None:
+        if self.problem is not None:
+            problem, self.problem = self.problem, None
+            raise problem
+
+
+def test_other_brokers_hear_of_each_change_once_zookeeper_answers() -> None:
+    registry, jobs, later = Registry(), CountingWorkers(), []
+    present: set[OfflineName] = {(1, "t", 0), (1, "t", 1)}
+    news = OfflineNews(
+        cast(Any, registry), jobs, lambda _, call: later.append(call), lambda: frozenset(present)
+    )
+    news.changed()
+    assert not jobs.jobs, "it is not registered yet"
+    news.start()
+    present.add((1, "u", 0))
+    news.changed()
+    assert len(jobs.jobs) == 1
+    jobs.run()
+    assert registry.nodes == present
+    for change in (present.clear, lambda: present.add((1, "t", 5))):
+        registry.problem = ZooKeeperUnavailableError("a test")
+        change()
+        news.changed()
+        jobs.run()
+        assert registry.nodes != present
+        later.pop()()
+        jobs.run()
+        assert registry.nodes == present and not later
+    present |= {(1, "many", index) for index in range(2 * ANNOUNCED_MAX)}
+    news.changed()
+    jobs.run()
+    assert len(registry.nodes) == ANNOUNCED_MAX and not jobs.jobs
