@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -233,7 +234,8 @@ class Registry:
 
 
 def test_other_brokers_hear_of_each_change_once_zookeeper_answers() -> None:
-    registry, jobs, later = Registry(), CountingWorkers(), []
+    registry, jobs = Registry(), CountingWorkers()
+    later: list[Callable[[], None]] = []
     present: set[OfflineName] = {(1, "t", 0), (1, "t", 1)}
     news = OfflineNews(
         cast(Any, registry), jobs, lambda _, call: later.append(call), lambda: frozenset(present)

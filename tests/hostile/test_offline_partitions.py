@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from fix_broker import BrokerProcess, RawClient, StartCluster
 from fix_java import KafkaTool
@@ -35,8 +35,10 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def headrace(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+def headrace(*words: object) -> tuple[int, str, str]:
+    """Exit code, output, and the error."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, done.output, str(done.exception)
 
 
 class Damaged:
@@ -110,20 +112,20 @@ def test_every_broker_says_which_partition_is_offline_and_set_aside_brings_it_ba
         (other,) = admin.describe_log_dirs(damaged.other.broker_id, {"rot": [0, 1]})
         assert other.sizes_bytes == {("rot", 1): 0}
 
-    described = headrace("topics", "describe", "rot", "-b", damaged.cluster.bootstrap)
-    assert described.exit_code == 0, described.output
-    words = " ".join(described.output.split())
+    code, described, _ = headrace("topics", "describe", "rot", "-b", damaged.cluster.bootstrap)
+    assert code == 0, described
+    words = " ".join(described.split())
     assert "rot-0 is not served: offline: " in words and str(damaged.segment) in words
     assert (
         f"address {len(damaged.whole) - 1}" in words and f"headrace log set-aside {damaged.folder}" in words
     )
-    rows = json.loads(headrace("topics", "describe", "rot", "-b", damaged.cluster.bootstrap, "--json").output)
+    rows = json.loads(headrace("topics", "describe", "rot", "-b", damaged.cluster.bootstrap, "--json")[1])
     assert [row["problem"] is None for row in rows["partitions"]] == [False, True]
     assert [row["end_address"] for row in rows["partitions"]] == [None, 0]
 
     # Beside the running brokers: the offline log alone is touched.
-    done = headrace("log", "set-aside", damaged.leader.data_dir, "--partition", "rot-0")
-    assert done.exit_code == 0, done.output
+    code, done, _ = headrace("log", "set-aside", damaged.leader.data_dir, "--partition", "rot-0")
+    assert code == 0, done
     eventually(damaged.serves)
     for broker in (damaged.leader, damaged.other):
         eventually(lambda b=broker: damaged.metadata(b) == (ErrorCode.NONE, leader, ()))  # type: ignore[misc]
@@ -131,8 +133,8 @@ def test_every_broker_says_which_partition_is_offline_and_set_aside_brings_it_ba
     with RawClient(damaged.leader.address) as client:
         assert client.list_offset("rot", 0, -1)[0] > len(damaged.whole), "no address is given away twice"
         assert client.fetch("rot", 0, 0).error_code == 0
-    refused = headrace("log", "set-aside", damaged.leader.data_dir, "--partition", "rot-0")
-    assert refused.exit_code != 0 and "stop the broker first" in str(refused.exception)
+    code, _, refused = headrace("log", "set-aside", damaged.leader.data_dir, "--partition", "rot-0")
+    assert code != 0 and "stop the broker first" in refused
 
 
 def test_a_restored_file_is_opened_by_the_running_broker(damaged: Damaged, tmp_path: Path) -> None:

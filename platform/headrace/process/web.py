@@ -179,7 +179,7 @@ class TlsHandshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.pause_reading()  # what comes first is for TLS alone
         name = transport.get_extra_info("peername")
-        self.client = name[:2] if isinstance(name, tuple) else None
+        self.client = (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
         self._transport = transport
         self._shaking = asyncio.get_running_loop().create_task(self._shake(transport))
         self._http.table.add(self)
