@@ -18,6 +18,7 @@ from headrace.cli.main import app
 from headrace.log import gaps, set_aside
 from headrace.log.check import check_partition
 from headrace.log.claims import Claims
+from headrace.log.config import LogConfig
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogBusyError, LogDamagedError
 from headrace.log.partition import PartitionLog
@@ -139,6 +140,25 @@ def test_a_log_that_is_being_mended_is_not_opened(tmp_path: Path) -> None:
         directory.release(PartitionName("t", 0))
         assert claims.take("t-0")
     claims.close()
+
+
+def test_several_bad_batches_in_a_row_cost_no_good_one_behind_them(tmp_path: Path) -> None:
+    """In the last segment, which has no index: only the headers of the bad ones say where they end."""
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(1)
+    folder = tmp_path / "t-0"
+    build(folder, [100] * 6, clean=True, config=LogConfig())
+    (folder / "partition.json").write_text('{"topic_id": "00000000-0000-0000-0000-000000000001"}')
+    size_bytes = len(batch(0, 100))
+    for number in (2, 3):
+        flip(segments(folder)[0], number * size_bytes + 100)
+    whole = segments(folder)[0].read_bytes()
+    code, printed = command("set-aside", tmp_path)
+    assert code == 0 and f"gap [{2 * size_bytes}, {4 * size_bytes})" in printed
+    assert [path.read_bytes() for path in segments(folder)] == [
+        whole[: 2 * size_bytes],
+        whole[4 * size_bytes :],
+    ]
 
 
 def test_one_bad_batch_becomes_a_gap(tmp_path: Path) -> None:
