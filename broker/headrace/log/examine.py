@@ -2,7 +2,8 @@
 
 After a bad batch it goes on where a batch begins for certain: behind the bad one, if its length agrees with
 its offsets and its place, or the bytes there are a whole batch with the right address and checksum; else at
-the next start in the segment's index. It never searches the bytes for something that looks like a header: a payload can contain such bytes.
+the next start in the segment's index. It never searches the bytes for something that looks like a header: a
+payload can contain such bytes.
 """
 
 from __future__ import annotations
