@@ -28,7 +28,8 @@ def build(api_key: int, version: int, tree: Tree) -> ResponsePayload:
 
     Raises `TypeError` for a missing field that has no default.
     """
-    made: ResponsePayload = _maker(response_schema(api_key, version))(tree)
+    schema: type[ResponsePayload] = response_schema(api_key, version)
+    made: ResponsePayload = _maker(schema)(tree)
     return made
 
 
