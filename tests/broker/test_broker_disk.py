@@ -1,12 +1,7 @@
-"""A disk that fails or stalls under a running broker: which errors clients get, and what continues.
-
-The broker is a real process; a `sitecustomize` of its own lets its fsyncs, writes and reads fail or stall,
-partition by partition, as a file says.
-"""
+"""A disk that fails or stalls under a running broker: which errors clients get, and what continues."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +11,8 @@ from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsets
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i64
 
-from fix_broker import BrokerCluster, BrokerProcess, RawClient, StartCluster
+from fix_broker import RawClient
+from fix_faulty_disk import FaultyBroker
 from headrace.log import checkpoint
 from headrace.wire import produce
 from headrace.wire.batch import hop
@@ -26,77 +22,16 @@ from headrace.wire.primitives import NO_UUID
 from headrace.wire.produce import ProducePartitionResult
 from headrace.wire.records import Record, encode_batch
 
-WAIT_MAX_S = 60.0
-
-FAULTY_OS = '''
-"""Lets calls of os fail: each line of the file $FAULTS is "CALL ERROR PATH-PART"; ERROR may be STALL."""
-import errno, os, time
-
-def wrapped(name):
-    real = getattr(os, name)
-    def call(fd, *rest):
-        for attempt in range(3_000):
-            try:
-                with open(os.environ["FAULTS"]) as lines:
-                    plan = [line.split() for line in lines]
-            except OSError:
-                plan = []
-            path = os.readlink(f"/proc/self/fd/{fd}") if plan else ""
-            what = next((error for call, error, part in plan if call == name and part in path), None)
-            if what is None:
-                return real(fd, *rest)
-            if what != "STALL":
-                number = getattr(errno, what)
-                raise OSError(number, os.strerror(number))
-            time.sleep(0.01)
-        raise AssertionError("stalled for too long")
-    return call
-
-for each in ("fdatasync", "pwritev", "pread"):
-    setattr(os, each, wrapped(each))
-'''
+WAIT_MAX_S = 120.0
 
 
 def batch(value: bytes = b"v", **fields: int) -> bytes:
     return encode_batch([Record(0, 1_000, None, value)], **fields)  # type: ignore[arg-type]
 
 
-class FaultyBroker:
-    """A broker with the partitions bad-0 and good-0, whose disk fails or stalls on command."""
-
-    def __init__(self, cluster: BrokerCluster) -> None:
-        self.process: BrokerProcess = cluster[1]
-        folder = cluster.directory / "faulty"
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(FAULTY_OS)
-        self._plan = folder / "faults"
-        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process.environment = {"PYTHONPATH": path, "FAULTS": str(self._plan)}
-        self.process.restart()
-        with RawClient(self.process.address) as client:
-            client.create_topic("bad")
-            client.create_topic("good")
-
-    def fail(self, *faults: str) -> None:
-        """Makes calls fail or stall: lines as in `FAULTY_OS`; none: the disk works."""
-        changed = self._plan.with_suffix(".new")
-        changed.write_text("\n".join(faults))
-        changed.replace(self._plan)
-
-    def log_line(self, text: str) -> str:
-        """Returns the broker's log line that contains `text`, once there is one."""
-        deadline = time.monotonic() + WAIT_MAX_S
-        while True:
-            lines = [line for line in self.process.output().splitlines() if text in line]
-            if lines:
-                return lines[0]
-            assert time.monotonic() < deadline, self.process.output()[-4000:]
-            time.sleep(0.02)
-
-
 @pytest.fixture
-def broker(broker_cluster: StartCluster) -> FaultyBroker:
-    return FaultyBroker(broker_cluster())
+def broker(faulty_broker: FaultyBroker) -> FaultyBroker:
+    return faulty_broker
 
 
 @pytest.fixture
@@ -129,9 +64,8 @@ def test_a_failed_fsync_takes_only_its_partition_offline(
         )
         assert time.monotonic() - began < 14, "waiting requests fail immediately"
     line = broker.log_line("is offline")
-    assert str(directory(broker, "bad-0")) in line and words in line and "restart the broker" in line
-    # The disk works again, but what it holds is unknown.
-    broker.fail()
+    assert str(directory(broker, "bad-0")) in line and words in line and "by itself" in line
+    # Each try to open it again fails as well.
     for acks in (1, -1):
         assert client.produce("bad", 0, batch(b"third"), acks=acks).error_code == (
             ErrorCode.KAFKA_STORAGE_ERROR
@@ -141,11 +75,24 @@ def test_a_failed_fsync_takes_only_its_partition_offline(
     for number_of_good in range(3):
         assert client.produce("good", 0, batch(b"%d" % number_of_good)).error_code == 0
     assert len(list(hop(client.read_all("good", 0)))) == 3
+    # The disk works again: the running broker reads what it holds, and goes on.
+    broker.fail()
+    produce_when_open(client, b"fourth")
+    assert client_reads(client, "bad") in (3, 4)
+    assert client_reads(client, "good") == 3
     broker.process.restart()
     with RawClient(broker.process.address) as again:
-        assert client_reads(again, "bad") in (2, 3)
-        assert again.produce("bad", 0, batch(b"fourth")).error_code == 0
-        assert client_reads(again, "good") == 3
+        assert client_reads(again, "bad") in (3, 4)
+        assert again.produce("bad", 0, batch(b"fifth")).error_code == 0
+
+
+def produce_when_open(client: RawClient, value: bytes) -> None:
+    """Produces to bad-0 once it is served."""
+    deadline_s = time.monotonic() + WAIT_MAX_S
+    while (found := client.produce("bad", 0, batch(value))).error_code != 0:
+        retriable = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE)
+        assert found.error_code in retriable and time.monotonic() < deadline_s, found
+        time.sleep(0.1)
 
 
 def client_reads(client: RawClient, topic: str) -> int:
@@ -172,22 +119,17 @@ def test_a_failed_write_other_than_disk_full_takes_the_partition_offline(
     assert client.produce("bad", 0, batch(b"first")).error_code == 0
     broker.fail("pwritev EIO bad-0")
     assert client.produce("bad", 0, batch(b"second"), acks=1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    broker.fail()
     assert client.produce("bad", 0, batch(b"third")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert client.fetch("bad", 0, 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert client.produce("good", 0, batch(b"first")).error_code == 0
     assert "Input/output error" in broker.log_line("is offline")
-    broker.process.kill()
-    broker.process.start()
-    with RawClient(broker.process.address) as again:
-        assert client_reads(again, "bad") == 1
-        assert again.produce("bad", 0, batch(b"fourth")).error_code == 0
+    broker.fail()
+    produce_when_open(client, b"fourth")
+    assert client_reads(client, "bad") == 2
 
 
 def test_a_clean_stop_does_not_flush_what_failed(broker: FaultyBroker, client: RawClient) -> None:
     broker.fail("fdatasync EIO bad-0")
     assert client.produce("bad", 0, batch(b"first")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    broker.fail()
     assert broker.process.stop() == 0
     saved = checkpoint.load(directory(broker, "bad-0"))
     assert saved is not None and saved.recovery_point == 0, "it must not vouch for lost bytes"

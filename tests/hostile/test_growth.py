@@ -94,7 +94,7 @@ def metadata_names(count: int) -> Callable[[], None]:
         request = decode_request(frame)
         respond(
             request,
-            metadata.respond(Cluster(STATE.view, "test", 1, frozenset()), request, request.body.topics),
+            metadata.respond(Cluster(STATE.view, "test", frozenset()), request, request.body.topics),
         )
 
     return run

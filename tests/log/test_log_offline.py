@@ -70,7 +70,7 @@ def test_after_a_failed_fsync_nothing_is_appended_flushed_or_saved(
     assert "\n" not in message
     assert f"{tmp_path / 't-0'} is offline: fsync failed: {os.strerror(number)}; " in message
     assert f"addresses from {len(first)} on" in message
-    assert "then restart the broker" in message
+    assert "tries to open the log again by itself" in message
     assert not raised.value.retriable
     assert log.flushed_address == len(first)
     assert len(list(hop(content(log)))) == 1, "unflushed batches never become visible"

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,10 @@ from fix_log import SMALL, batch, build, content, files, segments
 from headrace.cli.main import app
 from headrace.log import gaps, set_aside
 from headrace.log.check import check_partition
-from headrace.log.directory import LogDirectory
-from headrace.log.errors import LogDamagedError
+from headrace.log.claims import Claims
+from headrace.log.config import LogConfig
+from headrace.log.directory import LogDirectory, PartitionName
+from headrace.log.errors import LogBusyError, LogDamagedError
 from headrace.log.partition import PartitionLog
 from headrace.wire.batch import hop
 
@@ -83,17 +86,79 @@ def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
     assert "are no whole batch" in report.notes[0]
 
 
-def test_set_aside_refuses_while_the_broker_runs(tmp_path: Path) -> None:
+def test_set_aside_refuses_a_log_that_a_running_broker_has_open(tmp_path: Path) -> None:
     folder = log_folder(tmp_path)
     flip(segments(folder)[1], 100)
-    before = files(folder)
-    with LogDirectory(tmp_path):
+    name, topic_id = PartitionName("t", 0), UUID(int=1)
+    with LogDirectory(tmp_path) as directory:
+        log = directory.open(name, topic_id, SMALL)
+        before = files(folder)
         ended = CliRunner().invoke(app, ["log", "set-aside", str(tmp_path)])
         assert ended.exit_code != 0 and "stop the broker first" in str(ended.exception)
         code, printed = command("set-aside", tmp_path, "--dry-run")
         assert code == 0 and "would be moved aside" in printed
         assert command("check", tmp_path)[0] == 1
-    assert files(folder) == before
+        assert files(folder) == before
+        # Once the log is offline, the command works beside the broker, which then opens it again.
+        log.abandon()
+        directory.release(name)
+        code, printed = command("set-aside", tmp_path)
+        assert code == 0 and "gap [" in printed
+        directory.open(name, topic_id, SMALL).close()
+
+
+def test_only_what_is_offline_is_touched_beside_a_running_broker(tmp_path: Path) -> None:
+    folder = log_folder(tmp_path)
+    shutil.copytree(folder, tmp_path / "t-1")
+    for each in ("t-0", "t-1"):
+        flip(segments(tmp_path / each)[1], 100)
+    with LogDirectory(tmp_path) as directory:
+        log = directory.open(PartitionName("t", 1), UUID(int=1), SMALL)
+        before = files(tmp_path / "t-1")
+        code, printed = command("set-aside", tmp_path)
+        assert code == 0
+        assert "1 partitions are open in the running broker" in printed and "t-0: gap [" in printed
+        assert files(tmp_path / "t-1") == before
+        log.abandon()
+
+
+def test_a_log_that_is_being_mended_is_not_opened(tmp_path: Path) -> None:
+    log_folder(tmp_path)
+    claims = Claims(tmp_path)
+    with LogDirectory(tmp_path) as directory:
+        assert claims.take("t-0")
+        with pytest.raises(LogBusyError, match="set-aside"):
+            directory.open(PartitionName("t", 0), UUID(int=1), SMALL)
+        claims.release("t-0")
+        directory.open(PartitionName("t", 0), UUID(int=1), SMALL).abandon()
+        assert not claims.take("t-0")
+        assert claims.take("t-1"), "claims are for one partition each"
+        # Opened twice, as when a topic is made again while its log is being opened.
+        directory.open(PartitionName("t", 0), UUID(int=1), SMALL).abandon()
+        directory.release(PartitionName("t", 0))
+        assert not claims.take("t-0")
+        directory.release(PartitionName("t", 0))
+        assert claims.take("t-0")
+    claims.close()
+
+
+def test_several_bad_batches_in_a_row_cost_no_good_one_behind_them(tmp_path: Path) -> None:
+    """In the last segment, which has no index: only the headers of the bad ones say where they end."""
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(1)
+    folder = tmp_path / "t-0"
+    build(folder, [100] * 6, clean=True, config=LogConfig())
+    (folder / "partition.json").write_text('{"topic_id": "00000000-0000-0000-0000-000000000001"}')
+    size_bytes = len(batch(0, 100))
+    for number in (2, 3):
+        flip(segments(folder)[0], number * size_bytes + 100)
+    whole = segments(folder)[0].read_bytes()
+    code, printed = command("set-aside", tmp_path)
+    assert code == 0 and f"gap [{2 * size_bytes}, {4 * size_bytes})" in printed
+    assert [path.read_bytes() for path in segments(folder)] == [
+        whole[: 2 * size_bytes],
+        whole[4 * size_bytes :],
+    ]
 
 
 def test_one_bad_batch_becomes_a_gap(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fix_audit_world import HOUR_A, PartitionBytes
 from headrace.mirror.copying import (
     AHEAD_MAX_BYTES,
     APPENDS_IN_FLIGHT_MAX,
+    EMPTY_FETCHES_MAX,
     GAP_RECHECK_S,
     Chunk,
     CopyState,
@@ -309,3 +310,30 @@ def test_an_accepted_gap_over_a_bad_batch_is_passed_although_the_source_still_ha
     assert _decide(source, Bounds(0, 0), 1, (AcceptedGap(1, 5, 20),)) == 20
     # The source was recreated, and has not come so far.
     assert _decide(source, Bounds(0, 10), 1, (AcceptedGap(1, 10, 91),)) == 10
+
+
+def test_addresses_that_are_missing_in_the_middle_stop_the_copy_just_there() -> None:
+    log = source_log(random.Random(1), 4)
+    copy = PartitionCopy("t", 0, 0, draw=random.Random(1).random)
+    copy.located(log.cuts[1], log.end)
+    copy.fetched(copy.generation, log.cuts[1], Fetched(bytes(log.data[log.cuts[3] :]), 0, log.end), 0.0)
+    assert (copy.state, copy.suspect) == (CopyState.LOCATING, log.cuts[1])
+    assert f"no longer holds addresses {log.cuts[1]} to {log.cuts[3]}" in copy.problem
+
+
+def test_addresses_that_are_missing_at_the_sources_end_stop_the_copy_too() -> None:
+    copy = PartitionCopy("t", 0, 0, draw=random.Random(1).random)
+    copy.located(100, 300)
+    for _ in range(EMPTY_FETCHES_MAX - 1):
+        copy.fetched(copy.generation, 100, Fetched(b"", 0, 300), 0.0, is_all_empty=True)
+    # Other partitions have filled the response: that says nothing about this one.
+    copy.fetched(copy.generation, 100, Fetched(b"", 0, 300), 0.0)
+    for _ in range(EMPTY_FETCHES_MAX):
+        assert copy.state is CopyState.COPYING
+        copy.fetched(copy.generation, 100, Fetched(b"", 0, 300), 0.0, is_all_empty=True)
+    assert (copy.state, copy.suspect) == (CopyState.LOCATING, 100)
+    assert "no longer holds addresses 100 to 300" in copy.problem
+    copy.located(300, 300)
+    for _ in range(2 * EMPTY_FETCHES_MAX):
+        copy.fetched(copy.generation, 300, Fetched(b"", 0, 300), 0.0, is_all_empty=True)
+    assert copy.state is CopyState.COPYING

@@ -13,12 +13,13 @@ from headrace.replication.pull import (
     DivergedError,
     Fetched,
     LastBatch,
+    MissingRangeError,
     SourceAheadError,
     SourceBehindError,
     check_tail,
     pull_once,
 )
-from headrace.wire.batch import read_header
+from headrace.wire.batch import hop, read_header
 from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, encode_batch
 
@@ -141,3 +142,40 @@ def test_the_tail_check_compares_the_last_batch(tmp_path: Path) -> None:
     with pytest.raises(SourceBehindError):
         check_tail(source, LastBatch(source.end_address, 1))
     check_tail(Bytes(5000, source.content), LastBatch(0, 1))
+
+
+class WithGap(Bytes):
+    """A source that has set the addresses [from, to) aside: a fetch there is answered from behind them."""
+
+    def __init__(self, whole: Bytes, start: int, end: int) -> None:
+        super().__init__(whole.start_address, whole.content)
+        self.gap = start, end
+
+    def fetch(self, address: int) -> Fetched:
+        start, end = self.gap
+        fetched = super().fetch(end if start <= address < end else address)
+        if address < start:
+            return fetched._replace(batches=fetched.batches[: start - address])
+        return fetched
+
+
+def test_what_was_set_aside_in_the_source_is_named(tmp_path: Path) -> None:
+    whole = log_bytes(tmp_path, [5, 50, 500, 20])
+    cuts = [header.address for _, header in hop(whole.content)]
+    source, copy = WithGap(whole, cuts[1], cuts[3]), Bytes()
+    assert pull_once(source, copy).appended_bytes == cuts[1]
+    with pytest.raises(MissingRangeError, match=f"no longer holds addresses {cuts[1]} to {cuts[3]}") as found:
+        pull_once(source, copy)
+    assert (found.value.address, found.value.end_address) == (cuts[1], cuts[3])
+    assert copy.content == whole.content[: cuts[1]]
+
+
+def test_the_tail_check_passes_where_the_source_has_set_the_copys_last_batch_aside(tmp_path: Path) -> None:
+    whole = log_bytes(tmp_path, [5, 50, 500, 20])
+    cuts = [header.address for _, header in hop(whole.content)]
+    check_tail(WithGap(whole, cuts[1], cuts[3]), LastBatch(cuts[2], 1))
+    check_tail(WithGap(whole, cuts[1], whole.end_address), LastBatch(cuts[2], 1))
+    # A batch that only says that it lies further on is no proof of that.
+    whole.content[cuts[1] + 6] ^= 1
+    with pytest.raises(DivergedError, match="another log"):
+        check_tail(whole, LastBatch(cuts[1], 1))

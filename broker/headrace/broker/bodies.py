@@ -14,9 +14,10 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
 
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.protocol import ResponsePayload
+
+from headrace.wire.own_fields import response_schema
 
 Tree = dict[str, Any]
 """A response, or a part of one, by the names of its fields."""
@@ -27,7 +28,8 @@ def build(api_key: int, version: int, tree: Tree) -> ResponsePayload:
 
     Raises `TypeError` for a missing field that has no default.
     """
-    made: ResponsePayload = _maker(load_response_schema(api_key, version))(tree)
+    schema: type[ResponsePayload] = response_schema(api_key, version)
+    made: ResponsePayload = _maker(schema)(tree)
     return made
 
 

@@ -28,6 +28,8 @@ from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.listening import Listener
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
+from headrace.broker.offline import LOOK_INTERVAL_MS
+from headrace.broker.offline_news import OfflineNews
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
@@ -41,6 +43,7 @@ from headrace.coordination import znodes
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry, parse
 from headrace.coordination.errors import CoordinationError, CorruptNodeError, NoNodeError
 from headrace.coordination.fronts import Front, FrontRegistry
+from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode
@@ -132,9 +135,11 @@ class Broker:
             on_demand=TopicsOnDemand(admin, self._control, lambda: len(self._state.view.topics)),
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
+            data_dir=options.data_dir.absolute(),
         )
         reserve = self._config[DISK_SETTING]
         self._disk = DiskGuard(options.data_dir, reserve, self._files, self._state.refuse_appends)
+        self._offline_news = self._announce_offline()
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
@@ -166,6 +171,7 @@ class Broker:
         )
         self._disk.check()
         self._loop.every(CHECK_INTERVAL_MS, self._disk.check)
+        self._loop.every(LOOK_INTERVAL_MS, self._controller.look_after_offline)
         self._scrubber.start()
         try:
             self._loop.run()
@@ -190,9 +196,17 @@ class Broker:
             "broker": self._options.broker_id,
             "datacenter": self._options.datacenter,
             "partitions": len(self._state.partitions),
+            "offline": self._state.offline_report(),
             "connections": self._server.status(),
             "disk": self._disk.status(),
         }
+
+    def _announce_offline(self) -> OfflineNews:
+        news = OfflineNews(
+            OfflineLogRegistry(self._session), self._own_work, self._loop.call_later, self._state.own_offline
+        )
+        self._state.offline_changed = news.changed
+        return news
 
     def _serve_groups(self, store: OffsetStore) -> GroupService:
         groups = GroupService(self._state, store)
@@ -224,6 +238,7 @@ class Broker:
         host, port = self._advertised
         registration = BrokerRegistration(self._options.broker_id, host, port, self._options.datacenter)
         self._remove_predecessor(registration)
+        self._offline_news.registry.forget(registration.broker_id)
         held = self._brokers.register(registration)
         if self._front is not None:
             self._held_front = self._fronts.announce(Front(self._options.broker_id, *self._front.address))
@@ -260,6 +275,8 @@ class Broker:
         self._held = held
         self._brokers.watch(lambda brokers: self._loop.post(lambda: self._see_brokers(brokers)))
         self._topics.watch(self._topics_changed)
+        self._offline_news.start()
+        self._offline_news.registry.watch(lambda names: self._loop.post(lambda: self._see_offline(names)))
 
     def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
         self._state.view = self._state.view.with_brokers(brokers)
@@ -276,6 +293,11 @@ class Broker:
                 len(self._state.partitions),
             )
             self._on_ready(self._advertised)
+
+    def _see_offline(self, names: OfflineNames) -> None:
+        others = frozenset(name for name in names if name[0] != self._options.broker_id)
+        if others != self._state.view.offline:
+            self._state.view = self._state.view.with_offline(others)
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         """Called on the session's callback thread."""

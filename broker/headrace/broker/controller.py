@@ -1,6 +1,7 @@
 """Keeps this broker's partitions in step with the topics in ZooKeeper: opens those it leads, closes others.
 
-Owns opening (on worker threads, since recovery reads files) and deleting of logs. Decisions are pure: `plan`.
+Owns opening (on worker threads, since recovery reads files) and deleting of logs, and opens those that are
+offline again once they were mended. Decisions are pure: `plan`, `offline`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.broker.config import ConfigError, TopicConfig
+from headrace.broker.offline import LOOKED_AT_MAX, Fingerprint, OfflineLog, Tried, fingerprint, try_to_open
 from headrace.broker.partitions import Partition
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import THREADS, Workers
@@ -22,7 +24,6 @@ from headrace.coordination.topics import TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
 from headrace.log.files import FileReference
-from headrace.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,14 @@ def plan(
     return planned
 
 
+@dataclass(eq=False, slots=True)
+class _Opening:
+    """A log that is being opened. `may_delete`: its topic was deleted meanwhile."""
+
+    topic_id: UUID
+    may_delete: bool = False
+
+
 class Controller:
     """Opens, closes and deletes logs; called on the loop's thread whenever the topics changed."""
 
@@ -77,12 +86,15 @@ class Controller:
         self._state = state
         self._directory = directory
         self._workers = workers
-        self._opening: dict[PartitionName, UUID] = {}
-        self._unopened: dict[PartitionName, UUID] = {}  # damaged logs: offline until the broker restarts
+        self._opening: dict[PartitionName, _Opening] = {}
+        self._offline: dict[PartitionName, OfflineLog] = {}
+        self._failed: list[Partition] = []  # logs that went offline, and still have open files
+        self._is_looking = False
         self._to_open: deque[Call] = deque()
         self._opening_now = 0
         self._applied: Mapping[str, TopicState] = {}
         self._idle_callbacks: list[Callable[[], None]] = []
+        state.partitions.on_offline = self._went_offline
 
     def warn_of_strays(self) -> None:
         """Warns of partition folders that no topic owns; they are never deleted automatically."""
@@ -139,11 +151,9 @@ class Controller:
             for index in before[topic].partitions if topic in before else ():
                 name = PartitionName(topic, index)
                 partition = self._state.partitions.get(topic, index)
-                topic_id = self._opening.get(name, self._unopened.get(name))
-                if partition is not None:
-                    topic_id = partition.topic_id
-                if topic_id is not None:
-                    present[name] = topic_id
+                found = partition or self._opening.get(name) or self._offline.get(name)
+                if found is not None:
+                    present[name] = found.topic_id
         return present
 
     def _config(self, topic: TopicState) -> TopicConfig:
@@ -154,35 +164,52 @@ class Controller:
             return self._state.config.topic_config({})
 
     def _open(self, name: PartitionName, topic_id: UUID, topic: TopicState, config: TopicConfig) -> None:
-        self._opening[name] = topic_id
+        opening = self._opening[name] = _Opening(topic_id)
+        again = name in self._offline
 
-        def opened(log: PartitionLog | None, error: Exception | None) -> None:
+        def opened(tried: Tried | None, error: Exception | None) -> None:
             self._opening_now -= 1
             self._open_next()
-            current = self._opening.get(name) == topic_id
-            if current:
+            if tried is None:
+                tried = Tried(None, error, frozenset())
+            if self._opening.get(name) is opening:
                 del self._opening[name]
-            if log is None:
-                kind = "" if isinstance(error, (LogError, OSError)) else type(error).__name__ + ": "
-                logger.error("%s cannot be opened, and is offline: %s%s", name, kind, error)
-                if current:
-                    self._unopened[name] = topic_id
-                    self._state.note_unopened(name, f"{kind}{error}")
-            elif current:
-                now = self._state.view.topics.get(name.topic, topic)
-                epoch = now.partitions[name.partition].leader_epoch if name.partition in now.partitions else 0
-                known = config if now.config == topic.config else self._config(now)
-                self._state.partitions.add(Partition(name.topic, name.partition, topic_id, known, log, epoch))
-                logger.info("%s: open, addresses [%d, %d)", name, log.start_address, log.end_address)
+                self._opened(name, topic_id, topic, config, tried)
             else:
-                log.abandon()
-                self._delete_folder_if_gone(name, topic_id)
+                if tried.log is not None:
+                    tried.log.abandon()
+                    self._directory.release(name)
+                if opening.may_delete:
+                    self._delete_folder_if_gone(name, topic_id)
             self._check_idle()
 
         self._to_open.append(
-            lambda: self._workers.submit(lambda: self._directory.open(name, topic_id, config.log), opened)
+            lambda: self._workers.submit(
+                lambda: try_to_open(self._directory, name, topic_id, config.log, again=again), opened
+            )
         )
         self._open_next()
+
+    def _opened(
+        self, name: PartitionName, topic_id: UUID, topic: TopicState, config: TopicConfig, tried: Tried
+    ) -> None:
+        log = tried.log
+        if log is None:
+            kind = "" if isinstance(tried.error, (LogError, OSError)) else type(tried.error).__name__ + ": "
+            problem = f"{kind}{tried.error}"
+            offline = self._offline.setdefault(name, OfflineLog(topic_id, ""))
+            if problem != offline.problem:
+                logger.error("%s cannot be opened, and is offline: %s", name, problem)
+                self._state.note_unopened(name, problem)
+            offline.failed(tried, problem)
+            return
+        again = " again" if self._offline.pop(name, None) is not None else ""
+        now = self._state.view.topics.get(name.topic, topic)
+        epoch = now.partitions[name.partition].leader_epoch if name.partition in now.partitions else 0
+        known = config if now.config == topic.config else self._config(now)
+        self._state.partitions.add(Partition(name.topic, name.partition, topic_id, known, log, epoch))
+        self._state.forget_unopened(name)
+        logger.info("%s: open%s, addresses [%d, %d)", name, again, log.start_address, log.end_address)
 
     def _open_next(self) -> None:
         while self._to_open and self._opening_now < OPENED_AT_ONCE_MAX:
@@ -190,25 +217,32 @@ class Controller:
             self._to_open.popleft()()
 
     def _drop(self, name: PartitionName, *, delete: bool) -> None:
-        if self._opening.pop(name, None) is not None:
-            return  # `opened` sees that it is no longer needed
-        unopened_id = self._unopened.pop(name, None)
-        if unopened_id is not None:
+        offline = self._offline.pop(name, None)
+        if offline is not None:
             self._state.forget_unopened(name)
+        opening = self._opening.pop(name, None)
+        if opening is not None:
+            opening.may_delete = delete  # `opened` sees that it is no longer needed
+            return
+        if offline is not None:
             if delete:
-                self._delete_folder_if_gone(name, unopened_id)
+                self._delete_folder_if_gone(name, offline.topic_id)
             return
         partition = self._state.partitions.get(name.topic, name.partition)
         if partition is None:
             return
         self._state.partitions.remove(partition)
+        if self._state.forget_unopened(name):
+            self._failed.remove(partition)
         if delete:
             in_use = partition.log.abandon()
+            self._directory.release(name)
             if self._delete_folder_if_gone(name, partition.topic_id) and in_use:
                 self._state.loop.call_later(DELETED_READ_MAX_MS, lambda: self._free(name, in_use))
             logger.info("%s: deleted", name)
         else:
             partition.log.close()
+            self._directory.release(name)
             logger.info("%s: closed", name)
 
     def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> bool:
@@ -242,6 +276,52 @@ class Controller:
                 logger.info("%s: %d deleted files were still being read, and are empty now", name, count)
 
         self._workers.submit(cut, freed)
+
+    # --- logs that are offline ---
+
+    def _went_offline(self, partition: Partition) -> None:
+        """Notes that the log of a partition has failed while it was open."""
+        self._failed.append(partition)
+        self._state.note_unopened(partition.name, partition.failure or "")
+
+    def look_after_offline(self) -> None:
+        """Opens logs again that were mended. Called every `LOOK_INTERVAL_MS`."""
+        self._failed = [partition for partition in self._failed if not self._hand_over(partition)]
+        if self._is_looking or not self._offline:
+            return
+        names = [name for name in self._offline if name not in self._opening][:LOOKED_AT_MAX]
+        self._is_looking = True
+        self._workers.submit(
+            lambda: [(name, fingerprint(self._directory.path / str(name))) for name in names], self._looked
+        )
+
+    def _hand_over(self, partition: Partition) -> bool:
+        """Closes the files of a log that has failed, so that it can be opened again; returns False while an
+        fsync of them still runs, or a producer is still to be answered.
+        """
+        if partition.flushing or partition.waiting:
+            return False
+        name = partition.name
+        self._state.partitions.remove(partition)
+        partition.log.abandon()
+        self._directory.release(name)
+        self._offline[name] = OfflineLog(partition.topic_id, self._state.unopened[name])
+        return True
+
+    def _looked(self, found: list[tuple[PartitionName, Fingerprint]] | None, error: Exception | None) -> None:
+        self._is_looking = False
+        if found is None:
+            logger.error("looking at the logs that are offline failed", exc_info=error)
+            return
+        for name, now in found:
+            offline = self._offline.get(name)
+            if offline is None or name in self._opening:
+                continue
+            # The next look begins with others.
+            self._offline[name] = self._offline.pop(name)
+            topic = self._state.view.topics.get(name.topic)
+            if topic is not None and topic.topic_id == offline.topic_id and offline.must_open(now):
+                self._open(name, offline.topic_id, topic, self._config(topic))
 
     def _check_idle(self) -> None:
         if not self._opening:

@@ -159,6 +159,7 @@ class Partitions:
         self._dirty: dict[Partition, None] = {}
         self._awaited: dict[Partition, None] = {}  # producers may wait for their flush
         self._checks_timeouts = False
+        self.on_offline: Callable[[Partition], None] = lambda _: None
 
     def get(self, topic: str, index: int) -> Partition | None:
         return self._by_name.get((topic, index))
@@ -346,6 +347,7 @@ class Partitions:
         """Fails everything that waits for a partition whose log is offline."""
         partition.fail(problem)
         logger.error("%s: %s", partition.name, problem)
+        self.on_offline(partition)
         if partition.flush_timer is not None:
             partition.flush_timer.cancel()
             partition.flush_timer = None

@@ -28,6 +28,7 @@ from headrace.broker.handlers import (
     fetch,
     fetch_again,
     list_offsets,
+    log_dirs,
     metadata,
     topics,
 )
@@ -82,6 +83,7 @@ class BrokerService:
             ApiKey.INIT_PRODUCER_ID: Api(0, 5, lambda _state, request: producer_ids.handle(request)),
             ApiKey.DESCRIBE_CONFIGS: Api(1, 4, configs.describe),
             ApiKey.ALTER_CONFIGS: Api(0, 2, configs.alter),
+            ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, log_dirs.handle),
             ApiKey.CREATE_PARTITIONS: Api(0, 3, topics.create_partitions),
             ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1, configs.alter_incrementally),
             ApiKey.DESCRIBE_CLUSTER: Api(0, 2, cluster.describe),

@@ -6,10 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from headrace.broker.bodies import Tree
-from headrace.broker.cluster import ClusterView
+from headrace.broker.cluster import ClusterView, OfflineName
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
@@ -31,13 +32,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STEPS_MAX_S: Final = 0.02  # of one request, before other clients' work has its turn
+OFFLINE_SHOWN_MAX: Final = 100  # on the status page
 CHECK_MS: Final = 20  # how often `when` checks
 
 
 @dataclass
 class BrokerState:
     """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers;
-    `codec`: a thread for large messages.
+    `codec`: a thread for large messages. `unopened`: the partitions led here that are offline, and why.
 
     `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`.
     """
@@ -58,7 +60,9 @@ class BrokerState:
     monotonic_ms: Callable[[], int] = monotonic_ms
     peer: str = ""  # the client of the request being handled
     view: ClusterView = field(default_factory=ClusterView)
+    data_dir: Path = Path()
     unopened: dict[PartitionName, str] = field(default_factory=dict)
+    offline_changed: Callable[[], None] = lambda: None
     refusals: Refusals = field(default_factory=Refusals)
     append_refusal: str | None = None  # why no append is accepted at present
     checks: RecordChecks = field(init=False)
@@ -106,19 +110,34 @@ class BrokerState:
             partition.read_problem = str(error)
             logger.error("%s: %s", partition.name, error)
 
-    # --- partitions that cannot be opened ---
+    # --- partitions that are offline ---
 
     def note_unopened(self, name: PartitionName, problem: str) -> None:
-        """Notes that the log of a partition that this broker leads cannot be opened: it is offline."""
+        """Notes that a partition that this broker leads is offline: its log failed, or cannot be opened."""
         self.unopened[name] = problem
-        self.view = self.view.changed()
+        self._changed_offline()
 
     def forget_unopened(self, name: PartitionName) -> bool:
         """Returns whether the partition was noted."""
         if self.unopened.pop(name, None) is None:
             return False
-        self.view = self.view.changed()
+        self._changed_offline()
         return True
+
+    def _changed_offline(self) -> None:
+        self.view = self.view.changed()
+        self.offline_changed()
+
+    def own_offline(self) -> frozenset[OfflineName]:
+        """Returns what other brokers call the partitions that are offline here."""
+        return frozenset((self.broker_id, name.topic, name.partition) for name in self.unopened)
+
+    def offline_report(self) -> dict[str, Any]:
+        """Returns what the status page says of them. Any thread."""
+        partitions = [
+            {"partition": str(name), "problem": problem} for name, problem in self.unopened.copy().items()
+        ]
+        return {"count": len(partitions), "partitions": partitions[:OFFLINE_SHOWN_MAX]}
 
     # --- blocking work ---
 

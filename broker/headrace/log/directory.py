@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 from uuid import UUID
 
+from headrace.log.claims import Claims
 from headrace.log.config import LogConfig
-from headrace.log.errors import DirectoryLockedError, LogDamagedError, OldLogFormatError, damaged
+from headrace.log.errors import (
+    DirectoryLockedError,
+    LogBusyError,
+    LogDamagedError,
+    OldLogFormatError,
+    damaged,
+)
 from headrace.log.files import replace_file, sync_directory
 from headrace.log.names import IDENTITY, SEGMENT_SUFFIX
 from headrace.log.partition import PartitionLog
@@ -58,6 +65,7 @@ class LogDirectory:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self._lock_fd = lock(path, "give each broker a directory of its own")
+        self._claims = Claims(path)
         for leftover in path.glob(f"*{DELETED_SUFFIX}"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -93,10 +101,25 @@ class LogDirectory:
                 yield PartitionName(topic, int(number))
 
     def open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
-        """Opens the log of a partition; creates it if it is new.
+        """Opens the log of a partition, and claims its files until `release`; creates it if it is new. Any
+        thread may call.
 
-        The folder of an earlier topic of the same name is renamed (`.stray`), never deleted.
+        The folder of an earlier topic of the same name is renamed (`.stray`), never deleted. Raises
+        `LogBusyError` while `headrace log set-aside` works there, and what `PartitionLog` raises.
         """
+        if not self._claims.take(str(name)):
+            raise LogBusyError(f"{self.path / str(name)}: `headrace log set-aside` is at work there")
+        try:
+            return self._open(name, topic_id, config)
+        except BaseException:
+            self.release(name)
+            raise
+
+    def release(self, name: PartitionName) -> None:
+        """Gives up the claim on a partition's files, once its log was closed or abandoned."""
+        self._claims.release(str(name))
+
+    def _open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
         folder = self.path / str(name)
         identity = folder / IDENTITY_FILE
         if self._topic_id(folder) not in (None, topic_id):
@@ -138,7 +161,8 @@ class LogDirectory:
         return aside
 
     def close(self) -> None:
-        """Releases the lock."""
+        """Releases the lock, and all claims."""
+        self._claims.close()
         os.close(self._lock_fd)
 
     def __enter__(self) -> Self:

@@ -44,9 +44,16 @@ def damaged(path: Path, address: int, cause: str) -> LogDamagedError:
     directory = path.parent
     return LogDamagedError(
         f"{path}: address {address}: {cause}. Nothing was changed. `headrace log check {directory}` lists "
-        f"all damage. Restore the file from a replica, a mirror or a backup; or stop the broker and run "
-        f"`headrace log set-aside {directory}`: the partition then serves again, with a gap"
+        f"all damage. Restore the file from a replica, a mirror or a backup; or run `headrace log set-aside "
+        f"{directory}`: the partition then serves again, with a gap. A running broker opens a mended log by "
+        "itself"
     )
+
+
+class LogBusyError(LogError):
+    """Caused by the environment: somebody else works on the files of this partition."""
+
+    retriable = True
 
 
 class OldLogFormatError(LogError):

@@ -1,8 +1,9 @@
 """Reads one segment file and says which ranges of it are not what was written. Changes nothing.
 
-After a bad batch it goes on where a batch begins for certain: behind the bad one, if the bytes there are a
-whole batch with the right address and checksum, else at the next start in the segment's index. It never
-searches the bytes for something that looks like a header: a payload can contain such bytes.
+After a bad batch it goes on where a batch begins for certain: behind the bad one, if its length agrees with
+its offsets and its place, or the bytes there are a whole batch with the right address and checksum; else at
+the next start in the segment's index. It never searches the bytes for something that looks like a header: a
+payload can contain such bytes.
 """
 
 from __future__ import annotations
@@ -148,8 +149,9 @@ class Examiner:
     def _behind(self, address: int, rest: memoryview | None) -> int:
         if rest is not None:
             try:
-                behind = address + read_header(rest).size_bytes
-                if behind == self._end:
+                header = read_header(rest)
+                behind = address + header.size_bytes
+                if behind == self._end or (behind < self._end and header.is_stored_at(address)):
                     return behind
                 if address < behind < self._end and self._is_good(behind):
                     return behind

@@ -278,8 +278,8 @@ class PartitionLog:
         if self.offline is None:
             self.offline = LogOfflineError(
                 f"{self.directory} is offline: {problem}; addresses from {self.flushed_address} on may not "
-                "be on the disk. Repair or replace the disk (see dmesg), then restart the broker: it "
-                "reads what the disk holds and continues after the last whole batch"
+                "be on the disk. Repair or replace the disk (see dmesg). The broker tries to open the log "
+                "again by itself, and continues after the last whole batch that the disk holds"
             )
         return self.offline
 

@@ -43,6 +43,18 @@ class DamagedBatchError(DivergedError):
         super().__init__(f"the source's batch at {where} is damaged: {problem}")
 
 
+class MissingRangeError(DivergedError):
+    """The source has no batch at the addresses [address, end_address), and goes on behind them."""
+
+    def __init__(self, address: int, end_address: int) -> None:
+        self.address = address
+        self.end_address = end_address
+        super().__init__(
+            f"the source no longer holds addresses {address} to {end_address}: they were damaged, and moved "
+            "aside there (`headrace log set-aside`)"
+        )
+
+
 class Fetched(NamedTuple):
     """Whole batches of a source from the requested address on; an incomplete last batch is ignored.
 
@@ -132,6 +144,8 @@ def sound_prefix(batches: Buffer, address: int) -> tuple[int, DivergedError | No
         except CorruptBatchError as error:
             return at, DamagedBatchError(expected, _end_of_damaged(batches, at, expected), str(error))
         if not header.is_stored_at(expected):
+            if header.address > expected and header.is_stored_at(header.address):
+                return at, MissingRangeError(expected, header.address)
             return at, DivergedError(
                 f"the source's batch for address {expected} ({header.size_bytes} bytes, "
                 f"{header.record_count} records) has offset {header.base_offset} and last delta "
@@ -157,8 +171,8 @@ def _end_of_damaged(batches: Buffer, at: int, address: int) -> int | None:
 def check_tail(source: CopySource, last: LastBatch) -> None:
     """Checks, before the first append, that the source holds the copy's last batch.
 
-    Detects copies of equal length but other content. Passes if the source's retention has deleted the batch.
-    Raises `DivergedError`, `SourceBehindError`.
+    Detects copies of equal length but other content. Passes if the source no longer has the batch: its
+    retention deleted it, or it was set aside. Raises `DivergedError`, `SourceBehindError`.
     """
     fetched = source.fetch(last.address)
     if fetched.start_address > last.address:
@@ -167,12 +181,24 @@ def check_tail(source: CopySource, last: LastBatch) -> None:
         raise SourceBehindError(
             f"the source ends at {fetched.end_address}, the copy holds a batch at {last.address}"
         )
+    if not len(fetched.batches):
+        return  # everything from there to the source's end was set aside
     try:
         header = read_header(fetched.batches)
     except CorruptBatchError as error:
         raise DivergedError(f"the source's batch at {last.address}: {error}") from None
+    if header.address > last.address and _is_stored(source, header.address):
+        return
     if header.address != last.address or header.crc != last.crc:
         raise DivergedError(
             f"at address {last.address} the copy's batch has CRC {last.crc:#010x}, the source's "
             f"{header.crc:#010x} at {header.address}: the copy is of another log"
         )
+
+
+def _is_stored(source: CopySource, address: int) -> bool:
+    """Whether the source finds a batch at `address`: a batch's own offset is not under its checksum."""
+    try:
+        return read_header(source.fetch(address).batches).is_stored_at(address)
+    except CorruptBatchError:
+        return False

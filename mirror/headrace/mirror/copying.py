@@ -3,8 +3,9 @@
 A copy is first *located*: where it ends at the target, and whether the source still matches it. Then it
 fetches ahead of its appends, within a bound, and appends in order. After any problem it is located again once
 all appends in flight are answered, so that it relies on nothing but the target's own end. A problem that does
-not pass by itself halts the copy. A bad batch of the source is such a problem: what lies before it is copied
-first, then locating reads the batch once more and halts the copy just there.
+not pass by itself halts the copy. A bad batch of the source is such a problem, and so are addresses that the
+source no longer holds: what lies before is copied first, then locating reads the source once more and halts
+the copy just there.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from typing import Any, Final, NamedTuple
 
 from headrace.client.backoff import Backoff
 from headrace.replication.gaps import AcceptedGap
-from headrace.replication.pull import DamagedBatchError, DivergedError, Fetched, sound_prefix
+from headrace.replication.pull import (
+    DamagedBatchError,
+    DivergedError,
+    Fetched,
+    MissingRangeError,
+    sound_prefix,
+)
 from headrace.wire.batch import HEADER_SIZE_BYTES, read_header
 
 AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet acknowledged by the target
 APPENDS_IN_FLIGHT_MAX: Final = 4
 RETRY_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_S: Final = 60.0
+EMPTY_FETCHES_MAX: Final = 3  # in a row, with nothing for any partition, although the source goes on
 GAP_RECHECK_S: Final = 2.0  # the source's retention moves its start: a gap must be passed before it grows
 
 
@@ -66,10 +74,11 @@ class PartitionCopy:
         self.bytes_copied = 0
         self.gap: AcceptedGap | None = None  # the gap over which it is halted, until an operator accepts it
         self.passed_gaps: tuple[AcceptedGap, ...] = ()  # accepted, before `copied_to`
-        self.suspect: int | None = None  # the address of a bad batch, which locating has to read again
+        self.suspect: int | None = None  # the address of a bad or missing batch: locating reads it again
         self._draw = draw
         self._fetched_to = 0
         self._bad_batch: DivergedError | None = None  # at `_fetched_to`; what lies before it is copied first
+        self._empty_fetches = 0
         self._waiting: deque[Chunk] = deque()
         self._in_flight = 0
         self._failures = 0
@@ -101,6 +110,7 @@ class PartitionCopy:
         self.generation += 1
         self.copied_to = self._fetched_to = end_address
         self.source_end = source_end
+        self._empty_fetches = 0
         self._waiting.clear()
 
     def next_fetch_address(self) -> int | None:
@@ -109,8 +119,12 @@ class PartitionCopy:
             return None
         return self._fetched_to
 
-    def fetched(self, generation: int, address: int, fetched: Fetched, now_s: float) -> None:
-        """Takes the result of a fetch at `address`."""
+    def fetched(
+        self, generation: int, address: int, fetched: Fetched, now_s: float, *, is_all_empty: bool = False
+    ) -> None:
+        """Takes the result of a fetch at `address`. `is_all_empty`: no partition of the response has a batch,
+        so there was room for one.
+        """
         if (
             self.state is not CopyState.COPYING
             or generation != self.generation
@@ -122,11 +136,15 @@ class PartitionCopy:
             self.back_off(f"address {address} is not in the source, which holds {source}", now_s)
             return
         self.source_end = max(self.source_end, fetched.end_address)
+        is_missing = is_all_empty and address < fetched.end_address
+        self._empty_fetches = self._empty_fetches + 1 if is_missing else 0
         size_bytes, self._bad_batch = sound_prefix(fetched.batches, address)
         if size_bytes:
             data = memoryview(fetched.batches)[:size_bytes]
             self._waiting.append(Chunk(generation, address, data))
             self._fetched_to += size_bytes
+        elif self._empty_fetches >= EMPTY_FETCHES_MAX:
+            self._bad_batch = MissingRangeError(address, fetched.end_address)
         else:
             self._bad_batch = self._bad_batch or _reaches_too_far(fetched, address)
         self._suspect_bad_batch(now_s)

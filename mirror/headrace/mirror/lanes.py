@@ -120,22 +120,27 @@ class Lane:
             with self._lock:
                 del self._requested_bytes[leader]
                 if error is None:
-                    for topic in response.topics:
-                        for result in topic.partitions:
-                            self._on_result(requested[topic.name, result.partition], result)
+                    results = [
+                        (topic.name, result) for topic in response.topics for result in topic.partitions
+                    ]
+                    is_all_empty = not any(result.records for _, result in results)
+                    for name, result in results:
+                        self._on_result(requested[name, result.partition], result, is_all_empty)
             self._on_fetched()
 
         self._requested_bytes[leader] = max_bytes
         self.network.send(leader, fetch_call(request), done)
 
-    def _on_result(self, requested: tuple[PartitionCopy, int, int], result: FetchPartitionResult) -> None:
+    def _on_result(
+        self, requested: tuple[PartitionCopy, int, int], result: FetchPartitionResult, is_all_empty: bool
+    ) -> None:
         copy, generation, address = requested
         now_s = time.monotonic()
         code = ErrorCode(result.error_code)
         if code is ErrorCode.NONE:
             records = result.records if isinstance(result.records, bytes | bytearray | memoryview) else b""
             fetched = Fetched(records, result.log_start_offset, result.high_watermark)
-            copy.fetched(generation, address, fetched, now_s)
+            copy.fetched(generation, address, fetched, now_s, is_all_empty=is_all_empty)
         elif code in MOVED:
             self.network.request_update()
             self._pause_until_s[copy] = now_s + LEADER_RETRY_S

@@ -21,6 +21,7 @@ from headrace.replication.pull import (
     DivergedError,
     Fetched,
     LastBatch,
+    MissingRangeError,
     ReplicationError,
     SourceAheadError,
     SourceBehindError,
@@ -53,7 +54,8 @@ class SourceGapError(SourceAheadError):
 
 
 class SourceDamagedError(ReplicationError):
-    """Addresses [copy_end, source_start) are not copied: a batch there is damaged in the source."""
+    """Addresses [copy_end, source_start) are not copied: in the source a batch there is damaged, or it was
+    set aside."""
 
     def __init__(self, copy_end: int, source_start: int, problem: str) -> None:
         self.copy_end = copy_end
@@ -88,10 +90,12 @@ class MirrorSide:
         self._network.close()
 
     def bounds(self, topic: str, partitions: list[int]) -> dict[int, Bounds]:
-        """Returns the bounds of each partition. Raises `ClientError`."""
-        start = self.admin.list_offsets(topic, EARLIEST, partitions=partitions)
-        end = self.admin.list_offsets(topic, LATEST, partitions=partitions)
-        return {partition: Bounds(start[partition].offset, end[partition].offset) for partition in partitions}
+        """Returns the bounds of each partition that has a leader now. Raises `ClientError`."""
+        known = self.admin.topic(topic).partitions
+        led = [each for each in partitions if each in known and known[each].leader >= 0]
+        start = self.admin.list_offsets(topic, EARLIEST, partitions=led)
+        end = self.admin.list_offsets(topic, LATEST, partitions=led)
+        return {partition: Bounds(start[partition].offset, end[partition].offset) for partition in led}
 
     def accepted_gaps(self, topic: str) -> tuple[AcceptedGap, ...]:
         """Returns the accepted gaps of this cluster's copy of a topic. Raises `ClientError`."""
@@ -166,6 +170,14 @@ def locate(
     accepted = target.accepted_gaps(topic)
     found: dict[int, Located | LocatingError] = {}
     for partition, target_partition in pairs.items():
+        if partition not in sources or target_partition not in targets:
+            where = f"{topic}-{target_partition} in the target"
+            if partition not in sources:
+                where = f"{topic}-{partition} in the source"
+            found[partition] = NetworkError(
+                f"{where} has no leader: its broker is down, or its log is offline"
+            )
+            continue
         reader = _PartitionSource(source, topic, partition, sources[partition])
         copy = targets[target_partition]
         try:
@@ -173,9 +185,14 @@ def locate(
             passed_gaps = gaps.passed(accepted, target_partition, address)
             found[partition] = Located(address, reader.bounds.end, passed_gaps)
             if copy.start < copy.end:
-                check_tail(reader, _last_batch(target, topic, target_partition, copy))
+                last = _last_batch(target, topic, target_partition, copy)
+                if last is not None:
+                    check_tail(reader, last)
             if suspects is not None and suspects.get(partition) == address:
-                check_batches(reader.fetch(address).batches, address)
+                _check_again(reader, address)
+        except MissingRangeError as error:
+            gap_start = copy.end or reader.bounds.start
+            found[partition] = SourceDamagedError(gap_start, error.end_address, str(error))
         except DamagedBatchError as error:
             resume = error.end_address
             gap_start = copy.end or reader.bounds.start
@@ -185,12 +202,40 @@ def locate(
     return found
 
 
-def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) -> LastBatch:
-    """Returns the last batch of a copy: the one that its last address lies in.
+def _check_again(source: _PartitionSource, address: int) -> None:
+    """Reads what was bad or missing at `address` once more. Raises `ClientError`, `DivergedError`."""
+    if address >= source.bounds.end:
+        return
+    fetched = source.fetch(address)
+    if not len(fetched.batches) and address < fetched.end_address:
+        raise MissingRangeError(address, fetched.end_address)
+    try:
+        check_batches(fetched.batches, address)
+    except MissingRangeError as missing:
+        if missing.end_address >= source.bounds.end:
+            raise NetworkError(f"the source changed while address {address} was looked up") from None
+        # A batch's own offset is not under its checksum: believed only if the source finds the batch there.
+        behind = source.fetch(missing.end_address)
+        try:
+            check_batches(behind.batches, missing.end_address)
+        except DivergedError as error:
+            raise DivergedError(f"the source's batch for address {address} is misplaced: {error}") from None
+        if not len(behind.batches):
+            raise DivergedError(
+                f"the source's batch for address {address} says that it lies at {missing.end_address}, and "
+                "nothing is there"
+            ) from None
+        raise
+
+
+def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) -> LastBatch | None:
+    """Returns the last batch of a copy: the one that its last address lies in. None if it was set aside.
 
     Raises `ClientError`, `DivergedError`.
     """
     fetched = target.fetch(topic, partition, bounds.end - 1, ONE_BATCH_BYTES)
+    if not len(fetched.batches) and fetched.end_address == bounds.end:
+        return None
     try:
         for _, header in hop(fetched.batches):
             if header.next_offset == bounds.end:

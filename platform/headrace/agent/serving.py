@@ -33,7 +33,7 @@ from headrace.agent.kinds import Kinds, parse_configuration, unit_of
 from headrace.agent.loads import LoadStore
 from headrace.agent.permitted import PermittedPaths
 from headrace.agent.watch import Watch
-from headrace.process.web import bounded_http
+from headrace.process.web import bounded_http, bounded_https
 
 SHUTDOWN_WAIT_MAX_S: Final = 5
 CONNECTIONS_MAX: Final = 200
@@ -112,17 +112,17 @@ def _permitted(host: Host, paths: AgentHome, allowed_folders: tuple[Path, ...]) 
 
 
 def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvicorn.Server:
+    http = bounded_http(CONNECTIONS_MAX, knows=tokens.know)
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
-        http=bounded_http(CONNECTIONS_MAX, knows=tokens.know),
+        http=http if context is None else bounded_https(http, context),
         timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
     )
     config.load()
-    config.ssl = context
     # uvicorn raises the signal again after its own orderly end; without a handler the agent would die of it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

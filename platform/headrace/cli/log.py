@@ -1,11 +1,14 @@
 """`headrace log check | set-aside`: a broker's files, without the broker.
 
-`check` changes nothing and may run beside the broker. `set-aside` holds the lock of the data directory.
+`check` changes nothing and may run beside the broker. `set-aside` claims the partitions that it works on:
+beside a running broker those that are offline there.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json
+
+BUSY_SHOWN_MAX = 10
 
 app = typer.Typer(help="A broker's log files: damage, and what to do about it.", no_args_is_help=True)
 
@@ -63,9 +68,12 @@ def set_aside(
         ),
     ] = None,
 ) -> None:
-    """Move damaged segments aside, so that their partition serves again, with a named gap."""
+    """Move damaged segments aside, so that their partition serves again, with a named gap.
+
+    Works beside a running broker, on the partitions that are offline there; it opens them again by itself.
+    """
     from headrace.log import set_aside as room
-    from headrace.log.directory import OWNER_FILE, lock
+    from headrace.log.directory import OWNER_FILE
 
     folders = _folders(path, partition)
     if resume_at is not None and len(folders) != 1:
@@ -77,11 +85,41 @@ def set_aside(
         raise CommandError(
             f"{data_dir} is not a broker's data directory: it lacks {OWNER_FILE}", ExitCode.USAGE
         )
-    held = None if dry_run else lock(data_dir, "stop the broker first")
-    try:
+    if dry_run:
         for folder in folders:
-            _print_plan(folder, *room.set_aside(folder, resume_at=resume_at, dry_run=dry_run), dry_run)
+            _print_plan(folder, *room.set_aside(folder, resume_at=resume_at, dry_run=True), dry_run=True)
+        return
+    with _free(data_dir, folders) as free:
+        for folder in free:
+            _print_plan(folder, *room.set_aside(folder, resume_at=resume_at), dry_run=False)
+
+
+@contextmanager
+def _free(data_dir: Path, folders: list[Path]) -> Iterator[list[Path]]:
+    """Claims the partitions that no broker has open, and says which it has. Raises `CommandError` if there
+    are none.
+    """
+    from headrace.log.claims import Claims
+    from headrace.log.directory import lock
+    from headrace.log.errors import DirectoryLockedError
+
+    held: int | None = None
+    with suppress(DirectoryLockedError):
+        held = lock(data_dir, "")  # nobody starts a broker here meanwhile
+    claims = Claims(data_dir)
+    try:
+        free = [folder for folder in folders if claims.take(folder.name)]
+        busy = [folder.name for folder in folders if folder not in free]
+        if busy and not free:
+            raise CommandError(
+                f"{data_dir}: {', '.join(busy[:BUSY_SHOWN_MAX])}: the log is open in a running broker, or "
+                "another command is at work there: stop the broker first"
+            )
+        if busy:
+            _say(f"{len(busy)} partitions are open in the running broker, and left alone")
+        yield free
     finally:
+        claims.close()
         if held is not None:
             os.close(held)
 
@@ -109,7 +147,7 @@ def _print(report: Report) -> None:
         _say(f"note    {name}: {note}")
 
 
-def _print_plan(folder: Path, planned: Plan, moved: list[str], dry_run: bool) -> None:
+def _print_plan(folder: Path, planned: Plan, moved: list[str], *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     if not planned.aside and not planned.gaps and not moved:
         _say(f"{folder.name}: nothing {would}changed")

@@ -10,10 +10,11 @@ import typer
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
+    from headrace.client.cluster import TopicInfo
 
 from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.output import JsonOption, in_bytes, out, plain, print_json, print_table
 
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
 
@@ -29,12 +30,43 @@ def _admin(where: str | None, brokers: str | None) -> Iterator[Admin]:
         yield admin
 
 
-def _addresses(admin: Admin, topic: str) -> dict[int, tuple[int, int]]:
-    """Returns the first address and the end address of each partition's log."""
+def _addresses(admin: Admin, topic: str, info: TopicInfo) -> dict[int, tuple[int, int]]:
+    """Returns the first address and the end address of each partition's log that has a leader."""
     from headrace.client.admin import EARLIEST, LATEST
 
-    starts, ends = admin.list_offsets(topic, EARLIEST), admin.list_offsets(topic, LATEST)
+    led = [part.partition for part in info.partitions.values() if part.leader >= 0]
+    starts = admin.list_offsets(topic, EARLIEST, partitions=led)
+    ends = admin.list_offsets(topic, LATEST, partitions=led)
     return {partition: (starts[partition].offset, ends[partition].offset) for partition in ends}
+
+
+def _problems(admin: Admin, topic: str, info: TopicInfo) -> dict[int, str]:
+    """Returns why partitions have no leader: what their brokers say of their logs."""
+    from headrace.client.errors import ClientError
+    from headrace.wire.errors import ErrorCode
+
+    found: dict[int, str] = {}
+    unled = [part for part in info.partitions.values() if part.leader < 0]
+    by_broker: dict[int, list[int]] = {}
+    for part in unled:
+        found[part.partition] = "its broker is down"
+        for broker_id in part.replicas[:1]:
+            found[part.partition] = f"broker {broker_id} is down, or has just started"
+            by_broker.setdefault(broker_id, []).append(part.partition)
+    live = admin.describe_cluster().brokers if by_broker else {}
+    for broker_id in by_broker.keys() & live.keys():
+        try:
+            folders = admin.describe_log_dirs(broker_id, {topic: by_broker[broker_id]})
+        except ClientError as error:
+            found |= dict.fromkeys(by_broker[broker_id], f"broker {broker_id} does not answer: {error}")
+            continue
+        for folder in folders:
+            if folder.error is not ErrorCode.NONE:
+                why = folder.problem or f"{folder.path}: {folder.error.name}"
+                found |= {
+                    partition: f"offline: {why}" for name, partition in folder.sizes_bytes if name == topic
+                }
+    return found
 
 
 @app.command("list")
@@ -50,7 +82,7 @@ def list_(
         for name, info in sorted(admin.topics().items()):
             if name.startswith("_") and not all_:
                 continue
-            size = sum(end - start for start, end in _addresses(admin, name).values())
+            size = sum(end - start for start, end in _addresses(admin, name, info).values())
             rows.append((name, len(info.partitions), size))
     if json:
         print_json([{"topic": name, "partitions": count, "bytes": size} for name, count, size in rows])
@@ -96,7 +128,8 @@ def describe(
     """Show leader, replicas and addresses of each partition, and the topic's settings."""
     with _admin(where, brokers) as admin:
         info = admin.topic(topic)
-        addresses = _addresses(admin, topic)
+        addresses = _addresses(admin, topic, info)
+        problems = _problems(admin, topic, info)
         settings = admin.describe_configs(topic)
     partitions: list[dict[str, Any]] = [
         {
@@ -104,8 +137,9 @@ def describe(
             "leader": part.leader,
             "replicas": list(part.replicas),
             "in_sync": list(part.isr),
-            "start_address": addresses[part.partition][0],
-            "end_address": addresses[part.partition][1],
+            "start_address": addresses.get(part.partition, (None, None))[0],
+            "end_address": addresses.get(part.partition, (None, None))[1],
+            "problem": problems.get(part.partition),
         }
         for part in sorted(info.partitions.values(), key=lambda part: part.partition)
     ]
@@ -131,18 +165,25 @@ def describe(
                 part["leader"] if part["leader"] >= 0 else "none",
                 ",".join(map(str, part["replicas"])),
                 ",".join(map(str, part["in_sync"])),
-                f"{part['start_address']:,}",
-                f"{part['end_address']:,}",
-                in_bytes(part["end_address"] - part["start_address"]),
+                *_range(part["start_address"], part["end_address"]),
             )
             for part in partitions
         ],
         empty="the topic has no partitions",
     )
+    for partition, problem in sorted(problems.items()):
+        out.print(f"[red]{plain(topic)}-{partition} is not served[/]: {plain(problem)}")
     for name, value in sorted(own.items()):
         out.print(f"  {name} = {value}", markup=False)
     if not own:
         out.print("all settings have the brokers' defaults (--json lists them)")
+
+
+def _range(start: int | None, end: int | None) -> tuple[str, str, str]:
+    """Returns a log's addresses and size as text."""
+    if start is None or end is None:
+        return "-", "-", "-"
+    return f"{start:,}", f"{end:,}", in_bytes(end - start)
 
 
 @app.command()

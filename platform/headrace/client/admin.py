@@ -64,6 +64,19 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
 
 
+class LogDirectory(NamedTuple):
+    """A directory of a broker's logs, and their sizes by (topic, partition). `error` is not NONE if it is
+    offline; `problem` says why, if the broker is one of ours. Sizes are -1 where the broker does not say.
+    """
+
+    path: str
+    error: ErrorCode
+    problem: str
+    sizes_bytes: Mapping[tuple[str, int], int]
+    total_bytes: int
+    usable_bytes: int
+
+
 class Admin:
     """A context manager. Safe to share: calls wait for each other, each at most `timeout_ms`.
 
@@ -246,6 +259,38 @@ class Admin:
         body = self._requests.call(control_call(ApiKey.DESCRIBE_CLUSTER, build), results_of)
         brokers = {broker.broker_id: BrokerAddress(broker.host, broker.port) for broker in body.brokers}
         return ClusterDescription(body.cluster_id, body.controller_id, brokers)
+
+    def describe_log_dirs(
+        self, broker_id: int, partitions: Mapping[str, Iterable[int]] | None = None
+    ) -> list[LogDirectory]:
+        """Returns a broker's log directories; `partitions` of each topic are looked at, None: all."""
+
+        def build(schema: Schema) -> Any:
+            topics = None
+            if partitions is not None:
+                topics = tuple(
+                    schema.make("DescribableLogDirTopic", topic=topic, partitions=tuple(indexes))
+                    for topic, indexes in partitions.items()
+                )
+            return schema.make("DescribeLogDirsRequest", topics=topics)
+
+        call = control_call(ApiKey.DESCRIBE_LOG_DIRS, build)
+        body = self._requests.call(call, lambda _: [], target=lambda: broker_id)
+        return [
+            LogDirectory(
+                each.log_dir,
+                ErrorCode(each.error_code),
+                getattr(each, "problem", ""),
+                {
+                    (topic.name, part.partition_index): part.partition_size
+                    for topic in each.topics
+                    for part in topic.partitions
+                },
+                getattr(each, "total_bytes", -1),
+                getattr(each, "usable_bytes", -1),
+            )
+            for each in body.results
+        ]
 
     def list_offsets(
         self, topic: str, timestamp_ms: int = LATEST, *, partitions: Iterable[int] | None = None

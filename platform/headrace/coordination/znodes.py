@@ -14,6 +14,7 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /controller_election/…                         ephemeral  the controller's candidates
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
+    /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: its leader cannot serve this partition
     /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …]}
     /headrace/registry/…                           the schema registry's store (headrace.registry.store)
 
@@ -31,6 +32,7 @@ CONSUMERS: Final = "/consumers"
 CONTROLLER_ELECTION: Final = "/controller_election"
 FRONTS: Final = "/headrace/fronts"
 BALANCED: Final = "/headrace/balanced"
+OFFLINE: Final = "/headrace/offline"
 MIRRORS: Final = "/headrace/mirrors"
 REGISTRY: Final = "/headrace/registry"
 
@@ -45,6 +47,10 @@ def front(broker_id: int) -> str:
 
 def balanced(broker_id: int, balancer: str) -> str:
     return f"{BALANCED}/{broker_id}-{balancer}"
+
+
+def offline(broker_id: int, topic_name: str, partition_id: int) -> str:
+    return f"{OFFLINE}/{broker_id}-{topic_name}-{partition_id}"
 
 
 def topic(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from kio.index import KioIndexError, load_request_schema, load_response_schema
+from kio.index import KioIndexError, load_request_schema
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_writer
@@ -29,6 +29,7 @@ from headrace.wire.apis import (
     response_head,
 )
 from headrace.wire.errors import MalformedMessageError, UnsupportedVersionError
+from headrace.wire.own_fields import response_schema
 from headrace.wire.primitives import ItemBound
 from headrace.wire.schemas import BROKEN_MESSAGE, reader
 
@@ -91,12 +92,12 @@ def decode_response(frame: memoryview | bytes, *, api_key: int, version: int) ->
     """
     view = memoryview(frame)
     try:
-        schema = _response_schema(api_key, version)
+        schema = response_schema(api_key, version)
     except KioIndexError:
         raise UnsupportedVersionError(api_key, version) from None
     correlation_id, at = read_response_head(view, _flexible_header(schema))
     if api_key == ApiKey.API_VERSIONS and version > 0 and view[at : at + 2] == _UNSUPPORTED_VERSION:
-        schema = _response_schema(api_key, 0)
+        schema = response_schema(api_key, 0)
     return correlation_id, _read(schema, view, at, ItemBound(len(view)))
 
 
@@ -122,11 +123,6 @@ def unsupported_api_versions_response(
 @lru_cache(maxsize=512)
 def _request_schema(api_key: int, version: int) -> type[RequestPayload]:
     return load_request_schema(api_key, version)
-
-
-@lru_cache(maxsize=512)
-def _response_schema(api_key: int, version: int) -> type[ResponsePayload]:
-    return load_response_schema(api_key, version)
 
 
 def _flexible_header(schema: type[ResponsePayload]) -> bool:

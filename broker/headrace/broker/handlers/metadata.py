@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.broker.bodies import Tree
-from headrace.broker.cluster import NO_BROKER, ClusterView
+from headrace.broker.cluster import NO_BROKER, ClusterView, OfflineName
 from headrace.broker.config import is_mirror
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
@@ -33,13 +33,12 @@ NAMELESS_FROM: Final = 12
 
 
 class Cluster(NamedTuple):
-    """What a response is made from: immutable. `offline`: partitions of this broker whose logs could not be
-    opened."""
+    """What a response is made from: immutable. `offline`: the logs of this and other brokers that cannot be
+    served."""
 
     view: ClusterView
     cluster_id: str
-    broker_id: int
-    offline: frozenset[tuple[str, int]]
+    offline: frozenset[OfflineName]
 
 
 def handle(state: BrokerState, request: Request) -> Tree | Callable[[], Tree] | Promise[Any]:
@@ -87,7 +86,7 @@ def _create_missing(state: BrokerState, request: Request, wanted: Topics) -> lis
 
 def _listing(state: BrokerState, request: Request, wanted: Topics) -> Tree | Callable[[], Tree]:
     """Returns the response's tree from the present view, or how to make it if it is large."""
-    cluster = Cluster(state.view, state.cluster_id, state.broker_id, frozenset(state.unopened))
+    cluster = Cluster(state.view, state.cluster_id, state.view.offline | state.own_offline())
     if wanted is None or (request.version == 0 and not wanted):
         listed = sum(1 + len(topic.partitions) for topic in cluster.view.topics.values())
     else:
@@ -153,7 +152,7 @@ def _topic(cluster: Cluster, topic: TopicState) -> Tree:
     for index, partition in sorted(topic.partitions.items()):
         alive = partition.leader in brokers
         # As in Kafka, a partition whose only log is offline has no leader.
-        is_offline = partition.leader == cluster.broker_id and (topic.name, index) in cluster.offline
+        is_offline = (partition.leader, topic.name, index) in cluster.offline
         leads = alive and not is_offline
         partitions.append(
             {
@@ -166,7 +165,7 @@ def _topic(cluster: Cluster, topic: TopicState) -> Tree:
                 "offline_replicas": tuple(
                     replica
                     for replica in partition.replicas
-                    if replica not in brokers or (is_offline and replica == cluster.broker_id)
+                    if replica not in brokers or (is_offline and replica == partition.leader)
                 ),
             }
         )

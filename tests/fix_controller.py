@@ -1,0 +1,109 @@
+"""A broker's controller with real logs and no ZooKeeper: `ControllerBench`, and the topics to give it.
+
+Fixture: `bench`.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from headrace.broker.cluster import ClusterView
+from headrace.broker.config import BrokerConfig
+from headrace.broker.controller import Controller
+from headrace.broker.partitions import Partitions
+from headrace.broker.state import BrokerState
+from headrace.broker.workers import Outcome, Workers
+from headrace.coordination.topics import PartitionState, TopicState
+from headrace.log.directory import LogDirectory
+
+ME = 1
+
+
+class CountingWorkers:
+    """Threads whose jobs run when `run` is called."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Outcome]] = []
+        self.most = 0
+
+    def submit(self, job: Callable[[], Any], done: Outcome) -> None:
+        self.jobs.append((job, done))
+        self.most = max(self.most, len(self.jobs))
+
+    def run(self) -> None:
+        while self.jobs:
+            job, done = self.jobs.pop(0)
+            try:
+                result, error = job(), None
+            except Exception as caught:
+                result, error = None, caught
+            done(result, error)
+
+
+class ControllerBench:
+    """A controller with real logs; `apply` gives it the topics that ZooKeeper would report."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workers = CountingWorkers()
+        self.timers: list[Callable[[], None]] = []
+        workers = cast(Workers, self.workers)
+        self.directory = LogDirectory(folder)
+        self.directory.claim(ME)
+        nothing = cast(Any, None)
+        self.state = BrokerState(
+            broker_id=ME,
+            datacenter="test",
+            cluster_id="test",
+            config=BrokerConfig(),
+            loop=cast(
+                Any,
+                SimpleNamespace(
+                    post=None,
+                    at_wakeup_end=lambda _: None,
+                    call_later=lambda _delay_ms, call: self.timers.append(call),
+                ),
+            ),
+            partitions=Partitions(workers, lambda *_: nothing),
+            control=nothing,
+            codec=nothing,
+            topics=nothing,
+            on_demand=nothing,
+            lookups=nothing,
+            cold_reads=nothing,
+        )
+        self.controller = Controller(self.state, self.directory, workers)
+
+    def apply(self, *topics: TopicState, may_delete: bool = True) -> None:
+        by_name = {topic.name: topic for topic in topics}
+        self.state.view = ClusterView().with_topics(by_name)
+        self.controller.apply(by_name, may_delete=may_delete)
+
+    @property
+    def open(self) -> set[str]:
+        return {str(partition.name) for partition in self.state.partitions}
+
+
+def topic(
+    name: str,
+    partitions: int,
+    *,
+    topic_id: UUID | None = None,
+    leader: int = ME,
+    epoch: int = 0,
+    **config: str,
+) -> TopicState:
+    states = {index: PartitionState(leader, epoch, (leader,), (leader,)) for index in range(partitions)}
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    return TopicState(name, topic_id or uuid4(), states, settings)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[ControllerBench]:
+    made = ControllerBench(tmp_path / "data")
+    yield made
+    made.state.partitions.close()
+    made.directory.close()
