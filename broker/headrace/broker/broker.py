@@ -127,7 +127,12 @@ class Broker:
             control=self._control,
             codec=codec,
             topics=admin,
-            on_demand=TopicsOnDemand(admin, self._control, lambda: len(self._state.view.topics)),
+            on_demand=TopicsOnDemand(
+                admin,
+                self._control,
+                lambda: len(self._state.view.topics),
+                lambda reached, deadline_s: self._state.when(reached, deadline_s),
+            ),
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
         )

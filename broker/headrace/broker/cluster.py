@@ -7,7 +7,7 @@ ZooKeeper is unreachable, the last one is still used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -17,25 +17,38 @@ from headrace.coordination.topics import PartitionState, TopicState
 NO_BROKER: Final = -1
 
 
+def metric_name(topic: str) -> str:
+    """Returns what Kafka's tools call a topic in the names of metrics."""
+    return topic.replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The live brokers and all topics. `version` grows with every change."""
+    """The live brokers and all topics. `version` grows with every change. `names_by_metric` has one topic for
+    each name that topics have in metrics.
+    """
 
     version: int = 0
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     names_by_id: Mapping[UUID, str] = field(default_factory=dict)
+    names_by_metric: Mapping[str, str] = field(default_factory=dict)
 
     def with_brokers(self, brokers: list[BrokerRegistration]) -> ClusterView:
-        return ClusterView(self.version + 1, {b.broker_id: b for b in brokers}, self.topics, self.names_by_id)
+        return replace(self, version=self.version + 1, brokers={b.broker_id: b for b in brokers})
 
     def with_topics(self, topics: Mapping[str, TopicState]) -> ClusterView:
-        names = {topic.topic_id: name for name, topic in topics.items()}
-        return ClusterView(self.version + 1, self.brokers, dict(topics), names)
+        return replace(
+            self,
+            version=self.version + 1,
+            topics=dict(topics),
+            names_by_id={topic.topic_id: name for name, topic in topics.items()},
+            names_by_metric={metric_name(name): name for name in topics},
+        )
 
     def changed(self) -> ClusterView:
         """Returns the same with a new version, so that no answer made of the old one is used again."""
-        return ClusterView(self.version + 1, self.brokers, self.topics, self.names_by_id)
+        return replace(self, version=self.version + 1)
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
         state = self.topics.get(topic)
