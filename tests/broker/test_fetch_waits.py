@@ -14,6 +14,7 @@ from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import fetch as handler
 from headrace.broker.loop import EventLoop
 from headrace.log.errors import LogError
+from headrace.log.files import FileSlice
 from headrace.log.partition import PartitionLog
 from headrace.wire import fetch
 from headrace.wire.errors import ErrorCode
@@ -62,7 +63,7 @@ class Reader:
     def codes(self) -> list[int]:
         pieces = self.connection.slots[0].parts
         assert pieces is not None
-        raw = b"".join(part.read() if hasattr(part, "read") else bytes(part) for part in pieces)
+        raw = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in pieces)
         _, response = fetch.decode_response(memoryview(raw)[4:], version=VERSION)
         return [part.error_code for part in response.topics[0].partitions]
 

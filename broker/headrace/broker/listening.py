@@ -17,7 +17,7 @@ from headrace.broker.transport import Transport
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
-ACCEPTS_PER_WAKEUP_MAX: Final = 128  # so that open connections are served while many come
+ACCEPTS_PER_WAKEUP_MAX: Final = 32  # so that open connections are served while many come
 ACCEPT_PAUSE_MS: Final = 100  # without descriptors or memory
 # A client whose network is cut sends nothing: the kernel then ends its connection after at most
 # KEEPALIVE_IDLE_S + KEEPALIVE_PROBES_MAX * KEEPALIVE_INTERVAL_S.
