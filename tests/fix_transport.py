@@ -78,7 +78,7 @@ class TransportServer:
         self.limits = replace(ConnectionLimits.of(BrokerConfig().__getitem__), **limits)
         self.connections = Connections(self.loop, self.limits, lambda: self.now_s)
         self.service = Echo(at_once=answers_at_once, is_slow=is_slow)
-        served = self.service if service is None else service(self.loop)
+        served: Service = self.service if service is None else service(self.loop)
         self.listener = Listener(self.connections, "127.0.0.1", 0, served)
         self.listener.start()
         self.clients: list[socket.socket] = []
