@@ -7,7 +7,7 @@
 #   make lint                       ruff, mypy, import-linter
 #   make image                      the container image headrace (docs/containers.md); needs a Docker engine
 #   make bench                      beside Apache Kafka, RabbitMQ, ActiveMQ (QUICK=1: twelve minutes; docs/benchmarks.md)
-#   make bench-hostile              how long honest clients wait while somebody attacks a broker (JSON=file: figures)
+#   make bench-hostile              how long honest clients wait while somebody attacks a broker (ROWS="halves groups": these attacks; JSON=file: figures)
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
@@ -104,7 +104,7 @@ bench-page: setup
 
 # How long others wait while somebody attacks a broker.
 bench-hostile: setup java
-	@SECONDS="$(SECONDS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/hostile.py
+	@SECONDS="$(SECONDS)" ROWS="$(ROWS)" JSON="$(JSON)" PYTHONPATH=tests:bench $(BIN)/python bench/hostile.py
 
 bench-load: setup jars
 	@QUICK="$(QUICK)" JSON="$(JSON)" $(BIN)/python bench/load.py

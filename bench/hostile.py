@@ -1,7 +1,8 @@
 """`make bench-hostile`: how long an honest producer and consumer wait while somebody attacks the broker.
 
 One broker on one core; attacker and honest client on the others. Each attack lasts SECONDS (default 10).
-JSON=path keeps the figures. Exit code: 0 if the p99 of each row is below 100 ms, 1 if not.
+ROWS="halves waiting_fetches" runs these attacks alone, by the names of their functions. JSON=path keeps the
+figures. Exit code: 0 if the p99 of each row is below 100 ms, 1 if not.
 """
 
 from __future__ import annotations
@@ -78,17 +79,32 @@ def main() -> int:
     except TooFewCoresError as error:
         print(error, file=sys.stderr)
         return 2
+    try:
+        attacks = chosen(os.environ.get("ROWS") or "")
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     seconds = float(os.environ.get("SECONDS") or 10.0)
     os.sched_setaffinity(0, cores.client)
     rows = [measure(None, seconds, cores.broker)]
     show(rows[-1])
-    for attack in ATTACKS:
+    for attack in attacks:
         rows.append(measure(attack, seconds, cores.broker))
         show(rows[-1])
     print_table(rows)
     if path := os.environ.get("JSON"):
         Path(path).write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     return exit_code(rows)
+
+
+def chosen(names: str) -> list[Attack]:
+    """Returns the attacks of these names, all of them for "". Raises `ValueError`."""
+    known = {attack.__name__: attack for attack in ATTACKS}
+    wanted = names.replace(",", " ").split()
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(f"ROWS: there is no attack {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in wanted] or list(ATTACKS)
 
 
 def exit_code(rows: list[Row]) -> int:

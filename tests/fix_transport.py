@@ -1,7 +1,8 @@
 """A broker's transport without a broker: real sockets on an event loop that a test turns, with its own clock.
 
 Fixture: `transport_server`, a factory: `server = transport_server(receiving_max_bytes=65536)`. Its service
-answers each request with the request's first bytes, at once or, with `answers_at_once=False`, on demand.
+answers each request with the request's first bytes, at once or, with `answers_at_once=False`, on demand;
+`service`, a function of the loop, makes another one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection_limits import ConnectionLimits
 from headrace.broker.connections import Connections
-from headrace.broker.core import ClientConnection, Slot
+from headrace.broker.core import ClientConnection, Service, Slot
 from headrace.broker.listening import Listener
 from headrace.broker.loop import EventLoop
 
@@ -39,6 +40,9 @@ class Echo:
         self.slots: list[tuple[Slot, bytes]] = []
         self.count = 0
         self.fails_on = b"\xff never"
+
+    def check_size(self, api_key: int, size_bytes: int) -> None:
+        """Any size is right."""
 
     def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
         self.count += 1
@@ -61,13 +65,21 @@ class Echo:
 class TransportServer:
     """Everything that a broker's connections share, on one listener."""
 
-    def __init__(self, *, answers_at_once: bool = True, is_slow: bool = False, **limits: Any) -> None:
+    def __init__(
+        self,
+        *,
+        answers_at_once: bool = True,
+        is_slow: bool = False,
+        service: Callable[[EventLoop], Service] | None = None,
+        **limits: Any,
+    ) -> None:
         self.now_s = 1_000.0
         self.loop = EventLoop(lambda: self.now_s)
         self.limits = replace(ConnectionLimits.of(BrokerConfig().__getitem__), **limits)
         self.connections = Connections(self.loop, self.limits, lambda: self.now_s)
         self.service = Echo(at_once=answers_at_once, is_slow=is_slow)
-        self.listener = Listener(self.connections, "127.0.0.1", 0, self.service)
+        served: Service = self.service if service is None else service(self.loop)
+        self.listener = Listener(self.connections, "127.0.0.1", 0, served)
         self.listener.start()
         self.clients: list[socket.socket] = []
 

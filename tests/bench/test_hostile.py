@@ -10,7 +10,7 @@ from attacks.frames import TOPIC
 from fix_broker import RawClient, StartCluster
 from fuzzing.honest import TOPIC as HONEST
 from fuzzing.honest import HonestClient
-from hostile import ATTACKS, Attack, Row, exit_code
+from hostile import ATTACKS, Attack, Row, chosen, exit_code
 
 MOMENT_S = 0.3
 
@@ -34,6 +34,13 @@ def test_an_attack_hurts_nobody(attack: Attack, address: str) -> None:
     assert count >= 0
     assert seen.fault is None
     assert seen.latencies_s
+
+
+def test_rows_are_chosen_by_name() -> None:
+    assert chosen("") == list(ATTACKS)
+    assert [attack.__name__ for attack in chosen("waiting_fetches, halves")] == ["waiting_fetches", "halves"]
+    with pytest.raises(ValueError, match=r"there is no attack a, b; there are produce_topics, .*halves"):
+        chosen("a halves b")
 
 
 def test_the_exit_code_judges_the_slowest_row() -> None:

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.core import IN_FLIGHT_MAX, SLOW_REQUESTS_PER_TURN_MAX, ClientConnection, Slot
+from headrace.broker.core import (
+    IN_FLIGHT_MAX,
+    LARGE_REQUEST_BYTES,
+    SLOW_REQUESTS_PER_TURN_MAX,
+    ClientConnection,
+    Slot,
+)
 from headrace.log.files import FileSlice
 from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
 
@@ -21,6 +27,9 @@ class Echo:
         self.at_once = at_once
         self.frames: list[bytes] = []
         self.slots: list[Slot] = []
+
+    def check_size(self, api_key: int, size_bytes: int) -> None:
+        """Any size is right."""
 
     def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
         self.frames.append(bytes(frame))
@@ -188,7 +197,7 @@ class Wait:
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
         self.was_closed: bool | None = None
-        connection.waiting[self] = None
+        connection.wait(self)
 
     def end(self) -> None:
         assert self.was_closed is None, "it ended before"
@@ -197,15 +206,71 @@ class Wait:
 
 def test_the_end_of_a_connection_frees_what_it_keeps() -> None:
     connection = connect(Echo(at_once=False))
-    waits = [Wait(connection) for _ in range(3)]
+    feed(connection, framed(b"12345678"), [])
+    wait = Wait(connection)
     connection.fetch_template = (12, object())
     connection.templates.by_head[b"head"] = object()
-    feed(connection, framed(b"12345678") + (9_000).to_bytes(4, "big") + bytes(5_000), [])
-    assert connection.partial_bytes
+    feed(connection, (9_000).to_bytes(4, "big") + bytes(5_000), [])
+    assert connection.rest_bytes
     connection.close()
-    assert [wait.was_closed for wait in waits] == [True] * 3
-    assert not connection.waiting and not connection.slots and not connection.templates.by_head
-    assert connection.fetch_template is None and connection.partial_bytes == 0
+    assert wait.was_closed
+    assert connection.waiting is None and not connection.slots and not connection.templates.by_head
+    assert connection.fetch_template is None and connection.partial_bytes == connection.rest_bytes == 0
+
+
+def test_while_one_request_waits_no_later_one_is_served() -> None:
+    service = Echo(at_once=False)
+    connection = connect(service)
+    feed(connection, framed(b"waiting1"), [])
+    wait = Wait(connection)
+    feed(connection, framed(b"later123") * 3, [])
+    assert connection.must_pause and service.frames == [b"waiting1"]
+    connection.end_waiting()
+    assert wait.was_closed is False
+    connection.stop_waiting()
+    connection.resume()
+    assert service.frames == [b"waiting1"] + [b"later123"] * 3
+
+
+def test_a_closed_connection_calls_nobody() -> None:
+    """Its transport refers to it: together they would stay until the garbage collector comes."""
+    called: list[object] = []
+    connection = ClientConnection(
+        Echo(), peer="test", frame_limit_bytes=LIMIT_BYTES, on_output=called.append, on_abort=called.append
+    )
+    connection.close()
+    connection.on_output(connection)
+    connection.abort("too late")
+    assert called == []
+
+
+class Picky(Echo):
+    """Refuses large requests of API 3."""
+
+    def check_size(self, api_key: int, size_bytes: int) -> None:
+        if api_key == 3:
+            raise FrameTooLargeError(f"{size_bytes} bytes")
+
+
+@pytest.mark.parametrize("cuts", [[], [4], [5], [6], [3, 5]])
+def test_a_request_that_is_too_large_is_refused_by_its_first_bytes(cuts: list[int]) -> None:
+    service = Picky()
+    large = LARGE_REQUEST_BYTES + 1
+    for api_key, is_refused in ((3, True), (0, False)):
+        connection = ClientConnection(
+            service,
+            peer="test",
+            frame_limit_bytes=2 * large,
+            on_output=lambda _: None,
+            on_abort=lambda reason: pytest.fail(reason),
+        )
+        beginning = large.to_bytes(4, "big") + api_key.to_bytes(2, "big")
+        if is_refused:
+            with pytest.raises(FrameTooLargeError, match=f"{large} bytes"):
+                feed(connection, beginning, cuts)
+        else:
+            feed(connection, beginning, cuts)
+            assert connection.partial_filled_bytes == 2
 
 
 class Slow(Echo):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
 from pathlib import Path
+
 import pytest
 
 from fix_controller import ControllerBench, topic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -16,8 +17,10 @@ from headrace.broker.on_demand import (
     WINDOW_S,
     TopicsOnDemand,
 )
+from headrace.broker.promise import Promise
 from headrace.broker.topics import NewTopic, TopicAdmin
 from headrace.broker.workers import Outcome
+from headrace.coordination.topics import PartitionState, TopicState
 
 
 class DemandBench:
@@ -27,15 +30,30 @@ class DemandBench:
         self.now_s = 1_000.0
         self.count = 0
         self.created: list[str] = []
+        self.waits: list[tuple[Callable[[], bool], Promise[None]]] = []
         self._jobs: list[tuple[Callable[[], Any], Outcome]] = []
         self.on_demand = TopicsOnDemand(
-            cast(TopicAdmin, self), cast(FairWorkers, self), lambda: self.count, clock_s=lambda: self.now_s
+            cast(TopicAdmin, self),
+            cast(FairWorkers, self),
+            lambda: self.count,
+            self._when,
+            clock_s=lambda: self.now_s,
         )
 
-    def create_and_wait(self, new: NewTopic, timeout_s: float) -> None:
-        assert timeout_s > 0
+    def create(self, new: NewTopic, *, validate_only: bool) -> TopicState:
+        assert not validate_only
         self.created.append(new.name)
         self.count += 1
+        return TopicState(new.name, UUID(int=1), {0: PartitionState(1, 0, (1,), (1,))})
+
+    def is_usable(self, topic: TopicState, left: dict[int, PartitionState]) -> bool:
+        assert topic.name in self.created and left
+        return True
+
+    def _when(self, reached: Callable[[], bool], deadline_s: float) -> Promise[None]:
+        assert deadline_s > self.now_s
+        self.waits.append((reached, Promise()))
+        return self.waits[-1][1]
 
     def submit(self, job: Callable[[], Any], done: Outcome) -> None:
         self._jobs.append((job, done))
@@ -43,8 +61,11 @@ class DemandBench:
     def finish(self) -> None:
         while self._jobs:
             job, done = self._jobs.pop(0)
-            job()
-            done(None, None)
+            done(job(), None)
+        while self.waits:
+            reached, promise = self.waits.pop(0)
+            assert reached()
+            promise.resolve(None)
 
     def ask(self, number: int, host: str = "10.0.0.1") -> bool:
         return self.on_demand.create(f"t-{number}", host) is not None

@@ -109,6 +109,16 @@ def test_connections_come_no_quicker_than_the_rate(transport_server: StartTransp
     assert not admission.refused
 
 
+def test_new_connections_come_a_few_a_wakeup(transport_server: StartTransport) -> None:
+    """Each is also read, answered and perhaps closed: hundreds of them made a wakeup of 50 ms."""
+    server = transport_server()
+    server.clients += [socket.create_connection(server.listener.address) for _ in range(100)]
+    server.turn()
+    assert 0 < server.connections.admission.open_count <= 40
+    server.settle()
+    assert server.connections.admission.open_count == 100
+
+
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import resource
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from fix_transport import StartTransport, TransportServer, framed, is_readable, reset
+from headrace.broker import connections
 
 MEBIBYTE = 1 << 20
 HEAD = b"12345678"
@@ -211,6 +213,54 @@ def test_many_that_stop_half_way_hold_an_honest_client_up_for_seconds_alone(
             break
     assert server.read(honest, 8) == HEAD
     assert server.connections.bound.reserved_bytes <= 4 * MEBIBYTE
+
+
+def wait_for_slow(server: TransportServer, count: int) -> None:
+    for _ in range(400):
+        if server.connections.closed["slow"] >= count:
+            return
+        server.now_s += 0.05
+        server.turn()
+    pytest.fail(f"{server.connections.closed} after 20 s")
+
+
+def half_clients(server: TransportServer, count: int) -> int:
+    """Lets clients stop half way; returns how many of them wait for room."""
+    for _ in range(count):
+        server.send_what_fits(server.connect(), request(MEBIBYTE)[:200_000])
+    return len(server.connections.bound.starved)
+
+
+def test_no_more_are_given_up_than_others_wait_for(transport_server: StartTransport) -> None:
+    """Hundreds were closed at once, while all others waited, to make room for a few."""
+    server = transport_server(receiving_max_bytes=10 * MEBIBYTE)
+    starved = half_clients(server, 12)
+    assert 0 < starved < 6
+    wait_for_slow(server, 1)
+    server.settle()
+    assert server.connections.closed["slow"] == starved
+    assert not server.connections.bound.starved
+    assert len(server.connections.by_fd) == 12 - starved
+
+
+def test_many_are_given_up_in_several_wakeups(
+    transport_server: StartTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CHECK_TURN_S", 0.0)
+    server = transport_server(receiving_max_bytes=10 * MEBIBYTE)
+    ticks = itertools.count()
+    server.loop._clock_s = lambda: server.now_s + next(ticks) / 1e9  # what is for later is not for now
+    starved = half_clients(server, 12)
+    closed = server.connections.closed
+    for _ in range(400):
+        before = closed["slow"]
+        server.now_s += 0.05
+        server.turn()
+        assert closed["slow"] <= before + 1
+    assert closed["slow"] == starved
+    server.pass_time(server.limits.receive_timeout_s + 2)
+    server.turn_until(lambda: not server.connections.by_fd, "the others have their deadline, too")
+    assert_nothing_is_left(server)
 
 
 class Actor:

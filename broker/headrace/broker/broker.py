@@ -33,6 +33,7 @@ from headrace.broker.offline_news import OfflineNews
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
+from headrace.broker.promise import Promise
 from headrace.broker.scrubber import Scrubber
 from headrace.broker.server import Server
 from headrace.broker.service import Api, BrokerService
@@ -132,7 +133,7 @@ class Broker:
             control=self._control,
             codec=codec,
             topics=admin,
-            on_demand=TopicsOnDemand(admin, self._control, lambda: len(self._state.view.topics)),
+            on_demand=TopicsOnDemand(admin, self._control, self._count_topics, self._when),
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
             data_dir=options.data_dir.absolute(),
@@ -225,6 +226,12 @@ class Broker:
 
     def _serves(self, topic: str, index: int) -> bool:
         return self._state.partitions.get(topic, index) is not None
+
+    def _count_topics(self) -> int:
+        return len(self._state.view.topics)
+
+    def _when(self, reached: Callable[[], bool], deadline_s: float) -> Promise[None]:
+        return self._state.when(reached, deadline_s)
 
     # --- starting ---
 

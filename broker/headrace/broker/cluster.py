@@ -19,10 +19,16 @@ NO_BROKER: Final = -1
 OfflineName = tuple[int, str, int]
 
 
+def metric_name(topic: str) -> str:
+    """Returns what Kafka's tools call a topic in the names of metrics."""
+    return topic.replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The live brokers and all topics. `version` grows with every change. `offline`: partitions that other
-    brokers lead and cannot serve, as (broker, topic, partition).
+    brokers lead and cannot serve, as (broker, topic, partition). `names_by_metric` has one topic for each
+    name that topics have in metrics.
     """
 
     version: int = 0
@@ -30,13 +36,19 @@ class ClusterView:
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     names_by_id: Mapping[UUID, str] = field(default_factory=dict)
     offline: frozenset[OfflineName] = frozenset()
+    names_by_metric: Mapping[str, str] = field(default_factory=dict)
 
     def with_brokers(self, brokers: list[BrokerRegistration]) -> ClusterView:
         return replace(self, version=self.version + 1, brokers={b.broker_id: b for b in brokers})
 
     def with_topics(self, topics: Mapping[str, TopicState]) -> ClusterView:
-        names = {topic.topic_id: name for name, topic in topics.items()}
-        return replace(self, version=self.version + 1, topics=dict(topics), names_by_id=names)
+        return replace(
+            self,
+            version=self.version + 1,
+            topics=dict(topics),
+            names_by_id={topic.topic_id: name for name, topic in topics.items()},
+            names_by_metric={metric_name(name): name for name in topics},
+        )
 
     def with_offline(self, offline: frozenset[OfflineName]) -> ClusterView:
         return replace(self, version=self.version + 1, offline=offline)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from headrace.broker.admission import Admission, LineLimiter
@@ -26,6 +27,7 @@ RECEIVED_PER_WAKEUP_MAX_BYTES: Final = 64 * 1024 * 1024  # by all connections
 SENT_PER_WAKEUP_MAX_BYTES: Final = 64 * 1024 * 1024
 BACKLOG_TURN_S: Final = 0.005  # of each wakeup, for connections that have more to do than one turn
 CHECK_MS: Final = 500  # how late a deadline may be noticed
+CHECK_TURN_S: Final = 0.005  # of each wakeup: hundreds of connections may have to be closed
 CHECK_LATE_S: Final = (
     2.0  # a check later than this follows a pause of the broker itself: clients are not judged
 )
@@ -79,6 +81,7 @@ class Connections:
         self._backlog: dict[Served, None] = {}
         self._serves_backlog = False
         self._check_due_s: float | None = None
+        self._unchecked: deque[Served] = deque()  # of the check under way
         loop.at_wakeup_end(self.send_all)
 
     # --- turns ---
@@ -125,7 +128,7 @@ class Connections:
 
     def watch_deadlines(self) -> None:
         """Begins to check deadlines, until nothing has any."""
-        if self._check_due_s is None:
+        if self._check_due_s is None and not self._unchecked:
             self._check_due_s = self.clock_s() + CHECK_MS / 1000
             self.loop.call_later(CHECK_MS, self._check_deadlines)
 
@@ -138,16 +141,28 @@ class Connections:
             for transport in transports:
                 transport.restart_clocks(now_s)
         else:
-            others_wait = bool(self.bound.starved)
-            for transport in transports:
-                self._guarded(transport, lambda served=transport: served.check_sending(now_s))  # type: ignore[misc]
-                if transport in self.bound.partials and transport not in self.bound.starved:
-                    self._guarded(
-                        transport,
-                        lambda served=transport: served.check_receiving(now_s, others_wait=others_wait),  # type: ignore[misc]
-                    )
+            self._unchecked.extend(transports)
+        self._check_some()
+
+    def _check_some(self) -> None:
+        """Checks for `CHECK_TURN_S`, the oldest first, and goes on in the next wakeup."""
+        end_s = time.monotonic() + CHECK_TURN_S
+        while self._unchecked:
+            transport = self._unchecked.popleft()
+            self._guarded(transport, partial(self._check, transport))
+            if self._unchecked and time.monotonic() >= end_s:
+                self.loop.call_later(0, self._check_some)
+                return
         if self.bound.partials or self.blocked or self.input_ended:
             self.watch_deadlines()
+
+    def _check(self, transport: Served) -> None:
+        now_s = self.clock_s()
+        transport.check_sending(now_s)
+        # Each one that is closed makes room: no more are than others wait for.
+        starved = self.bound.starved
+        if transport in self.bound.partials and transport not in starved:
+            transport.check_receiving(now_s, others_wait=bool(starved))
 
     def account_unsent(self, transport: Served, before_bytes: int, now_bytes: int) -> None:
         """Records the memory of a connection's unsent responses, -1 if it has none. Beyond the bound of all

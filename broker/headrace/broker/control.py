@@ -23,9 +23,6 @@ from headrace.wire.messages import Request, decode_request
 
 logger = logging.getLogger(__name__)
 
-# Produce and Fetch may be as large as socket.request.max.bytes; the largest control requests that clients
-# send are assignments of large groups (SyncGroup).
-CONTROL_REQUEST_MAX_BYTES: Final = 4 * 1024 * 1024
 TURN_MAX_S: Final = 0.010
 READ_HERE_MAX_BYTES: Final = 2 * 1024  # larger requests are read on a thread
 WRITE_HERE_MAX_ITEMS: Final = 300  # responses with more items are written on a thread

@@ -23,6 +23,8 @@ LENGTH_BYTES: Final = 4
 JOIN_BELOW_BYTES: Final = 4 * 1024  # cheaper to copy than to gather
 JOINED_MAX_BYTES: Final = 256 * 1024
 REQUEST_HEAD_BYTES: Final = 8
+API_KEY_BYTES: Final = 2  # the first ones of a request
+LARGE_REQUEST_BYTES: Final = 1024 * 1024  # the service is asked about larger ones before they are received
 # Pending responses, and bytes the client has not received, at which reading of its socket pauses. Requests
 # that have arrived already are still served.
 IN_FLIGHT_MAX: Final = 256
@@ -35,6 +37,7 @@ PAGE_BYTES: Final = 4096
 Part = Buffer | FileSlice
 
 _LENGTH = struct.Struct(">i")
+_API_KEY = struct.Struct(">h")
 
 
 class Service(Protocol):
@@ -44,6 +47,11 @@ class Service(Protocol):
         """Serves one request frame. `may_keep`: the handler may keep the frame and write to it; otherwise the
         frame is valid during the call only. A request that is not served on a fast path is taken from the
         connection's `turn_left`. Raises `WireError` if the connection must be closed.
+        """
+
+    def check_size(self, api_key: int, size_bytes: int) -> None:
+        """Raises `FrameTooLargeError` if no request of this API may be so large. Called for requests of more
+        than `LARGE_REQUEST_BYTES`, before the rest of them is received.
         """
 
 
@@ -103,6 +111,7 @@ class ClientConnection:
         "fetch_template",
         "frame_limit_bytes",
         "is_held",
+        "nothing_follows",
         "on_output",
         "outgoing",
         "outgoing_bytes",
@@ -136,7 +145,8 @@ class ClientConnection:
         self.closed = False
         self.templates = TemplateCache()
         self.fetch_template: tuple[int, Any] | None = None  # the version and Fetch's template of the last one
-        self.waiting: dict[Waiting, None] = {}  # requests that wait, until they respond
+        self.waiting: Waiting | None = None  # the request that waits, until it responds
+        self.nothing_follows = False  # the client sends no more requests than it has sent: none waits
         self.turn_left = SLOW_REQUESTS_PER_TURN_MAX
         # Received, but not served: the turn was over, or a request holds those after it. `resume` before
         # receiving more.
@@ -164,6 +174,11 @@ class ClientConnection:
         return len(self._partial) if self._takes_whole else self._partial_filled + PAGE_BYTES
 
     @property
+    def rest_bytes(self) -> int:
+        """What was received, but not served, besides the frame being received."""
+        return 0 if self.rest is None else len(self.rest)
+
+    @property
     def partial_filled_bytes(self) -> int:
         """How much of the frame being received has arrived."""
         return 0 if self._partial is None else self._partial_filled
@@ -185,7 +200,9 @@ class ClientConnection:
     def filled(self, count: int) -> None:
         """Records that `count` bytes were received into `wanted`'s buffer. Raises `WireError`."""
         assert self._partial is not None
-        self._partial_filled += count
+        before, self._partial_filled = self._partial_filled, self._partial_filled + count
+        if before < API_KEY_BYTES:
+            self._check_size(len(self._partial), self._partial[: self._partial_filled])
         if self._partial_filled == len(self._partial):
             frame, self._partial = self._partial, None
             self._serve(frame, may_keep=True)
@@ -243,7 +260,13 @@ class ClientConnection:
             )
         return length
 
+    def _check_size(self, length: int, beginning: memoryview) -> None:
+        """Asks the service about a large request as soon as its API is known."""
+        if length > LARGE_REQUEST_BYTES and len(beginning) >= API_KEY_BYTES:
+            self._service.check_size(_API_KEY.unpack_from(beginning)[0], length)
+
     def _begin_frame(self, length: int, beginning: memoryview) -> None:
+        self._check_size(length, beginning)
         partial, self._takes_whole = self._buffers.begin(length, len(beginning))
         partial[: len(beginning)] = beginning
         self._partial = partial
@@ -255,6 +278,17 @@ class ClientConnection:
         if len(frame) < REQUEST_HEAD_BYTES:
             raise MalformedMessageError(f"a frame of {len(frame)} bytes holds no request")
         self._service.handle(self, frame, may_keep=may_keep)
+
+    def wait(self, waiting: Waiting) -> None:
+        """The request being served waits until `stop_waiting`, and no later one is served: as Apache Kafka
+        does, so that a client has one request that waits for each of its connections.
+        """
+        self.waiting = waiting
+        self.hold()
+
+    def stop_waiting(self) -> None:
+        self.waiting = None
+        self.release()
 
     def hold(self) -> None:
         """Serves no further request until `release`: the order stays while one is worked on elsewhere.
@@ -307,10 +341,10 @@ class ClientConnection:
         self._head = b""
 
     def end_waiting(self) -> None:
-        """Ends what waits, such as fetches, because the client is gone or sends nothing more."""
-        while self.waiting:
-            waiting, _ = self.waiting.popitem()
-            waiting.end()
+        """Ends what waits, such as a fetch, because the client is gone or sends nothing more."""
+        self.nothing_follows = True
+        if self.waiting is not None:
+            self.waiting.end()
 
     def close(self) -> None:
         """Drops all responses, including responses not yet produced, and what was kept for later requests."""
@@ -321,4 +355,12 @@ class ClientConnection:
         self.templates = TemplateCache()
         self.fetch_template = None
         self.end_waiting()
+        self.waiting = None
         self.slots.clear()
+        # The transport refers to its connection, too: without this only the garbage collector would free the
+        # two, and all that refers to them.
+        self.on_output = self.abort = _ignore
+
+
+def _ignore(_: object) -> None:
+    """What a closed connection calls: nobody listens any more."""

@@ -41,19 +41,27 @@ class FrameBuffers:
         if size_bytes <= max(WHOLE_UPTO_BYTES, arrived_bytes * WHOLE_PER_ARRIVED) and (
             size_bytes <= KEEP_UPTO_BYTES and (self._bound is None or self._bound.has_room(size_bytes))
         ):
-            return self.take(size_bytes), True
+            if size_bytes < KEEP_FROM_BYTES:
+                return memoryview(bytearray(size_bytes)), True
+            kept = self.take(size_bytes)
+            if kept is not None:
+                return kept, True
         return _mapped(size_bytes), False
 
-    def take(self, size_bytes: int) -> memoryview:
-        """Returns a writable buffer of exactly this size; its content is arbitrary."""
-        if not KEEP_FROM_BYTES <= size_bytes <= KEEP_UPTO_BYTES:
-            return memoryview(bytearray(size_bytes))
+    def take(self, size_bytes: int) -> memoryview | None:
+        """Returns a writable buffer of exactly this size, with any content, that is kept. None if as many as
+        may be kept are in use: a further one would cost all its pages now, and be used once.
+        """
         self._is_used = True
         for buffer in self._kept:
             if len(buffer) >= size_bytes and _is_free(buffer):
                 return memoryview(buffer)[:size_bytes]
-        buffer = bytearray(-(-size_bytes // STEP_BYTES) * STEP_BYTES)
-        self._keep(buffer)
+        new_bytes = -(-size_bytes // STEP_BYTES) * STEP_BYTES
+        if not self._make_room(new_bytes):
+            return None
+        buffer = bytearray(new_bytes)
+        self._kept.append(buffer)
+        self._kept_bytes += new_bytes
         return memoryview(buffer)[:size_bytes]
 
     def release_idle(self) -> None:
@@ -67,12 +75,21 @@ class FrameBuffers:
     def kept_bytes(self) -> int:
         return self._kept_bytes
 
-    def _keep(self, buffer: bytearray) -> None:
-        """Keeps a new buffer instead of the oldest ones; those live on while somebody uses them."""
-        self._kept.append(buffer)
-        self._kept_bytes += len(buffer)
-        while self._kept_bytes > KEPT_MAX_BYTES:
-            self._kept_bytes -= len(self._kept.pop(0))
+    def _make_room(self, size_bytes: int) -> bool:
+        """Forgets the oldest buffers that nobody uses, if that makes room for a new one."""
+        excess_bytes = self._kept_bytes + size_bytes - KEPT_MAX_BYTES
+        forgotten: list[bytearray] = []
+        for buffer in self._kept:
+            if excess_bytes <= 0:
+                break
+            if _is_free(buffer):
+                forgotten.append(buffer)
+                excess_bytes -= len(buffer)
+        if excess_bytes > 0:
+            return False
+        self._kept = [buffer for buffer in self._kept if not any(buffer is other for other in forgotten)]
+        self._kept_bytes -= sum(map(len, forgotten))
+        return True
 
 
 def _mapped(size_bytes: int) -> memoryview:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -12,33 +11,19 @@ from typing import Final
 from headrace.broker.connections import Connections
 from headrace.broker.core import Service
 from headrace.broker.loop import READABLE
+from headrace.broker.socket_errors import GONE_BEFORE_ACCEPTED
 from headrace.broker.transport import Transport
 
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
-ACCEPTS_PER_WAKEUP_MAX: Final = 128  # so that open connections are served while many come
+ACCEPTS_PER_WAKEUP_MAX: Final = 32  # so that open connections are served while many come
 ACCEPT_PAUSE_MS: Final = 100  # without descriptors or memory
 # A client whose network is cut sends nothing: the kernel then ends its connection after at most
 # KEEPALIVE_IDLE_S + KEEPALIVE_PROBES_MAX * KEEPALIVE_INTERVAL_S.
 KEEPALIVE_IDLE_S: Final = 60
 KEEPALIVE_INTERVAL_S: Final = 10
 KEEPALIVE_PROBES_MAX: Final = 3
-
-# The client went before it was accepted: accept(2) passes on errors of the new connection's network.
-_GONE_ALREADY: Final = frozenset(
-    {
-        errno.ECONNABORTED,
-        errno.ECONNRESET,
-        errno.EPROTO,
-        errno.EPERM,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENOPROTOOPT,
-    }
-)
 
 
 class Listener:
@@ -78,7 +63,7 @@ class Listener:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _GONE_ALREADY:
+                if error.errno in GONE_BEFORE_ACCEPTED:
                     continue
                 self._out_of_resources(error)
                 return

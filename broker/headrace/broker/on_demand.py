@@ -16,6 +16,7 @@ from headrace.broker.errors import Refused
 from headrace.broker.fair_workers import FairWorkers
 from headrace.broker.promise import Promise
 from headrace.broker.topics import NewTopic, TopicAdmin
+from headrace.coordination.topics import TopicState
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -29,20 +30,26 @@ PER_HOST_AT_ONCE_MAX: Final = 10  # of them, topics that one host asked for: one
 TOPICS_MAX: Final = 2_000  # with so many topics in the datacenter, none is created on demand
 WARN_EVERY_S: Final = 60.0
 
+When = Callable[[Callable[[], bool], float], Promise[None]]
+
 
 class TopicsOnDemand:
-    """`topic_count` returns how many topics exist. Called on the loop's thread."""
+    """`topic_count` returns how many topics exist; `when` is `BrokerState.when`: it waits without a thread.
+    Called on the loop's thread.
+    """
 
     def __init__(
         self,
         admin: TopicAdmin,
         control: FairWorkers,
         topic_count: Callable[[], int],
+        when: When,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._admin = admin
         self._control = control
         self._topic_count = topic_count
+        self._when = when
         self._clock_s = clock_s
         self._creating: dict[str, Promise[None]] = {}
         self._creating_for: Counter[str] = Counter()  # by host, how many
@@ -64,17 +71,23 @@ class TopicsOnDemand:
         promise = self._creating[name] = Promise()
         self._creating_for[host] += 1
 
-        def done(_: object, error: Exception | None) -> None:
-            if error is not None and not (
-                isinstance(error, Refused) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS
-            ):
-                logger.warning("creating topic %s on demand failed: %s", name, error)
+        def ended(_: object) -> None:
             self._creating_for[host] -= 1
             if not self._creating_for[host]:
                 del self._creating_for[host]
             self._creating.pop(name).resolve(None)
 
-        self._control.submit(lambda: self._admin.create_and_wait(NewTopic(name), CREATE_WAIT_MAX_S), done)
+        def created(topic: TopicState | None, error: Exception | None) -> None:
+            if topic is not None:
+                left = dict(topic.partitions)
+                deadline_s = self._clock_s() + CREATE_WAIT_MAX_S
+                self._when(lambda: self._admin.is_usable(topic, left), deadline_s).then(ended)
+                return
+            if not (isinstance(error, Refused) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
+                logger.warning("creating topic %s on demand failed: %s", name, error)
+            ended(None)
+
+        self._control.submit(lambda: self._admin.create(NewTopic(name), validate_only=False), created)
         return promise
 
     def _reached_bound(self, host: str) -> str | None:

@@ -56,9 +56,11 @@ class AppendWaiter(Protocol):
 
 
 class ReadWaiter(Protocol):
-    """A fetch in progress: `more` is called when a partition has more visible bytes, or was removed."""
+    """A fetch in progress: `more` is called when a partition that it reads has more or fewer bytes, or was
+    removed.
+    """
 
-    def more(self) -> None: ...
+    def more(self, partition: Partition) -> None: ...
 
 
 class Partition:
@@ -358,7 +360,7 @@ class Partitions:
 
     def _wake_readers(self, partition: Partition) -> None:
         for reader in list(partition.readers):
-            reader.more()
+            reader.more(partition)
 
     # --- upkeep ---
 
@@ -374,6 +376,7 @@ class Partitions:
                 logger.info(
                     "%s: retention deleted %d segments up to %s", partition.name, len(deleted), deleted[-1]
                 )
+                self._wake_readers(partition)  # their offsets may have been in these segments
 
     def checkpoint(self) -> None:
         """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""

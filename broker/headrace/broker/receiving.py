@@ -76,7 +76,7 @@ class ReceiveBound:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.reserved_bytes = 0  # memory of frames being received, and of requests passed on
+        self.reserved_bytes = 0  # memory of frames being received, of those received, and of those passed on
         self.passed_on_bytes = 0
         self.partials: dict[Receiver, None] = {}  # that have an unfinished frame: the oldest first
         self.starved: dict[Receiver, int] = {}  # that wait to be admitted, with the frame's size
@@ -121,15 +121,18 @@ class ReceiveBound:
 
     def hold(self, size_bytes: int) -> None:
         """Records a request that is passed on to another broker; `release` it when it has ended."""
-        self.reserved_bytes += size_bytes
         self.passed_on_bytes += size_bytes
-        self._committed_bytes += size_bytes
+        self.keep(size_bytes)
 
     def release(self, size_bytes: int) -> None:
-        self.reserved_bytes -= size_bytes
         self.passed_on_bytes -= size_bytes
-        self._committed_bytes -= size_bytes
-        if self.starved:
+        self.keep(-size_bytes)
+
+    def keep(self, change_bytes: int) -> None:
+        """Records that whole requests that wait to be served take so much more memory, or less."""
+        self.reserved_bytes += change_bytes
+        self._committed_bytes += change_bytes
+        if change_bytes < 0 and self.starved:
             self._feed()
 
     def _fits(self, size_bytes: int) -> bool:

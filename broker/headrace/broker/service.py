@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from headrace.broker.bodies import Tree, build
 from headrace.broker.control import (
-    CONTROL_REQUEST_MAX_BYTES,
     WRITE_HERE_MAX_ITEMS,
     ControlTurns,
     Frame,
@@ -47,6 +46,9 @@ logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">hhi")
 
+# Only Produce may be as large as socket.request.max.bytes. The largest other requests that clients send are
+# assignments of large groups (SyncGroup).
+OTHER_REQUEST_MAX_BYTES: Final = 4 * 1024 * 1024
 METADATA_CACHE_ENTRIES_MAX: Final = 256
 METADATA_CACHE_MAX_BYTES: Final = 16 * 1024 * 1024  # requests and responses
 METADATA_CACHED_REQUEST_MAX_BYTES: Final = 64 * 1024  # clients that repeat a request name a few topics
@@ -105,6 +107,14 @@ class BrokerService:
         ]
         return sorted(hot + [(int(key), api.low, api.high) for key, api in self._apis.items()])
 
+    def check_size(self, api_key: int, size_bytes: int) -> None:
+        """Raises `FrameTooLargeError` for any large request except Produce."""
+        if api_key != ApiKey.PRODUCE and size_bytes > OTHER_REQUEST_MAX_BYTES:
+            raise FrameTooLargeError(
+                f"a request of {size_bytes} bytes for API {api_key}, refused before it was received: only "
+                f"Produce (API 0) may have more than {OTHER_REQUEST_MAX_BYTES} bytes"
+            )
+
     def handle(self, connection: ClientConnection, frame: memoryview, *, may_keep: bool) -> None:
         """Serves one request. Raises `WireError` for what must end the connection."""
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
@@ -141,11 +151,6 @@ class BrokerService:
                 connection.open_slot().fill((response,))
                 return
             raise UnsupportedVersionError(api_key, version, correlation_id)
-        if len(frame) > CONTROL_REQUEST_MAX_BYTES:
-            raise FrameTooLargeError(
-                f"a request of {len(frame)} bytes for API {api_key}: only Produce and Fetch may have more "
-                f"than {CONTROL_REQUEST_MAX_BYTES}"
-            )
         self._turns.take(connection.open_slot(), frame)
 
     def _serve(self, slot: Slot, frame: Frame, request: Request | None) -> None:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 STEPS_MAX_S: Final = 0.02  # of one request, before other clients' work has its turn
 OFFLINE_SHOWN_MAX: Final = 100  # on the status page
 CHECK_MS: Final = 20  # how often `when` checks
+WHEN_MAX_S: Final = 30.0  # whatever time a client gives
 
 
 @dataclass
@@ -183,9 +184,10 @@ class BrokerState:
         return promise
 
     def when(self, reached: Callable[[], bool], deadline_s: float) -> Promise[None]:
-        """Resolves when `reached()` returns True, or at the deadline. It is called on control threads, again
-        and again, and occupies none in between.
+        """Resolves when `reached()` returns True, at the deadline or after `WHEN_MAX_S`. It is called on
+        control threads, again and again, and occupies none in between.
         """
+        deadline_s = min(deadline_s, time.monotonic() + WHEN_MAX_S)
         promise: Promise[None] = Promise()
         client = self.control.client
 

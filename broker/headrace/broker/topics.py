@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
-from headrace.broker.cluster import ClusterView
+from headrace.broker.cluster import ClusterView, metric_name
 from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, check_topic_config
 from headrace.broker.errors import Refused
 from headrace.client.admin import LATEST
@@ -35,9 +35,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-USABLE_WAIT_MAX_S: Final = 30.0
-USABLE_POLL_S: Final = 0.02
 LEADER_CALL_MAX_S: Final = 2.0
+LEADER_PAUSE_S: Final = 2.0  # after a leader did not answer, nobody's wait asks it again for so long
 PARTITIONS_MAX: Final = 2_000
 SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
@@ -76,6 +75,7 @@ class TopicAdmin:
         self._config = config
         self._view = view
         self._served_here = served_here
+        self._silent_until_s: dict[int, float] = {}  # by leader
 
     @staticmethod
     def check_name(name: str) -> None:
@@ -92,10 +92,6 @@ class TopicAdmin:
             return False
         return True
 
-    def create_and_wait(self, new: NewTopic, timeout_s: float) -> None:
-        """Creates a topic and waits until it is usable. Raises `Refused`."""
-        self.wait_usable(self.create(new, validate_only=False), timeout_s)
-
     def partition_count(self, new: NewTopic) -> int:
         """Returns how many partitions a new topic is to have."""
         if new.assignment:
@@ -103,7 +99,7 @@ class TopicAdmin:
         return int(self._config["num.partitions"]) if new.partition_count == -1 else new.partition_count
 
     def create(self, new: NewTopic, *, validate_only: bool) -> TopicState:
-        """Creates a topic; `wait_usable` waits until its partitions are served. Raises `Refused`."""
+        """Creates a topic; it can be used a moment later (`is_usable`). Raises `Refused`."""
         self.check_name(new.name)
         self._check_collision(new.name)
         self._check_config(new.config)
@@ -143,9 +139,10 @@ class TopicAdmin:
         chosen: Sequence[tuple[int, ...]] | None,
         *,
         validate_only: bool,
-        timeout_s: float,
-    ) -> None:
-        """Raises the number of partitions to `count`. Raises `Refused`."""
+    ) -> TopicState:
+        """Raises the number of partitions to `count`; the new ones can be used a moment later (`is_usable`).
+        Returns the topic as it is then, with `validate_only` as it was. Raises `Refused`.
+        """
         present = self._change(lambda: self._registry.get(name))
         before = len(present.partitions)
         if not before < count <= PARTITIONS_MAX:
@@ -172,8 +169,9 @@ class TopicAdmin:
             )
         for brokers in replicas.values():
             self._check_replicas(brokers)
-        if not validate_only:
-            self.wait_usable(self._change(lambda: self._registry.add_partitions(name, replicas)), timeout_s)
+        if validate_only:
+            return present
+        return self._change(lambda: self._registry.add_partitions(name, replicas))
 
     def set_config(
         self, name: str, change: Callable[[dict[str, str]], dict[str, str]], *, validate_only: bool
@@ -200,13 +198,12 @@ class TopicAdmin:
 
     def _check_collision(self, name: str) -> None:
         """Kafka's tools write "." as "_" in the names of metrics, so it refuses two such topics."""
-        key = name.replace(".", "_")
-        for known in self._view().topics:
-            if known != name and known.replace(".", "_") == key:
-                raise Refused(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"topic {name!r} collides with topic {known!r}: '.' and '_' count as the same",
-                )
+        known = self._view().names_by_metric.get(metric_name(name), name)
+        if known != name:
+            raise Refused(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} collides with topic {known!r}: '.' and '_' count as the same",
+            )
 
     def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
         if new.replication_factor not in (-1, 1):
@@ -248,12 +245,6 @@ class TopicAdmin:
 
     # --- waiting ---
 
-    def wait_usable(self, state: TopicState, timeout_s: float) -> None:
-        """Waits until this broker knows the topic and all leaders serve its partitions. Raises `Refused`."""
-        left = dict(state.partitions)
-        if not self._wait(lambda: self.is_usable(state, left), timeout_s):
-            raise self.not_usable(state, left)
-
     def is_usable(self, state: TopicState, left: dict[int, PartitionState]) -> bool:
         """Whether this broker knows the topic and all partitions are served. `left` are those to be checked;
         those that are served are removed from it.
@@ -271,27 +262,19 @@ class TopicAdmin:
     def not_usable(state: TopicState, left: Iterable[int]) -> Refused:
         return Refused(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"topic {state.name} is created, but partitions {sorted(left)} are not served yet",
+            f"topic {state.name} exists, but its partitions {sorted(left)} are not served yet",
         )
-
-    @staticmethod
-    def _wait(reached: Callable[[], bool], timeout_s: float) -> bool:
-        deadline = time.monotonic() + min(max(timeout_s, 0.0), USABLE_WAIT_MAX_S)
-        while not reached():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(USABLE_POLL_S)
-        return True
 
     def _served(self, leader: int, topic: str, indexes: list[int]) -> list[int]:
         """Returns those of these partitions that their leader serves."""
         here = [index for index in indexes if self._served_here(topic, index)]
         broker = self._view().brokers.get(leader)
-        if broker is None or here:
+        if broker is None or here or time.monotonic() < self._silent_until_s.get(leader, 0.0):
             return here
         try:
             return _served_by(broker.host, broker.port, topic, indexes)
         except ClientError:
+            self._silent_until_s[leader] = time.monotonic() + LEADER_PAUSE_S
             return []
 
 

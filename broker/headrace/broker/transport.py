@@ -6,7 +6,6 @@ connections share.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import select
@@ -20,6 +19,7 @@ from headrace.broker.core import SLOW_REQUESTS_PER_TURN_MAX, ClientConnection, S
 from headrace.broker.loop import READABLE, WRITABLE
 from headrace.broker.receiving import Progress
 from headrace.broker.sending import memory_bytes, send_some
+from headrace.broker.socket_errors import problem_of
 from headrace.wire.errors import WireError
 
 READ_BYTES_PER_WAKEUP: Final = 4 * 1024 * 1024  # of one connection, so that others are served too
@@ -30,18 +30,6 @@ ENDING_MAX_S: Final = 5.0  # for the last responses of a client that sends nothi
 FAILED: Final = select.EPOLLERR | select.EPOLLHUP
 NOTHING_FOLLOWS: Final = select.EPOLLRDHUP
 
-# The client or its network ended the connection: nothing to log.
-_ENDED_BY_CLIENT: Final = frozenset(
-    {
-        errno.ECONNRESET,
-        errno.EPIPE,
-        errno.ETIMEDOUT,
-        errno.ENOTCONN,
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.ECONNABORTED,
-    }
-)
 _INT: Final = struct.Struct("i")
 
 
@@ -59,6 +47,7 @@ class Transport:
         "_output_ends",
         "_progress",
         "_reserved_bytes",
+        "_rest_bytes",
         "_sent_s",
         "_socket",
         "_unsent_bytes",
@@ -76,6 +65,7 @@ class Transport:
         self._ip = ip
         self._events = READABLE
         self._reserved_bytes = 0
+        self._rest_bytes = 0  # received, but not served yet
         self._progress = Progress()
         self._unsent_bytes = -1  # memory of responses that the socket does not accept; -1: there are none
         self._sent_s = 0.0  # when it last accepted some of them
@@ -143,7 +133,7 @@ class Transport:
         except BlockingIOError:
             return
         except OSError as error:
-            self.close(_problem(error))
+            self.close(problem_of(error))
 
     def _defer(self) -> None:
         self._is_deferred = True
@@ -152,6 +142,8 @@ class Transport:
     def take_turn(self) -> None:
         """Serves what waits since the last turn, and what has arrived since."""
         self._is_deferred = False
+        if self._nothing_follows:
+            self.send()  # it fails if the client is gone: then the rest is served for nobody
         if self._connections.serves and not (self.core.closed or self._input_ended):
             self._read()
 
@@ -167,7 +159,7 @@ class Transport:
             self.close(f"{type(error).__name__}: {error}", "invalid")
             return
         except OSError as error:
-            self.close(_problem(error))
+            self.close(problem_of(error))
             return
         self.update_interest()
 
@@ -180,7 +172,7 @@ class Transport:
         budget = READ_BYTES_PER_WAKEUP
         if core.must_pause:
             return False
-        core.turn_left = SLOW_REQUESTS_PER_TURN_MAX
+        core.turn_left = 1 if self._nothing_follows else SLOW_REQUESTS_PER_TURN_MAX
         if core.rest is not None:
             core.resume()
             self._account()
@@ -210,10 +202,10 @@ class Transport:
             else:
                 core.filled(count)
             self._account()
+            if count < len(buffer) and core.turn_left > 0 and core.rest is None:
+                return True
             if core.must_pause:
                 return False
-            if count < len(buffer) and core.turn_left > 0:
-                return True
         return False
 
     def feed(self) -> None:
@@ -223,7 +215,11 @@ class Transport:
         self.update_interest()
 
     def _account(self) -> None:
-        """Counts the frame being received against the bound that all connections share."""
+        """Counts what was received, and is not served, against the bound that all connections share."""
+        rest_bytes = self.core.rest_bytes
+        if rest_bytes != self._rest_bytes:
+            self._connections.bound.keep(rest_bytes - self._rest_bytes)
+            self._rest_bytes = rest_bytes
         now_bytes = self.core.partial_bytes
         before_bytes = self._reserved_bytes
         if now_bytes == before_bytes:
@@ -286,7 +282,7 @@ class Transport:
         except BlockingIOError:
             pass
         except OSError as error:
-            self.close(_problem(error))
+            self.close(problem_of(error))
             return 0
         self.active_s = self._connections.clock_s()
         sent_bytes = SEND_BYTES_PER_WAKEUP - budget
@@ -316,7 +312,7 @@ class Transport:
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
-            self.close(_problem(error))
+            self.close(problem_of(error))
 
     def update_interest(self) -> None:
         """Watches for reading unless the connection must pause, for writing if responses wait."""
@@ -392,7 +388,3 @@ class Transport:
         connections.admission.leave(self._ip)
         self._socket.close()
         self._account()
-
-
-def _problem(error: OSError) -> str:
-    return "" if error.errno in _ENDED_BY_CLIENT else str(error)

@@ -17,6 +17,7 @@ from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
+from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, forget_topic, groups
 from headrace.coordination.session import ZooKeeperSession
 
@@ -80,7 +81,7 @@ class OffsetStore:
         """Deletes a group; False if there is none. Fails while it has paper-style members."""
 
         def delete() -> bool:
-            if group not in groups(self._session):
+            if self._session.exists(znodes.group(group)) is None:
                 return False
             ConsumerRegistry(self._session, group).delete()
             return True

@@ -45,12 +45,21 @@ class _Target(NamedTuple):
 
 
 class FetchWait:
-    """A fetch that waits for `min_bytes`: a reader of all its partitions until it responds."""
+    """A fetch that waits for `min_bytes`: a reader of all its partitions until it responds.
+
+    The available bytes are counted once; then each partition that changes is looked at alone.
+    """
 
     __slots__ = (
+        "_available",
+        "_available_bytes",
+        "_holds",
+        "_is_learning",
         "_learned",
         "_learning_left",
         "_limit_bytes",
+        "_min_bytes",
+        "_offsets",
         "_request",
         "_slot",
         "_state",
@@ -63,6 +72,7 @@ class FetchWait:
         self._state = state
         self._slot = slot
         self._request = request
+        self._min_bytes = body.min_bytes
         self._limit_bytes = min(body.max_bytes, state.config["fetch.max.bytes"])
         self._targets = [
             _look_up(state, topic.name or state.view.names_by_id.get(topic.topic_id), part)
@@ -72,63 +82,82 @@ class FetchWait:
         self._timer: Timer | None = None
         self._learning_left = LEARNING_MAX
         self._learned: dict[Segment, LogError | None] = {}  # cold ones, with what kept it from their end
-        if body.max_wait_ms <= 0 or self._is_ready():
+        self._is_learning = False
+        self._holds = False  # the later requests of its connection
+        self._offsets: dict[Partition, int] = {}  # the lowest one that is asked for
+        self._available: dict[Partition, int] = {}  # visible bytes from there on
+        self._available_bytes = 0  # their sum
+        if body.max_wait_ms <= 0 or slot.connection.nothing_follows or self._is_ready():
             self._respond()
             return
+        self._hold()
         self._timer = state.loop.call_later(min(body.max_wait_ms, WAIT_MAX_MS), self.end)
-        slot.connection.waiting[self] = None
-        for target in self._targets:
-            if target.partition is not None:
-                target.partition.readers[self] = None
-                state.partitions.request_flush(target.partition)
+        for partition in self._available:
+            partition.readers[self] = None
+            state.partitions.request_flush(partition)
 
-    def more(self) -> None:
-        """Called when more is visible, or a partition was removed."""
-        self._guarded(self._respond_if_ready)
+    def more(self, partition: Partition) -> None:
+        """Called when more of a partition is visible, its oldest segments were deleted, or it was removed."""
+        self._guarded(self._look_at, partition)
 
     def end(self) -> None:
         """Responds with what is visible; called, too, when the connection ends."""
-        self._guarded(self._respond)
+        if not self._is_learning:
+            self._guarded(self._respond)
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def _guarded(self, call: Callable[..., None], *arguments: Partition) -> None:
         """A failure ends this fetch's connection alone: the caller wakes those of others, too."""
         try:
-            call()
+            call(*arguments)
         except Exception:
             connection = self._slot.connection
             logger.exception("%s: a waiting fetch failed", connection.peer)
             self._stop_waiting()
             connection.abort("a waiting fetch failed")
 
-    def _respond_if_ready(self) -> None:
-        if self._is_ready():
+    def _look_at(self, partition: Partition) -> None:
+        """Responds if enough bytes are visible now, or the partition has an error to report."""
+        has_error = self._has_error(partition, self._offsets[partition])
+        if has_error or self._available_bytes >= self._min_bytes:
             self._respond()
 
     def _is_ready(self) -> bool:
         """Whether enough bytes are visible, or a partition has an error to report at once."""
-        body: FetchRequest = self._request.body
-        available = 0
         for target in self._targets:
             partition = target.partition
-            if partition is None or self._was_removed(partition):
+            if partition is None or self._has_error(partition, target.part.fetch_offset):
                 return True
-            if partition.log.offline is not None:
+            if self._available_bytes >= self._min_bytes:
                 return True
-            try:
-                available += partition.visible_address - partition.log.position(target.part.fetch_offset)
-            except LogError:
-                return True
-            if available >= body.min_bytes > 0:
-                return True
-        return available >= body.min_bytes
+        return self._available_bytes >= self._min_bytes
+
+    def _has_error(self, partition: Partition, offset: int) -> bool:
+        """Whether a partition has an error to report at once; else counts its visible bytes."""
+        if self._was_removed(partition) or partition.log.offline is not None:
+            return True
+        try:
+            position = partition.log.position(offset)
+        except LogError:
+            return True
+        # Of a partition that is named several times the lowest offset counts. What is written, but not
+        # flushed, may be asked for already.
+        if offset <= self._offsets.get(partition, offset):
+            self._offsets[partition] = offset
+            available = max(0, partition.visible_address - position)
+            self._available_bytes += available - self._available.get(partition, 0)
+            self._available[partition] = available
+        return False
+
+    def _hold(self) -> None:
+        if not self._holds:
+            self._holds = True
+            self._slot.connection.wait(self)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._slot.connection.waiting.pop(self, None)
-            for target in self._targets:
-                if target.partition is not None:
-                    target.partition.readers.pop(self, None)
+            for partition in self._available:
+                partition.readers.pop(self, None)
 
     def _respond(self) -> None:
         self._stop_waiting()
@@ -159,13 +188,18 @@ class FetchWait:
             FetchResponse(topics), version=self._request.version, correlation_id=self._request.correlation_id
         )
         self._slot.fill(_insert_slices(pieces, slices))
+        if self._holds:
+            self._slot.connection.stop_waiting()
 
     def _learn(self, target: _Target, segment: Segment) -> None:
         """Begins again once a thread has read where the batches of a segment begin."""
         assert target.partition is not None
         self._learning_left -= 1
+        self._is_learning = True
+        self._hold()
 
         def learned(problem: LogError | None) -> None:
+            self._is_learning = False
             self._learned[segment] = problem
             self._guarded(self._read_all)
 

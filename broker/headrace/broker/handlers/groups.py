@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from headrace.broker.bodies import Tree
+from headrace.broker.errors import Refused
 from headrace.broker.groups.coordinator import GroupCoordinator, coordinator_for
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.groups.types import (
@@ -208,7 +209,8 @@ class GroupService:
 
         def deleted(outcome: bool | Exception) -> None:
             if isinstance(outcome, Exception):
-                record(ErrorCode.NON_EMPTY_GROUP)
+                is_passing = isinstance(outcome, Refused) or getattr(outcome, "retriable", False)
+                record(ErrorCode.COORDINATOR_NOT_AVAILABLE if is_passing else ErrorCode.NON_EMPTY_GROUP)
             else:
                 record(ErrorCode.NONE if outcome else ErrorCode.GROUP_ID_NOT_FOUND)
             go_on()

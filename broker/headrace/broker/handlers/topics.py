@@ -194,15 +194,17 @@ def delete(state: BrokerState, request: Request) -> Promise[Any]:
     return promise
 
 
-def create_partitions(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
-    """Raises topics' numbers of partitions."""
+def create_partitions(state: BrokerState, request: Request) -> Promise[Any]:
+    """Raises topics' numbers of partitions; responds when all partitions are usable, or at the request's
+    timeout.
+    """
     body = request.body
     deadline_s = time.monotonic() + body.timeout.total_seconds()
     counts = Counter(topic.name for topic in body.topics)
     distinct = [(topic, at) for at, topic in enumerate({each.name: each for each in body.topics}.values())]
 
-    def step(topic: Any, at: int) -> Callable[[Refused | None], Tree]:
-        def run(refusal: Refused | None) -> Tree:
+    def step(topic: Any, at: int) -> Callable[[Refused | None], _Creation]:
+        def run(refusal: Refused | None) -> _Creation:
             result: Tree = {"name": topic.name, "error_code": ErrorCode.NONE, "error_message": None}
             assigned = topic.assignments
             try:
@@ -211,20 +213,37 @@ def create_partitions(state: BrokerState, request: Request) -> Promise[Tree | Ex
                     raise Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is named twice in one request")
                 if not is_topic_name(topic.name):
                     raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic.name!r}")
-                state.topics.add_partitions(
+                topic_then = state.topics.add_partitions(
                     topic.name,
                     topic.count,
                     None if assigned is None else [tuple(new.broker_ids) for new in assigned],
                     validate_only=body.validate_only,
-                    timeout_s=deadline_s - time.monotonic(),
                 )
+                return _Creation(result, topic_then, validate_only=body.validate_only)
             except Refused as refused:
-                result |= refused.fields
-            return result
+                return _Creation(result | refused.fields, None, validate_only=body.validate_only)
 
         return run
 
-    return state.later("results", [step(*each) for each in distinct])
+    promise: Promise[Any] = Promise()
+
+    def raised(found: list[_Creation] | Exception) -> None:
+        if isinstance(found, Exception):
+            promise.resolve(found)
+            return
+        state.when(lambda: _are_usable(state.topics, found), deadline_s).then(
+            lambda _: promise.resolve({"results": [_raised(state.topics, one) for one in found]})
+        )
+
+    state.in_steps([step(*each) for each in distinct]).then(raised)
+    return promise
+
+
+def _raised(topics: TopicAdmin, one: _Creation) -> Tree:
+    """Returns the result of a topic with more partitions."""
+    if one.topic is None or not one.left:
+        return one.result
+    return one.result | topics.not_usable(one.topic, one.left).fields
 
 
 def _check_time(refusal: Refused | None, deadline_s: float) -> None:
