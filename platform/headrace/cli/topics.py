@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,11 +16,50 @@ if TYPE_CHECKING:
 from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.coordination import declared
 
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(help="A topic's name.", show_default=False)]
 TIMEOUT_MS = 8_000.0
+
+
+class Producers(StrEnum):
+    """Whether all producers of a topic report their counts to the audit."""
+
+    REPORTING = declared.REPORTING
+    ANY = declared.ANY
+
+
+ProducersOption = Annotated[
+    Producers | None,
+    typer.Option(
+        "--producers",
+        help="Whether all producers report their counts to the audit; any: it counts from the log on.",
+    ),
+]
+
+
+def _settings(config: list[str] | None, producers: Producers | None) -> dict[str, str]:
+    """Returns the settings of both options."""
+    settings = parse_pairs(config or [])
+    if producers is None:
+        return settings
+    if declared.PRODUCERS in settings:
+        raise CommandError(f"give either --producers or --config {declared.PRODUCERS}", ExitCode.USAGE)
+    return {**settings, declared.PRODUCERS: producers.value}
+
+
+def _declaration(settings: Mapping[str, str]) -> str:
+    """Returns what a topic declares about its producers, in words."""
+    changes = declared.history_of(settings)
+    last = changes[-1]
+    words = "counted from the log on" if last.producers == declared.ANY else "every producer reports"
+    text = f"producers: {last.producers} ({words})"
+    if last.from_ms is None:
+        return text
+    since = datetime.fromtimestamp(last.from_ms / 1000, UTC).strftime("%Y-%m-%d %H:00")
+    return f"{text} for hours from {since} UTC on; {changes[-2].producers} before"
 
 
 @contextmanager
@@ -75,11 +116,12 @@ def create(
         list[str] | None,
         typer.Option("--config", "-c", help="A setting; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
+    producers: ProducersOption = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
     """Create a topic; its partitions are distributed over the brokers."""
-    settings = parse_pairs(config or [])
+    settings = _settings(config, producers)
     with _admin(where, brokers) as admin:
         admin.create_topic(topic, partitions, replication_factor, settings)
     replicas = "one replica" if replication_factor == 1 else f"{replication_factor} replicas"
@@ -117,6 +159,7 @@ def describe(
                 "topic": topic,
                 "id": str(info.topic_id),
                 "partitions": partitions,
+                "producers": own.get(declared.PRODUCERS, declared.REPORTING),
                 "config": own,
                 "defaults": defaults,
             }
@@ -139,6 +182,7 @@ def describe(
         ],
         empty="the topic has no partitions",
     )
+    out.print(_declaration({name: value or "" for name, value in own.items()}), markup=False)
     for name, value in sorted(own.items()):
         out.print(f"  {name} = {value}", markup=False)
     if not own:
@@ -156,17 +200,25 @@ def alter(
         int | None,
         typer.Option("--partitions", "-p", min=1, help="The new, larger number."),
     ] = None,
+    producers: ProducersOption = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
-    """Change a topic's settings, or add partitions."""
-    changes = {name: value or None for name, value in parse_pairs(config or []).items()}
+    """Change a topic's settings, or add partitions.
+
+    A change of --producers applies to the hours that begin afterwards.
+    """
+    changes = {name: value or None for name, value in _settings(config, producers).items()}
     if not changes and partitions is None:
-        raise CommandError("nothing to change: give --config NAME=VALUE or --partitions N", ExitCode.USAGE)
+        raise CommandError(
+            "nothing to change: give --config NAME=VALUE, --producers or --partitions N", ExitCode.USAGE
+        )
     with _admin(where, brokers) as admin:
         if changes:
             admin.alter_configs(topic, changes)
             out.print(f"changed {', '.join(changes)} of {topic}")
+            if declared.PRODUCERS in changes:
+                out.print("it applies to the hours that begin from now on; `topics describe` shows it")
         if partitions is not None:
             admin.create_partitions(topic, partitions)
             out.print(f"{topic} has {partitions} partitions now; keys may move to other partitions")

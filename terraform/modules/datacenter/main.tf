@@ -154,6 +154,7 @@ resource "headrace_topic" "this" {
   partitions         = each.value.partitions
   replication_factor = each.value.replication_factor
   config             = each.value.config
+  producers          = each.value.producers
   audit_store        = each.value.audit_store
   allow_data_loss    = each.value.allow_data_loss
 }
