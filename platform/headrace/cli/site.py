@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_duration, out, print_json, print_table
+from headrace.cli.topics import declare_topics
 
 
 class Part(StrEnum):
@@ -54,6 +55,7 @@ def up(
 
     operate.up(here, show)
     out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
+    declare_topics()
     if here.airflow:
         _print_login(here)
 

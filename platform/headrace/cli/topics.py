@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,9 +14,9 @@ import typer
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
 
-from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
+from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs, site
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table, printable
 from headrace.coordination import declared
 
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
@@ -222,6 +223,38 @@ def alter(
         if partitions is not None:
             admin.create_partitions(topic, partitions)
             out.print(f"{topic} has {partitions} partitions now; keys may move to other partitions")
+
+
+@app.command()
+def declare(
+    file: Annotated[
+        Path | None, typer.Argument(help="A topics.yaml; by default that of the DAGs.", show_default=False)
+    ] = None,
+) -> None:
+    """Put the field `producers` of a topics.yaml into the topics' settings, in every datacenter of services.
+
+    The exit code is 0 only if every topic declares it.
+    """
+    if not declare_topics(file):
+        raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def declare_topics(file: Path | None = None) -> bool:
+    """Returns whether every topic declares now what the file says; prints changes and problems."""
+    from headrace.agent.airflow_environment import dags_folder
+    from headrace.airflow.topics import read_declarations
+    from headrace.fleet.declare import declare
+
+    if file is not None and not file.exists():
+        raise CommandError(f"there is no file {file}")
+    wanted = read_declarations(file or dags_folder() / "topics.yaml")
+    outcomes = list(declare(site(), wanted))
+    for each in outcomes:
+        if each.problem:
+            out.print(f"[yellow]not declared[/]  {printable(each.problem)}")
+        elif each.changed:
+            out.print(f"{each.topic} of {each.datacenter}: producers {each.producers}, for hours from now on")
+    return not any(each.problem for each in outcomes)
 
 
 @app.command()
