@@ -105,6 +105,7 @@ resource "headrace_registry" "this" {
   requires   = var.zookeeper == null && local.unit_hosts.registry == local.unit_hosts.zookeeper ? ["${var.name}-zookeeper"] : []
   zookeeper  = local.zookeeper
   listen     = local.listen.registry
+  sources    = var.registry_sources
 }
 
 # The balancer finds all brokers in ZooKeeper. It requires some so that it stops before they do.

@@ -92,6 +92,13 @@ variable "registry" {
   nullable    = false
 }
 
+variable "registry_sources" {
+  description = "Where topics are mirrored into: the source datacenters' registries, [\"east=http://…\"]. Their subjects are copied."
+  type        = list(string)
+  default     = []
+  nullable    = false
+}
+
 variable "auditor" {
   description = "Whether there is an auditor, which counts the brokers' logs. It requires the registry."
   type        = bool
