@@ -16,7 +16,8 @@ from headrace.registry.errors import RegistryError
 from headrace.registry.sources import Registration, SourceError, Sources
 
 EAST, WEST = NamedUrl("http://east:8081", "east"), NamedUrl("http://west:8081", "west")
-ONE, OTHER = ({"type": "record", "name": name, "fields": []} for name in ("One", "Other"))
+ONE: dict[str, Any] = {"type": "record", "name": "One", "fields": []}
+OTHER: dict[str, Any] = {"type": "record", "name": "Other", "fields": []}
 
 Answer = Callable[[httpx.Request], httpx.Response]
 

@@ -67,9 +67,15 @@ def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherSt
     table, counting = tables.publishers, tables.counting_publishers
     of_datacenter = select(counting.c.publisher).where(counting.c.datacenter == datacenter)
     counts_only = {row.publisher for row in connection.execute(of_datacenter)}
-    names = ("service", "server", "started_ms", "last_ms", "closed")
     return {
-        row.publisher: PublisherState(*(getattr(row, name) for name in names), row.publisher in counts_only)
+        row.publisher: PublisherState(
+            row.service,
+            row.server,
+            row.started_ms,
+            row.last_ms,
+            row.closed,
+            counts_only=row.publisher in counts_only,
+        )
         for row in connection.execute(select(table).where(table.c.datacenter == datacenter))
     }
 

@@ -32,20 +32,22 @@ def declare(
     """Declares `wanted` (topic → producers) in every datacenter where services publish."""
     connect = connect or (lambda datacenter: Admin(datacenter.bootstrap, timeout_ms=TIMEOUT_MS))
     for datacenter in site.sources if wanted else ():
-        name = datacenter.name
         try:
             with connect(datacenter) as admin:
-                settings = admin.topic_settings(wanted, (PRODUCERS,))
-                for topic, producers in wanted.items():
-                    if topic not in settings:
-                        how = f"`headrace topics create {topic} --producers {producers} -d {name}`"
-                        yield Declared(
-                            name, topic, producers, problem=f"{name} has no topic {topic} yet: {how}"
-                        )
-                        continue
-                    differs = settings[topic].get(PRODUCERS) != producers
-                    if differs:
-                        admin.alter_configs(topic, {PRODUCERS: producers})
-                    yield Declared(name, topic, producers, changed=differs)
+                yield from _declare_in(datacenter.name, admin, wanted)
         except ClientError as error:
-            yield Declared(name, ", ".join(wanted), "", problem=f"{name}: {error}")
+            yield Declared(datacenter.name, ", ".join(wanted), "", problem=f"{datacenter.name}: {error}")
+
+
+def _declare_in(datacenter: str, admin: Admin, wanted: Mapping[str, str]) -> Iterator[Declared]:
+    settings = admin.topic_settings(wanted, (PRODUCERS,))
+    for topic, producers in wanted.items():
+        if topic not in settings:
+            how = f"`headrace topics create {topic} --producers {producers} -d {datacenter}`"
+            problem = f"{datacenter} has no topic {topic} yet: {how}"
+            yield Declared(datacenter, topic, producers, problem=problem)
+            continue
+        differs = settings[topic].get(PRODUCERS) != producers
+        if differs:
+            admin.alter_configs(topic, {PRODUCERS: producers})
+        yield Declared(datacenter, topic, producers, changed=differs)
