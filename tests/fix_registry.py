@@ -4,7 +4,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -33,9 +33,11 @@ class RegistryProcess:
 StartRegistry = Callable[..., RegistryProcess]
 
 
-def launch(hosts: str, listen: str = "127.0.0.1:0", *, log: IO[bytes] | None = None) -> RegistryProcess:
+def launch(
+    hosts: str, listen: str = "127.0.0.1:0", *options: str, log: IO[bytes] | None = None
+) -> RegistryProcess:
     """Starts a registry, and returns once it serves. `log`: where its standard error goes."""
-    command = [sys.executable, "-m", "headrace.registry", "--listen", listen, "--zookeeper", hosts]
+    command = [sys.executable, "-m", "headrace.registry", "--listen", listen, "--zookeeper", hosts, *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=die_with_parent
     )
@@ -51,8 +53,10 @@ def start_registry(zookeeper: ZooKeeperRoom) -> Iterator[StartRegistry]:
     """Starts a registry; `listen` defaults to a free port, `hosts` to the test's ZooKeeper."""
     running: list[RegistryProcess] = []
 
-    def start(listen: str = "127.0.0.1:0", hosts: str | None = None) -> RegistryProcess:
-        running.append(launch(hosts or zookeeper.hosts, listen))
+    def start(
+        listen: str = "127.0.0.1:0", hosts: str | None = None, options: Sequence[str] = ()
+    ) -> RegistryProcess:
+        running.append(launch(hosts or zookeeper.hosts, listen, *options))
         return running[-1]
 
     yield start

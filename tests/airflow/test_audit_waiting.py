@@ -12,13 +12,16 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
+from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported, received
 from headrace.airflow.links import AuditReportLink, report_url
 from headrace.airflow.proofs import Proof, proofs_of, refused, undecided
 from headrace.airflow.sensors import AuditCompleteSensor
 from headrace.airflow.triggers import AuditDecidedTrigger
+from headrace.audit.declarations import TopicDeclaration
+from headrace.audit.records import ProducerReport
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
+from headrace.coordination.declared import ANY, Change
 
 HOUR = "2015-05-17T11:00:00"
 OTHER_HOUR = "2015-05-17T12:00:00"
@@ -189,6 +192,25 @@ def test_the_page_shows_counts_verdict_and_findings(store: AuditStore) -> None:
     assert '<td class="n">100</td><td class="n">90</td><td class="n">90</td><td class="n">90</td>' in html
     assert '<td class="lost"><b>lost</b><br>10 events of page-view, west, 2015-05-17 11:00' in html
     assert "&lt;script&gt;" in page(report(store, TOPIC), "<script>")
+
+
+def test_an_hour_that_is_counted_from_the_log_on_says_so(
+    store: AuditStore, connection: dict[str, str]
+) -> None:
+    from headrace.airflow.report_page import page
+
+    log = PartitionBytes()
+    for batch in HANDED_OVER:
+        log.append(batch.encode())
+    records = everything_reported(HANDED_OVER, {0: log})
+    store.fold(each for each in records if not isinstance(each.record, ProducerReport))
+    declaration = TopicDeclaration(TOPIC, "an-id", (Change(ANY),))
+    store.fold([received(declaration)])
+    (proof,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
+    assert (proof.status, proof.handed_over, proof.arrived) == ("complete", 100, 100)
+    assert proof.proof_document["counted_from"] == {"west": "log"}
+    shown = '<td class="complete"><b>complete</b> <i>counted from the log on</i><br></td>'
+    assert shown in page(report(store, TOPIC), TOPIC)
 
 
 def test_the_page_requires_a_login(airflow_database: Path, store: AuditStore) -> None:

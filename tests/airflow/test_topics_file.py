@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.airflow.topics import TopicsFileError, parse_topics, read_all, read_topics
+from headrace.airflow.topics import (
+    TopicsFileError,
+    parse_declarations,
+    parse_topics,
+    read_all,
+    read_declarations,
+    read_topics,
+)
 from headrace.warehouse.schedule import LoadSchedule
 
 
@@ -96,3 +103,18 @@ def test_loads_at_the_agent_override_the_file(tmp_path: Path) -> None:
     (tmp_path / "loads" / "orders.json").write_text('{"owner": "b", "grace": "soon"}')
     with pytest.raises(TopicsFileError, match=r"orders\.json: topic orders: grace 'soon' is not a duration"):
         read_all(tmp_path / "topics.yaml", {"HEADRACE_HOME": str(tmp_path)})
+
+
+def test_declarations_of_producers_are_no_part_of_a_load(tmp_path: Path) -> None:
+    text = """
+defaults: {owner: platform, producers: any}
+topics:
+  clicks: {}
+  orders: {producers: reporting}
+"""
+    assert [plan.topic for plan in plans(text)] == ["clicks", "orders"]
+    assert parse_declarations(text, where="topics.yaml") == {"clicks": "any", "orders": "reporting"}
+    assert parse_declarations("topics: {clicks: {owner: a}}", where="topics.yaml") == {}
+    assert read_declarations(tmp_path / "topics.yaml") == {}
+    with pytest.raises(TopicsFileError, match="topic clicks: producers 'some' is not reporting or any"):
+        parse_declarations("topics: {clicks: {producers: some}}", where="topics.yaml")

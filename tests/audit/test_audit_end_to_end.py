@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +16,7 @@ from fix_audit_world import BUCKET_MS, HOUR_A
 from fix_broker import BrokerCluster
 from fix_registry import RegistryProcess, launch
 from fix_zookeeper import ZooKeeperServer, room_on
+from headrace.audit.declarations import FROM_LOG
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
 from headrace.audit.publish import AuditPublisher, publish_load
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, LoadedHour, LoadedPartition, LoadReport
@@ -24,6 +25,7 @@ from headrace.audit.store import AuditStore
 from headrace.audit.times import HOUR_MS
 from headrace.client import Admin, Consumer, Producer
 from headrace.client.faults import DropPlan
+from headrace.coordination.declared import ANY, PRODUCERS
 from headrace.events.publisher import EventPublisher
 from headrace.events.schemas import read_schema
 
@@ -46,10 +48,10 @@ class Site:
     def analysis(self) -> BrokerCluster:
         return self.clusters["analysis"]
 
-    def create_topic(self, name: str) -> None:
+    def create_topic(self, name: str, config: Mapping[str, str] | None = None) -> None:
         for datacenter in ("east", "west"):
             with Admin(self.clusters[datacenter].bootstrap) as admin:
-                admin.create_topic(name, 2)
+                admin.create_topic(name, 2, config=config)
 
     def publisher(self, datacenter: str, service: str, topic: str, **options: object) -> EventPublisher:
         return EventPublisher(
@@ -222,6 +224,26 @@ def test_foreign_producers_are_counted_and_named(site: Site) -> None:
         time.sleep(0.2)
     assert {verdict.hops[PRODUCER_HOP] for verdict in verdicts} == {Status.UNKNOWN}
     assert {verdict.hops[MIRROR_HOP] for verdict in verdicts} == {Status.COMPLETE}
+
+
+def test_a_topic_that_is_counted_from_the_log_on_is_sealed(site: Site) -> None:
+    topic = "declared"
+    site.create_topic(topic, {PRODUCERS: ANY})
+    with Producer(site.clusters["east"].bootstrap, idempotent=False, acks=1) as producer:
+        for index in range(20):
+            producer.send(topic, b"x", partition=index % 2, timestamp_ms=HOUR_A + index)
+    assert site.resolved(topic, UP_TO_ANALYSIS).status is Status.COMPLETE
+    load(site, topic)
+    found = site.resolved(topic)
+    assert found.status is Status.COMPLETE, found.to_json()
+    assert [(v.datacenter, v.counted_from, v.counts) for v in found.verdicts] == [
+        ("east", FROM_LOG, (0, 20, 20, 20, 0))
+    ]
+    deadline = time.monotonic() + RESOLVE_MAX_S
+    while not (proof := is_complete(site.store, topic, HOUR_A, policy=POLICY, quiet_ms=0)).complete:
+        assert time.monotonic() < deadline, proof.problems
+        time.sleep(0.2)
+    assert proof.counted_from == {"east": FROM_LOG, "west": FROM_LOG}
 
 
 @pytest.mark.kill

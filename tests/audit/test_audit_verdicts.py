@@ -267,20 +267,3 @@ def test_missing_records_are_lost_at_once_if_later_sequences_are_logged() -> Non
     (verdict,) = judged(everything_reported([lost, after], {0: log}), now_ms=REPORTED_MS + 1)
     assert verdict.status is Status.LOST
     assert verdict.count(Status.LOST) == 5
-
-
-def test_a_foreign_producer_is_unknown_unless_its_topic_is_accepted() -> None:
-    batch = Batch(0, 99, 0, 0, 5, HOUR_A)
-    log = PartitionBytes()
-    log.append(batch.encode())
-    records = [each for each in everything_reported([batch], {0: log}) if hasattr(each.record, "tier")]
-    records.append(everything_reported([batch], {0: log})[-1])
-    (verdict,) = judged(records)
-    assert verdict.hops == {
-        PRODUCER_HOP: Status.UNKNOWN,
-        MIRROR_HOP: Status.COMPLETE,
-        LOAD_HOP: Status.COMPLETE,
-    }
-    assert "without any producer report" in verdict.findings[0].text
-    (verdict,) = judged(records, Policy(accept_foreign=re.compile("page-.*")))
-    assert verdict.status is Status.COMPLETE

@@ -16,6 +16,9 @@ import yaml
 from fix_site import MIRROR_WAIT_MAX_S, RunningSite, wait_for
 from headrace.cli import main as cli
 from headrace.cli.errors import ExitCode
+from headrace.client import Producer
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.serializers import AvroSerializer
 
 pytestmark = [pytest.mark.slow, pytest.mark.hdfs]
 
@@ -129,6 +132,62 @@ def test_produced_records_are_consumed(headrace: Headrace, topic: str) -> None:
     assert {record["headers"]["from"] for record in records} == {"test"}
     assert len(headrace("consume", topic, "--from", "2015-05-17", "-n", 2).out.splitlines()) == 2
     assert headrace("consume", topic, "--to-end").out == ""
+
+
+def test_events_of_east_are_decoded_in_analysis(
+    headrace: Headrace, running_site: RunningSite, topic: str
+) -> None:
+    """The schema was registered in east alone; analysis has a registry of its own."""
+    east = running_site.site.datacenter("east")
+    with (
+        SchemaRegistryClient(east.registry_url) as registry,
+        Producer(east.producer_bootstrap) as producer,
+    ):
+        serializer = AvroSerializer(registry, json.dumps({**SCHEMA, "doc": topic}))
+        for name in ("one", "two"):
+            producer.send(topic, serializer.serialize(topic, {"name": name}))
+
+    def values() -> list[Any]:
+        lines = headrace(
+            *("consume", topic, "-d", "analysis", "--from", "beginning", "--to-end", "--json")
+        ).out.splitlines()
+        return sorted((json.loads(line)["value"] for line in lines), key=str)
+
+    _eventually(lambda: len(values()) == 2, "two values are mirrored")
+    assert values() == [{"name": "one"}, {"name": "two"}]
+
+    def subjects() -> set[str]:
+        return {row["subject"] for row in headrace("schemas", "list", "-d", "analysis", "--json").json}
+
+    _eventually(lambda: f"{topic}-value" in subjects(), "the subject is copied")
+
+
+def _eventually(holds: Callable[[], bool], what: str) -> None:
+    wait_for(lambda: None if holds() else "not yet", MIRROR_WAIT_MAX_S, what)
+
+
+def test_a_topic_declares_whether_its_producers_report(headrace: Headrace, tmp_path: Path) -> None:
+    name = f"cli-{uuid.uuid4().hex[:8]}"
+    assert headrace("topics", "create", name, "--producers", "any").exit_code == ExitCode.DONE
+    assert headrace("topics", "describe", name, "--json").json["producers"] == "any"
+    assert "producers: any (counted from the log on)" in headrace("topics", "describe", name).out
+    assert headrace("topics", "alter", name, "--producers", "reporting").exit_code == ExitCode.DONE
+    _eventually(
+        lambda: headrace("topics", "describe", name, "--json").json["producers"] == "reporting",
+        "the change is seen",
+    )
+    assert "UTC on; any before" in headrace("topics", "describe", name).out
+    refused = headrace("topics", "alter", name, "--producers", "some")
+    assert refused.exit_code == ExitCode.USAGE and "'some'" in refused.err
+    refused = headrace("topics", "alter", name, "-c", "headrace.producers=some")
+    assert "headrace.producers=some: must be reporting or any" in refused.err
+
+    file = tmp_path / "topics.yaml"
+    file.write_text(f"topics: {{{name}: {{owner: tests, producers: any}}}}")
+    declared = headrace("topics", "declare", file)
+    assert f"{name} of east: producers any" in declared.out
+    assert declared.exit_code == ExitCode.NEGATIVE, "west does not have it"
+    assert f"west has no topic {name} yet" in declared.out
 
 
 def test_a_group_continues_at_the_offsets_of_a_reset(headrace: Headrace, topic: str) -> None:

@@ -105,6 +105,7 @@ resource "headrace_schema" "clicks" {{
         ConsumerRegistry(session, "dashboards").commit("clicks", 0, 0)
 
     bad = topic("bad", 1, "soon", f'"{broker}"')
+    bad += topic("worse", 1, "1", f'"{broker}"', more='producers = "some"')
     folder.write(hcl(1, "86400000", {"name": "required", "type": "string"}, more=bad))
     output = " ".join(folder.plan(code=1).split())
     for line, message in (
@@ -113,6 +114,7 @@ resource "headrace_schema" "clicks" {{
             "clicks has 2 partitions, and the plan has 1: the data of the others would be lost",
         ),
         ('config = { "retention.ms" = "soon" }', "INVALID_CONFIG"),
+        ('producers = "some"', "producers is 'some'; expected reporting or any"),
         ("schema = ", "The schema is incompatible|required"),
     ):
         assert re.search(rf"on main\.tf line \d+, .*: {re.escape(line)}.*({message})", output), output
@@ -133,7 +135,7 @@ data "headrace_audit_verdict" "all" {{
 output "verdict" {{ value = data.headrace_audit_verdict.all.status }}
 output "counts" {{ value = data.headrace_audit_verdict.all.counts }}
 """
-    kept = topic(TOPIC, 1, "-1", f'"{broker}"', more=f'audit_store = "{store}"')
+    kept = topic(TOPIC, 1, "-1", f'"{broker}"', more=f'audit_store = "{store}"\n  producers = "any"')
     page = {"name": "page", "type": ["null", "string"], "default": None}
     folder.write(hcl(3, "172800000", page, more=more + kept))
     output = folder.apply()
@@ -142,6 +144,8 @@ output "counts" {{ value = data.headrace_audit_verdict.all.counts }}
         assert len(admin.topic("clicks").partitions) == 3
         assert admin.describe_configs("clicks")["retention.ms"].value == "172800000"
         assert registry.versions("clicks-value") == [1, 2]
+        assert admin.describe_configs(TOPIC)["headrace.producers"].value == "any"
+        assert not admin.describe_configs("clicks")["headrace.producers"].is_own
         size_bytes = admin.list_offsets("clicks")[0].offset
         assert size_bytes > 0
         assert 'verdict    = "unknown"' in output and re.search(r'"datacenter" += 7\n', output)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.connection_limits import parse_ip_overrides
+from headrace.coordination import declared
 from headrace.log.config import LogConfig
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
@@ -46,6 +47,7 @@ LONG: Final = SettingKind(5, "number", int)
 LIST: Final = SettingKind(7, "list", str)
 IP_COUNTS: Final = SettingKind(2, "string", parse_ip_overrides, explains_errors=True)
 GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
+HISTORY: Final = SettingKind(2, "string", declared.parse_history, explains_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,19 @@ TOPIC_SETTINGS: Final = {
             "",
             "accepted gaps of a mirror's copy, PARTITION:FROM-TO,…: a partition that ends at FROM drops what "
             "it holds and restarts with the batch for TO",
+        ),
+        Setting(
+            declared.PRODUCERS,
+            STRING,
+            declared.REPORTING,
+            "whether all producers report their counts to the audit; any: it counts from the log on",
+            choices=declared.DECLARATIONS,
+        ),
+        Setting(
+            declared.HISTORY,
+            HISTORY,
+            "",
+            f"the hours from which {declared.PRODUCERS} changed; the brokers write it",
         ),
     )
 }

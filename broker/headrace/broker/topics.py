@@ -21,6 +21,7 @@ from headrace.client.calls import list_offsets_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.errors import ClientError
 from headrace.client.network import Network
+from headrace.coordination import declared
 from headrace.coordination.errors import (
     CoordinationError,
     InvalidTopicError,
@@ -29,6 +30,7 @@ from headrace.coordination.errors import (
 )
 from headrace.coordination.placement import place_partitions
 from headrace.coordination.topics import PartitionState, TopicRegistry, TopicState, check_topic_name
+from headrace.process.clock import now_ms
 from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -103,6 +105,8 @@ class TopicAdmin:
         self.check_name(new.name)
         self._check_collision(new.name)
         self._check_config(new.config)
+        if declared.HISTORY in new.config:
+            raise Refused(ErrorCode.INVALID_CONFIG, declared.WRITTEN_BY_BROKERS)
         count = self.partition_count(new)
         if not 1 <= count <= PARTITIONS_MAX:
             raise Refused(
@@ -180,6 +184,7 @@ class TopicAdmin:
         present = self._change(lambda: self._registry.get(name))
         wanted = change(dict(present.config))
         self._check_config(wanted)
+        wanted = self._with_history(present.config, wanted)
         if not validate_only:
             self._change(lambda: self._registry.set_config(name, wanted))
             logger.info("topic %s configured: %s", name, wanted)
@@ -229,6 +234,13 @@ class TopicAdmin:
         try:
             check_topic_config(config)
         except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    @staticmethod
+    def _with_history(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+        try:
+            return declared.with_history(present, wanted, now_ms())
+        except ValueError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from None
 
     def _change(self, call: Callable[[], T]) -> T:

@@ -94,6 +94,12 @@ Text = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_PLA
 Secret = Annotated[Text, Field(json_schema_extra={"format": "password"})]
 Pattern = Annotated[Text, AfterValidator(_check_pattern)]
 Url = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")]
+SourceUrl = Annotated[
+    str,
+    StringConstraints(
+        max_length=TEXT_LENGTH_MAX, pattern=r"^[a-z][a-z0-9]{0,30}=https?://[^\s,\x00-\x1f\x7f]+$"
+    ),
+]
 ZooKeeperHosts = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_ZOOKEEPER)]
 UnitName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 DatacenterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,30}$")]
@@ -186,11 +192,14 @@ class BalancerConfiguration(Configuration):
 
 
 class RegistryConfiguration(Configuration):
-    """One schema registry; it keeps everything in ZooKeeper."""
+    """One schema registry; it keeps everything in ZooKeeper. `sources` are the registries of the datacenters
+    that are mirrored here, DATACENTER=URL: it copies their subjects, and asks them for ids it does not know.
+    """
 
     kind: Literal["registry"] = "registry"
     zookeeper: ZooKeeperHosts
     listen: HostPort = _loopback(REGISTRY_PORT)
+    sources: Annotated[tuple[SourceUrl, ...], Field(max_length=LIST_LENGTH_MAX)] = ()
 
 
 class MirrorConfiguration(Configuration):

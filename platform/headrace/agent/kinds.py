@@ -158,7 +158,11 @@ def _balancer(name: str, configuration: BalancerConfiguration, host: Host) -> Un
 def _registry(name: str, configuration: RegistryConfiguration, host: Host) -> UnitProcess:
     return UnitProcess(
         command=_module(
-            host.python, "headrace.registry", listen=configuration.listen, zookeeper=configuration.zookeeper
+            host.python,
+            "headrace.registry",
+            listen=configuration.listen,
+            zookeeper=configuration.zookeeper,
+            sources=configuration.sources or None,
         ),
         listens=(configuration.listen,),
         probe=HttpProbe(f"http://{configuration.listen}/subjects"),

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from headrace.airflow.hours import HOUR, hour_key, parse_hour
+from headrace.audit.declarations import FROM_LOG
 from headrace.audit.evidence import DELAY_DEFAULT_MS, Policy, Status, worst
 from headrace.audit.report import HourProof, Report, is_complete, report
 from headrace.audit.store import AuditStore
@@ -28,7 +29,8 @@ class Proof(NamedTuple):
     """The audit's verdict on one hour of a topic, over all datacenters.
 
     `status` is the audit's status, `problem_text` its problems in one line. `handed_over` events were handed
-    to producers, `arrived` rows are in the warehouse. `proof_document` is what the seal stores.
+    to producers, or are in the log where the topic is counted from the log on; `arrived` rows are in the
+    warehouse. `proof_document` is what the seal stores.
     """
 
     topic: str
@@ -116,8 +118,15 @@ def _proof(hour: str, proof: HourProof, verdicts: Report) -> Proof:
         topic=proof.topic,
         hour=hour,
         status=str(status),
-        handed_over=sum(counts.producer for counts in proof.counts.values()),
+        handed_over=sum(_handed_over(proof, datacenter) for datacenter in proof.counts),
         arrived=sum(counts.warehouse for counts in proof.counts.values()),
         problem_text="; ".join(problems),
         proof_document=proof.to_json(),
     )
+
+
+def _handed_over(proof: HourProof, datacenter: str) -> int:
+    counts = proof.counts[datacenter]
+    if proof.counted_from[datacenter] == FROM_LOG:
+        return max(counts.producer, counts.datacenter)
+    return counts.producer

@@ -18,6 +18,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import HourFormatError, window
 from headrace.airflow.installation import ConnectionFieldError
 from headrace.audit import phrases
+from headrace.audit.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.audit.evidence import Verdict
 from headrace.audit.report import Report, report
 from headrace.audit.store import AuditStore, StoreError
@@ -93,4 +94,5 @@ def _row(verdict: Verdict) -> str:
     text = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
     text += "".join(f'<td class="n">{number}</td>' for number in numbers)
     findings = "<br>".join(escape(finding.text) for finding in verdict.findings)
-    return f'<tr>{text}<td class="{verdict.status}"><b>{verdict.status}</b><br>{findings}</td></tr>'
+    origin = f" <i>{FROM_LOG_TEXT}</i>" if verdict.counted_from == FROM_LOG else ""
+    return f'<tr>{text}<td class="{verdict.status}"><b>{verdict.status}</b>{origin}<br>{findings}</td></tr>'

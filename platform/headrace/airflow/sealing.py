@@ -17,6 +17,7 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import by_day, hour_key, hour_list, parse_hour, window
 from headrace.airflow.links import AuditReportLink
 from headrace.airflow.proofs import DELAY_DEFAULT, HOURS_SHOWN_MAX, Proof, proofs_of, refused, summary
+from headrace.audit.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.audit.times import is_named
 from headrace.process.clock import now_ms
 from headrace.warehouse.seal import Seal, due_hours, seal_hours
@@ -97,7 +98,9 @@ class SealHourOperator(BaseOperator):
             proof = sufficient[hour_ms]
             seals[proof.hour] = asset_extra(seal, proof)
             self.log.info(
-                "sealed %s, %s: version %s, %s rows", self.topic, proof.hour, seal.version, seal.rows
+                "sealed %s, %s: version %s, %s rows%s",
+                *(self.topic, proof.hour, seal.version, seal.rows),
+                f", {FROM_LOG_TEXT}" if FROM_LOG in proof.proof_document["counted_from"].values() else "",
             )
         if not seals:
             raise AirflowSkipException(f"no hour of {self.topic} could be sealed: {summary(insufficient)}")
@@ -116,6 +119,7 @@ def asset_extra(seal: Seal, proof: Proof) -> dict[str, Any]:
         "rows": seal.rows,
         "files": len(seal.files),
         "counts": proof.proof_document["counts"],
+        "counted_from": proof.proof_document["counted_from"],
         "addresses": proof.proof_document["address_ranges"],
         "completeness": proof.arrived / proof.handed_over if proof.handed_over else 1.0,
     }

@@ -14,12 +14,15 @@ from typing import Any, Final
 
 import yaml
 
+from headrace.coordination.declared import DECLARATIONS
 from headrace.warehouse.schedule import FIELDS, LoadSchedule, LoadScheduleError, parse_schedule
 
 TOPICS_MAX: Final = 1_000
 # The agent stores one file per topic, <home>/loads/<topic>.json.
 HOME_VARIABLE: Final = "HEADRACE_HOME"
 LOADS_FOLDER: Final = "loads"
+# Not a field of a load: `headrace up` puts it into the topic's own settings.
+PRODUCERS: Final = "producers"
 
 
 class TopicsFileError(ValueError):
@@ -63,22 +66,57 @@ def parse_topics(text: str, *, where: str) -> tuple[LoadSchedule, ...]:
 
     Raises `TopicsFileError`, one line that begins with `where`.
     """
+    return tuple(
+        _schedule(name, {field: value for field, value in fields.items() if field != PRODUCERS}, here)
+        for name, fields, here in _topics(text, where)
+    )
+
+
+def parse_declarations(text: str, *, where: str) -> dict[str, str]:
+    """Returns what topics declare about their producers, for those that have the field `producers`.
+
+    Raises `TopicsFileError`.
+    """
+    declared: dict[str, str] = {}
+    for name, fields, here in _topics(text, where):
+        if PRODUCERS in fields:
+            if fields[PRODUCERS] not in DECLARATIONS:
+                expected = " or ".join(DECLARATIONS)
+                raise TopicsFileError(f"{here}: {PRODUCERS} {fields[PRODUCERS]!r} is not {expected}")
+            declared[name] = fields[PRODUCERS]
+    return declared
+
+
+def read_declarations(path: Path) -> dict[str, str]:
+    """Returns the declarations in a `topics.yaml`; none without the file. Raises `TopicsFileError`."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise TopicsFileError(f"{path} cannot be read: {error.strerror}") from error
+    return parse_declarations(text, where=str(path))
+
+
+def _topics(text: str, where: str) -> list[tuple[str, dict[str, Any], str]]:
+    """Returns each topic's name, its fields with the defaults, and its place for errors."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise TopicsFileError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
     document = _mapping(data, where, known=("defaults", "topics"))
-    defaults = _mapping(document.get("defaults") or {}, f"{where}: defaults", known=FIELDS)
+    known = (*FIELDS, PRODUCERS)
+    defaults = _mapping(document.get("defaults") or {}, f"{where}: defaults", known=known)
     topics = _mapping(document.get("topics"), f"{where}: topics", known=None)
     if not topics:
         raise TopicsFileError(f"{where}: topics is empty; name at least one topic")
     if len(topics) > TOPICS_MAX:
         raise TopicsFileError(f"{where}: {len(topics)} topics; a file may have at most {TOPICS_MAX}")
-    schedules = []
-    for name, fields in topics.items():
-        here = f"{where}: topic {name}"
-        schedules.append(_schedule(name, {**defaults, **_mapping(fields or {}, here, known=None)}, here))
-    return tuple(schedules)
+    places = {name: f"{where}: topic {name}" for name in topics}
+    return [
+        (name, {**defaults, **_mapping(fields or {}, places[name], known=None)}, places[name])
+        for name, fields in topics.items()
+    ]
 
 
 def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Mapping[str, Any]:

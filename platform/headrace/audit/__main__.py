@@ -14,8 +14,11 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.audit import counts
 from headrace.audit.auditor import Auditor
+from headrace.audit.counts import CountsDesk
 from headrace.audit.fold_loop import FoldLoop
+from headrace.audit.publish import AuditPublisher
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
 from headrace.audit.settings import EVERY_DEFAULT_S, AuditorSettings, audit_source
@@ -66,12 +69,21 @@ class AuditorProcess:
             if self._store
             else None
         )
+        audit_topic = AUDIT_TOPIC if mirrors is None else ANALYSIS_AUDIT_TOPIC
+        reports = AuditPublisher(
+            bootstrap=options.bootstrap,
+            registry_url=options.registry,
+            datacenter=self._name,
+            service="counts",
+            topic=audit_topic,
+        )
+        self.counts = CountsDesk(self._name, reports)
         self._auditor = Auditor(
             AuditorSettings(
                 datacenter=self._name,
                 bootstrap=options.bootstrap,
                 registry_url=options.registry,
-                audit_topic=AUDIT_TOPIC if mirrors is None else ANALYSIS_AUDIT_TOPIC,
+                audit_topic=audit_topic,
                 topics=options.topics,
                 every_s=options.every,
                 bucket_ms=options.bucket_ms,
@@ -84,7 +96,7 @@ class AuditorProcess:
 
     def status(self) -> dict[str, Any]:
         """Returns plain data for `GET /status`."""
-        status = self._auditor.status()
+        status = {**self._auditor.status(), "reports_of_counts": self.counts.taken_count}
         if self._fold_loop is not None:
             status["store"] = self._fold_loop.status()
         return status
@@ -107,6 +119,7 @@ class AuditorProcess:
             part.stop()
         for thread in threads:
             thread.join(JOIN_S)
+        self.counts.close()
         if self._session is not None:
             self._session.close()
         if self._store is not None:
@@ -134,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"the auditor of {options.datacenter} cannot start: {error}", file=sys.stderr)
         return 1
     try:
-        server = StatusServer(options.status, process.status)
+        server = StatusServer(options.status, process.status, posts={counts.PATH: process.counts.take})
     except (OSError, ValueError) as error:
         print(f"the auditor cannot serve its status on {options.status}: {error}", file=sys.stderr)
         return 1

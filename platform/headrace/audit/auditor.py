@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.audit.counting import (
     CountedPartition,
@@ -22,10 +23,11 @@ from headrace.audit.counting import (
     last_positions,
 )
 from headrace.audit.damage import is_good_at
+from headrace.audit.declaring import Declarations
 from headrace.audit.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.raw_reader import RawReader
 from headrace.audit.reader import AuditReader, ReportedProducers
-from headrace.audit.records import AuditRecord, CorruptRecord, HeartbeatRecord
+from headrace.audit.records import DATACENTER_TIER, AuditRecord, CorruptRecord, HeartbeatRecord
 from headrace.audit.salvage import count_past_damage
 from headrace.audit.settings import AuditorSettings, sources_of
 from headrace.client import Admin, Consumer
@@ -89,6 +91,8 @@ class Auditor:
             service="auditor",
             topic=settings.audit_topic,
         )
+        self._declarations = Declarations(self._admin)
+        self._topic_ids: dict[str, UUID] = {}
         self._counters: dict[tuple[str, int], PartitionCounter] = {}
         self._resume_at: dict[tuple[str, int], int] = {}
         self._unpublished: list[AuditRecord] = []
@@ -205,6 +209,7 @@ class Auditor:
     def _discover(self) -> None:
         self._reader.discover()
         found = self._admin.topics()
+        self._topic_ids = {name: info.topic_id for name, info in found.items()}
         self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
         names = [n for n in found if self.settings.topics.fullmatch(n) and not NOT_AUDITED.fullmatch(n)]
         sources = None if self._mirrors is None else sources_of(self._mirrors, names)
@@ -362,7 +367,13 @@ class Auditor:
     # --- reporting ---
 
     def _report(self) -> None:
-        """Publishes all counts since the last report; once they are acknowledged, the heartbeat."""
+        """Publishes all counts since the last report; once they are acknowledged, the heartbeat.
+
+        Before it, what topics declare: an hour is judged once a heartbeat follows its end.
+        """
+        own = {key[0] for key, each in self._counters.items() if DATACENTER_TIER in each.partition.tiers}
+        topic_ids = {name: self._topic_ids[name] for name in own if name in self._topic_ids}
+        self._unpublished += self._declarations.news(topic_ids)
         for counter in self._counters.values():
             self._unpublished += counter.cut()
         for record in self._unpublished:

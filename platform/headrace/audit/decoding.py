@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import fastavro
 import fastavro.schema
 
+from headrace.audit.declarations import TopicDeclaration
 from headrace.audit.records import (
     AnyAuditRecord,
     CorruptRecord,
@@ -34,6 +35,7 @@ from headrace.registry.framing import split
 
 SCHEMA_FILES: Final = (
     *(kind.schema_file for kind in (RangeTally, HeartbeatRecord, GapRecord, CorruptRecord, LoadReport)),
+    TopicDeclaration.schema_file,
     AUDIT_PRODUCER_SCHEMA,
 )
 SCHEMA_MAX_CHARS: Final = 64 * 1024
@@ -48,6 +50,7 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any]], AnyAuditRecord]]] = {
     "headrace.audit.Corrupt": CorruptRecord.from_avro,
     "headrace.audit.Load": LoadReport.from_avro,
     "headrace.audit.ProducerReport": ProducerReport.from_avro,
+    "headrace.audit.Topic": TopicDeclaration.from_avro,
 }
 
 

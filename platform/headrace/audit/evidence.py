@@ -10,12 +10,12 @@ to the next.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.audit.intervals import Interval, union
 from headrace.audit.tally import Span
 from headrace.audit.times import HOUR_MS
@@ -89,13 +89,17 @@ class CountedSpan(NamedTuple):
 
 
 class PublisherState(NamedTuple):
-    """What is known about one publisher. `closed`: its last report was its final one."""
+    """What is known about one publisher. `closed`: its last report was its final one.
+
+    `counts_only`: it does not know sequence numbers, so its events are compared with the log by count.
+    """
 
     service: str
     server: str
     started_ms: int
     last_ms: int
     closed: bool
+    counts_only: bool = False
 
 
 class Heartbeat(NamedTuple):
@@ -191,7 +195,7 @@ class Evidence:
 
     `publisher_names`: producer id → key of `publishers`, from reports on any hour. `latest`: (partition,
     producer id) → the highest (epoch, sequence) in the datacenter's log, of any hour. `touched_ms`: when the
-    newest record about this hour was reported.
+    newest record about this hour was reported. `counted_from`: see `audit.declarations`.
     """
 
     topic: str
@@ -208,6 +212,12 @@ class Evidence:
     latest: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     touched_ms: int = 0
     corrupt: tuple[CorruptHere, ...] = ()
+    counted_from: str = FROM_PRODUCERS
+
+    @property
+    def is_counted_from_log(self) -> bool:
+        """Whether the topic declares for this hour that producers need not report."""
+        return self.counted_from == FROM_LOG
 
     @property
     def end_ms(self) -> int:
@@ -228,20 +238,15 @@ class Policy:
 
     Something that a tier lacks is pending until `delay_ms` (`load_delay_ms` for the warehouse) after the tier
     before reported it. `report_grace_ms`: how long a publisher may take to report that it renumbered records.
-    `silence_ms`: how old a datacenter's newest heartbeat may be if it is from before the hour's end.
-    `accept_foreign` matches topics whose producers need not report: these are judged only from the
-    datacenter's log onward. `hops` are the hops to judge.
+    `silence_ms`: how old a datacenter's newest heartbeat may be if it is from before the hour's end. `hops`
+    are the hops to judge.
     """
 
     delay_ms: int = DELAY_DEFAULT_MS
     load_delay_ms: int = LOAD_DELAY_DEFAULT_MS
     report_grace_ms: int = REPORT_GRACE_DEFAULT_MS
     silence_ms: int = SILENCE_DEFAULT_MS
-    accept_foreign: re.Pattern[str] | None = None
     hops: tuple[str, ...] = HOPS
-
-    def accepts_foreign(self, topic: str) -> bool:
-        return self.accept_foreign is not None and self.accept_foreign.fullmatch(topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +285,8 @@ class Counts(NamedTuple):
 class Verdict:
     """The audit's judgement of one hour of one topic from one datacenter.
 
-    `status` is that of the worst finding, complete without any.
+    `status` is that of the worst finding, complete without any. `counted_from`: "producers", or "log" if the
+    topic declares that its producers need not report; nothing is then proven about events before the log.
     """
 
     topic: str
@@ -290,6 +296,7 @@ class Verdict:
     counts: Counts
     hops: Mapping[str, Status]
     findings: tuple[Finding, ...]
+    counted_from: str = FROM_PRODUCERS
 
     def count(self, status: Status) -> int:
         """Returns how many records the findings of this status name."""

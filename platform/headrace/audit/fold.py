@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from headrace.audit import tables
 from headrace.audit.cover import Candidate, choose
+from headrace.audit.declarations import TopicDeclaration
 from headrace.audit.records import (
     ANALYSIS_TIER,
     CorruptRecord,
@@ -47,6 +48,8 @@ def fold_record(connection: Connection, received: ReceivedRecord) -> None:
         _fold_load(connection, record)
     elif isinstance(record, CorruptRecord):
         _fold_corrupt(connection, record, time_ms)
+    elif isinstance(record, TopicDeclaration):
+        _fold_declaration(connection, record, received)
     else:
         upsert(connection, tables.gaps, [asdict(record)], newer_by="accepted")
 
@@ -123,6 +126,9 @@ def _fold_report(connection: Connection, report: ProducerReport, received: Recei
         "closed": report.closed,
     }
     upsert(connection, tables.publishers, [row], newer_by="report_number")
+    if report.counts_only:
+        counting = {"datacenter": datacenter, "publisher": report.publisher}
+        insert_new(connection, tables.counting_publishers, counting)
     for tally in report.tallies:
         key = {"datacenter": datacenter, "publisher": report.publisher, "part": tally.part}
         _fold_handover(connection, key, tally, report.report_number, time_ms)
@@ -202,6 +208,25 @@ def _fold_corrupt(connection: Connection, corrupt: CorruptRecord, time_ms: int) 
     if corrupt.tier == ANALYSIS_TIER:
         attribution = (corrupt.topic, corrupt.log_partition, corrupt.datacenter, corrupt.partition)
         _attribute(connection, [attribution], time_ms)
+
+
+def _fold_declaration(
+    connection: Connection, declaration: TopicDeclaration, received: ReceivedRecord
+) -> None:
+    key = {
+        "datacenter": received.datacenter,
+        "topic": declaration.topic,
+        "topic_id": declaration.topic_id,
+    }
+    table, time_ms = tables.declarations, received.time_ms
+    of_key = (table.c[name] == value for name, value in key.items())
+    old = connection.execute(select(table).where(*of_key)).one_or_none()
+    first_ms = time_ms if old is None else min(old.first_said_ms, time_ms)
+    changes = json.dumps(declaration.changes)
+    if old is not None and old.said_ms >= time_ms:
+        time_ms, changes = old.said_ms, old.changes
+    row = {**key, "first_said_ms": first_ms, "said_ms": time_ms, "changes": changes}
+    upsert(connection, table, [row])
 
 
 def _touch(

@@ -17,6 +17,7 @@ from sqlalchemy import Column, ColumnElement, Connection, CursorResult, Table, f
 
 from headrace.audit import tables
 from headrace.audit.counting import SourcePartition
+from headrace.audit.declarations import Incarnation, counted_from
 from headrace.audit.evidence import (
     Claim,
     CorruptHere,
@@ -36,6 +37,7 @@ from headrace.audit.intervals import Interval, subtract, union
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER
 from headrace.audit.tally import Span
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
+from headrace.coordination.declared import Change
 
 ANY_TIME_MS: Final = (-(2**63), 2**63 - 1)
 _RANGE_COLUMNS: Final = ("tier", "datacenter", "partition", "from_address", "to_address")
@@ -62,9 +64,18 @@ def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | 
 
 def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherState]:
     """Returns every publisher that reported from a datacenter, by its id."""
-    table = tables.publishers
+    table, counting = tables.publishers, tables.counting_publishers
+    of_datacenter = select(counting.c.publisher).where(counting.c.datacenter == datacenter)
+    counts_only = {row.publisher for row in connection.execute(of_datacenter)}
     return {
-        row.publisher: PublisherState(row.service, row.server, row.started_ms, row.last_ms, row.closed)
+        row.publisher: PublisherState(
+            row.service,
+            row.server,
+            row.started_ms,
+            row.last_ms,
+            row.closed,
+            counts_only=row.publisher in counts_only,
+        )
         for row in connection.execute(select(table).where(table.c.datacenter == datacenter))
     }
 
@@ -85,6 +96,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     states = {name: publishers(connection, name) for name in datacenters}
     names = {name: _publisher_names(connection, name) for name in datacenters}
     latest = {name: _latest_sequences(connection, topic, name) for name in datacenters}
+    declared = _incarnations(connection, topic)
     for hour_ms in hours_ms:
         for datacenter in datacenters:
             hour = facts.hours[datacenter, hour_ms]
@@ -103,6 +115,7 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
                 latest=latest[datacenter],
                 touched_ms=hour.touched_ms,
                 corrupt=tuple(hour.corrupt),
+                counted_from=counted_from(declared[datacenter], hour_ms),
             )
 
 
@@ -311,6 +324,16 @@ class _Gatherer:
     def _where_loads(self, table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         """Returns the condition that selects this topic's loads into its warehouse."""
         return table.c.warehouse == self._warehouse, table.c.topic == self._topic
+
+
+def _incarnations(connection: Connection, topic: str) -> defaultdict[str, list[Incarnation]]:
+    """Returns datacenter → what the topic declares there, from its creation to each deletion."""
+    table = tables.declarations
+    found: defaultdict[str, list[Incarnation]] = defaultdict(list)
+    for row in connection.execute(select(table).where(table.c.topic == topic)):
+        changes = tuple(Change(*change) for change in json.loads(row.changes))
+        found[row.datacenter].append(Incarnation(row.first_said_ms, changes))
+    return found
 
 
 def _datacenters(connection: Connection, topic: str) -> list[str]:

@@ -4,14 +4,14 @@ Missing records are lost only once they cannot arrive any more. There are three 
 sequence number of the same producer and partition (the broker accepts them in order) and the publisher has
 had time to report new numbers; or the publisher has closed, and the whole log was counted after that; or the
 delay has passed and the datacenter's auditor has counted since. `audit.silence` judges publishers and
-auditors that stopped reporting.
+auditors that stopped reporting, `audit.hop_counts` publishers that report no sequence numbers.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from headrace.audit import phrases
 from headrace.audit.corruption import (
@@ -33,11 +33,10 @@ from headrace.audit.evidence import (
     Status,
     TierEvidence,
 )
+from headrace.audit.hop_counts import END_STALE_MAX_MS, judge_counts
 from headrace.audit.intervals import Interval, covers, stretches, subtract, union
 from headrace.audit.records import DATACENTER_TIER
 from headrace.audit.silence import judge_silence
-
-END_STALE_MAX_MS: Final = 5_000  # how old the end address in a heartbeat may be
 
 
 class Identity(NamedTuple):
@@ -90,9 +89,10 @@ class _Missing(NamedTuple):
 
 def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
     """Yields the problems between the producers and their datacenter's log."""
+    unreported: list[Finding] = []
     for case in _cases(evidence, policy, now_ms):
         if case.identity.producer_id == NO_PRODUCER:
-            yield from _anonymous(case)
+            unreported.append(_anonymous(case))
             continue
         withdrawn = case.claimed(withdrawn=True)
         live = subtract(case.claimed(withdrawn=False), withdrawn)
@@ -109,8 +109,11 @@ def judge_producer_hop(evidence: Evidence, policy: Policy, now_ms: int) -> Itera
         for start, end, is_unclaimed, is_withdrawn in stretches(union(unclaimed), withdrawn):
             if is_unclaimed and is_withdrawn:
                 yield _renumbered_twice(case, start, end)
-            elif is_unclaimed:
-                yield from _unclaimed(case, start, end)
+            elif is_unclaimed and evidence.publisher_of(case.identity.producer_id) is None:
+                unreported.append(_unclaimed(case, start, end, "without any producer report"))
+            elif is_unclaimed and not evidence.is_counted_from_log:
+                yield _unclaimed(case, start, end, "that its reports do not mention")
+    yield from judge_counts(evidence, unreported, policy, now_ms)
     yield from judge_corrupt(evidence, DATACENTER_TIER, PRODUCER_HOP)
     yield from judge_silence(evidence, policy, now_ms)
 
@@ -265,23 +268,17 @@ def _renumbered_twice(case: _Case, start: int, end: int) -> Finding:
     return _finding(case, Status.DUPLICATED, "from", predicate, start, end, extent)
 
 
-def _unclaimed(case: _Case, start: int, end: int) -> Iterator[Finding]:
-    is_reporting = case.evidence.publisher_of(case.identity.producer_id) is not None
-    if not is_reporting and case.policy.accepts_foreign(case.evidence.topic):
-        return
+def _unclaimed(case: _Case, start: int, end: int, report: str) -> Finding:
     spans = case.spans_with(start, end)
     extent = _extent(spans)
-    report = "that its reports do not mention" if is_reporting else "without any producer report"
     predicate = f"are in {case.evidence.datacenter}'s log {report} ({phrases.addresses(*extent)})"
-    yield _finding(case, _status_of_unreported(case, spans), "from", predicate, start, end, extent)
+    return _finding(case, _status_of_unreported(case, spans), "from", predicate, start, end, extent)
 
 
-def _anonymous(case: _Case) -> Iterator[Finding]:
-    if case.policy.accepts_foreign(case.evidence.topic):
-        return
+def _anonymous(case: _Case) -> Finding:
     count = sum(counted.span.record_count for counted in case.counted)
     extent = _extent(case.counted)
-    yield Finding(
+    return Finding(
         _status_of_unreported(case, case.counted),
         PRODUCER_HOP,
         f"{phrases.events(count, case.evidence)}, from producers without an id, are in partition "

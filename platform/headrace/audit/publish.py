@@ -61,8 +61,8 @@ class AuditPublisher:
         self._unacknowledged: list[DeliveryFuture] = []
         self._has_topic = False
 
-    def publish(self, record: AuditRecord) -> None:
-        """Sends one record; `flush` waits for it.
+    def publish(self, record: AuditRecord, *, service: str | None = None, server: str | None = None) -> None:
+        """Sends one record; `flush` waits for it. `service` and `server`: those of another speaker.
 
         Raises `AuditPublishError`, or `UnpublishableRecordError`.
         """
@@ -70,8 +70,8 @@ class AuditPublisher:
         header = {
             "time": to_datetime(time_ms),
             "datacenter": self._datacenter,
-            "server": socket.gethostname(),
-            "service": self._service,
+            "server": server or socket.gethostname(),
+            "service": service or self._service,
             "guid": str(uuid.uuid4()),
         }
         try:

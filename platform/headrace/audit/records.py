@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
+from headrace.audit.declarations import TopicDeclaration
 from headrace.audit.tally import Span
 from headrace.audit.times import OUTSIDE_MS, is_named
 
@@ -195,7 +196,8 @@ class HandoverTally(NamedTuple):
 class ProducerReport:
     """A publisher's report of the events that it accepted; `events` publishes it.
 
-    A tally with a higher `report_number` replaces the earlier one of the same (publisher, part).
+    A tally with a higher `report_number` replaces the earlier one of the same (publisher, part). Tallies of
+    `counts_only` publishers have no ranges, and are compared with the log by count.
     """
 
     publisher: str
@@ -203,6 +205,7 @@ class ProducerReport:
     report_number: int
     closed: bool
     tallies: tuple[HandoverTally, ...]
+    counts_only: bool = False
 
     def producer_ids(self) -> set[int]:
         """Returns the producer ids in its ranges."""
@@ -227,6 +230,7 @@ class ProducerReport:
                 )
                 for tally in data["tallies"]
             ),
+            counts_only=data.get("counts_only", False),
         )
 
 
@@ -347,7 +351,8 @@ class LoadReport:
         return pieces
 
 
-AnyAuditRecord = RangeTally | HeartbeatRecord | GapRecord | CorruptRecord | LoadReport | ProducerReport
+_Counted = RangeTally | HeartbeatRecord | GapRecord | CorruptRecord | LoadReport
+AnyAuditRecord = _Counted | ProducerReport | TopicDeclaration
 
 
 class ReceivedRecord(NamedTuple):

@@ -51,6 +51,7 @@ class Report:
                     "hour_ms": verdict.hour_ms,
                     "hour": phrases.hour(verdict.hour_ms),
                     "status": str(verdict.status),
+                    "counted_from": verdict.counted_from,
                     "counts": verdict.counts._asdict(),
                     "hops": {hop: str(status) for hop, status in verdict.hops.items()},
                     "findings": [
@@ -67,9 +68,9 @@ class Report:
 class HourProof:
     """Whether an hour of a topic is proven complete in every datacenter that has the topic.
 
-    `problems` say why not. `counts` are per datacenter. `address_ranges` are per datacenter and source
-    partition: where the hour's records lie in the log, as (analysis partition or -1, first address, end
-    address).
+    `problems` say why not. `counts` are per datacenter, as is `counted_from` (see `Verdict`).
+    `address_ranges` are per datacenter and source partition: where the hour's records lie in the log, as
+    (analysis partition or -1, first address, end address).
     """
 
     topic: str
@@ -79,6 +80,7 @@ class HourProof:
     counts: dict[str, Counts]
     address_ranges: dict[str, dict[int, tuple[int, int, int]]]
     judged_ms: int
+    counted_from: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data for `json.dumps`."""
@@ -86,6 +88,7 @@ class HourProof:
             "topic": self.topic,
             "hour_ms": self.hour_ms,
             "complete": self.complete,
+            "counted_from": self.counted_from,
             "reasons": self.problems,
             "counts": {datacenter: counts._asdict() for datacenter, counts in self.counts.items()},
             "address_ranges": self.address_ranges,
@@ -151,7 +154,8 @@ def is_complete(
         ranges[evidence.datacenter] = _address_ranges(evidence)
         problems += [finding.text for finding in verdict.findings]
         problems += _unstable(evidence, now_ms, quiet_ms)
-    return HourProof(topic, hour_ms, not problems, tuple(problems), counts, ranges, now_ms)
+    origins = {evidence.datacenter: evidence.counted_from for evidence in found}
+    return HourProof(topic, hour_ms, not problems, tuple(problems), counts, ranges, now_ms, origins)
 
 
 def wait_until_resolved(

@@ -15,9 +15,11 @@ from rich.padding import Padding
 from rich.table import Table
 
 from headrace.audit import phrases
+from headrace.audit.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.audit.evidence import Finding, Status, Verdict
 from headrace.audit.report import Report
 from headrace.audit.times import is_named
+from headrace.coordination.declared import ANY, PRODUCERS
 
 FINDINGS_SHOWN_MAX: Final = 40
 OUTSIDE_CELL: Final = "year < 1, > 9999"
@@ -48,6 +50,11 @@ def print_report(
         print_indented(console, empty, indent)
         return
     console.print(Padding(_table(report.verdicts), (0, 0, 0, indent), expand=False))
+    for topic, datacenter in sorted(
+        {(verdict.topic, verdict.datacenter) for verdict in report.verdicts if is_from_log(verdict)}
+    ):
+        text = f"* {printable(topic)} of {printable(datacenter)}: {FROM_LOG_TEXT} ({PRODUCERS}={ANY})"
+        print_indented(console, f"{text}; what its producers lost before is not known", indent)
     if findings is None:
         findings = [finding for verdict in report.verdicts for finding in verdict.findings]
     for finding in findings[:FINDINGS_SHOWN_MAX]:
@@ -71,6 +78,10 @@ def printable(text: str) -> str:
     """Returns text of any origin for the terminal: control characters as escapes, no markup."""
     shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     return escape(shown)
+
+
+def is_from_log(verdict: Verdict) -> bool:
+    return verdict.counted_from == FROM_LOG
 
 
 def print_indented(console: Console, text: str, indent: int) -> None:
@@ -98,7 +109,7 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
             printable(verdict.topic),
             printable(verdict.datacenter),
             _hour(verdict.hour_ms),
-            f"{counts.producer:,}",
+            f"{counts.producer:,}*" if is_from_log(verdict) else f"{counts.producer:,}",
             f"{counts.datacenter:,}",
             f"{counts.analysis:,}",
             f"{counts.warehouse:,}{dead}",

@@ -20,20 +20,32 @@ from headrace.audit.evidence import (
     Status,
     TierEvidence,
 )
+from headrace.audit.hop_counts import is_counts_only
 from headrace.audit.intervals import subtract, union
 
 
 def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
-    """Yields the findings of the producer hop about missing reports rather than missing records."""
-    for handover in evidence.handovers:
-        if handover.handed_over_count > handover.sequenced_count:
-            yield _unsequenced(handover, evidence, policy, now_ms)
-    yield from _vanished_publishers(evidence, policy, now_ms)
+    """Yields the findings of the producer hop about missing reports rather than missing records.
+
+    Publishers' silence proves nothing about a topic that is counted from the log on.
+    """
+    yield from _silent_publishers(evidence, policy, now_ms)
     for partition, place in sorted(evidence.partitions.items()):
         for problem in place.contradictions:
             yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition)
         yield from _missing_tallies(partition, place.datacenter, evidence, policy, now_ms)
     yield from _silent_auditor(evidence, policy, now_ms)
+
+
+def _silent_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
+    for handover in evidence.handovers:
+        has_unsequenced = handover.handed_over_count > handover.sequenced_count
+        if has_unsequenced and not is_counts_only(evidence, handover):
+            finding = _unsequenced(handover, evidence, policy, now_ms)
+            if finding.status is not Status.UNKNOWN or not evidence.is_counted_from_log:
+                yield finding
+    if not evidence.is_counted_from_log:
+        yield from _vanished_publishers(evidence, policy, now_ms)
 
 
 def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:

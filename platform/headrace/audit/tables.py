@@ -117,6 +117,23 @@ producer_ids = Table(
     "producer_ids", metadata, _key("datacenter", String), _key("producer_id", BigInteger), _text("publisher")
 )
 
+# The publishers whose tallies have no sequence numbers and are compared by count.
+counting_publishers = Table(
+    "counting_publishers", metadata, _key("datacenter", String), _key("publisher", String)
+)
+
+# What each incarnation of a topic declares, by its newest record; `changes`: JSON list of [producers, from].
+declarations = Table(
+    "declarations",
+    metadata,
+    _key("datacenter", String),
+    _key("topic", String),
+    _key("topic_id", String),
+    _number("first_said_ms"),
+    _number("said_ms"),
+    Column("changes", Text, nullable=False),
+)
+
 # The newest heartbeat of each partition.
 beats = Table(
     "beats",

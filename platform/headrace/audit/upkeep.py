@@ -180,3 +180,6 @@ def _forget_publishers(connection: Connection, before_ms: int) -> None:
     connection.execute(delete(table).where(table.c.last_ms < before_ms, tally_count.scalar_subquery() == 0))
     known = select(table.c.publisher).where(table.c.datacenter == ids.c.datacenter)
     connection.execute(delete(ids).where(ids.c.publisher.not_in(known)))
+    counting = tables.counting_publishers
+    known = select(table.c.publisher).where(table.c.datacenter == counting.c.datacenter)
+    connection.execute(delete(counting).where(counting.c.publisher.not_in(known)))

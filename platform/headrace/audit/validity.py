@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from headrace.audit.declarations import TopicDeclaration
 from headrace.audit.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
@@ -24,6 +25,7 @@ from headrace.audit.records import (
 )
 from headrace.audit.tally import Span
 from headrace.audit.times import HOUR_MS, is_named
+from headrace.coordination.declared import CHANGES_MAX, DECLARATIONS
 
 NAME_MAX_CHARS: Final = 255
 TEXT_MAX_CHARS: Final = 10_000
@@ -135,6 +137,7 @@ def _check_report(report: ProducerReport, _received: ReceivedRecord, _now_ms: in
         _check_count("part", tally.part)
         _check_count("handed_over_count", tally.handed_over_count)
         _require(len(tally.ranges) <= RANGES_MAX, f"a tally has {len(tally.ranges)} ranges")
+        _require(not (report.counts_only and tally.ranges), "it counts only, but has ranges")
         for partition, *numbers in tally.ranges:
             _check_partition(partition)
             _check_sequences(*numbers)
@@ -161,6 +164,20 @@ def _check_load(load: LoadReport, _received: ReceivedRecord, _now_ms: int) -> No
     _check_hours(hour.hour_ms for partition in load.partitions for hour in partition.hours)
 
 
+def _check_declaration(declaration: TopicDeclaration, _received: ReceivedRecord, _now_ms: int) -> None:
+    _check_topic(declaration.topic)
+    _check_name("topic id", declaration.topic_id)
+    changes = declaration.changes
+    _require(0 < len(changes) <= CHANGES_MAX, f"it has {len(changes)} changes")
+    starts = [change.from_ms for change in changes]
+    _require(starts[0] is None, f"its first declaration applies from {starts[0]} ms on")
+    for change in changes:
+        _require(change.producers in DECLARATIONS, f"producers {shown(change.producers)}")
+    hours = [start for start in starts[1:] if start is not None and start % HOUR_MS == 0 and is_named(start)]
+    is_ordered = len(hours) == len(starts) - 1 and hours == sorted(set(hours))
+    _require(is_ordered, f"its changes are not in the order of the hours: {starts[:4]}")
+
+
 _CHECKS: Final[dict[type, Callable[[Any, ReceivedRecord, int], None]]] = {
     RangeTally: _check_tally,
     HeartbeatRecord: _check_heartbeat,
@@ -168,6 +185,7 @@ _CHECKS: Final[dict[type, Callable[[Any, ReceivedRecord, int], None]]] = {
     CorruptRecord: _check_corrupt,
     ProducerReport: _check_report,
     LoadReport: _check_load,
+    TopicDeclaration: _check_declaration,
 }
 
 # --- parts of records ---

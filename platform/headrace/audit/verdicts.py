@@ -44,6 +44,7 @@ def judge(evidence: Evidence, policy: Policy, now_ms: int) -> Verdict:
             if hop in policy.hops
         },
         findings=tuple(findings),
+        counted_from=evidence.counted_from,
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, in_bytes, in_duration, out, print_json, print_table
+from headrace.cli.topics import declare_topics
 
 
 class Part(StrEnum):
@@ -67,6 +68,7 @@ def up(
 
     operate.up(here, show, may_change=lambda units: _may_change(units, is_agreed=yes))
     out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
+    declare_topics()
     if here.airflow:
         _print_login(here)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +15,53 @@ if TYPE_CHECKING:
     from headrace.client.admin import Admin
     from headrace.client.cluster import TopicInfo
 
-from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
+from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs, site
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, plain, print_json, print_table
+from headrace.cli.output import JsonOption, in_bytes, out, plain, print_json, print_table, printable
+from headrace.coordination import declared
 
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(help="A topic's name.", show_default=False)]
 TIMEOUT_MS = 8_000.0
+
+
+class Producers(StrEnum):
+    """Whether all producers of a topic report their counts to the audit."""
+
+    REPORTING = declared.REPORTING
+    ANY = declared.ANY
+
+
+ProducersOption = Annotated[
+    Producers | None,
+    typer.Option(
+        "--producers",
+        help="Whether all producers report their counts to the audit; any: it counts from the log on.",
+    ),
+]
+
+
+def _settings(config: list[str] | None, producers: Producers | None) -> dict[str, str]:
+    """Returns the settings of both options."""
+    settings = parse_pairs(config or [])
+    if producers is None:
+        return settings
+    if declared.PRODUCERS in settings:
+        raise CommandError(f"give either --producers or --config {declared.PRODUCERS}", ExitCode.USAGE)
+    return {**settings, declared.PRODUCERS: producers.value}
+
+
+def _declaration(settings: Mapping[str, str]) -> str:
+    """Returns what a topic declares about its producers, in words."""
+    changes = declared.history_of(settings)
+    last = changes[-1]
+    words = "counted from the log on" if last.producers == declared.ANY else "every producer reports"
+    text = f"producers: {last.producers} ({words})"
+    if last.from_ms is None:
+        return text
+    since = datetime.fromtimestamp(last.from_ms / 1000, UTC).strftime("%Y-%m-%d %H:00")
+    return f"{text} for hours from {since} UTC on; {changes[-2].producers} before"
 
 
 @contextmanager
@@ -107,11 +149,12 @@ def create(
         list[str] | None,
         typer.Option("--config", "-c", help="A setting; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
+    producers: ProducersOption = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
     """Create a topic; its partitions are distributed over the brokers."""
-    settings = parse_pairs(config or [])
+    settings = _settings(config, producers)
     with _admin(where, brokers) as admin:
         admin.create_topic(topic, partitions, replication_factor, settings)
     replicas = "one replica" if replication_factor == 1 else f"{replication_factor} replicas"
@@ -151,6 +194,7 @@ def describe(
                 "topic": topic,
                 "id": str(info.topic_id),
                 "partitions": partitions,
+                "producers": own.get(declared.PRODUCERS, declared.REPORTING),
                 "config": own,
                 "defaults": defaults,
             }
@@ -173,6 +217,7 @@ def describe(
     )
     for partition, problem in sorted(problems.items()):
         out.print(f"[red]{plain(topic)}-{partition} is not served[/]: {plain(problem)}")
+    out.print(_declaration({name: value or "" for name, value in own.items()}), markup=False)
     for name, value in sorted(own.items()):
         out.print(f"  {name} = {value}", markup=False)
     if not own:
@@ -197,20 +242,60 @@ def alter(
         int | None,
         typer.Option("--partitions", "-p", min=1, help="The new, larger number."),
     ] = None,
+    producers: ProducersOption = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
-    """Change a topic's settings, or add partitions."""
-    changes = {name: value or None for name, value in parse_pairs(config or []).items()}
+    """Change a topic's settings, or add partitions.
+
+    A change of --producers applies to the hours that begin afterwards.
+    """
+    changes = {name: value or None for name, value in _settings(config, producers).items()}
     if not changes and partitions is None:
-        raise CommandError("nothing to change: give --config NAME=VALUE or --partitions N", ExitCode.USAGE)
+        raise CommandError(
+            "nothing to change: give --config NAME=VALUE, --producers or --partitions N", ExitCode.USAGE
+        )
     with _admin(where, brokers) as admin:
         if changes:
             admin.alter_configs(topic, changes)
             out.print(f"changed {', '.join(changes)} of {topic}")
+            if declared.PRODUCERS in changes:
+                out.print("it applies to the hours that begin from now on; `topics describe` shows it")
         if partitions is not None:
             admin.create_partitions(topic, partitions)
             out.print(f"{topic} has {partitions} partitions now; keys may move to other partitions")
+
+
+@app.command()
+def declare(
+    file: Annotated[
+        Path | None, typer.Argument(help="A topics.yaml; by default that of the DAGs.", show_default=False)
+    ] = None,
+) -> None:
+    """Put the field `producers` of a topics.yaml into the topics' settings, in every datacenter of services.
+
+    The exit code is 0 only if every topic declares it.
+    """
+    if not declare_topics(file):
+        raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def declare_topics(file: Path | None = None) -> bool:
+    """Returns whether every topic declares now what the file says; prints changes and problems."""
+    from headrace.agent.airflow_environment import dags_folder
+    from headrace.airflow.topics import read_declarations
+    from headrace.fleet.declare import declare
+
+    if file is not None and not file.exists():
+        raise CommandError(f"there is no file {file}")
+    wanted = read_declarations(file or dags_folder() / "topics.yaml")
+    outcomes = list(declare(site(), wanted))
+    for each in outcomes:
+        if each.problem:
+            out.print(f"[yellow]not declared[/]  {printable(each.problem)}")
+        elif each.changed:
+            out.print(f"{each.topic} of {each.datacenter}: producers {each.producers}, for hours from now on")
+    return not any(each.problem for each in outcomes)
 
 
 @app.command()

@@ -195,4 +195,5 @@ def _shown(hours: Iterable[HourSummary]) -> tuple[Any, ...]:
 def _seal(hour: HourSummary) -> str:
     if hour.sealed_version is None:
         return "no"
-    return f"version {hour.sealed_version}" + ("; late data since" if hour.is_stale else "")
+    origin = "; counted from the log on" if hour.counted_from == "log" else ""
+    return f"version {hour.sealed_version}" + origin + ("; late data since" if hour.is_stale else "")

@@ -27,6 +27,7 @@ _TOPIC_RESOURCE: Final = 2
 _BROKER_RESOURCE: Final = 4
 _SET: Final = 0
 _DELETE: Final = 1
+_RESOURCES_PER_REQUEST_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,28 +195,62 @@ class Admin:
         """Returns a topic's settings by name, defaults included."""
         return self._describe(_TOPIC_RESOURCE, topic, None)
 
+    def topic_settings(self, topics: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Returns the named settings of many topics, by topic; without topics that do not exist."""
+        wanted, keys = list(topics), tuple(names)
+        found: dict[str, dict[str, str]] = {}
+        for start in range(0, len(wanted), _RESOURCES_PER_REQUEST_MAX):
+            some = wanted[start : start + _RESOURCES_PER_REQUEST_MAX]
+            body = self._describe_resources(_TOPIC_RESOURCE, some, keys, None, gone_is_error=False)
+            for result in body.results:
+                if result.error_code == ErrorCode.NONE:
+                    entries = {entry.name: entry.value or "" for entry in result.configs}
+                    found[result.resource_name] = entries
+        return found
+
     def describe_broker_configs(self, broker_id: int) -> dict[str, ConfigEntry]:
         """Returns a broker's settings by name, from the broker itself."""
         return self._describe(_BROKER_RESOURCE, str(broker_id), broker_id)
 
     def _describe(self, kind: int, name: str, node_id: int | None) -> dict[str, ConfigEntry]:
-        def build(schema: Schema) -> Any:
-            resource = schema.make(
-                "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=None
-            )
-            return schema.make("DescribeConfigsRequest", resources=(resource,))
-
-        def results_of(body: Any) -> list[ResultCode]:
-            return [ResultCode(r.error_code, repr(r.resource_name), r.error_message) for r in body.results]
-
-        call = control_call(ApiKey.DESCRIBE_CONFIGS, build)
-        body = self._requests.call(call, results_of, target=lambda: node_id)
+        body = self._describe_resources(kind, [name], None, node_id)
         return {
             entry.name: ConfigEntry(
                 entry.name, entry.value, entry.config_source, entry.read_only, entry.is_sensitive
             )
             for entry in body.results[0].configs
         }
+
+    def _describe_resources(
+        self,
+        kind: int,
+        names: Iterable[str],
+        keys: tuple[str, ...] | None,
+        node_id: int | None,
+        *,
+        gone_is_error: bool = True,
+    ) -> Any:
+        """Returns the response. `keys` None: all settings."""
+        ignored = () if gone_is_error else (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
+
+        def build(schema: Schema) -> Any:
+            resources = tuple(
+                schema.make(
+                    "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=keys
+                )
+                for name in names
+            )
+            return schema.make("DescribeConfigsRequest", resources=resources)
+
+        def results_of(body: Any) -> list[ResultCode]:
+            return [
+                ResultCode(r.error_code, repr(r.resource_name), r.error_message)
+                for r in body.results
+                if r.error_code not in ignored
+            ]
+
+        call = control_call(ApiKey.DESCRIBE_CONFIGS, build)
+        return self._requests.call(call, results_of, target=lambda: node_id)
 
     def alter_configs(
         self, topic: str, changes: Mapping[str, str | None], *, validate_only: bool = False

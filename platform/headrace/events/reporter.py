@@ -145,6 +145,7 @@ class Reporter:
             "report_number": self._report_number,
             "reported_until": until_ms,
             "state": "CLOSED" if closed else "OPEN",
+            "counts_only": False,
             "bucket_ms": self._counts.bucket_ms,
             "tallies": [_to_avro(tally) for tally in tallies],
         }

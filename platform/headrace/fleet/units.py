@@ -53,7 +53,7 @@ def configurations_of(site: Site) -> dict[str, Configuration]:
         configurations[f"{datacenter.name}-zookeeper"] = _zookeeper(site, datacenter)
         for broker_id in datacenter.brokers:
             configurations[f"{datacenter.name}-broker-{broker_id}"] = _broker(site, datacenter, broker_id)
-        configurations[f"{datacenter.name}-registry"] = _registry(datacenter)
+        configurations[f"{datacenter.name}-registry"] = _registry(site, datacenter)
     for datacenter in site.sources:
         configurations[f"{datacenter.name}-balancer"] = _balancer(site, datacenter)
     configurations[f"{site.warehouse}-hdfs"] = _hdfs(site)
@@ -106,12 +106,14 @@ def _balancer(site: Site, datacenter: Datacenter) -> Configuration:
     )
 
 
-def _registry(datacenter: Datacenter) -> Configuration:
+def _registry(site: Site, datacenter: Datacenter) -> Configuration:
+    mirrored = [site.datacenter(mirror.source) for mirror in site.mirrors if mirror.target == datacenter.name]
     return configuration.RegistryConfiguration(
         datacenter=datacenter.name,
         requires=(f"{datacenter.name}-zookeeper",),
         listen=datacenter.registry,
         zookeeper=str(datacenter.zookeeper),
+        sources=tuple(f"{source.name}={source.registry_url}" for source in mirrored),
     )
 
 

@@ -15,7 +15,12 @@ from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.process.command_line import on_stop_signals, set_up_logging, split_address
 from headrace.process.web import bounded_http
+from headrace.registry.client import NamedUrl, parse_urls
+from headrace.registry.copying import SubjectCopier
 from headrace.registry.server import create_app
+from headrace.registry.service import SchemaRegistry
+from headrace.registry.sources import SOURCES_MAX, Sources
+from headrace.registry.store import SchemaStore
 from headrace.registry.workers import Workers
 
 CONNECTIONS_MAX: Final = 1_000
@@ -35,6 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--zookeeper", required=True, metavar="HOST:PORT", help="the ZooKeeper that stores the schemas"
     )
+    parser.add_argument(
+        "--sources",
+        type=parse_sources,
+        default=(),
+        metavar="DATACENTER=URL,…",
+        help="registries of other datacenters: their subjects are copied, and they are asked for unknown ids",
+    )
     options = parser.parse_args(arguments)
     set_up_logging()
     # uvicorn raises the signal again after its own shutdown; without a handler it would kill the process.
@@ -45,10 +57,22 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cannot listen on {options.listen}: {error}", file=sys.stderr)
         return 1
     with serving:
-        return serve(serving, options.zookeeper)
+        return serve(serving, options.zookeeper, Sources(options.sources))
 
 
-def serve(serving: socket.socket, zookeeper: str) -> int:
+def parse_sources(text: str) -> tuple[NamedUrl, ...]:
+    """Returns the sources in `east=http://127.1.0.3:8081,west=http://…`."""
+    found = tuple(parse_urls(text))
+    unnamed = [each.url for each in found if each.datacenter is None]
+    if not found or unnamed or len(found) > SOURCES_MAX:
+        problem = f"{unnamed[0]!r} has no datacenter" if unnamed else f"{len(found)} registries"
+        raise argparse.ArgumentTypeError(
+            f"{problem}: give 1 to {SOURCES_MAX}, such as east=http://127.1.0.3:8081,west=http://127.2.0.3:8081"
+        )
+    return found
+
+
+def serve(serving: socket.socket, zookeeper: str, sources: Sources) -> int:
     """Serves until a signal arrives; returns the exit code."""
     session = ZooKeeperSession(
         zookeeper, timeout_s=SESSION_TIMEOUT_S, call_timeout_s=CALL_TIMEOUT_S, name="registry"
@@ -56,12 +80,16 @@ def serve(serving: socket.socket, zookeeper: str) -> int:
     workers = Workers()
     try:
         session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
-        app = create_app(session, workers)
+        store = SchemaStore(session)
+        registry = SchemaRegistry(store, workers, sources)
+        app = create_app(store, registry, session)
     except CoordinationError as error:
         session.close()
         print(f"the schema registry cannot start: {error}", file=sys.stderr)
         return 1
     workers.start()
+    copier = SubjectCopier(store, workers, sources)
+    copier.start()
     config = uvicorn.Config(
         app,
         http=bounded_http(CONNECTIONS_MAX, REQUEST_WAIT_MAX_S, RESPONSE_WAIT_MAX_S),
@@ -74,8 +102,10 @@ def serve(serving: socket.socket, zookeeper: str) -> int:
     host, port = serving.getsockname()[:2]
     print(f"schema registry listening on http://{host}:{port}", flush=True)
     uvicorn.Server(config).run(sockets=[serving])
+    copier.stop()
     workers.close()
     session.close()
+    sources.close()
     return 0
 
 

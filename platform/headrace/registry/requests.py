@@ -5,6 +5,7 @@ from typing import Any, Final
 from headrace.registry import errors
 from headrace.registry.errors import RegistryError
 from headrace.registry.strict_json import shown
+from headrace.registry.subjects import SUBJECT_STORED_MAX_BYTES
 
 AVRO: Final = "AVRO"
 READONLY: Final = "READONLY"
@@ -38,6 +39,14 @@ def subject_not_found(name: str) -> RegistryError:
 
 def version_not_found(version: str) -> RegistryError:
     return RegistryError(errors.VERSION_NOT_FOUND, f"Version {version} not found.")
+
+
+def too_large(name: str) -> RegistryError:
+    return RegistryError(
+        errors.TOO_LARGE,
+        f"Subject '{name}' has as many versions as ZooKeeper can store in one node "
+        f"({SUBJECT_STORED_MAX_BYTES} bytes): delete old versions permanently, or use another one",
+    )
 
 
 def check_name(name: str) -> None:

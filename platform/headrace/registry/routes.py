@@ -110,17 +110,21 @@ def add_schemas(app: FastAPI, registry: SchemaRegistry) -> None:
 
     # A schema that is in memory is answered at once: every thread may be waiting for ZooKeeper.
 
-    async def of_id(schema_id: int) -> StoredSchema:
+    # `local`: without asking other datacenters' registries.
+
+    async def of_id(schema_id: int, local: bool) -> StoredSchema:
         known = registry.known_schema(schema_id)
-        return known if known is not None else await run_in_threadpool(registry.schema, schema_id)
+        if known is not None:
+            return known
+        return await run_in_threadpool(registry.schema, schema_id, local=local)
 
     @app.get("/schemas/ids/{schema_id}")
-    async def get_schema(schema_id: int) -> dict[str, Any]:
-        return _described(await of_id(schema_id))
+    async def get_schema(schema_id: int, local: Flag = False) -> dict[str, Any]:
+        return _described(await of_id(schema_id, local))
 
     @app.get("/schemas/ids/{schema_id}/schema")
-    async def get_schema_text(schema_id: int) -> Response:
-        return _text((await of_id(schema_id)).text)
+    async def get_schema_text(schema_id: int, local: Flag = False) -> Response:
+        return _text((await of_id(schema_id, local)).text)
 
     @app.get("/schemas/guids/{guid}")
     def get_schema_of_guid(guid: str) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from headrace.registry.levels import Levels
 from headrace.registry.parameters import RegistryResponse
 from headrace.registry.service import SchemaRegistry
 from headrace.registry.store import SchemaStore
-from headrace.registry.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +42,8 @@ class RawPath:
         await self._app(scope, receive, send)
 
 
-def create_app(session: ZooKeeperSession, workers: Workers) -> FastAPI:
-    """Returns the web application over a started session."""
-    store = SchemaStore(session)
+def create_app(store: SchemaStore, registry: SchemaRegistry, session: ZooKeeperSession) -> FastAPI:
+    """Returns the web application of a registry over a started session."""
     store.prepare()
     session.on_restored(store.prepare)
     store.follow()
@@ -58,7 +56,6 @@ def create_app(session: ZooKeeperSession, workers: Workers) -> FastAPI:
     app.add_middleware(RawPath)
     _add_error_handlers(app)
     routes.add_root(app, session)
-    registry = SchemaRegistry(store, workers)
     routes.add_subjects(app, registry)
     routes.add_schemas(app, registry)
     routes.add_compatibility(app, registry)

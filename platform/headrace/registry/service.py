@@ -17,12 +17,14 @@ from headrace.registry.requests import (
     check_writable,
     schema_text,
     subject_not_found,
+    too_large,
     version_not_found,
 )
 from headrace.registry.schemas import InvalidSchemaError, ParsedSchema, id_of_guid
+from headrace.registry.sources import Sources
 from headrace.registry.store import READ_AT_ONCE_MAX, IdTakenError, SchemaStore, SubjectTooLargeError
 from headrace.registry.strict_json import shown
-from headrace.registry.subjects import SUBJECT_STORED_MAX_BYTES, StoredSchema, Subject, SubjectVersion
+from headrace.registry.subjects import StoredSchema, Subject, SubjectVersion
 from headrace.registry.workers import Workers
 
 VERSION_MAX: Final = 2**31 - 1
@@ -39,8 +41,9 @@ PAGE_MAX_BYTES: Final = 64 << 20
 class SchemaRegistry:
     """The schema registry's operations. Settings with the subject `None` are the global ones."""
 
-    def __init__(self, store: SchemaStore, workers: Workers) -> None:
+    def __init__(self, store: SchemaStore, workers: Workers, sources: Sources | None = None) -> None:
         self._store = store
+        self._sources = sources or Sources(())
         self._levels = Levels(store)
         self._workers = workers
 
@@ -101,11 +104,7 @@ class SchemaRegistry:
         except IdTakenError:
             raise self._id_taken(name, schema) from None
         except SubjectTooLargeError:
-            raise RegistryError(
-                errors.TOO_LARGE,
-                f"Subject '{name}' has as many versions as ZooKeeper can store in one node "
-                f"({SUBJECT_STORED_MAX_BYTES} bytes): delete old versions permanently, or use another one",
-            ) from None
+            raise too_large(name) from None
         return self._described(name, added)
 
     def lookup(self, name: str, body: dict[str, Any], *, deleted: bool = False) -> dict[str, Any]:
@@ -175,10 +174,20 @@ class SchemaRegistry:
 
     def known_schema(self, schema_id: int) -> StoredSchema | None:
         """Returns a schema if it is in memory. Never waits."""
-        return self._store.known_schema(schema_id)
+        return None if self._sources.contradicts(schema_id) else self._store.known_schema(schema_id)
 
-    def schema(self, schema_id: int) -> StoredSchema:
+    def schema(self, schema_id: int, *, local: bool = False) -> StoredSchema:
+        """Returns a schema, from another datacenter's registry if need be, unless `local`.
+
+        Raises `SchemaConflictError` if two datacenters have different schemas for the id.
+        """
         schema = self._store.schema(schema_id)
+        if local or (schema is not None and not self._sources.contradicts(schema_id)):
+            found = None
+        else:
+            found = self._sources.find(schema_id, None if schema is None else schema.text)
+        if schema is None and found is not None:
+            return StoredSchema(found)
         if schema is None:
             raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema {shown(schema_id)} not found")
         return schema

@@ -17,7 +17,7 @@ from headrace.warehouse.plan import LoadPlan
 from headrace.warehouse.replay import ReplayResult, replay_topic
 from headrace.warehouse.report import publishing
 from headrace.warehouse.retain import RetainResult, retain_topic
-from headrace.warehouse.seal import is_stale, seals
+from headrace.warehouse.seal import counted_from, is_stale, seals
 from headrace.warehouse.verify import VerifyResult, verify_topic
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class HourSummary:
     sealed_rows: int | None
     is_stale: bool
     """Whether late data came after the seal. The next seal will be a new version."""
+    counted_from: str | None = None
+    """Where the seal's proof begins: producers or log (see `audit.declarations`); None without a seal."""
 
 
 def load(
@@ -157,6 +159,7 @@ def list_hours(warehouse: WarehouseOptions, topic: str) -> list[HourSummary]:
             sealed_version=sealed[hour_ms].version if hour_ms in sealed else None,
             sealed_rows=sealed[hour_ms].rows if hour_ms in sealed else None,
             is_stale=hour_ms in sealed and is_stale(state, sealed[hour_ms], hour_ms),
+            counted_from=counted_from(sealed[hour_ms]) if hour_ms in sealed else None,
         )
         for hour_ms, files in state.hours().items()
     ]

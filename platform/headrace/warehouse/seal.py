@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
@@ -150,6 +151,15 @@ def due_hours(
     with HdfsClient(webhdfs_url, user=user) as hdfs:
         paths = TopicPaths(root, topic)
         return hours_to_seal(CommitLog(hdfs, paths).state(), seals(hdfs, paths), now_ms, grace_ms)
+
+
+def counted_from(seal: Seal) -> str:
+    """Returns "log" if some datacenter's part of the hour was counted from the log on, else "producers".
+
+    Seals of earlier versions do not say it: all were counted from the producers on.
+    """
+    found = seal.proof.get("counted_from", {}).values()
+    return FROM_LOG if FROM_LOG in found else FROM_PRODUCERS
 
 
 def hours_to_seal(state: TableState, sealed: Mapping[int, Seal], now_ms: int, grace_ms: int) -> list[int]:

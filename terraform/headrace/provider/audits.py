@@ -69,6 +69,12 @@ SCHEMA: Final = BlockSchema(
                 ),
                 Attribute(name="status", computed=True, description="The status of this hour."),
                 Attribute(
+                    name="counted_from",
+                    computed=True,
+                    description="producers; or log, if the topic's producers need not report: nothing is "
+                    "then known about events that were lost before the log.",
+                ),
+                Attribute(
                     name="counts",
                     type=["map", "number"],
                     computed=True,
@@ -137,6 +143,7 @@ class AuditVerdictData(DataSource):
                 "hour": _hour(verdict.hour_ms),
                 "datacenter": verdict.datacenter,
                 "status": str(verdict.status),
+                "counted_from": verdict.counted_from,
                 "counts": verdict.counts._asdict(),
             }
             for verdict in verdicts

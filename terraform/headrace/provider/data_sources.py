@@ -27,6 +27,11 @@ TOPIC_SCHEMA: Final = BlockSchema(
         Attribute(
             name="config", type=["map", "string"], computed=True, description="The topic's own settings."
         ),
+        Attribute(
+            name="producers",
+            computed=True,
+            description="Whether its producers report their counts to the audit: reporting or any.",
+        ),
         Attribute(name="size_bytes", type="number", computed=True, description="The size of its logs."),
         Attribute(
             name="lags_bytes",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tf.types import Unknown
 
+from headrace.coordination import declared
 from headrace.provider import holdings
 from headrace.provider.attributes import Attribute, BlockSchema
 from headrace.provider.clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S, admin_client, refused
@@ -59,6 +60,13 @@ SCHEMA: Final = BlockSchema(
             "the brokers' defaults.",
         ),
         Attribute(
+            name="producers",
+            default=declared.REPORTING,
+            description="`reporting`: every producer reports its counts to the audit. `any`: producers need "
+            "not report, and the audit counts from the log on. A change applies to the hours that begin "
+            "afterwards.",
+        ),
+        Attribute(
             name="audit_store",
             optional=True,
             sensitive=True,
@@ -102,7 +110,7 @@ class TopicResource(Resource):
         if prior is not None and not replaces and "bootstrap_servers" in change.changed:
             replaces = _replacements_for_new_cluster(prior, planned)
         problems = []
-        checked = change.changed & {"name", "partitions", "replication_factor", "config"}
+        checked = change.changed & {"name", "partitions", "replication_factor", "config", "producers"}
         is_complete = all(is_known(planned[name]) for name in SCHEMA.names() if name != "topic_id")
         if checked and not replaces and is_complete:
             problems = self._dry_run(change)
@@ -117,7 +125,7 @@ class TopicResource(Resource):
         try:
             with admin_client(planned["bootstrap_servers"], timeout_s=PLAN_TIMEOUT_S) as admin:
                 if prior is not None:
-                    if settings := _changed_settings(prior["config"], planned["config"]):
+                    if settings := _changed_settings(_settings_of(prior), _settings_of(planned)):
                         admin.alter_configs(planned["name"], settings, validate_only=True)
                     return []
                 if (topic := read_topic(admin, planned["name"])) is not None:
@@ -185,7 +193,7 @@ class TopicResource(Resource):
         name = planned["name"]
         with admin_client(planned["bootstrap_servers"], timeout_s=APPLY_TIMEOUT_S) as admin:
             try:
-                if settings := _changed_settings(prior["config"], planned["config"]):
+                if settings := _changed_settings(_settings_of(prior), _settings_of(planned)):
                     admin.alter_configs(name, settings)
                 if planned["partitions"] > prior["partitions"]:
                     admin.create_partitions(name, int(planned["partitions"]))
@@ -230,9 +238,11 @@ def read_topic(admin: GroupAdmin, name: str, managed: dict[str, str] | None = No
         topic = admin.topic(name)
     except UnknownTopicError:
         return None
+    entries = admin.describe_configs(name)
+    declaration = entries.get(declared.PRODUCERS)
     config = {
         entry.name: entry.value
-        for entry in admin.describe_configs(name).values()
+        for entry in entries.values()
         if entry.is_own and (not entry.name.startswith(_INTERNAL_SETTINGS) or entry.name in (managed or {}))
     }
     replicas = (len(partition.replicas) for partition in topic.partitions.values())
@@ -240,6 +250,7 @@ def read_topic(admin: GroupAdmin, name: str, managed: dict[str, str] | None = No
         "partitions": len(topic.partitions),
         "replication_factor": max(replicas, default=1),
         "config": config,
+        "producers": (declaration.value if declaration else None) or declared.REPORTING,
         "topic_id": str(topic.topic_id),
     }
 
@@ -249,9 +260,17 @@ def _create(admin: GroupAdmin, planned: Values, *, validate_only: bool = False) 
         planned["name"],
         int(planned["partitions"]),
         int(planned["replication_factor"]),
-        planned["config"],
+        _settings_of(planned),
         validate_only=validate_only,
     )
+
+
+def _settings_of(values: Values) -> dict[str, str]:
+    """Returns the topic's settings. State of older versions of this provider has no `producers`."""
+    config: dict[str, str] = dict(values["config"])
+    if values.get("producers") in (None, declared.REPORTING):
+        return config  # the default, which no topic needs to store
+    return {**config, declared.PRODUCERS: values["producers"]}
 
 
 def _identity(values: Values) -> str:
@@ -295,7 +314,7 @@ def _fewer_partitions(prior: Values, planned: Values) -> Problem:
 
 def _exists(planned: Values, topic: Values) -> Problem:
     name = planned["name"]
-    compared = ("partitions", "replication_factor", "config")
+    compared = ("partitions", "replication_factor", "config", "producers")
     if all(topic.get(attribute) == planned[attribute] for attribute in compared):
         text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
@@ -320,6 +339,14 @@ def _problems_of(values: Values) -> list[Problem]:
         if count is not None and is_known(count) and (int(count) != count or count < 1):
             text = f"{attribute} is {count}; expected a whole number, 1 or more."
             problems.append(Problem(f"Invalid {attribute}", text, (attribute,)))
+    producers = values.get("producers")
+    if isinstance(producers, str) and producers not in declared.DECLARATIONS:
+        text = f"producers is {producers!r}; expected {' or '.join(declared.DECLARATIONS)}."
+        problems.append(Problem("Invalid producers", text, ("producers",)))
+    config = values.get("config")
+    if isinstance(config, dict) and config.keys() & {declared.PRODUCERS, declared.HISTORY}:
+        text = f"Use the attribute producers; {declared.HISTORY} is written by the brokers."
+        problems.append(Problem(f"config has {declared.PRODUCERS}", text, ("config",)))
     return problems + bootstrap_problems(values)
 
 

@@ -93,7 +93,14 @@ class BalancerResource(UnitResource):
 
 class RegistryResource(UnitResource):
     type_name = "registry"
-    kind = UnitKind(model=configuration.RegistryConfiguration, one_at_a_time=True)
+    kind = UnitKind(
+        model=configuration.RegistryConfiguration,
+        descriptions={
+            "sources": "The registries of the datacenters that are mirrored here, DATACENTER=URL each. It "
+            "copies their subjects, and asks them for ids that it does not know.",
+        },
+        one_at_a_time=True,
+    )
 
 
 class MirrorResource(UnitResource):

@@ -10,6 +10,7 @@ module "datacenter" {
   zookeeper         = var.zookeeper
   balancer          = false
   auditor           = false
+  registry_sources  = [for source in var.sources : "${source.name}=${source.registry_url}"]
   data_dir          = var.data_dir
   placement = {
     for unit, host in var.placement : unit => host if can(regex("^(zookeeper|registry|broker-)", unit))

@@ -105,6 +105,7 @@ resource "headrace_registry" "this" {
   requires   = var.zookeeper == null && local.unit_hosts.registry == local.unit_hosts.zookeeper ? ["${var.name}-zookeeper"] : []
   zookeeper  = local.zookeeper
   listen     = local.listen.registry
+  sources    = var.registry_sources
 }
 
 # The balancer finds all brokers in ZooKeeper. It requires some so that it stops before they do.
@@ -154,6 +155,7 @@ resource "headrace_topic" "this" {
   partitions         = each.value.partitions
   replication_factor = each.value.replication_factor
   config             = each.value.config
+  producers          = each.value.producers
   audit_store        = each.value.audit_store
   allow_data_loss    = each.value.allow_data_loss
 }

@@ -92,6 +92,13 @@ variable "registry" {
   nullable    = false
 }
 
+variable "registry_sources" {
+  description = "Where topics are mirrored into: the source datacenters' registries, [\"east=http://…\"]. Their subjects are copied."
+  type        = list(string)
+  default     = []
+  nullable    = false
+}
+
 variable "auditor" {
   description = "Whether there is an auditor, which counts the brokers' logs. It requires the registry."
   type        = bool
@@ -101,7 +108,8 @@ variable "auditor" {
 
 variable "topics" {
   description = <<-EOT
-    Topics by name. `schema` is the Avro schema of the values (JSON), for the subject NAME-value. A topic with data is
+    Topics by name. `schema` is the Avro schema of the values (JSON), for the subject NAME-value. `producers` is "any"
+    for a topic whose producers need not report: the audit then counts from the log on. A topic with data is
     deleted only if `allow_data_loss = true` was applied before; with `audit_store` the refusal also reports how many
     events are not in HDFS yet.
   EOT
@@ -109,6 +117,7 @@ variable "topics" {
     partitions         = number
     replication_factor = optional(number, 1)
     config             = optional(map(string), {})
+    producers          = optional(string, "reporting")
     schema             = optional(string)
     compatibility      = optional(string)
     audit_store        = optional(string)
