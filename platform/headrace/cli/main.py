@@ -6,6 +6,7 @@ import typer
 
 from headrace.cli import (
     audit,
+    completion,
     consume,
     dump_log,
     groups,
@@ -45,11 +46,14 @@ app.add_typer(audit.app, name="audit", rich_help_panel="Audit")
 app.add_typer(schemas.app, name="schemas", rich_help_panel="Schemas")
 app.add_typer(log.app, name="log", rich_help_panel="Topics and events")
 app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)
+app.command("completion", rich_help_panel="The site on this machine")(completion.completion)
 
 
 def main() -> None:
     """Runs the command line of this process; exits with a line and a code if it fails."""
     try:
-        app()
+        if completion.is_asked_for():
+            completion.prepare()
+        app(complete_var=completion.VARIABLE)
     except Exception as error:
         exit_with(error)
