@@ -11,6 +11,7 @@
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
+#   make docs                       all pages as a site in .headrace/site, with the reference made from the code; man pages, too
 #   make terraform                  install the Terraform provider for `terraform init` (DIR=folder: for your HCL there, too)
 #   make clean                      stop the site and remove its data; `make distclean` also removes what was installed
 #   make requirements               compile requirements/*.txt again
@@ -34,6 +35,8 @@ UV := $(BIN)/uv
 AIRFLOW_VENV := .venv-airflow
 # The Terraform provider, too: its library pins protobuf 5.
 TERRAFORM_VENV := .venv-terraform
+# mkdocs, too: nothing else here needs it.
+DOCS_VENV := .venv-docs
 # Three on two cores, because tests mostly wait: for fsyncs, sessions, JVMs, links.
 TEST_PROCESSES ?= 3
 HEADRACE_HOME ?= $(CURDIR)/.headrace
@@ -44,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check lint image fuzz bench bench-smoke bench-page bench-hostile bench-load bench-terraform up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image fuzz bench bench-smoke bench-page bench-hostile bench-load bench-terraform docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy
 
 help:
@@ -69,7 +72,7 @@ down:
 	@if [ -x $(BIN)/headrace ]; then $(BIN)/headrace down; else echo "nothing runs: headrace is not set up here"; fi
 
 test:
-	$(TOGETHER) setup airflow $(TERRAFORM) jars debian lint
+	$(TOGETHER) setup airflow $(TERRAFORM) jars debian lint $(DOCS_VENV)/.installed
 	@if $(BIN)/python containers/container_image.py --engine; then \
 		$(MAKE) -s image || echo "without an image the tests in containers are skipped"; fi
 	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder $(PYTEST)
@@ -112,6 +115,13 @@ bench-load: setup jars
 bench-terraform: setup airflow jars terraform
 	@$(BIN)/python bench/provision.py
 
+# The pages of docs/, README and the reference of the code go through a folder of their own: nothing generated is in docs/.
+docs: setup $(DOCS_VENV)/.installed
+	@PYTHONPATH=manual $(BIN)/python -m reference "$(HEADRACE_HOME)/docs"
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --config-file "$(HEADRACE_HOME)/docs/mkdocs.yml" --site-dir "$(HEADRACE_HOME)/site"
+	@echo "the pages: $(HEADRACE_HOME)/site/index.html (to search them: $(BIN)/python -m http.server --bind 127.0.0.1 --directory $(HEADRACE_HOME)/site)"
+	@echo "man pages: man -M $(HEADRACE_HOME)/docs/man headrace"
+
 clean: down
 	@if [ -d "$(HEADRACE_HOME)" ]; then \
 		echo "removing the site's data in $(HEADRACE_HOME) (jars and site.yaml stay)"; \
@@ -119,8 +129,8 @@ clean: down
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 distclean: clean
-	@echo "removing $(VENV), $(AIRFLOW_VENV), $(TERRAFORM_VENV) and the jars"
-	@rm -rf $(VENV) $(AIRFLOW_VENV) $(TERRAFORM_VENV) "$(HEADRACE_HOME)/jars"
+	@echo "removing $(VENV), $(AIRFLOW_VENV), $(TERRAFORM_VENV), $(DOCS_VENV) and the jars"
+	@rm -rf $(VENV) $(AIRFLOW_VENV) $(TERRAFORM_VENV) $(DOCS_VENV) "$(HEADRACE_HOME)/jars"
 
 # --- setting up ------------------------------------------------------------------------------------------------
 
@@ -173,6 +183,12 @@ $(TERRAFORM_VENV)/.installed: $(VENV)/.installed requirements/terraform.txt pypr
 		"$(PLUGINS)" >$(TERRAFORM_VENV)/terraform.rc
 	@touch $@
 
+$(DOCS_VENV)/.installed: $(VENV)/.installed requirements/docs.txt
+	@echo "setting up $(DOCS_VENV): mkdocs, pinned with hashes (about 130 MB)"
+	@if ! [ -x $(DOCS_VENV)/bin/python ]; then $(UV) venv -q --python $(BIN)/python $(DOCS_VENV); fi
+	@$(UV) pip sync -q --python $(DOCS_VENV)/bin/python --require-hashes requirements/docs.txt
+	@touch $@
+
 java:
 	@command -v javac >/dev/null || [ -n "$${JAVA_HOME:-}" ] || { \
 		echo "headrace needs a Java 17 JDK (javac), and found none. On Debian: apt-get install openjdk-17-jdk-headless;" \
@@ -214,3 +230,4 @@ requirements: setup
 	$(COMPILE) pyproject.toml --extra fleet --extra postgresql -c requirements/dev.txt -o requirements/image.txt
 	$(COMPILE) pyproject.toml --extra airflow requirements/airflow.in -o requirements/airflow.txt
 	$(COMPILE) requirements/terraform.in -o requirements/terraform.txt
+	$(COMPILE) requirements/docs.in -o requirements/docs.txt

@@ -12,7 +12,12 @@ from side_by_side.report import Report, ReportError
 
 ROOT: Final = Path(__file__).parents[1]
 FIGURES: Final = ROOT / "docs" / "benchmarks.json"
-PAGES: Final = (ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
+PAGES: Final = (
+    ROOT / "docs" / "benchmarks.md",
+    ROOT / "docs" / "paper.md",
+    ROOT / "docs" / "requirements.md",
+    ROOT / "README.md",
+)
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from typing import Final
 
 from side_by_side.bars import Judgement, Verdict
 from side_by_side.figures import CLIENT_CORES, METRICS, RECORDS_PER_S, Row
+from side_by_side.paper import FIGURE_4, FIGURE_5
 from side_by_side.report import Report
 
 PART: Final = re.compile(r"(<!-- bench: (?P<name>[\w-]+) -->\n).*?(<!-- bench end -->)", re.DOTALL)
@@ -135,8 +136,33 @@ def missed_part(report: Report) -> str:
     return "\n".join(f"- {row.title}: {_bar_line(judged)}" for row, judged in missed)
 
 
+PAPER_ROWS: Final = (
+    ("produce-batch-1", FIGURE_4[1], "headrace"),
+    ("produce-batch-50", FIGURE_4[0], "headrace"),
+    ("queues-produce", FIGURE_4[2], "RabbitMQ, quorum queue"),
+    ("consume", FIGURE_5[0], "headrace"),
+    ("queues-consume", FIGURE_5[1], "RabbitMQ, quorum queue"),
+)
+
+
+def paper_part(report: Report) -> str:
+    """Returns the paper's averages beside today's medians of the same kind."""
+    lines = ["| 2011 | messages/s | here | messages/s |", "|---|---:|---|---:|"]
+    for key, told, contender in PAPER_ROWS:
+        row = report.row(key)
+        median = None if row is None else row.median(contender, RECORDS_PER_S)
+        if row is not None and median is not None:
+            verb = "produced" if told in FIGURE_4 else "consumed"
+            lines.append(
+                f"| {verb}: {told.label.removeprefix('paper: ')} | {told.messages_per_s:,.0f} "
+                f"| {contender} (`{key}`) | {median:,.0f} |"
+            )
+    return "\n".join(lines)
+
+
 PARTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "machine": machine_part,
     "summary": summary_part,
     "missed": missed_part,
+    "paper": paper_part,
 }

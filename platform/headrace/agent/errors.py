@@ -33,6 +33,8 @@ class BadRequestError(AgentError):
 
 
 class BodyTooLongError(BadRequestError):
+    """The body is longer than the agent accepts."""
+
     code = "body_too_long"
     status = 413
 
@@ -63,6 +65,8 @@ class ConfigurationError(BadRequestError):
 
 
 class UnitUnknownError(AgentError):
+    """The host has no unit of this name."""
+
     code = "unit_unknown"
     status = 404
 
@@ -106,6 +110,8 @@ class AddressNotOnHostError(BadRequestError):
 
 
 class TooManyUnitsError(AgentError):
+    """The host has as many units as an agent accepts."""
+
     code = "too_many_units"
     status = 409
 

@@ -20,11 +20,15 @@ LOADS_MAX: Final = 1000
 
 
 class LoadUnknownError(AgentError):
+    """The host loads no topic of this name."""
+
     code: ClassVar[str] = "load_unknown"
     status: ClassVar[int] = 404
 
 
 class TooManyLoadsError(AgentError):
+    """The host has as many loads as an agent accepts."""
+
     code: ClassVar[str] = "too_many_loads"
     status: ClassVar[int] = 409
 

@@ -30,6 +30,15 @@ class ExitCode(IntEnum):
     UNREACHABLE = 3
 
 
+EXIT_CODES: Final = {
+    ExitCode.DONE: "done; for a question, the answer is yes: all units are ready, every hour is complete",
+    ExitCode.NEGATIVE: "the result is negative: something is lost, damaged, not ready, not found, or refused",
+    ExitCode.USAGE: "wrong usage: an unknown command or option, or a value that it cannot have",
+    ExitCode.UNREACHABLE: "a service does not answer",
+}
+"""What each code means, for the pages."""
+
+
 class CommandError(Exception):
     """An error with a message for the user: what is wrong, its value, and what to do."""
 

@@ -6,6 +6,7 @@ import typer
 
 from headrace.cli import (
     audit,
+    completion,
     consume,
     contexts,
     dump_log,
@@ -52,11 +53,14 @@ for group in (topics.app, groups.app, mirror.app, warehouse.app, audit.app, sche
     for known in group.registered_commands:
         assert known.callback is not None
         known.callback = in_context(known.callback)
+app.command("completion", rich_help_panel="The site on this machine")(completion.completion)
 
 
 def main() -> None:
     """Runs the command line of this process; exits with a line and a code if it fails."""
     try:
-        app()
+        if completion.is_asked_for():
+            completion.prepare()
+        app(complete_var=completion.VARIABLE)
     except Exception as error:
         exit_with(error)

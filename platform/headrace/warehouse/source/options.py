@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
 from headrace.warehouse.source.errors import OptionError
+from headrace.warehouse.source.option_table import NAMES
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -26,22 +27,7 @@ LOAD_COLUMNS: Final = ("payload", "schemaId", "partition", "offset", "timestamp"
 """The columns that a load reads. `payload` has no framing, but an end mark (see `warehouse.decode`)."""
 
 _KINDS: Final = ("subscribe", "subscribepattern", "assign")
-_STARTS: Final = ("startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp")
 _ENDS: Final = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
-_SPARKS: Final = ("startingoffsetsbytimestampstrategy", "failondataloss", "minpartitions", "includeheaders")
-_STREAMS: Final = ("maxoffsetspertrigger", "maxbytespertrigger")
-_OWN: Final = (
-    "bootstrap",
-    "topic",
-    "columns",
-    "valueformat",
-    "schema.registry.url",
-    "subject",
-    "mode",
-    "oncorrupt",
-)
-_IGNORED: Final = ("fetchoffset.numretries", "fetchoffset.retryintervalms", "path")
-_KNOWN: Final = frozenset((*_KINDS, *_STARTS, *_ENDS, *_SPARKS, *_STREAMS, *_OWN, *_IGNORED))
 _SET_BY_THE_SOURCE: Final = ("auto.offset.reset", "key.deserializer", "value.deserializer")
 
 PROBLEM_COLUMN: Final = "problem"
@@ -254,7 +240,7 @@ def _columns(given: Mapping[str, str], include_headers: bool) -> tuple[str, ...]
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
     for name in given:
-        if not name.startswith("kafka.") and name not in _KNOWN:
+        if not name.startswith("kafka.") and name not in NAMES:
             raise OptionError(f"Option '{name}' is not supported by the source headrace")
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
