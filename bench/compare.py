@@ -149,18 +149,24 @@ def run(
             with running(bench, group.brokers(bench), group.others(bench)):
                 warm_up(bench)
                 for experiment in experiments:
-                    if problem := experiment.missing_room(bench):
-                        report.skipped.append(problem)
-                        say(f"left out: {escape(problem)}")
-                        continue
-                    row = experiment.run(bench)
-                    bars = experiment.bars if with_peers and not bench.is_profiling else ()
-                    report.add(row, [judge(row, bar) for bar in bars])
-                    show_row(row, report.judgements[row.key])
+                    _measure(bench, report, experiment, is_judged=with_peers and not bench.is_profiling)
                     save()
         except PeerMissingError as error:
-            report.skipped.append(str(error))
-            say(f"left out: {escape(str(error))}")
+            _leave_out(report, str(error))
+
+
+def _measure(bench: Bench, report: Report, experiment: Experiment, *, is_judged: bool) -> None:
+    if problem := experiment.missing_room(bench):
+        _leave_out(report, problem)
+        return
+    row = experiment.run(bench)
+    report.add(row, [judge(row, bar) for bar in experiment.bars] if is_judged else [])
+    show_row(row, report.judgements[row.key])
+
+
+def _leave_out(report: Report, why: str) -> None:
+    report.skipped.append(why)
+    say(f"left out: {escape(why)}")
 
 
 def warm_up(bench: Bench) -> None:

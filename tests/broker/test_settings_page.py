@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.config import BROKER_SETTINGS, BrokerConfig, ConfigError
+from headrace.broker.config import BROKER_SETTINGS, BrokerConfig
 from headrace.broker.connection_limits import DESCRIPTORS_FOR_FILES_MIN, ConnectionLimits, leave_descriptors
+from headrace.broker.setting import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

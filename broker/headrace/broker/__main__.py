@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.broker.broker import Address, Broker, BrokerOptions
-from headrace.broker.config import BROKER_SETTINGS, ConfigError
+from headrace.broker.config import BROKER_SETTINGS
+from headrace.broker.setting import ConfigError
 from headrace.coordination.errors import CoordinationError
 from headrace.log.errors import LogError
 from headrace.process.command_line import (

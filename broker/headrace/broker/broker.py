@@ -121,7 +121,6 @@ class Broker:
         self._brokers = BrokerRegistry(self._session)
         self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
-        partitions = Partitions(self._files, self._loop.call_later)
         admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._serves)
         self._state = BrokerState(
             broker_id=options.broker_id,
@@ -129,7 +128,7 @@ class Broker:
             cluster_id=f"headrace-{options.datacenter}",
             config=self._config,
             loop=self._loop,
-            partitions=partitions,
+            partitions=Partitions(self._files, self._loop.call_later),
             control=self._control,
             codec=codec,
             topics=admin,
@@ -138,8 +137,7 @@ class Broker:
             cold_reads=ColdReads(self._files),
             data_dir=options.data_dir.absolute(),
         )
-        reserve = self._config[DISK_SETTING]
-        self._disk = DiskGuard(options.data_dir, reserve, self._files, self._state.refuse_appends)
+        self._disk = self._guard_disk()
         self._offline_news = self._announce_offline()
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
@@ -201,6 +199,10 @@ class Broker:
             "connections": self._server.status(),
             "disk": self._disk.status(),
         }
+
+    def _guard_disk(self) -> DiskGuard:
+        reserve_bytes = self._config[DISK_SETTING]
+        return DiskGuard(self._options.data_dir, reserve_bytes, self._files, self._state.refuse_appends)
 
     def _announce_offline(self) -> OfflineNews:
         news = OfflineNews(

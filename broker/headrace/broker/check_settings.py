@@ -10,7 +10,8 @@ import difflib
 import json
 import sys
 
-from headrace.broker.config import BROKER_SETTINGS, ConfigError
+from headrace.broker.config import BROKER_SETTINGS
+from headrace.broker.setting import ConfigError
 
 
 def problems_of(settings: dict[str, str]) -> list[dict[str, str]]:

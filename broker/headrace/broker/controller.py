@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from headrace.broker.config import ConfigError, TopicConfig
+from headrace.broker.config import TopicConfig
 from headrace.broker.offline import LOOKED_AT_MAX, Fingerprint, OfflineLog, Tried, fingerprint, try_to_open
 from headrace.broker.partitions import Partition
+from headrace.broker.setting import ConfigError
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import THREADS, Workers
 from headrace.coordination.topics import TopicState

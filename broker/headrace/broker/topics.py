@@ -14,8 +14,9 @@ from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
 from headrace.broker.cluster import ClusterView, metric_name
-from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, ConfigError, check_topic_config
+from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, check_topic_config
 from headrace.broker.errors import Refused
+from headrace.broker.setting import ConfigError
 from headrace.client.admin import LATEST
 from headrace.client.calls import list_offsets_call
 from headrace.client.cluster import BrokerAddress

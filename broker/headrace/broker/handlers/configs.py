@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView
-from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
+from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
+from headrace.broker.setting import Setting
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import SOURCE_BROKER, SOURCE_DEFAULT
 from headrace.wire.errors import ErrorCode
