@@ -19,7 +19,8 @@ from headrace.audit.fold_loop import FoldLoop
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
 from headrace.audit.settings import EVERY_DEFAULT_S, AuditorSettings, audit_source
-from headrace.audit.store import AuditStore, StoreError
+from headrace.audit.store import StoreError
+from headrace.audit.store_place import StorePlace
 from headrace.audit.tally import BUCKET_DEFAULT_MS, check_bucket_ms
 from headrace.audit.upkeep import KEEP_DEFAULT_MS
 from headrace.coordination.errors import CoordinationError
@@ -41,7 +42,7 @@ class AuditorProcess:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._name: str = options.datacenter
-        self._store = AuditStore(options.store) if options.store else None
+        place = StorePlace(options.store) if options.store else None
         self._session: ZooKeeperSession | None = None
         mirrors = None
         if options.mirrors_zookeeper:
@@ -62,9 +63,7 @@ class AuditorProcess:
             )
 
         self._fold_loop = (
-            FoldLoop(self._store, make_reader, keep_ms=int(options.keep_days * DAY_MS))
-            if self._store
-            else None
+            FoldLoop(place, make_reader, keep_ms=int(options.keep_days * DAY_MS)) if place else None
         )
         self._auditor = Auditor(
             AuditorSettings(
@@ -109,8 +108,6 @@ class AuditorProcess:
             thread.join(JOIN_S)
         if self._session is not None:
             self._session.close()
-        if self._store is not None:
-            self._store.close()
         return self._failures[0] if self._failures else None
 
     def _guard(self, part: Auditor | FoldLoop) -> None:
