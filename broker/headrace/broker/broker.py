@@ -130,6 +130,7 @@ class Broker:
             on_demand=TopicsOnDemand(admin, self._control, lambda: len(self._state.view.topics)),
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
+            damage=self._scrubber.damage,
         )
         self._controller = Controller(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
