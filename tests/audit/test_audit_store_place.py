@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fix_audit import StartAuditor, wait_for
+from fix_audit import AuditorProcess, StartAuditor, wait_for
 from fix_audit_world import BUCKET_MS, HOUR_A, NOW_MS, Batch, PartitionBytes, everything_reported
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
@@ -222,6 +222,12 @@ def spoiled_store(tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
+def counted_to(auditor: AuditorProcess) -> int | None:
+    """How far the topic is counted; None if it is not yet known."""
+    found = auditor.partitions().get(("clicks", 0))
+    return None if found is None else int(found["counted_to"])
+
+
 def test_an_auditor_with_a_bad_store_counts_and_rebuilds_it(
     broker_cluster: StartCluster,
     start_registry: StartRegistry,
@@ -250,7 +256,7 @@ def test_an_auditor_with_a_bad_store_counts_and_rebuilds_it(
     wait_for(lambda: "unable to open" in auditor.status()["store"]["trouble"], auditor.output)
     with Producer(east.bootstrap) as producer:
         end = producer.send("clicks", b"two", partition=0).result(60).offset + 1
-    wait_for(lambda: auditor.partitions()["clicks", 0]["counted_to"] == end, auditor.status)
+    wait_for(lambda: counted_to(auditor) == end, auditor.status)
     spoiled_store.rmdir()
     wait_for(lambda: auditor.status()["store"]["folded"] >= folded, auditor.output)
     wait_for(lambda: auditor.status()["store"]["trouble"] == "", auditor.output)
