@@ -55,6 +55,7 @@ _SITE = (
 )
 _SPARK = (
     "tests/hostile/test_readers_load.py",
+    "tests/hostile/test_readers_values.py",
     "tests/warehouse/test_hdfs_problems.py",
     "tests/warehouse/test_load.py",
     "tests/warehouse/test_load_decoders.py",

@@ -11,7 +11,7 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import OperationalError
 
 from fix_audit_world import (
     BUCKET_MS,
@@ -45,6 +45,7 @@ from headrace.audit.records import (
 from headrace.audit.report import report
 from headrace.audit.set_aside import SetAside
 from headrace.audit.store import AuditStore
+from headrace.audit.store_place import StorePlace
 from headrace.audit.tally import Span
 from headrace.audit.times import FIRST_NAMED_MS, LAST_NAMED_MS, OUTSIDE_MS, OUTSIDE_NAME
 from headrace.audit.validity import ImpossibleRecordError, check
@@ -294,27 +295,25 @@ def test_times_that_no_calendar_has_are_reported_under_their_name() -> None:
 
 def test_a_record_that_the_store_refuses_does_not_stop_the_others() -> None:
     store = AuditStore("sqlite://")
-    loop = FoldLoop(store, lambda _positions: pytest.fail("no reader is needed"))
+    loop = FoldLoop(StorePlace("sqlite://"), lambda _positions: pytest.fail("no reader is needed"))
     huge = replace(GAP, from_address=2**70, to_address=2**70)  # no integer column holds it
-    loop._fold(Polled([received(TALLY), received(huge), received(GAP)], {("_audit", 0): 9}))
+    loop._fold(store, Polled([received(TALLY), received(huge), received(GAP)], {("_audit", 0): 9}))
     assert store.positions() == {("_audit", 0): 9}
     assert (loop.status()["folded"], loop.status()["refused"]) == (2, 1)
     store.close()
 
 
 def test_a_store_that_cannot_be_read_ends_neither_loop_nor_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = AuditStore("sqlite://")
-    loop = FoldLoop(store, lambda _positions: pytest.fail("the store was never read"))
+    loop = FoldLoop(StorePlace("sqlite://"), lambda _positions: pytest.fail("the store was never read"))
     tries = []
 
-    def producers() -> set[tuple[str, int]]:
+    def producers(_store: AuditStore) -> set[tuple[str, int]]:
         tries.append(loop.status()["trouble"])
         if len(tries) == 3:
             loop.stop()
-        raise DatabaseError("select", {}, Exception("database disk image is malformed"))
+        raise OperationalError("select", {}, Exception("disk I/O error"))
 
     monkeypatch.setattr("headrace.audit.fold_loop.RETRY_PAUSE_S", 0.0)
-    monkeypatch.setattr(store, "producers", producers)
+    monkeypatch.setattr(AuditStore, "producers", producers)
     loop.run()
-    assert tries[1:] == ["the audit store: database disk image is malformed"] * 2
-    store.close()
+    assert tries[1:] == ["the audit store: disk I/O error"] * 2

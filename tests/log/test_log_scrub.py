@@ -75,6 +75,24 @@ def test_a_flipped_bit_is_found_reported_once_and_forgotten_when_mended(
         flip(victim, 100)
     assert again.one_pass()
     assert again.findings == []
+    mended = [(each.partition, each.start) for each in again.mended]
+    assert mended == [("b-0", int(victim.stem)) for victim in victims]
+    assert scrub(tmp_path).mended == again.mended, "they are kept over a restart"
+    flip(victims[0], 100)
+    assert again.one_pass()
+    assert [each.start for each in again.findings] == [first]
+    assert [each.start for each in again.mended] == [int(victims[1].stem)], "what rots again is not mended"
+
+
+def test_a_damaged_segment_that_retention_deletes_is_mended(tmp_path: Path) -> None:
+    folder, _ = logs(tmp_path)
+    victim = segments(folder)[0]
+    flip(victim, 100)
+    one = scrub(tmp_path)
+    assert one.one_pass() and [each.start for each in one.findings] == [int(victim.stem)]
+    victim.unlink()
+    assert one.one_pass()
+    assert one.findings == [] and [each.start for each in one.mended] == [int(victim.stem)]
 
 
 def test_it_keeps_its_place(tmp_path: Path) -> None:

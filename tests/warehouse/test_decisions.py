@@ -15,12 +15,15 @@ from headrace.registry.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
-from headrace.warehouse import schemas
+from headrace.warehouse import by_datacenter, compact, schemas, tables
+from headrace.warehouse.by_datacenter import Share, for_each_source
+from headrace.warehouse.decode import ADDRESS_COLUMNS
 from headrace.warehouse.hdfs.errors import HdfsFullError, raised_in
 from headrace.warehouse.layout import TopicNameError, TopicPaths, hour_name, hour_of, parse_hour
 from headrace.warehouse.manifest import (
     DataFile,
     DeadFile,
+    FileSchema,
     HourCount,
     LoadedRange,
     LoadGap,
@@ -28,6 +31,7 @@ from headrace.warehouse.manifest import (
     ManifestError,
     TableState,
 )
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadGapError, LogWentBackError, plan_load, split_count
 from headrace.warehouse.schemas import Registries, SchemasError, in_field_names, topic_schemas
 from headrace.warehouse.seal import Seal, hours_to_seal
@@ -110,6 +114,35 @@ def test_a_manifest_survives_its_json() -> None:
     for broken in (b"{}", b"nonsense", b'{"format": 99}', manifest.to_json().replace(b'"rows"', b'"cows"')):
         with pytest.raises(ManifestError):
             Manifest.from_json(broken, "x")
+
+
+def test_a_manifest_says_whose_schema_is_meant_only_where_that_matters() -> None:
+    plain = replace(load(0, {0: (0, 10)}), schema_id=7)
+    assert b"schema_datacenter" not in plain.to_json()
+    assert b"schema_datacenter" not in TableState().after(plain).to_json()
+    file = replace(plain.files[0], path="/other", schema_datacenter="east")
+    of_east = replace(plain, sequence=1, ranges=(), files=(file,), schema_datacenter="east")
+    assert Manifest.from_json(of_east.to_json(), "x") == of_east
+    state = TableState().after(plain).after(of_east)
+    assert (state.schema_id, state.schema_datacenter) == (7, "east")
+    assert TableState.from_json(state.to_json(), "x") == state
+    assert {each.schema for each in state.files.values()} == {FileSchema(7), FileSchema(7, "east")}
+    # A change that reads no records leaves the table's schema as it is.
+    kept = state.after(replace(of_east, sequence=2, kind="retain", schema_id=None, schema_datacenter=None))
+    assert (kept.schema_id, kept.schema_datacenter) == (7, "east")
+
+
+def test_files_of_two_schemas_with_one_id_are_not_merged() -> None:
+    files = tuple(
+        replace(load(number, {}).files[0], path=f"/{number}", schema_datacenter=name)
+        for number, name in enumerate(["east", None, "west", "east", "west"])
+    )
+    state = TableState().after(replace(load(0, {}), files=files))
+    chosen = compact.choose(state, now_ms=HOUR)
+    assert {key: [file.path for file in members] for key, members in chosen.items()} == {
+        (0, FileSchema(7, "east")): ["/0", "/3"],
+        (0, FileSchema(7, "west")): ["/2", "/4"],
+    }
 
 
 def test_the_state_is_the_fold_of_the_manifests() -> None:
@@ -268,6 +301,66 @@ def test_two_schemas_for_one_id_name_both_datacenters(monkeypatch: pytest.Monkey
             assert '"F"' in (west.text(11) or "")
         with pytest.raises(SchemasError, match="north=http"):
             registries.of_datacenter("north")
+
+
+def test_a_table_is_read_with_the_schema_that_its_files_were_written_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
+    other = V1.replace('"a"', '"z"')
+    monkeypatch.setitem(KNOWN, "http://three", {"s": [(1, 11, other)]})
+    with Registries("east=http://one,west=http://three") as registries:
+        assert tables._text(registries, FileSchema(11, "west"), None) == other
+        assert tables._text(registries, FileSchema(11, "east"), None) == V1
+        # The files are older than the contradiction: their columns tell.
+        assert tables._text(registries, FileSchema(11), ["z", *ADDRESS_COLUMNS]) == other
+        assert tables._text(registries, FileSchema(11), ["a", *ADDRESS_COLUMNS]) == V1
+        for columns in (None, ["b", *ADDRESS_COLUMNS]):
+            with pytest.raises(SchemaConflictError, match="id 11 is"):
+                tables._text(registries, FileSchema(11), columns)
+        with pytest.raises(SchemasError, match="no registry knows schema id 12"):
+            tables._text(registries, FileSchema(12, "east"), None)
+
+
+SHARED = (V1, V1.replace('"a"', '"z"'))
+
+
+@pytest.fixture
+def two_meanings(monkeypatch: pytest.MonkeyPatch) -> WarehouseOptions:
+    """East and west mean different schemas by id 11; north has the newest version."""
+    monkeypatch.setattr(schemas, "SchemaRegistryClient", FakeRegistry)
+    monkeypatch.setitem(KNOWN, "http://east", {"s": [(1, 11, SHARED[0])]})
+    monkeypatch.setitem(KNOWN, "http://west", {"s": [(1, 11, SHARED[1])]})
+    monkeypatch.setitem(KNOWN, "http://north", {"s": [(1, 11, SHARED[0]), (2, 12, V2)]})
+    monkeypatch.setattr(by_datacenter, "_sources", lambda *_: ["west", "east", "west"])
+    urls = "east=http://east,west=http://west,north=http://north"
+    return WarehouseOptions("", "", "", urls, datacenter="north")
+
+
+def work_of(share: Share) -> tuple[str | None, list[int], str, str | None]:
+    found = share.schemas("s")
+    numbers = [number for number in range(4) if share.has(number)]
+    return share.datacenter, numbers, found.writers[0].text if found.writers else "", found.reader.datacenter
+
+
+def test_work_is_done_for_each_source_where_registries_contradict(two_meanings: WarehouseOptions) -> None:
+    done = for_each_source(two_meanings, "t", "s", lambda: [0, 1, 2], work_of)
+    # The table's columns are the same, whichever partitions have news.
+    assert {each[3] for each in done} == {"east"}
+    assert [each[:2] for each in done] == [("west", [0, 2]), ("east", [1])]
+    assert done[1][2] == SHARED[0]
+    [(name, numbers, _, reader)] = for_each_source(two_meanings, "t", "s", lambda: [2], work_of)
+    assert (name, numbers, reader) == ("west", [2], "east")
+    # A partition without a source is the warehouse's own, with the newest version of all.
+    done = for_each_source(two_meanings, "t", "s", lambda: [0, 3], work_of)
+    assert [each[:2] for each in done] == [("west", [0]), ("north", [3])]
+    assert {each[3] for each in done} == {"north"}
+
+
+def test_work_is_done_once_where_registries_agree(two_meanings: WarehouseOptions) -> None:
+    agreeing = replace(two_meanings, registry_url="east=http://east,north=http://north")
+    [(name, numbers, _, reader)] = for_each_source(agreeing, "t", "s", list, work_of)
+    assert (name, numbers, reader) == (None, [0, 1, 2, 3], None)
 
 
 def test_an_error_of_hdfs_in_a_task_is_raised_as_itself() -> None:

@@ -1,18 +1,23 @@
 """Two registries with different schemas for one id: a record is read by its source datacenter's registry."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import fastavro
 import pytest
 
 from fix_registry import StartRegistry
-from fix_warehouse import BASE_TIME_MS, World
-from fix_zookeeper import ZooKeeperServer, room_on
+from fix_warehouse import BASE_TIME_MS, TestTopic, World
+from fix_zookeeper import ZooKeeperRoom, ZooKeeperServer, room_on
 from headrace.coordination.mirrors import MirrorMap
 from headrace.registry.client import SchemaRegistryClient
 from headrace.warehouse import load
+from headrace.warehouse.api import compact_topics, load_topics, replay_topics
+from headrace.warehouse.decode import ADDRESS_COLUMNS
+from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.schemas import SchemasError
+from headrace.warehouse.tables import read
 
 COUNT = 20
 
@@ -32,6 +37,66 @@ def framed(schema_id: int, schema: dict[str, Any], record: dict[str, int]) -> by
     return b"\0" + schema_id.to_bytes(4, "big") + out.getvalue()
 
 
+def two_sources(world: World, topic: TestTopic, analysis: ZooKeeperRoom) -> None:
+    with analysis.session() as session:
+        assert MirrorMap(session).claim("east", topic.name, 1) == [0]
+        assert MirrorMap(session).claim("west", topic.name, 1) == [1]
+
+
+def send(topic: TestTopic, schema_id: int, numbers: range, time_ms: int = BASE_TIME_MS) -> None:
+    """To the partitions in rotation: what was paid in east, what is owed in west."""
+    values: list[tuple[bytes | None, int]] = []
+    for number in numbers:
+        values.append((framed(schema_id, PAID, {"paid": number}), time_ms))
+        values.append((framed(schema_id, OWED, {"owed": number}), time_ms))
+    topic.send(values)
+
+
+def test_letters_and_tables_are_read_by_the_source_datacenters_registry_too(
+    world: World, zookeeper_server: ZooKeeperServer, start_registry: StartRegistry
+) -> None:
+    topic = world.topic("amounts", partitions=2)
+    east, west, analysis = (room_on(zookeeper_server) for _ in range(3))
+    urls = {name: start_registry(hosts=room.hosts).url for name, room in (("east", east), ("west", west))}
+    with SchemaRegistryClient(world.registry_url) as elsewhere:
+        schema_id = elsewhere.register(f"elsewhere-{topic.name}", PAID)
+    subject = f"{topic.name}-value"
+    for url in urls.values():
+        with SchemaRegistryClient(url) as registry:
+            registry.register(subject, amount("older", "both have it"))
+    two_sources(world, topic, analysis)
+    send(topic, schema_id, range(1, COUNT + 1))
+    registries = ",".join(f"{name}={url}" for name, url in urls.items())
+    warehouse = WarehouseOptions(**{**world.addresses, "registry_url": registries, "audit": False})
+    [result] = load_topics(world.spark, warehouse, [topic.name])
+    assert (result.rows, result.dead_lettered) == (0, 2 * COUNT)
+
+    for name, schema in (("east", PAID), ("west", OWED)):
+        with SchemaRegistryClient(urls[name]) as registry:
+            assert registry.register(subject, schema) == schema_id
+    with pytest.raises(SchemasError, match="--zookeeper"):
+        replay_topics(world.spark, warehouse, [topic.name])
+    warehouse = replace(warehouse, zookeeper=analysis.hosts)
+    [replayed] = replay_topics(world.spark, warehouse, [topic.name])
+    assert (replayed.rows, replayed.still_dead) == (2 * COUNT, 0)
+
+    def paid() -> list[tuple[int, int]]:
+        rows = read(world.spark, topic.name, warehouse=warehouse)
+        assert rows.columns == ["paid", *ADDRESS_COLUMNS]
+        return sorted((row._partition, row.paid) for row in rows.collect())
+
+    assert paid() == [*((0, number) for number in range(1, COUNT + 1)), *[(1, 0)] * COUNT]
+    # Only west has news: the table keeps its columns. Compaction keeps them, too.
+    topic.send([(None, BASE_TIME_MS), (framed(schema_id, OWED, {"owed": 1}), BASE_TIME_MS)])
+    [result] = load_topics(world.spark, warehouse, [topic.name])
+    assert (result.rows, result.dead_lettered) == (1, 1)
+    wanted = [*((0, number) for number in range(1, COUNT + 1)), *[(1, 0)] * (COUNT + 1)]
+    assert paid() == wanted
+    [compacted] = compact_topics(world.spark, warehouse, [topic.name])
+    assert compacted.files_after < compacted.files_before
+    assert paid() == wanted
+
+
 def test_each_record_is_read_by_its_source_datacenters_registry(
     world: World, zookeeper_server: ZooKeeperServer, start_registry: StartRegistry
 ) -> None:
@@ -43,14 +108,8 @@ def test_each_record_is_read_by_its_source_datacenters_registry(
         with SchemaRegistryClient(urls[name]) as registry:
             ids.append(registry.register(f"{topic.name}-value", schema))
     assert ids[0] == ids[1]
-    with analysis.session() as session:
-        assert MirrorMap(session).claim("east", topic.name, 1) == [0]
-        assert MirrorMap(session).claim("west", topic.name, 1) == [1]
-    values: list[tuple[bytes | None, int]] = []
-    for number in range(1, COUNT + 1):  # to the partitions in rotation
-        values.append((framed(ids[0], PAID, {"paid": number}), BASE_TIME_MS))
-        values.append((framed(ids[0], OWED, {"owed": number}), BASE_TIME_MS))
-    topic.send(values)
+    two_sources(world, topic, analysis)
+    send(topic, ids[0], range(1, COUNT + 1))
 
     registries = ",".join(f"{name}={url}" for name, url in urls.items())
     addresses = {**world.addresses, "registry_url": registries, "audit": False}

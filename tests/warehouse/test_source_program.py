@@ -176,15 +176,13 @@ def test_of_broken_bytes_only_those_that_fit_are_read(event: Typed, data: st.Dat
     broken = [whole[: data.draw(st.integers(0, len(whole) - 1))], whole + b"\0", b"\x80" * 12]
     mutable = bytearray(whole)
     mutable[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    _, rows = decoded_bytes(event.schema, [*broken, bytes(mutable), data.draw(st.binary(max_size=30)), whole])
+    noise = data.draw(st.binary(max_size=30))
+    _, rows = decoded(event.schema, event.schema, [*broken, bytes(mutable), noise, whole])
     assert rows[:2] == [None, None]
     for record_bytes, row in zip([*broken, bytes(mutable)], rows, strict=False):
         try:
             wanted = read(record_bytes, event.schema)
             is_canonical = encoded(event.schema, fastavro_value(record_bytes, event.schema)) == record_bytes
-        except UnicodeDecodeError:
-            # Like from_avro, the program passes on a string's bytes as they are.
-            continue
         except Exception:
             assert row is None
             continue
@@ -200,18 +198,76 @@ def fastavro_value(data: bytes, schema: Any) -> Any:
     return fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(schema), None)
 
 
-def decoded_bytes(schema: Any, records: list[bytes]) -> tuple[Events, list[Any]]:
-    """Like `decoded`, for bytes that may hold strings of invalid UTF-8, which are given as None."""
-    program = compile_program(json.dumps(schema), {WRITER_ID: json.dumps(schema)})
-    found = decode(payloads(records), program, np.zeros(len(records), np.int64))
-    batch = pa.RecordBatch.from_arrays(found.columns, schema=pa.schema(program.fields))
-    rows: list[Any] = []
-    for index, hour in enumerate(found.hours.tolist()):
+UTF8_PIECES = [
+    *(b"", b"a", "\u00e9".encode(), "\U0001f600".encode(), b"\x00"),
+    *(b"\xff", b"\xc3", b"\xa9", b"\xf0\x9f", b"\x98\x80"),  # alone, or cut in the middle
+    *(b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"),  # overlong, a surrogate, beyond Unicode
+]
+TEXT_BYTES = st.lists(st.sampled_from(UTF8_PIECES), max_size=4).map(b"".join) | st.binary(max_size=20)
+
+
+def texts_as(kind: str) -> dict[str, Any]:
+    """A schema whose texts are strings, or bytes, which are written in the same way."""
+    fields = [{"name": "plain", "type": kind}, {"name": "maybe", "type": ["null", kind]}]
+    nested = {"type": "record", "name": "Nested", "fields": fields}
+    outer = [{"name": "nested", "type": nested}, {"name": "or_none", "type": ["null", "Nested"]}]
+    outer += [{"name": "last", "type": kind}, {"name": "number", "type": "int"}]
+    return {"type": "record", "name": "Event", "fields": outer}
+
+
+NESTED_TEXTS = st.fixed_dictionaries({"plain": TEXT_BYTES, "maybe": st.none() | TEXT_BYTES})
+TEXT_EVENTS = st.fixed_dictionaries(
+    {"nested": NESTED_TEXTS, "or_none": st.none() | NESTED_TEXTS, "last": TEXT_BYTES, "number": INT}
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(TEXT_EVENTS, min_size=1, max_size=6))
+def test_strings_that_are_not_utf8_are_refused_as_by_fastavro(events: list[dict[str, Any]]) -> None:
+    records = [encoded(texts_as("bytes"), event) for event in events]
+    found, rows = decoded(texts_as("string"), texts_as("string"), records)
+    for row, record_bytes, number in zip(rows, records, found.columns[-1].to_pylist(), strict=True):
         try:
-            rows.append(batch.slice(index, 1).to_pylist()[0] if hour != DEAD_HOUR else None)
+            wanted = read(record_bytes, texts_as("string"))
         except UnicodeDecodeError:
-            rows.append(None)
-    return found, rows
+            assert (row, number) == (None, None)
+        else:
+            assert row == wanted
+    # As bytes, all of them can be read.
+    _, rows = decoded(texts_as("bytes"), texts_as("string"), records)
+    assert rows == events
+
+
+IN_RANGE_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+TIME_KINDS = {
+    "timestamp-millis": 1000,
+    "timestamp-micros": 1,
+    "local-timestamp-millis": 1000,
+    "local-timestamp-micros": 1,
+    "date": 86_400_000_000,
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(TIME_KINDS)), st.data())
+def test_times_outside_of_the_years_1_to_9999_are_refused(kind: str, data: st.DataObject) -> None:
+    unit_us, number = TIME_KINDS[kind], "int" if kind == "date" else "long"
+    edges = [edge // unit_us + step for edge in IN_RANGE_US for step in (-1, 0, 1)]
+    values = data.draw(st.lists(st.sampled_from(edges) | (INT if kind == "date" else LONG), min_size=1))
+
+    def schema(of_time: Any) -> dict[str, Any]:
+        inner = {"type": "record", "name": "Inner", "fields": [{"name": "at", "type": ["null", of_time]}]}
+        return {"type": "record", "name": "Event", "fields": [{"name": "inner", "type": inner}]}
+
+    records = [encoded(schema(number), {"inner": {"at": value}}) for value in [*values, None]]
+    timed = schema({"type": number, "logicalType": kind})
+    found, rows = decoded(timed, timed, records)
+    is_good = [IN_RANGE_US[0] <= value * unit_us <= IN_RANGE_US[1] for value in values]
+    assert [hour != DEAD_HOUR for hour in found.hours.tolist()] == [*is_good, True]
+    assert [row is not None for row in rows] == [*is_good, True]
+    # A later schema may read them as numbers.
+    _, rows = decoded(schema(number), timed, records)
+    assert [row["inner"]["at"] for row in rows] == [*values, None]
 
 
 PROMOTIONS = {

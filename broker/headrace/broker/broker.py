@@ -136,6 +136,7 @@ class Broker:
             lookups=Lookups(self._files, self._loop.call_later),
             cold_reads=ColdReads(self._files),
             data_dir=options.data_dir.absolute(),
+            damage=self._scrubber.damage,
         )
         self._disk = self._guard_disk()
         self._offline_news = self._announce_offline()

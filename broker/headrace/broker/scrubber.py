@@ -7,9 +7,9 @@ import logging
 import platform
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from headrace.log.scrub import Scrub
+from headrace.log.scrub import Scrub, ScrubFinding
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,13 @@ _WHO_PROCESS: Final = 1
 _CLASS_IDLE: Final = 3 << 13
 
 
+class Damage(NamedTuple):
+    """The ranges of addresses that are damaged on this broker's disk, and those that are whole again."""
+
+    found: tuple[ScrubFinding, ...] = ()
+    mended: tuple[ScrubFinding, ...] = ()
+
+
 class Scrubber:
     """`rate_bytes_per_s` 0: nothing is scrubbed."""
 
@@ -29,6 +36,7 @@ class Scrubber:
         self._rate = rate_bytes_per_s
         self._interval_ms = interval_ms
         self._stopped = threading.Event()
+        self._scrub: Scrub | None = None
         self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
 
     def start(self) -> None:
@@ -41,11 +49,17 @@ class Scrubber:
         if self._thread.is_alive():
             self._thread.join(STOP_WAIT_MAX_S)
 
+    def damage(self) -> Damage:
+        """Returns what is known now. Any thread."""
+        scrub = self._scrub
+        return Damage() if scrub is None else Damage(tuple(scrub.findings), tuple(scrub.mended))
+
     def _run(self) -> None:
         lower_io_priority()
         while not self._stopped.is_set():
             try:
-                Scrub(self._directory, self._rate, self._interval_ms, self._stopped.wait).run()
+                self._scrub = Scrub(self._directory, self._rate, self._interval_ms, self._stopped.wait)
+                self._scrub.run()
             except Exception:
                 logger.exception("the scrub failed; it goes on in %d s", RETRY_WAIT_S)
                 self._stopped.wait(RETRY_WAIT_S)

@@ -22,6 +22,7 @@ from headrace.broker.partitions import Partition, Partitions
 from headrace.broker.produce.checks import RecordChecks
 from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
+from headrace.broker.scrubber import Damage
 from headrace.broker.topics import TopicAdmin
 from headrace.log.directory import PartitionName
 from headrace.process.clock import monotonic_ms, now_ms
@@ -41,6 +42,7 @@ WHEN_MAX_S: Final = 30.0  # whatever time a client gives
 class BrokerState:
     """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers;
     `codec`: a thread for large messages. `unopened`: the partitions led here that are offline, and why.
+    `damage`: what the scrub knows of this broker's disk.
 
     `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`.
     """
@@ -57,6 +59,7 @@ class BrokerState:
     on_demand: TopicsOnDemand
     lookups: Lookups
     cold_reads: ColdReads
+    damage: Callable[[], Damage] = Damage
     clock_ms: Callable[[], int] = now_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
     peer: str = ""  # the client of the request being handled

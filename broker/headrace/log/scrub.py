@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "scrub.json"
 FINDINGS_MAX: Final = 1_000
+MENDED_MAX: Final = 200  # ranges that are whole again: their damage was reported, and this must be, too
 CPU_SHARE_MAX: Final = 0.02  # of one core: segments of tiny batches cost more than their bytes
 SAVE_INTERVAL_S: Final = 10.0
 CONFIRM_WAIT_S: Final = 1.0  # a finding is read again: a write or a deletion may have been under way
@@ -107,6 +108,8 @@ class Scrub:
         self.pass_ended_ms = 0
         self.read_bytes = 0
         self.findings: list[ScrubFinding] = []
+        self.mended: list[ScrubFinding] = []
+        """What was a finding and is none any more: restored, or deleted by retention."""
         self._load()
 
     def run(self) -> None:
@@ -133,7 +136,7 @@ class Scrub:
                 self._save()
         self.place = None
         self.pass_ended_ms = self._clock()
-        self.findings = [each for each in self.findings if self._path(each.partition, each.segment).exists()]
+        self._keep([each for each in self.findings if self._path(each.partition, each.segment).exists()])
         self._save()
         return True
 
@@ -205,9 +208,7 @@ class Scrub:
             for each in self.findings
             if (each.partition, each.segment) == (partition, base)
         }
-        self.findings = [
-            each for each in self.findings if (each.partition, each.segment) != (partition, base)
-        ]
+        kept = [each for each in self.findings if (each.partition, each.segment) != (partition, base)]
         for each in bad:
             finding = known.get((each.start, each.end))
             if finding is None:
@@ -221,10 +222,18 @@ class Scrub:
                     each.end,
                     each.cause,
                 )
-            self.findings.append(finding)
-        del self.findings[:-FINDINGS_MAX]
+            kept.append(finding)
+        self._keep(kept[-FINDINGS_MAX:])
         if bad:
             self._save()
+
+    def _keep(self, findings: list[ScrubFinding]) -> None:
+        """Replaces the findings. Other threads read both lists: each is replaced as a whole."""
+        still = {(each.partition, each.start, each.end) for each in findings}
+        gone = [each for each in self.findings if (each.partition, each.start, each.end) not in still]
+        mended = [each for each in self.mended if (each.partition, each.start, each.end) not in still]
+        self.mended = [*mended, *(each._replace(found_ms=self._clock()) for each in gone)][-MENDED_MAX:]
+        self.findings = findings
 
     # --- state ---
 
@@ -236,6 +245,7 @@ class Scrub:
             self.pass_began_ms = int(values["pass_began_ms"])
             self.pass_ended_ms = int(values["pass_ended_ms"])
             self.findings = [ScrubFinding(**each) for each in values["findings"]]
+            self.mended = [ScrubFinding(**each) for each in values.get("mended", ())]
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -250,6 +260,7 @@ class Scrub:
             "pass_began_ms": self.pass_began_ms,
             "pass_ended_ms": self.pass_ended_ms,
             "findings": [each._asdict() for each in self.findings],
+            "mended": [each._asdict() for each in self.mended],
         }
         try:
             replace_file(self._directory / STATE_FILE, json.dumps(values).encode())

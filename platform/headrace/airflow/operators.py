@@ -113,11 +113,9 @@ class WarehouseJobOperator(SparkProgramOperator):
         return self.run_command(self.arguments, needs_spark=self.command not in PLAIN_COMMANDS)
 
     def addresses(self, installation: Installation) -> list[str]:
-        more = (
-            ["--zookeeper", installation.zookeeper]
-            if self.command == "load" and installation.zookeeper
-            else []
-        )
+        more = []
+        if self.command in ("load", "replay") and installation.zookeeper:
+            more = ["--zookeeper", installation.zookeeper]
         # With the datacenters' names, which this program knows; the last option of a name counts.
         return [*addresses(installation), "--registry-url", installation.registry_url, *more]
 

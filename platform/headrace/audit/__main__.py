@@ -22,7 +22,8 @@ from headrace.audit.publish import AuditPublisher
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
 from headrace.audit.settings import EVERY_DEFAULT_S, AuditorSettings, audit_source
-from headrace.audit.store import AuditStore, StoreError
+from headrace.audit.store import StoreError
+from headrace.audit.store_place import StorePlace
 from headrace.audit.tally import BUCKET_DEFAULT_MS, check_bucket_ms
 from headrace.audit.upkeep import KEEP_DEFAULT_MS
 from headrace.coordination.errors import CoordinationError
@@ -44,7 +45,7 @@ class AuditorProcess:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._name: str = options.datacenter
-        self._store = AuditStore(options.store) if options.store else None
+        place = StorePlace(options.store) if options.store else None
         self._session: ZooKeeperSession | None = None
         mirrors = None
         if options.mirrors_zookeeper:
@@ -65,9 +66,7 @@ class AuditorProcess:
             )
 
         self._fold_loop = (
-            FoldLoop(self._store, make_reader, keep_ms=int(options.keep_days * DAY_MS))
-            if self._store
-            else None
+            FoldLoop(place, make_reader, keep_ms=int(options.keep_days * DAY_MS)) if place else None
         )
         audit_topic = AUDIT_TOPIC if mirrors is None else ANALYSIS_AUDIT_TOPIC
         reports = AuditPublisher(
@@ -122,8 +121,6 @@ class AuditorProcess:
         self.counts.close()
         if self._session is not None:
             self._session.close()
-        if self._store is not None:
-            self._store.close()
         return self._failures[0] if self._failures else None
 
     def _guard(self, part: Auditor | FoldLoop) -> None:

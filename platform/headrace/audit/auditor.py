@@ -24,6 +24,7 @@ from headrace.audit.counting import (
 )
 from headrace.audit.damage import is_good_at
 from headrace.audit.declaring import Declarations
+from headrace.audit.disk_damage import ASK_S, DiskDamage
 from headrace.audit.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.raw_reader import RawReader
 from headrace.audit.reader import AuditReader, ReportedProducers
@@ -97,6 +98,7 @@ class Auditor:
         self._resume_at: dict[tuple[str, int], int] = {}
         self._unpublished: list[AuditRecord] = []
         self._raw = RawReader(settings.bootstrap, client_id)
+        self._disks = DiskDamage(settings.bootstrap, client_id, self._raw)
         self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
         self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
         self._looks: dict[tuple[str, int], int] = {}  # partition → close looks in a row that did not help
@@ -114,19 +116,23 @@ class Auditor:
         try:
             while not self._stopping.is_set() and not self._attempt(self._resume):
                 continue
-            discover_at_s = report_at_s = 0.0
+            discover_at_s = report_at_s = ask_at_s = 0.0
             while not self._stopping.is_set():
                 now_s = time.monotonic()
                 if now_s >= discover_at_s and self._attempt(self._discover):
                     discover_at_s = now_s + DISCOVER_S
                 if len(self._unpublished) < UNPUBLISHED_MAX:
                     self._attempt(self._count)
+                    if now_s >= ask_at_s:
+                        ask_at_s = now_s + ASK_S
+                        self._attempt(self._ask_for_disk_damage)
                 is_full = any(counter.is_full for counter in self._counters.values())
                 if (now_s >= report_at_s or is_full) and self._attempt(self._report):
                     report_at_s = now_s + self.settings.every_s
             self._attempt(self._report)
         finally:
             self._consumer.close()
+            self._disks.close()
             self._raw.close()
             self._reader.close()
             self._publisher.close()
@@ -332,6 +338,9 @@ class Auditor:
                 self._look_after_s = time.monotonic() + LOOK_PAUSE_S
                 return
 
+    def _ask_for_disk_damage(self) -> None:
+        self._unpublished += self._disks.news(self._counters)
+
     def _jump(self, counter: PartitionCounter, address: int) -> None:
         """Continues at another address than the one counted to: the log has no batches in between."""
         counted_to, partition = counter.counted_to, counter.partition
@@ -383,7 +392,8 @@ class Auditor:
                 # What it counted stays unknown to the audit; the others must not wait for it.
                 logger.error("a record about %s cannot be published: %s", record.key(), error)
         self._publisher.flush()
-        self._corrupt_count += sum(isinstance(record, CorruptRecord) for record in self._unpublished)
+        damages = (record for record in self._unpublished if isinstance(record, CorruptRecord))
+        self._corrupt_count += sum(bool(damage.cause) for damage in damages)
         self._unpublished.clear()
         counters = [
             (counter, self._consumer.high_watermark(*key) or 0) for key, counter in self._counters.items()

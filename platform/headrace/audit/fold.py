@@ -203,7 +203,9 @@ def _named_hours(hours: Iterable[LoadedHour]) -> list[LoadedHour]:
 
 def _fold_corrupt(connection: Connection, corrupt: CorruptRecord, time_ms: int) -> None:
     upsert(connection, tables.corrupt, [{**asdict(corrupt), "reported_ms": time_ms}], newer_by="reported_ms")
-    hours = corrupt_hours(corrupt.first_ms, corrupt.last_ms) or (hour_start(time_ms),)
+    hours = corrupt_hours(corrupt.first_ms, corrupt.last_ms)
+    if not hours and not corrupt.in_tally:  # else its hours are those of the tally
+        hours = (hour_start(time_ms),)
     _touch(connection, corrupt.topic, corrupt.datacenter, hours, time_ms)
     if corrupt.tier == ANALYSIS_TIER:
         attribution = (corrupt.topic, corrupt.log_partition, corrupt.datacenter, corrupt.partition)

@@ -1,6 +1,9 @@
 """The loop that folds the audit topics into the store: reads, folds, runs upkeep. Owns one thread's work.
 
-Records and the positions up to which they were read enter the store together; a restart resumes there.
+Records and the positions up to which they were read enter the store together; a restart resumes there. A
+store that cannot be opened or read is tried again, with growing pauses. One whose file is damaged is set
+aside, and a new one is folded from the beginning of the audit topics. The auditor of this process counts
+meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from headrace.audit import upkeep
 from headrace.audit.reader import AuditReader, Polled, ReportedProducers
 from headrace.audit.set_aside import SetAside
-from headrace.audit.store import AuditStore
+from headrace.audit.store import AuditStore, StoreError, is_damage, problem_of
+from headrace.audit.store_place import StorePlace
 from headrace.client.errors import ClientError
 from headrace.process.clock import now_ms
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
@@ -26,6 +30,8 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 0.5
 DISCOVER_S: Final = 2.0
 RETRY_PAUSE_S: Final = 1.0
+OPEN_PAUSE_MAX_S: Final = 30.0  # between attempts to open the store; the first pause is RETRY_PAUSE_S
+FAILURES_MAX: Final = 10  # in a row; then the store is opened again
 UPKEEP_S: Final = 600.0
 
 
@@ -34,16 +40,17 @@ class FoldLoop:
 
     def __init__(
         self,
-        store: AuditStore,
+        place: StorePlace,
         make_reader: Callable[[dict[tuple[str, int], int]], AuditReader],
         *,
         keep_ms: int = upkeep.KEEP_DEFAULT_MS,
     ) -> None:
         self.producers = ReportedProducers()
-        self._store = store
+        self._place = place
         self._make_reader = make_reader
         self._keep_ms = keep_ms
         self._problem = "starting"
+        self._failures = 0
         self._folded_count = 0
         self._refused_count = 0
         self._unreadable_count = 0
@@ -57,7 +64,8 @@ class FoldLoop:
     def status(self) -> dict[str, Any]:
         """Returns plain data for `GET /status`."""
         return {
-            "store": self._store.url,
+            "store": self._place.url,
+            "set_aside_store": self._place.set_aside_as,
             "folded": self._folded_count,
             "refused": self._refused_count,
             "unreadable": self._unreadable_count,
@@ -67,7 +75,40 @@ class FoldLoop:
 
     def run(self) -> None:
         """Folds until `stop`."""
-        positions = self._read_store()
+        damage = ""
+        while not self._stopping.is_set():
+            store = self._opened(damage)
+            if store is None:
+                return
+            damage, self._failures = "", 0
+            try:
+                self._fold_into(store)
+            except SQLAlchemyError as error:
+                if is_damage(error):
+                    damage = f"the audit store {self._place.url} is damaged: {problem_of(error)}"
+            finally:
+                store.close()
+
+    def _opened(self, damage: str) -> AuditStore | None:
+        """Returns the store, a new one if the old one has this damage; None if `stop` came first."""
+        pause_s = RETRY_PAUSE_S
+        while not self._stopping.is_set():
+            try:
+                if damage:
+                    self._place.set_aside(damage)
+                    damage = ""
+                return self._place.open()
+            except StoreError as error:
+                if str(error) != self._problem:
+                    logger.error("%s; trying again until it works, the counting goes on", error)
+                self._problem = str(error)
+            self._stopping.wait(pause_s)
+            pause_s = min(2 * pause_s, OPEN_PAUSE_MAX_S)
+        return None
+
+    def _fold_into(self, store: AuditStore) -> None:
+        """Folds until `stop`. Raises the `SQLAlchemyError` of a store that must be opened again."""
+        positions = self._read_store(store)
         if positions is None:
             return
         reader = self._make_reader(positions)
@@ -79,74 +120,86 @@ class FoldLoop:
                     if now_s >= discover_at_s:
                         reader.discover()
                         discover_at_s = now_s + DISCOVER_S
-                    self._fold(reader.poll(POLL_S))
-                    if now_s >= upkeep_at_s:
-                        self._run_upkeep()
-                        upkeep_at_s = now_s + UPKEEP_S
-                    self._problem = ""
-                except (ClientError, RegistryError, RegistryUnavailableError, SQLAlchemyError) as error:
-                    if str(error) != self._problem:
-                        logger.warning("folding waits: %s", error)
-                    self._problem = str(error)
-                    self._stopping.wait(RETRY_PAUSE_S)
+                    polled = reader.poll(POLL_S)
+                except (ClientError, RegistryError, RegistryUnavailableError) as error:
+                    self._wait_for(error)
+                    continue
+                self._fold(store, polled)
                 self._unreadable_count = reader.unreadable_count
                 self._set_aside = list(reader.set_aside.values())
+                self._problem = ""
+                if now_s >= upkeep_at_s:
+                    self._run_upkeep(store)
+                    upkeep_at_s = now_s + UPKEEP_S
         finally:
             reader.close()
 
-    def _read_store(self) -> dict[tuple[str, int], int] | None:
-        """Returns the positions up to which the store is folded; None if `stop` came first.
+    def _wait_for(self, error: Exception) -> None:
+        """Waits a moment for what others must do."""
+        if str(error) != self._problem:
+            logger.warning("folding waits: %s", error)
+        self._problem = str(error)
+        self._stopping.wait(RETRY_PAUSE_S)
 
-        A store that cannot be read is tried again: the auditor of this process counts meanwhile.
-        """
+    def _read_store(self, store: AuditStore) -> dict[tuple[str, int], int] | None:
+        """Returns the positions up to which the store is folded; None if `stop` came first."""
         while not self._stopping.is_set():
             try:
-                self.producers.add(self._store.producers())
-                return self._store.positions()
+                self.producers.add(store.producers())
+                return store.positions()
             except SQLAlchemyError as error:
                 self._note_store(error)
         return None
 
     def _note_store(self, error: SQLAlchemyError) -> None:
-        problem = f"the audit store: {getattr(error, 'orig', None) or error}"
+        """Waits a moment. Raises the error of a damaged store, and one that does not go away: the file may
+        have been replaced.
+        """
+        self._failures += 1
+        if is_damage(error) or self._failures > FAILURES_MAX:
+            raise error
+        problem = f"the audit store: {problem_of(error)}"
         if problem != self._problem:
             logger.error("%s; retrying until it works", problem)
         self._problem = problem
         self._stopping.wait(RETRY_PAUSE_S)
 
-    def _fold(self, polled: Polled) -> None:
+    def _fold(self, store: AuditStore, polled: Polled) -> None:
         """Folds, retrying until the store accepts it: this process does not read these records again."""
         while polled.positions and not self._stopping.is_set():
             try:
-                self._store.fold(polled.records, polled.positions, polled.set_aside)
+                store.fold(polled.records, polled.positions, polled.set_aside)
             except OperationalError as error:
                 self._note_store(error)
                 continue
             except (SQLAlchemyError, OverflowError, ValueError) as error:
-                if not self._is_readable():
+                if is_damage(error):
+                    raise
+                if not self._is_readable(store):
                     continue
                 logger.warning("the audit store refuses a record; folding one by one: %s", error)
-                polled = self._without_refused(polled)
+                polled = self._without_refused(store, polled)
                 continue
+            self._failures = 0
             self._folded_count += len(polled.records)
             for received in polled.records:
                 self.producers.learn(received)
             return
 
-    def _is_readable(self) -> bool:
+    def _is_readable(self, store: AuditStore) -> bool:
         """Whether the store itself works, so that a record must be the cause of an error."""
         try:
-            self._store.positions()
+            store.positions()
         except SQLAlchemyError as error:
             self._note_store(error)
             return False
         return True
 
-    def _without_refused(self, polled: Polled) -> Polled:
+    def _without_refused(self, store: AuditStore, polled: Polled) -> Polled:
         """Returns the poll without the records that the store refuses when they are folded alone."""
         kept = []
         for received in polled.records:
-            if problem := self._store.refuses(received):
+            if problem := store.refuses(received):
                 logger.error("a record of %s is set aside: %s", received.datacenter, problem)
                 self._refused_count += 1
             else:
@@ -155,9 +208,13 @@ class FoldLoop:
             self._stopping.wait(RETRY_PAUSE_S)  # each alone is accepted: the cause was the store
         return polled._replace(records=kept)
 
-    def _run_upkeep(self) -> None:
+    def _run_upkeep(self, store: AuditStore) -> None:
         time_ms = now_ms()
-        merged = upkeep.merge(self._store, time_ms - upkeep.MERGE_AGE_DEFAULT_MS)
-        forgotten = upkeep.forget(self._store, time_ms - self._keep_ms)
+        try:
+            merged = upkeep.merge(store, time_ms - upkeep.MERGE_AGE_DEFAULT_MS)
+            forgotten = upkeep.forget(store, time_ms - self._keep_ms)
+        except SQLAlchemyError as error:
+            self._note_store(error)
+            return
         if merged or forgotten:
             logger.info("merged %d tallies, forgot %d hours", merged, forgotten)

@@ -32,7 +32,7 @@ from headrace.audit.evidence import (
     TierEvidence,
     WrittenRows,
 )
-from headrace.audit.gather_corrupt import corrupt_rows, hours_of, is_repaired
+from headrace.audit.gather_corrupt import as_counted_now, corrupt_rows, hours_of
 from headrace.audit.intervals import Interval, subtract, union
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER
 from headrace.audit.tally import Span
@@ -284,9 +284,10 @@ class _Gatherer:
             self._partitions[SourcePartition(datacenter, partition)].contradictions.append(problem)
 
     def _add_corrupt(self) -> None:
-        for row, corrupt in corrupt_rows(self._connection, self._topic):
+        for row, reported in corrupt_rows(self._connection, self._topic):
             facts = self._partitions[SourcePartition(row.datacenter, row.partition)].of_auditor(row.tier)
-            if is_repaired(corrupt, facts.ranges):
+            corrupt = as_counted_now(reported, facts.ranges)
+            if corrupt is None:
                 continue
             facts.corrupt.append(corrupt)
             here = CorruptHere(row.tier, row.partition, corrupt)

@@ -12,6 +12,7 @@ from headrace.audit.evidence import CorruptRange
 from headrace.audit.intervals import Interval, covers, union
 from headrace.audit.times import corrupt_hours, hour_start
 
+NOT_COUNTED: Final = "it was damaged when it was to be counted; it is whole again, and not counted since"
 CORRUPT_MAX: Final = 10_000  # damaged batches of one topic that a report reads; the newest reports count
 
 
@@ -25,14 +26,23 @@ def corrupt_rows(connection: Connection, topic: str) -> Iterator[tuple[Any, Corr
         yield row, CorruptRange(row.from_address, row.to_address, *fields)
 
 
-def is_repaired(corrupt: CorruptRange, counted: list[Interval]) -> bool:
-    """Whether a tally covers a batch that was set aside: it was repaired, and counted since."""
-    return not corrupt.in_tally and covers(union(counted), corrupt.start, corrupt.end)
+def as_counted_now(corrupt: CorruptRange, counted: list[Interval]) -> CorruptRange | None:
+    """Returns a damaged batch as the tallies of its tier have it; None if nothing is wrong there any more.
+
+    A batch that was set aside is repaired once a tally covers it. One that was counted first and rotted then
+    is whole again once a record without a cause says so.
+    """
+    is_counted = covers(union(counted), corrupt.start, corrupt.end)
+    if not corrupt.cause:
+        return None if is_counted else corrupt._replace(cause=NOT_COUNTED, in_tally=False)
+    if corrupt.in_tally:
+        return corrupt._replace(in_tally=is_counted)
+    return None if is_counted else corrupt
 
 
 def hours_of(connection: Connection, row: Any) -> tuple[int, ...]:
-    """Returns the hours of a damaged batch: by its header; else those of its neighbours in the log; else the
-    hour of the report.
+    """Returns the hours of a damaged batch: by its header; else those that were counted there before it was
+    damaged; else those of its neighbours in the log; else the hour of the report.
     """
     if known := corrupt_hours(row.first_ms, row.last_ms):
         return known
@@ -44,8 +54,12 @@ def hours_of(connection: Connection, row: Any) -> tuple[int, ...]:
             *(tally.c[name] == getattr(row, name) for name in ("topic", "datacenter", "tier", "partition")),
             tally.c.chosen,
         )
-        .limit(1)
     )
+    there = query.where(span.c.first_address < row.to_address, span.c.end_address > row.from_address)
+    found = {hour_start(time_ms) for time_ms in connection.execute(there.distinct()).scalars()}
+    if found and row.in_tally:
+        return tuple(sorted(found))
+    query = query.limit(1)
     before = query.where(span.c.end_address <= row.from_address).order_by(span.c.end_address.desc())
     after = query.where(span.c.first_address >= row.to_address).order_by(span.c.first_address)
     times = [connection.execute(each).scalar() for each in (before, after)]

@@ -7,14 +7,15 @@ but changes nothing. One process folds; any number may read.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, create_engine, event, select
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from headrace.audit import tables
 from headrace.audit.fold import add_set_aside, fold_record, insert_new, read_set_aside, upsert
@@ -22,10 +23,52 @@ from headrace.audit.records import ReceivedRecord
 from headrace.audit.set_aside import SetAside
 
 BUSY_TIMEOUT_MS: Final = 30_000
+_DAMAGE_CODES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PRIMARY_CODE_MASK: Final = 0xFF  # SQLite's extended codes have the primary one in their lowest byte
 
 
 class StoreError(Exception):
-    """The store cannot be opened, or has another schema version; the message says what to do."""
+    """The store cannot be opened; the message says what to do."""
+
+
+class UnusableStoreError(StoreError):
+    """What the store's file holds is damaged, or of another schema version: trying again does not help."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error of SQLAlchemy says that the bytes of a SQLite file are wrong."""
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None) or 0
+    return code & _PRIMARY_CODE_MASK in _DAMAGE_CODES
+
+
+def problem_of(error: BaseException) -> str:
+    """Returns the first line of what the database itself said."""
+    return (str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__])[0]
+
+
+def parsed_url(url: str) -> URL:
+    """Returns the URL of a store. Raises `StoreError`."""
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect()
+    except (SQLAlchemyError, ValueError) as error:
+        # Most such errors quote the URL, and so its password.
+        problem = (
+            str(error) if isinstance(error, NoSuchModuleError) else "the audit store's URL can't be read"
+        )
+        raise StoreError(
+            f"{problem}: write it as sqlite:////path/audit.db or postgresql+psycopg://USER:PASSWORD@HOST/NAME"
+        ) from None
+    return parsed
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Returns the file of a store in SQLite; None if it is in memory, or in another database."""
+    parsed = parsed_url(url)
+    name = parsed.database or ""
+    if parsed.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
+        return None
+    return Path(name)
 
 
 class AuditStore:
@@ -35,19 +78,26 @@ class AuditStore:
     """
 
     def __init__(self, url: str) -> None:
-        parsed = make_url(url)
+        parsed = parsed_url(url)
         self.url = parsed.render_as_string(hide_password=True)
-        if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
-            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
-        self._engine = create_engine(url)
+        path = sqlite_file(url)
+        try:
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._engine = create_engine(url)
+        except (OSError, ImportError) as error:
+            raise StoreError(f"cannot open the audit store {self.url}: {error}") from error
         if self._engine.dialect.name == "sqlite":
             event.listen(self._engine, "connect", _set_up_sqlite)
         try:
             self._open()
         except SQLAlchemyError as error:
             self._engine.dispose()
-            problem = str(getattr(error, "orig", None) or error).splitlines()[0]
-            raise StoreError(f"cannot open the audit store {self.url}: {problem}") from error
+            kind = UnusableStoreError if is_damage(error) else StoreError
+            raise kind(f"cannot open the audit store {self.url}: {problem_of(error)}") from error
+        except StoreError:
+            self._engine.dispose()
+            raise
 
     def close(self) -> None:
         self._engine.dispose()
@@ -99,12 +149,17 @@ class AuditStore:
                 add_set_aside(connection, each)
 
     def refuses(self, received: ReceivedRecord) -> str:
-        """Returns why the store cannot hold this record; "" if it can. Changes nothing."""
+        """Returns why the store cannot hold this record; "" if it can. Changes nothing.
+
+        Raises the `SQLAlchemyError` of a damaged store, which is not the record's fault.
+        """
         with self._engine.connect() as connection:
             transaction = connection.begin()
             try:
                 fold_record(connection, received)
             except (SQLAlchemyError, OverflowError, ValueError) as error:
+                if is_damage(error):
+                    raise
                 return str(getattr(error, "orig", None) or error)
             finally:
                 transaction.rollback()
@@ -125,9 +180,10 @@ class AuditStore:
                 select(tables.meta.c.value).where(tables.meta.c.name == version["name"])
             ).scalar_one()
         if found != version["value"]:
-            raise StoreError(
+            raise UnusableStoreError(
                 f"the audit store {self.url} has schema version {found}, but this program needs version "
-                f"{tables.SCHEMA_VERSION}: give another URL, and the store is rebuilt from _audit"
+                f"{tables.SCHEMA_VERSION} (the auditor rebuilds a SQLite store by itself; else give it a new "
+                "database)"
             )
 
 

@@ -6,7 +6,7 @@ import json as jsonlib
 import logging
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -174,4 +174,8 @@ def _header(name: str, data: bytes | None) -> Any:
 
 
 def _plain(value: object) -> object:
-    return int(value.timestamp() * 1000) if isinstance(value, datetime) else str(value)
+    """Returns a time in ms since the epoch, as published. `timestamp` fails at the edges of the calendar."""
+    if not isinstance(value, datetime):
+        return str(value)
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return (aware - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)

@@ -1,37 +1,113 @@
-"""Which datacenter the records of a partition were published in: the registry there knows their schemas.
+"""Work on a topic's records that is done once for all partitions, or once for each source datacenter.
 
-Asked only where two registries have different schemas for one id; everywhere else any registry will do.
+Two registries may have different schemas for one id. Then a record is read with the schemas of the datacenter
+in which its partition's source is, for the registry there knows what its producers meant. Loads and replays
+decide so here. Everywhere else any registry will do, and the sources are not asked for.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession
 from headrace.registry.client import SchemaConflictError
 from headrace.warehouse.options import WarehouseOptions
-from headrace.warehouse.plan import PlannedRange
-from headrace.warehouse.schemas import SchemasError
+from headrace.warehouse.schemas import (
+    Registries,
+    SchemasError,
+    TopicSchemas,
+    WriterSchema,
+    topic_schemas,
+    with_reader,
+)
 
 CONNECT_TIMEOUT_S: Final = 30.0
 
+_T = TypeVar("_T")
 
-def ranges_by_datacenter(
-    warehouse: WarehouseOptions, topic: str, ranges: Iterable[PlannedRange], conflict: SchemaConflictError
-) -> dict[str, list[PlannedRange]]:
-    """Returns the ranges by the datacenter of their partition's source; partitions that no mirror writes are
-    the warehouse's own. Raises `SchemasError` if the sources are not known."""
+
+@dataclass(frozen=True)
+class Share:
+    """Partitions whose records are read with the same registries."""
+
+    registries: Registries
+    datacenter: str | None = None
+    """None: all partitions, whatever their source."""
+    partitions: frozenset[int] = frozenset()
+    """Those of the datacenter."""
+    reader: WriterSchema | None = None
+    """The newest schema of all datacenters, if each has schemas of its own."""
+
+    def has(self, partition: int) -> bool:
+        return self.datacenter is None or partition in self.partitions
+
+    def below(self, directory: str) -> str:
+        """Returns a directory of the share's own."""
+        return directory if self.datacenter is None else f"{directory}/{self.datacenter}"
+
+    def schemas(self, subject: str) -> TopicSchemas:
+        """Returns the subject's schemas, to be read as the newest one of all shares.
+
+        Raises `SchemaConflictError` if two registries have different schemas for one id.
+        """
+        schemas = topic_schemas(subject, self.registries)
+        return schemas if self.reader is None else with_reader(schemas, self.reader)
+
+
+def for_each_source(
+    warehouse: WarehouseOptions,
+    topic: str,
+    subject: str,
+    partitions: Callable[[], Iterable[int]],
+    work: Callable[[Share], _T],
+) -> list[_T]:
+    """Does the work for all partitions at once; if it meets a `SchemaConflictError`, for each datacenter.
+
+    Raises `SchemasError` if the sources of the partitions are not known.
+    """
+    with Registries(warehouse.registry_url) as registries:
+        try:
+            return [work(Share(registries))]
+        except SchemaConflictError as conflict:
+            sources = _sources(warehouse, topic, conflict)
+        groups: dict[str, set[int]] = {}
+        for partition in partitions():
+            name = sources[partition] if partition < len(sources) else warehouse.datacenter
+            groups.setdefault(name, set()).add(partition)
+        newest = _newest(registries, subject, groups.keys(), sources)
+        done: list[_T] = []
+        for name, group in groups.items():
+            with registries.of_datacenter(name) as own:
+                done.append(work(Share(own, name, frozenset(group), newest)))
+        return done
+
+
+def _newest(
+    registries: Registries, subject: str, needed: Collection[str], sources: Iterable[str]
+) -> WriterSchema:
+    """Returns the reader for all shares: the schema with the highest version in any source datacenter.
+
+    Also of those that have no records now: the table's columns must not depend on who has news.
+    """
+    readers: list[WriterSchema] = []
+    for name in sorted({*needed, *sources}):
+        try:
+            with registries.of_datacenter(name) as own:
+                readers.append(replace(topic_schemas(subject, own).reader, datacenter=name))
+        except SchemasError:
+            if name in needed:
+                raise
+    return max(readers, key=lambda reader: reader.version or 0)
+
+
+def _sources(warehouse: WarehouseOptions, topic: str, conflict: SchemaConflictError) -> list[str]:
+    """Returns the datacenter of each partition's source; partitions beyond are the warehouse's own."""
     if warehouse.zookeeper is None:
         raise SchemasError(
-            f"{conflict.message}. The load can do so if it is told the analysis cluster's ZooKeeper "
-            "(--zookeeper), which knows each partition's source"
+            f"{conflict.message}. Give the analysis cluster's ZooKeeper (--zookeeper), which knows each "
+            "partition's source"
         ) from conflict
     session = ZooKeeperSession(warehouse.zookeeper, name="warehouse")
     with session.start(connect_timeout_s=CONNECT_TIMEOUT_S):
-        sources = MirrorMap(session).sources(topic)
-    groups: dict[str, list[PlannedRange]] = {}
-    for planned in ranges:
-        mirrored = planned.partition < len(sources)
-        name = sources[planned.partition].datacenter if mirrored else warehouse.datacenter
-        groups.setdefault(name, []).append(planned)
-    return groups
+        return [source.datacenter for source in MirrorMap(session).sources(topic)]

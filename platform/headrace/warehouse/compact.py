@@ -16,7 +16,7 @@ from headrace.warehouse.decode import HOUR_COLUMN, OFFSET_COLUMN, PARTITION_COLU
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS
 from headrace.warehouse.loading import LoadError, data_files
-from headrace.warehouse.manifest import DataFile, Manifest, TableState
+from headrace.warehouse.manifest import DataFile, FileSchema, Manifest, TableState
 from headrace.warehouse.stage import staged_files, write_hours
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ FILES_MIN: Final = 2
 """Fewer small files than this stay as they are."""
 HOURS_AT_ONCE: Final = 64
 
-Chosen = Mapping[tuple[int, int], Sequence[DataFile]]
-"""The files to merge, by hour and schema id."""
+Chosen = Mapping[tuple[int, FileSchema], Sequence[DataFile]]
+"""The files to merge, by hour and schema."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ def choose(
 
     Chooses the oldest hours, at most `HOURS_AT_ONCE` of them.
     """
-    found: dict[tuple[int, int], list[DataFile]] = {}
+    found: dict[tuple[int, FileSchema], list[DataFile]] = {}
     for hour_ms, files in state.hours().items():
         if hour_ms + HOUR_MS + grace_ms > now_ms or (hours is not None and hour_ms not in hours):
             continue
         small = [file for file in files if file.size_bytes < FILE_SIZE_BYTES // 2]
-        for schema_id in sorted({file.schema_id for file in small}):
-            of_schema = [file for file in small if file.schema_id == schema_id]
+        for schema in sorted({file.schema for file in small}, key=str):
+            of_schema = [file for file in small if file.schema == schema]
             if len(of_schema) >= FILES_MIN:
-                found[hour_ms, schema_id] = of_schema
+                found[hour_ms, schema] = of_schema
         if len({hour for hour, _ in found}) >= HOURS_AT_ONCE:
             break
     return found
@@ -91,15 +91,15 @@ def compact_topic(
 def _rewrite(spark: "SparkSession", change: Change, chosen: Chosen) -> list[DataFile]:
     new: list[DataFile] = []
     # One schema at a time: a rewrite changes no column.
-    for schema_id in sorted({schema_id for _, schema_id in chosen}):
+    for schema in sorted({schema for _, schema in chosen}, key=str):
         hours = [
             _merge_hour(spark, change.table, hour_ms, files)
             for (hour_ms, of_schema), files in chosen.items()
-            if of_schema == schema_id
+            if of_schema == schema
         ]
-        directory = f"{change.staging}/{schema_id}"
+        directory = f"{change.staging}/{schema.datacenter or 'any'}-{schema.schema_id}"
         write_hours(reduce(lambda left, right: left.union(right), hours), change.table, directory)
-        new += data_files(change.table.paths, 0, staged_files(change.table.hdfs, directory), schema_id)
+        new += data_files(change.table.paths, 0, staged_files(change.table.hdfs, directory), schema)
     return new
 
 

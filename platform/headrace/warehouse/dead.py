@@ -7,12 +7,9 @@ Owns the dead-letter files. If a load's first read finds such records, a second 
 the first to the last of them writes the files.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
-import fastavro
 import pyarrow as pa
 
 from headrace.warehouse.change import TopicTable
@@ -27,8 +24,9 @@ from headrace.warehouse.decode import (
     event_hour_or_dead,
 )
 from headrace.warehouse.hdfs.client import HdfsClient
-from headrace.warehouse.layout import DEAD_HOUR, TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.layout import DEAD_HOUR
 from headrace.warehouse.plan import PlannedRange
+from headrace.warehouse.reasons import reason
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_SCHEMA_ID
 from headrace.warehouse.source.options import PROBLEM_COLUMN
@@ -43,7 +41,6 @@ DEAD_SCHEMA: Final = (
     f"{PARTITION_COLUMN} int, {OFFSET_COLUMN} bigint, {TIMESTAMP_COLUMN} timestamp, {SCHEMA_ID_COLUMN} int, "
     "reason string, key binary, value binary"
 )
-REASON_SIZE_MAX: Final = 500
 
 
 class DeadLettersError(Exception):
@@ -93,7 +90,7 @@ def undecodable(raw: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
     decoded = framed.withColumn("decoded", decoded_event(schemas)).withColumn(
         TIMESTAMP_COLUMN, f.col("timestamp")
     )
-    return decoded.where(event_hour_or_dead(schemas) == DEAD_HOUR).select(*RAW_COLUMNS, "schemaId")
+    return decoded.where(event_hour_or_dead(decoded, schemas) == DEAD_HOUR).select(*RAW_COLUMNS, "schemaId")
 
 
 def _undecodable_by(raw: "DataFrame", decoding: Decoding) -> "DataFrame":
@@ -126,45 +123,21 @@ def unframed(raw: "DataFrame") -> "DataFrame":
 def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
     """Writes undecodable records, each with its reason, below the URL `target`."""
     texts = {writer.schema_id: writer.text for writer in schemas.writers}
+    reader = schemas.reader.text
 
     def with_reasons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _with_reasons(batches, texts)
+        return _with_reasons(batches, texts, reader)
 
     dead.repartition(1).mapInArrow(with_reasons, DEAD_SCHEMA).write.mode("overwrite").parquet(target)
 
 
-def reason(value: bytes | None, schema_id: int, time_us: int, texts: dict[int, str]) -> str:
-    """Returns why a value can't become a row, in words for an operator."""
-    if value is None:
-        return "the value is null"
-    if len(value) < FRAMING_SIZE_BYTES or value[0] != 0:
-        start = value[:FRAMING_SIZE_BYTES].hex(" ") or "nothing"
-        return f"no schema id: the value begins with {start}, not with 00"
-    if schema_id not in texts:
-        return f"no registry knows schema id {schema_id}"
-    data = BytesIO(value[FRAMING_SIZE_BYTES:])
-    try:
-        fastavro.schemaless_reader(data, fastavro.parse_schema(json.loads(texts[schema_id])), None)
-    except Exception as error:
-        # The decoder may raise any error for arbitrary bytes.
-        problem = f"the bytes aren't what schema {schema_id} says: {type(error).__name__}: {error}"
-        return problem[:REASON_SIZE_MAX]
-    left = len(data.getbuffer()) - data.tell()
-    if left:
-        return f"{left} bytes are left after the record of schema {schema_id}"
-    if not TIME_MIN_US <= time_us <= TIME_MAX_US:
-        return (
-            f"the Kafka timestamp is {time_us // 1000} ms, before the year 1 or after 9999; did the producer "
-            "send microseconds for milliseconds?"
-        )
-    return "the event has no time, or one before 1970 or after 9999"
-
-
-def _with_reasons(batches: Iterator[pa.RecordBatch], texts: dict[int, str]) -> Iterator[pa.RecordBatch]:
+def _with_reasons(
+    batches: Iterator[pa.RecordBatch], texts: dict[int, str], reader: str
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         columns: dict[str, Any] = {name: batch.column(name) for name in (*RAW_COLUMNS, "schemaId")}
         reasons = [
-            problem or reason(value, schema_id, time_us, texts)
+            problem or reason(value, schema_id, time_us, texts, reader)
             for value, schema_id, time_us, problem in zip(
                 columns["value"].to_pylist(),
                 columns["schemaId"].to_pylist(),

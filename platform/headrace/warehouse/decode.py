@@ -12,18 +12,20 @@ mark. Other records go to the hour `DEAD_HOUR` instead of failing the whole load
 import json
 import logging
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
 from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS, HOUR_NUMBER_MAX, TIME_MAX_US, TIME_MIN_US
 from headrace.warehouse.schemas import TopicSchemas, WriterSchema, has_event_time
+from headrace.warehouse.soundness import is_showable
 from headrace.warehouse.source.columns import END_MARK
 from headrace.warehouse.source.program import NoProgramError, compile_program
 from headrace.warehouse.staging_task import Decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 HOUR_COLUMN: Final = "_hour"
 PARTITION_COLUMN: Final = "_partition"
@@ -39,6 +41,8 @@ _ADDRESS_FIELDS: Final = (
     pa.field(TIMESTAMP_COLUMN, pa.timestamp("us", "UTC")),
     pa.field(SCHEMA_ID_COLUMN, pa.int32()),
 )
+_JAVA_STRING: Final = "avro.java.string"
+_NO_SPARK_TYPE: Final = ("time-millis", "time-micros", "timestamp-nanos", "local-timestamp-nanos")
 _log = logging.getLogger(__name__)
 
 
@@ -79,7 +83,8 @@ def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
         f.col("timestamp").alias(TIMESTAMP_COLUMN),
         f.col("schemaId").alias(SCHEMA_ID_COLUMN),
     )
-    return decoded.select("decoded.event.*", *ADDRESS_COLUMNS, event_hour_or_dead(schemas).alias(HOUR_COLUMN))
+    hour = event_hour_or_dead(decoded, schemas)
+    return decoded.select("decoded.event.*", *ADDRESS_COLUMNS, hour.alias(HOUR_COLUMN))
 
 
 def decoded_event(schemas: TopicSchemas) -> "Column":
@@ -99,8 +104,11 @@ def decoded_event(schemas: TopicSchemas) -> "Column":
     return branches
 
 
-def event_hour_or_dead(schemas: TopicSchemas) -> "Column":
-    """Returns hours since the epoch, by `header.time`, else the Kafka timestamp; or `DEAD_HOUR`."""
+def event_hour_or_dead(decoded: "DataFrame", schemas: TopicSchemas) -> "Column":
+    """Returns hours since the epoch, by `header.time`, else the Kafka timestamp; or `DEAD_HOUR`.
+
+    `decoded` has the column `decoded`, as `decoded_event` makes it.
+    """
     # Imported here because commands without Spark import this module, too.
     from pyspark.sql import functions as f
 
@@ -109,11 +117,15 @@ def event_hour_or_dead(schemas: TopicSchemas) -> "Column":
     hour = f.floor(f.unix_millis(time) / HOUR_MS).cast("int")
     is_sound = f.col("decoded.end").eqNullSafe(f.lit(bytearray(END_MARK))) & hour.between(0, HOUR_NUMBER_MAX)
     is_storable = f.unix_micros(f.col(TIMESTAMP_COLUMN)).between(TIME_MIN_US, TIME_MAX_US)
+    envelope = cast("StructType", decoded.schema["decoded"].dataType)
+    showable = is_showable(f.col("decoded.event"), envelope["event"].dataType)
+    if showable is not None:
+        is_storable &= showable
     return f.when(is_sound & is_storable, hour).otherwise(DEAD_HOUR)
 
 
 def _with_end(schema: WriterSchema) -> str:
-    event: Any = json.loads(schema.text)
+    event: Any = _for_spark(json.loads(schema.text))
     return json.dumps(
         {
             "type": "record",
@@ -124,3 +136,20 @@ def _with_end(schema: WriterSchema) -> str:
             ],
         }
     )
+
+
+def _for_spark(schema: Any) -> Any:
+    """Returns the schema without what would make Spark change a value, or refuse the whole load.
+
+    Java's choice of a string class: `String` replaces invalid UTF-8. Logical types for which Spark's
+    tables have no type: their values stay numbers, as the compiled decoder leaves them.
+    """
+    if isinstance(schema, list):
+        return [_for_spark(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != _JAVA_STRING}
+    if kept.get("logicalType") in _NO_SPARK_TYPE:
+        del kept["logicalType"]
+    inner = kept.keys() & {"type", "items", "values", "fields"}
+    return kept | {key: _for_spark(kept[key]) for key in inner}

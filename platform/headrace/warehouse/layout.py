@@ -24,6 +24,9 @@ DEAD_HOUR: Final = -1
 TIME_MIN_US: Final = -62_135_596_800_000_000
 TIME_MAX_US: Final = 253_402_300_799_999_999
 """The years 1 to 9999. Python, and most tools that read the table, fail at any other time."""
+DAY_MIN: Final = -719_162
+DAY_MAX: Final = 2_932_896
+"""The same in days since the epoch."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SEQUENCE_DIGITS: Final = 20

@@ -9,26 +9,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from headrace.registry.client import SchemaConflictError
 from headrace.warehouse import crash
-from headrace.warehouse.by_datacenter import ranges_by_datacenter
+from headrace.warehouse.by_datacenter import Share, for_each_source
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.counting import distinct_offsets, may_repeat
 from headrace.warehouse.dead import stage_dead
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
-from headrace.warehouse.manifest import DataFile, DeadFile, HourCount, LoadedRange, Manifest, TableState
+from headrace.warehouse.manifest import (
+    DataFile,
+    DeadFile,
+    FileSchema,
+    HourCount,
+    LoadedRange,
+    Manifest,
+    TableState,
+)
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
-from headrace.warehouse.schemas import (
-    Registries,
-    TopicSchemas,
-    WriterSchema,
-    subject_of,
-    topic_schemas,
-    with_reader,
-    with_writers,
-)
+from headrace.warehouse.schemas import WriterSchema, subject_of, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import EARLIEST, LATEST, SourceOptions
@@ -106,8 +105,20 @@ def load_topic(
         return LoadResult(table.topic, finished=finished, seconds=time.monotonic() - began)
     crash.reached("planned")
     change = Change(table, "load")
-    with change.discarded_on_error(), Registries(table.warehouse.registry_url) as registries:
-        staged = _staged(spark, change, plan.ranges, registries, subject or subject_of(table.topic))
+    topic_subject = subject or subject_of(table.topic)
+    with change.discarded_on_error():
+        shares = for_each_source(
+            table.warehouse,
+            table.topic,
+            topic_subject,
+            lambda: (planned.partition for planned in plan.ranges),
+            lambda share: _stage(spark, change, plan.ranges, share, topic_subject),
+        )
+        staged = _Staged(
+            [file for each in shares for file in each.files],
+            [file for each in shares for file in each.dead_letters],
+            shares[-1].reader,
+        )
     crash.reached("staged")
     # Outside `discarded_on_error`: after an error here the change may be committed and need its files.
     manifest = _commit(change, plan, staged, state)
@@ -129,55 +140,22 @@ class _Staged:
     files: Sequence[StagedFile]
     """Files with `is_dead` hold only addresses."""
     dead_letters: Sequence[StagedFile]
-    schemas: TopicSchemas
-
-
-def _staged(
-    spark: "SparkSession",
-    change: Change,
-    ranges: Sequence[PlannedRange],
-    registries: Registries,
-    subject: str,
-) -> _Staged:
-    """Stages the ranges; where one id means two schemas, those of each source datacenter by themselves."""
-    try:
-        return _stage(spark, change, ranges, registries, subject, change.staging)
-    except SchemaConflictError as conflict:
-        groups = ranges_by_datacenter(change.table.warehouse, change.table.topic, ranges, conflict)
-    schemas: dict[str, TopicSchemas] = {}
-    for name in groups:
-        with registries.of_datacenter(name) as own:
-            schemas[name] = topic_schemas(subject, own)
-    reader = max((found.reader for found in schemas.values()), key=lambda reader: reader.version or 0)
-    files: list[StagedFile] = []
-    dead_letters: list[StagedFile] = []
-    for name, group in groups.items():
-        with registries.of_datacenter(name) as own:
-            staged = _stage(spark, change, group, own, subject, f"{change.staging}/{name}", reader)
-        files += staged.files
-        dead_letters += staged.dead_letters
-    return _Staged(files, dead_letters, replace(staged.schemas, reader=reader))
+    reader: WriterSchema
 
 
 def _stage(
     spark: "SparkSession",
     change: Change,
-    ranges: Sequence[PlannedRange],
-    registries: Registries,
+    planned: Sequence[PlannedRange],
+    share: Share,
     subject: str,
-    directory: str,
-    reader: WriterSchema | None = None,
 ) -> _Staged:
-    """Stages the ranges below `directory` with every schema that their records turn out to need.
-
-    They are read as `reader`, by default the subject's newest schema.
-    """
-    table = change.table
-    schemas = topic_schemas(subject, registries)
-    if reader is not None:
-        schemas = with_reader(schemas, reader)
+    """Stages the share's ranges with every schema that their records turn out to need."""
+    table, registries, directory = change.table, share.registries, share.below(change.staging)
+    ranges = [each for each in planned if share.has(each.partition)]
+    schemas = share.schemas(subject)
     if not ranges:
-        return _Staged((), (), schemas)
+        return _Staged((), (), schemas.reader)
     if schemas.refused:
         # Before anything is written: do the ranges hold records of a refused schema?
         schemas.refuse(present_schema_ids(spark, table, ranges))
@@ -198,13 +176,13 @@ def _stage(
         if len(with_found_writers.writers) == len(schemas.writers):
             if undecoded_schema_ids - {NO_SCHEMA_ID}:
                 registries.check_all_answered()
-            return _Staged(staged, stage_dead(spark, table, staged, schemas, directory), schemas)
+            return _Staged(staged, stage_dead(spark, table, staged, schemas, directory), schemas.reader)
         # Some records have another subject's schema, which a registry knows by id: stage again with it.
         schemas = with_found_writers
 
 
 def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_state: TableState) -> Manifest:
-    table, schema_id = change.table, staged.schemas.reader.schema_id
+    table, schema = change.table, file_schema(staged.reader)
     groups = [group for file in staged.files for group in file.count.groups]
     sizes = {file.path: file.size_bytes for file in staged.files}
     distinct = distinct_offsets(table.hdfs, sizes) if may_repeat(groups) else None
@@ -220,9 +198,10 @@ def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_state: Tabl
             change.manifest(now),
             ranges=ranges,
             gaps=plan.gaps,
-            files=data_files(table.paths, now.next_sequence, staged.files, schema_id),
+            files=data_files(table.paths, now.next_sequence, staged.files, schema),
             dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead_letters),
-            schema_id=schema_id,
+            schema_id=schema.schema_id,
+            schema_datacenter=schema.datacenter,
             writer_ids=writer_ids(staged.files),
         )
 
@@ -275,8 +254,13 @@ def loaded_ranges(
     )
 
 
+def file_schema(reader: WriterSchema) -> FileSchema:
+    """Returns what a manifest says of the schema that names a table's columns."""
+    return FileSchema(reader.schema_id, reader.datacenter)
+
+
 def data_files(
-    paths: TopicPaths, sequence: int, staged: Iterable[StagedFile], schema_id: int
+    paths: TopicPaths, sequence: int, staged: Iterable[StagedFile], schema: FileSchema
 ) -> tuple[DataFile, ...]:
     """Returns the staged files of decoded rows with their final names."""
     alive = sorted(
@@ -289,7 +273,8 @@ def data_files(
             hour_ms=file.hour_number * HOUR_MS,
             rows=file.count.rows,
             size_bytes=file.size_bytes,
-            schema_id=schema_id,
+            schema_id=schema.schema_id,
+            schema_datacenter=schema.datacenter,
         )
         for number, file in enumerate(alive)
     )

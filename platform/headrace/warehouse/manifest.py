@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from headrace.warehouse.layout import hour_name
 
@@ -58,6 +58,16 @@ class LoadGap:
     reason: str
 
 
+class FileSchema(NamedTuple):
+    """The schema that names a file's columns: its id, and whose registry means it by that id.
+
+    The datacenter is None where all registries mean the same.
+    """
+
+    schema_id: int
+    datacenter: str | None = None
+
+
 @dataclass(frozen=True)
 class DataFile:
     """A Parquet file of one hour of event time. `staged` is its path when the change was committed."""
@@ -69,6 +79,12 @@ class DataFile:
     size_bytes: int
     schema_id: int
     """The reader schema that it was written with, which names its columns."""
+    schema_datacenter: str | None = None
+    """See `FileSchema`."""
+
+    @property
+    def schema(self) -> FileSchema:
+        return FileSchema(self.schema_id, self.schema_datacenter)
 
 
 @dataclass(frozen=True)
@@ -99,6 +115,8 @@ class Manifest:
     """Paths of data files and dead-letter files that this change removes."""
     schema_id: int | None = None
     """The newest schema, which names the table's columns from here on."""
+    schema_datacenter: str | None = None
+    """See `FileSchema`."""
     writer_ids: tuple[int, ...] = ()
     note: str = ""
 
@@ -114,7 +132,7 @@ class Manifest:
         return dict(sorted(rows.items()))
 
     def to_json(self) -> bytes:
-        data = {"format": FORMAT, **asdict(self), "rows": self.rows}
+        data = _without_unset({"format": FORMAT, **asdict(self), "rows": self.rows})
         data["hours"] = {hour_name(hour): rows for hour, rows in self.hours().items()}
         return json.dumps(data, indent=1).encode()
 
@@ -148,6 +166,7 @@ class TableState:
     files: dict[str, DataFile] = field(default_factory=dict)
     dead_files: dict[str, DeadFile] = field(default_factory=dict)
     schema_id: int | None = None
+    schema_datacenter: str | None = None
     changed: dict[int, int] = field(default_factory=dict)
     """The sequence of the last change that added or removed rows, by hour of event time."""
 
@@ -177,8 +196,10 @@ class TableState:
         files.update((file.path, file) for file in manifest.files)
         dead = {path: file for path, file in self.dead_files.items() if path not in removed}
         dead.update((file.path, file) for file in manifest.dead_files)
-        schema_id = self.schema_id if manifest.schema_id is None else manifest.schema_id
-        return TableState(manifest.sequence, ends, files, dead, schema_id, changed)
+        schema: TableState | Manifest = self if manifest.schema_id is None else manifest
+        return TableState(
+            manifest.sequence, ends, files, dead, schema.schema_id, schema.schema_datacenter, changed
+        )
 
     def hours(self) -> dict[int, list[DataFile]]:
         """Returns the table's files by hour of event time, in order."""
@@ -188,17 +209,17 @@ class TableState:
         return found
 
     def to_json(self) -> bytes:
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "sequence": self.sequence,
-                "ends": self.ends,
-                "files": [asdict(file) for file in self.files.values()],
-                "dead_files": [asdict(file) for file in self.dead_files.values()],
-                "schema_id": self.schema_id,
-                "changed": self.changed,
-            }
-        ).encode()
+        data = {
+            "format": FORMAT,
+            "sequence": self.sequence,
+            "ends": self.ends,
+            "files": [asdict(file) for file in self.files.values()],
+            "dead_files": [asdict(file) for file in self.dead_files.values()],
+            "schema_id": self.schema_id,
+            "schema_datacenter": self.schema_datacenter,
+            "changed": self.changed,
+        }
+        return json.dumps(_without_unset(data)).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "TableState":
@@ -210,8 +231,17 @@ class TableState:
                 files={file["path"]: DataFile(**file) for file in raw["files"]},
                 dead_files={file["path"]: DeadFile(**file) for file in raw["dead_files"]},
                 schema_id=raw["schema_id"],
+                schema_datacenter=raw.get("schema_datacenter"),
                 changed={int(hour): sequence for hour, sequence in raw["changed"].items()},
             )
+
+
+def _without_unset(data: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out schemas' datacenters where there is none to tell: older versions can read the rest."""
+    kept = {
+        name: value for name, value in data.items() if not (name == "schema_datacenter" and value is None)
+    }
+    return kept | {"files": [_without_unset(file) for file in kept["files"]]} if "files" in kept else kept
 
 
 @contextmanager

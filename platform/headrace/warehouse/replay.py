@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from headrace.warehouse.by_datacenter import Share, for_each_source
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError
 from headrace.warehouse.dead import dead_files, undecodable, unframed, write_dead
@@ -18,9 +19,9 @@ from headrace.warehouse.decode import (
     TIMESTAMP_COLUMN,
     table_rows,
 )
-from headrace.warehouse.loading import LoadError, data_files, dead_letter_files, writer_ids
+from headrace.warehouse.loading import LoadError, data_files, dead_letter_files, file_schema, writer_ids
 from headrace.warehouse.manifest import DeadFile, HourCount, LoadedRange, Manifest, TableState
-from headrace.warehouse.schemas import Registries, TopicSchemas, subject_of, topic_schemas, with_writers
+from headrace.warehouse.schemas import TopicSchemas, WriterSchema, subject_of, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID, PROBLEM_PREFIX
 from headrace.warehouse.source.options import PROBLEM_COLUMN
 from headrace.warehouse.stage import StagedFile, staged_files, write_hours
@@ -44,11 +45,26 @@ class ReplayResult:
 class _Staged:
     alive: Sequence[StagedFile]
     dead: Sequence[StagedFile]
-    schema_id: int
+    reader: WriterSchema
 
     @property
     def rows(self) -> int:
         return sum(file.count.rows for file in self.alive)
+
+
+@dataclass(frozen=True)
+class _StagedRows:
+    """The letters of one share, and those of them that became rows."""
+
+    letters: "DataFrame"
+    letter_count: int
+    schemas: TopicSchemas
+    directory: str
+    alive: Sequence[StagedFile]
+
+    @property
+    def still_dead(self) -> int:
+        return self.letter_count - sum(file.count.rows for file in self.alive)
 
 
 def replay_topic(spark: "SparkSession", table: TopicTable, *, subject: str | None = None) -> ReplayResult:
@@ -71,24 +87,49 @@ def replay_topic(spark: "SparkSession", table: TopicTable, *, subject: str | Non
 
 def _stage(change: Change, raw: "DataFrame", wanted: int, subject: str) -> _Staged:
     """Stages the raw letters, `wanted` of them, as rows and as new dead letters."""
-    table, staging = change.table, change.staging
-    schemas = _schemas(raw, table.warehouse.registry_url, subject)
-    write_hours(table_rows(unframed(raw), schemas), table, f"{staging}/hours")
-    files = staged_files(table.hdfs, f"{staging}/hours")
-    staged = _Staged([file for file in files if not file.is_dead], (), schemas.reader.schema_id)
-    still_dead = wanted - staged.rows
+    table = change.table
+
+    def partitions() -> list[int]:
+        return sorted(row.partition for row in raw.select("partition").distinct().collect())
+
+    shares = for_each_source(
+        table.warehouse,
+        table.topic,
+        subject,
+        partitions,
+        lambda share: _stage_rows(change, raw, wanted, share, subject),
+    )
+    alive = [file for staged in shares for file in staged.alive]
+    dead: list[StagedFile] = []
+    for staged in shares if alive else ():
+        if staged.still_dead:
+            target = f"{staged.directory}/dead"
+            letters = undecodable(staged.letters, staged.schemas)
+            write_dead(letters, staged.schemas, table.warehouse.url(target))
+            dead += dead_files(table.hdfs, target, staged.still_dead, table.topic)
+    return _Staged(alive, dead, shares[-1].schemas.reader)
+
+
+def _stage_rows(change: Change, raw: "DataFrame", wanted: int, share: Share, subject: str) -> _StagedRows:
+    """Stages those of the share's letters that can be decoded now."""
+    table, directory = change.table, share.below(change.staging)
+    if share.datacenter is not None:
+        raw = raw.where(raw["partition"].isin(sorted(share.partitions)))
+        wanted = raw.count()
+    schemas = _schemas(raw, share, subject)
+    write_hours(table_rows(unframed(raw), schemas), table, f"{directory}/hours")
+    files = staged_files(table.hdfs, f"{directory}/hours")
+    staged = _StagedRows(raw, wanted, schemas, directory, [file for file in files if not file.is_dead])
     if sum(file.count.rows for file in files) != wanted:
         raise LoadError(
-            f"{table.topic}: {wanted} dead letters became {staged.rows} rows and {still_dead} dead letters"
+            f"{table.topic}: {wanted} dead letters became {wanted - staged.still_dead} rows and "
+            f"{sum(file.count.rows for file in files if file.is_dead)} dead letters"
         )
-    if staged.rows == 0 or still_dead == 0:
-        return staged
-    write_dead(undecodable(raw, schemas), schemas, table.warehouse.url(f"{staging}/dead"))
-    return replace(staged, dead=dead_files(table.hdfs, f"{staging}/dead", still_dead, table.topic))
+    return staged
 
 
 def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile]) -> Manifest:
-    table = change.table
+    table, schema = change.table, file_schema(staged.reader)
     removed = tuple(file.path for file in old)
 
     def rebase(now: TableState) -> Manifest:
@@ -97,10 +138,11 @@ def _commit(change: Change, staged: _Staged, old: Sequence[DeadFile]) -> Manifes
         return replace(
             change.manifest(now),
             ranges=replayed_ranges(now, staged.alive),
-            files=data_files(table.paths, now.next_sequence, staged.alive, staged.schema_id),
+            files=data_files(table.paths, now.next_sequence, staged.alive, schema),
             dead_files=dead_letter_files(table.paths, now.next_sequence, staged.dead),
             removed=removed,
-            schema_id=staged.schema_id,
+            schema_id=schema.schema_id,
+            schema_datacenter=schema.datacenter,
             writer_ids=writer_ids(staged.alive),
         )
 
@@ -137,7 +179,6 @@ def _letters(spark: "SparkSession", urls: Sequence[str]) -> "DataFrame":
     return letters.drop("reason", SCHEMA_ID_COLUMN).withColumnsRenamed(names)
 
 
-def _schemas(raw: "DataFrame", registry_url: str, subject: str) -> TopicSchemas:
+def _schemas(raw: "DataFrame", share: Share, subject: str) -> TopicSchemas:
     ids = {row.schemaId for row in unframed(raw).select("schemaId").distinct().collect()}
-    with Registries(registry_url) as registries:
-        return with_writers(topic_schemas(subject, registries), ids - {NO_SCHEMA_ID}, registries)
+    return with_writers(share.schemas(subject), ids - {NO_SCHEMA_ID}, share.registries)

@@ -46,11 +46,15 @@ class IncompatibleSchemaError(SchemasError):
 
 @dataclass(frozen=True)
 class WriterSchema:
-    """A schema that records may have been written with. `version` is None if it is not of the subject."""
+    """A schema that records may have been written with. `version` is None if it is not of the subject.
+
+    `datacenter`: whose registry means this schema by the id, where another one means another schema.
+    """
 
     schema_id: int
     version: int | None
     text: str
+    datacenter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,14 @@ class Registries:
 
     def text(self, schema_id: int) -> str | None:
         """Returns the schema with this id; None if no registry has it. Raises `SchemaConflictError`."""
-        found = self._ask(lambda client: client.get_by_id(schema_id))
+        found = self.texts(schema_id)
         for where, text in found[1:]:
             check_same(schema_id, found[0], (where, text))
         return found[0][1] if found else None
+
+    def texts(self, schema_id: int) -> list[tuple[NamedUrl, str]]:
+        """Returns what each registry that knows this id means by it."""
+        return self._ask(lambda client: client.get_by_id(schema_id))
 
     def of_datacenter(self, name: str) -> "Registries":
         """Returns one datacenter's registries alone. Raises `SchemasError` if none is named so."""

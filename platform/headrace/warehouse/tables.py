@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.registry.client import SchemaConflictError
 from headrace.warehouse.change import hdfs_of
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.decode import ADDRESS_COLUMNS
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import TopicPaths, hour_of, parse_hour
-from headrace.warehouse.manifest import DataFile
+from headrace.warehouse.manifest import DataFile, FileSchema
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.schemas import Registries, SchemasError
 
@@ -65,7 +66,8 @@ def read(
         raise NoSuchTableError(f"the warehouse {warehouse.name} has no rows of {topic}{where}")
     if not by_schema or state.schema_id is None:
         return spark.read.option("mergeSchema", "true").parquet(*[warehouse.url(path) for _, path in located])
-    return _with_newest_columns(spark, warehouse, located, state.schema_id)
+    newest = FileSchema(state.schema_id, state.schema_datacenter)
+    return _with_newest_columns(spark, warehouse, located, newest)
 
 
 def renames(newest: str, older: str) -> dict[str, str]:
@@ -81,32 +83,58 @@ def renames(newest: str, older: str) -> dict[str, str]:
 
 
 def _with_newest_columns(
-    spark: "SparkSession", warehouse: WarehouseOptions, files: Sequence[tuple[DataFile, str]], newest_id: int
+    spark: "SparkSession",
+    warehouse: WarehouseOptions,
+    files: Sequence[tuple[DataFile, str]],
+    newest: FileSchema,
 ) -> "DataFrame":
-    by_schema: dict[int, list[str]] = {}
+    by_schema: dict[FileSchema, list[str]] = {}
     for file, path in files:
-        by_schema.setdefault(file.schema_id, []).append(warehouse.url(path))
+        by_schema.setdefault(file.schema, []).append(warehouse.url(path))
+    tables = {schema: spark.read.parquet(*paths) for schema, paths in by_schema.items()}
     with Registries(warehouse.registry_url) as registries:
-        texts = {schema_id: _text(registries, schema_id) for schema_id in {*by_schema, newest_id}}
+        texts = {
+            schema: _text(registries, schema, tables[schema].columns if schema in tables else None)
+            for schema in {*by_schema, newest}
+        }
     frames: list[DataFrame] = []
-    for schema_id, paths in by_schema.items():
-        frame = spark.read.parquet(*paths)
-        for old, new in renames(texts[newest_id], texts[schema_id]).items():
+    for schema, frame in tables.items():
+        for old, new in renames(texts[newest], texts[schema]).items():
             frame = frame.withColumnRenamed(old, new)
         frames.append(frame)
     rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-    names = [field["name"] for field in _fields(texts[newest_id])]
+    names = [field["name"] for field in _fields(texts[newest])]
     present = [name for name in names if name in rows.columns]
     return rows.select(*present, *ADDRESS_COLUMNS)
 
 
-def _text(registries: Registries, schema_id: int) -> str:
-    text = registries.text(schema_id)
+def _text(registries: Registries, schema: FileSchema, columns: Sequence[str] | None) -> str:
+    """Returns the schema that files of these columns were written with (None: there are no such files).
+
+    Where registries mean different schemas by its id, the manifest says whose was meant. If the registry that
+    contradicts came later, the manifest does not say it, and the columns do.
+    """
+    if schema.datacenter is not None:
+        with registries.of_datacenter(schema.datacenter) as own:
+            text = own.text(schema.schema_id)
+    else:
+        text = _text_with(registries, schema.schema_id, columns)
     if text is None:
         raise SchemasError(
-            f"no registry knows schema id {schema_id}, with which files of the table were written"
+            f"no registry knows schema id {schema.schema_id}, with which files of the table were written"
         )
     return text
+
+
+def _text_with(registries: Registries, schema_id: int, columns: Sequence[str] | None) -> str | None:
+    try:
+        return registries.text(schema_id)
+    except SchemaConflictError:
+        for _, text in registries.texts(schema_id):
+            names = [field["name"] for field in _fields(text)]
+            if columns is not None and [*names, *ADDRESS_COLUMNS] == list(columns):
+                return text
+        raise
 
 
 def _wait_until_complete(log: CommitLog) -> set[str]:

@@ -1,4 +1,8 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs. Only topics' settings change at run time."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs. Only topics' settings change at run time.
+
+A broker's settings end with what its scrub found: a read-only entry for each damaged range of addresses
+(`wire.damaged_ranges`). The auditor reads them there.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,11 @@ from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
-from headrace.broker.setting import Setting
+from headrace.broker.setting import STRING, Setting
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import SOURCE_BROKER, SOURCE_DEFAULT
+from headrace.log.scrub import ScrubFinding
+from headrace.wire.damaged_ranges import DamagedRange
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -21,6 +27,7 @@ TOPIC: Final = 2
 BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+_DAMAGE_DOC: Final = "addresses that are damaged on this broker's disk, or were, and why"
 
 Config = dict[str, str]
 
@@ -83,10 +90,25 @@ def _describe(
         return [
             (setting, config.text(key), SOURCE_BROKER if key in config.overrides else SOURCE_DEFAULT, True)
             for key, setting in BROKER_SETTINGS.items()
-        ]
+        ] + _damage(state)
     raise Refused(
         ErrorCode.INVALID_REQUEST, f"resource type {kind}: only topics (2) and brokers (4) have settings"
     )
+
+
+def _damage(state: BrokerState) -> list[tuple[Setting, str, int, bool]]:
+    known = state.damage()
+    ranges = [_range(each, is_mended=True) for each in known.mended]
+    ranges += [_range(each, is_mended=False) for each in known.found]
+    return [
+        (Setting(each.name, STRING, "", _DAMAGE_DOC), each.value(), SOURCE_BROKER, True) for each in ranges
+    ]
+
+
+def _range(finding: ScrubFinding, *, is_mended: bool) -> DamagedRange:
+    topic, _, partition = finding.partition.rpartition("-")
+    place = (topic, int(partition), finding.start, finding.end)
+    return DamagedRange(*place, finding.cause, finding.found_ms, is_mended)
 
 
 def _entry(setting: Setting, value: str, source: int, read_only: bool, documented: bool) -> Tree:

@@ -39,6 +39,9 @@ _LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("string", "uuid"): pa.string(),
+    # Spark's tables have no type for a time of day.
+    ("int", "time-millis"): pa.int32(),
+    ("long", "time-micros"): pa.int64(),
 }
 _TEXTS: Final = ("string", "bytes")
 _REALS: Final = ("float", "double")

@@ -1,0 +1,137 @@
+"""Why a record became a dead letter, in words for an operator. Pure.
+
+Decides nothing: the decoder refused the record already. fastavro reads it again, with strings as they are
+(invalid bytes as lone surrogates) and times as plain numbers, to name the first value that cannot be shown.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+
+from headrace.warehouse.layout import TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.source.columns import FRAMING_SIZE_BYTES
+
+REASON_SIZE_MAX: Final = 500
+SHOWN_MAX_BYTES: Final = 40
+"""Of a string that is not UTF-8."""
+SCHEMAS_KEPT_MAX: Final = 64
+
+_UNITS_US: Final = {
+    "timestamp-millis": 1000,
+    "timestamp-micros": 1,
+    "local-timestamp-millis": 1000,
+    "local-timestamp-micros": 1,
+    "date": 86_400_000_000,
+}
+
+
+def reason(
+    value: bytes | None, schema_id: int, time_us: int, texts: Mapping[int, str], reader: str | None = None
+) -> str:
+    """Returns why a value can't become a row. `texts` has the writer schemas by id, `reader` the table's."""
+    if value is None:
+        return "the value is null"
+    if len(value) < FRAMING_SIZE_BYTES or value[0] != 0:
+        start = value[:FRAMING_SIZE_BYTES].hex(" ") or "nothing"
+        return f"no schema id: the value begins with {start}, not with 00"
+    if schema_id not in texts:
+        return f"no registry knows schema id {schema_id}"
+    data = BytesIO(value[FRAMING_SIZE_BYTES:])
+    try:
+        raw_writer, raw_reader, schema = _parsed(texts[schema_id], reader or texts[schema_id])
+        event: Any = fastavro.schemaless_reader(
+            data, raw_writer, raw_reader, handle_unicode_errors="surrogateescape"
+        )
+    except Exception as error:
+        # The decoder may raise any error for arbitrary bytes.
+        problem = f"the bytes aren't what schema {schema_id} says: {type(error).__name__}: {error}"
+        return problem[:REASON_SIZE_MAX]
+    left = len(data.getbuffer()) - data.tell()
+    if left:
+        return f"{left} bytes are left after the record of schema {schema_id}"
+    for problem in _unshowable(event, schema, "", {}):
+        return problem[:REASON_SIZE_MAX]
+    if not TIME_MIN_US <= time_us <= TIME_MAX_US:
+        return (
+            f"the Kafka timestamp is {time_us // 1000} ms, before the year 1 or after 9999; did the producer "
+            "send microseconds for milliseconds?"
+        )
+    return "the event has no time, or one before 1970 or after 9999"
+
+
+@lru_cache(SCHEMAS_KEPT_MAX)
+def _parsed(writer: str, reader: str) -> tuple[Any, Any, Any]:
+    """Returns both schemas without logical types, for fastavro, and the reader's as it is."""
+    schema = json.loads(reader)
+    raw_writer = fastavro.parse_schema(_without_logical_types(json.loads(writer)))
+    return raw_writer, fastavro.parse_schema(_without_logical_types(schema)), schema
+
+
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != "logicalType"}
+    inner = kept.keys() & {"type", "items", "values", "fields"}
+    return kept | {key: _without_logical_types(kept[key]) for key in inner}
+
+
+def _unshowable(value: Any, schema: Any, path: str, named: dict[str, Any]) -> Iterator[str]:
+    """Yields what no reader of the table could show, by field."""
+    if isinstance(schema, str):
+        schema = named.get(schema.rsplit(".", 1)[-1], schema)
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _unshowable(value, branch, path, named)
+    elif isinstance(value, str):
+        if shown := _invalid_text(value):
+            yield f"field {path}: the string {shown} is not UTF-8"
+    elif not isinstance(schema, dict):
+        return
+    elif isinstance(schema["type"], dict | list):
+        yield from _unshowable(value, schema["type"], path, named)
+    elif isinstance(value, dict):
+        yield from _unshowable_members(value, schema, path, named)
+    elif isinstance(value, list) and schema["type"] == "array":
+        for each in value:
+            yield from _unshowable(each, schema["items"], f"{path}[]", named)
+    elif isinstance(value, int):
+        yield from _impossible_time(value, schema.get("logicalType"), path)
+
+
+def _unshowable_members(
+    value: dict[str, Any], schema: Any, path: str, named: dict[str, Any]
+) -> Iterator[str]:
+    if schema["type"] == "record":
+        named[schema["name"].rsplit(".", 1)[-1]] = schema
+        for field in schema["fields"]:
+            inner = f"{path}.{field['name']}" if path else field["name"]
+            yield from _unshowable(value.get(field["name"]), field["type"], inner, named)
+    elif schema["type"] == "map":
+        for key, each in value.items():
+            if shown := _invalid_text(key):
+                yield f"field {path}: the map key {shown} is not UTF-8"
+            yield from _unshowable(each, schema["values"], f"{path}[]", named)
+
+
+def _invalid_text(text: str) -> str:
+    """Returns the first bytes of a text as people write them; "" if it is UTF-8."""
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return f"{data[:SHOWN_MAX_BYTES]!r}{'…' if len(data) > SHOWN_MAX_BYTES else ''}"
+    return ""
+
+
+def _impossible_time(value: int, logical_type: str | None, path: str) -> Iterator[str]:
+    unit_us = _UNITS_US.get(str(logical_type))
+    if unit_us is not None and not TIME_MIN_US <= value * unit_us <= TIME_MAX_US:
+        yield (
+            f"field {path}: {value} ({logical_type}) is before the year 1 or after 9999; are the units right?"
+        )
