@@ -18,6 +18,7 @@ from headrace.audit import phrases
 from headrace.audit.evidence import Finding, Status, Verdict
 from headrace.audit.report import Report
 from headrace.audit.times import is_named
+from headrace.process.text import escaped
 
 FINDINGS_SHOWN_MAX: Final = 40
 OUTSIDE_CELL: Final = "year < 1, > 9999"
@@ -69,8 +70,7 @@ def print_report(
 
 def printable(text: str) -> str:
     """Returns text of any origin for the terminal: control characters as escapes, no markup."""
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return escape(shown)
+    return escape(escaped(text))
 
 
 def print_indented(console: Console, text: str, indent: int) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, create_engine, event, select
+from sqlalchemy import Connection, create_engine, event, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -28,22 +28,34 @@ class StoreError(Exception):
     """The store cannot be opened, or has another schema version; the message says what to do."""
 
 
+class StoreMissingError(StoreError):
+    """Nothing has created this store yet, or the URL is wrong."""
+
+
 class AuditStore:
     """`AuditStore("sqlite:////path/audit.db")` or `AuditStore("postgresql+psycopg://…")`.
 
-    Creates missing tables. Raises `StoreError`.
+    Creates missing tables. With `must_exist`, for readers, it creates nothing. Raises `StoreError`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, must_exist: bool = False) -> None:
         parsed = make_url(url)
         self.url = parsed.render_as_string(hide_password=True)
         if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
-            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+            path = Path(str(parsed.database))
+            if must_exist and not path.is_file():
+                raise StoreMissingError(f"there is no audit store at {path}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._must_exist = must_exist
         self._engine = create_engine(url)
         if self._engine.dialect.name == "sqlite":
-            event.listen(self._engine, "connect", _set_up_sqlite)
+            # Whether a file is in WAL mode is stored in it, so a reader leaves that as it is.
+            event.listen(self._engine, "connect", _set_up_reader if must_exist else _set_up_sqlite)
         try:
             self._open()
+        except StoreError:
+            self._engine.dispose()
+            raise
         except SQLAlchemyError as error:
             self._engine.dispose()
             problem = str(getattr(error, "orig", None) or error).splitlines()[0]
@@ -116,19 +128,36 @@ class AuditStore:
             return read_set_aside(connection)
 
     def _open(self) -> None:
-        with self.writing() as connection:
-            tables.metadata.create_all(connection)
-            version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
-            if insert_new(connection, tables.meta, version):
-                return
-            found = connection.execute(
-                select(tables.meta.c.value).where(tables.meta.c.name == version["name"])
-            ).scalar_one()
-        if found != version["value"]:
+        found = self._existing_version() if self._must_exist else self._created_version()
+        if found != str(tables.SCHEMA_VERSION):
             raise StoreError(
                 f"the audit store {self.url} has schema version {found}, but this program needs version "
                 f"{tables.SCHEMA_VERSION}: give another URL, and the store is rebuilt from _audit"
             )
+
+    def _created_version(self) -> str:
+        with self.writing() as connection:
+            tables.metadata.create_all(connection)
+            version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
+            if insert_new(connection, tables.meta, version):
+                return version["value"]
+            return _stored_version(connection)
+
+    def _existing_version(self) -> str:
+        """Reads the version of a store that must be there; writes nothing."""
+        with self.reading() as connection:
+            if not inspect(connection).has_table(tables.meta.name):
+                raise StoreMissingError(f"{self.url} is no audit store: it has no table {tables.meta.name}")
+            return _stored_version(connection)
+
+
+def _stored_version(connection: Connection) -> str:
+    query = select(tables.meta.c.value).where(tables.meta.c.name == "schema_version")
+    return str(connection.execute(query).scalar_one())
+
+
+def _set_up_reader(connection: Any, _record: Any) -> None:
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

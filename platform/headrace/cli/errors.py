@@ -11,8 +11,9 @@ import sys
 from enum import IntEnum
 from typing import Final, NoReturn
 
-from rich.console import Console
 from rich.markup import escape
+
+from headrace.cli.output import err
 
 DEBUG_VARIABLE: Final = "HEADRACE_DEBUG"
 # In the name of an exception, these words mean that a service cannot be reached.
@@ -36,7 +37,7 @@ class CommandError(Exception):
 
 def print_error(message: str) -> None:
     """Prints a message on stderr: one line, after which the last lines of a log may follow."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(message)}")
+    err.print(f"[bold red]error:[/] {escape(message)}")
 
 
 def exit_with(error: BaseException) -> NoReturn:

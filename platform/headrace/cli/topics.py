@@ -10,31 +10,28 @@ import typer
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
+    from headrace.client.cluster import PartitionInfo
+    from headrace.client.survey import Survey
 
-from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs
+from headrace.cli.cluster import CHANGE_TIMEOUT_MS, READ_TIMEOUT_MS, brokers_of, exit_if_incomplete
+from headrace.cli.context import BootstrapOption, DatacenterOption
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
+from headrace.cli.values import parse_settings
 
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(help="A topic's name.", show_default=False)]
-TIMEOUT_MS = 8_000.0
 
 
 @contextmanager
-def _admin(where: str | None, brokers: str | None) -> Iterator[Admin]:
+def _admin(
+    where: str | None, brokers: str | None, *, timeout_ms: float = CHANGE_TIMEOUT_MS
+) -> Iterator[Admin]:
     from headrace.client.admin import Admin
 
-    with Admin(bootstrap(where, brokers), timeout_ms=TIMEOUT_MS) as admin:
+    with Admin(brokers_of(where, brokers).bootstrap, timeout_ms=timeout_ms) as admin:
         yield admin
-
-
-def _addresses(admin: Admin, topic: str) -> dict[int, tuple[int, int]]:
-    """Returns the first address and the end address of each partition's log."""
-    from headrace.client.admin import EARLIEST, LATEST
-
-    starts, ends = admin.list_offsets(topic, EARLIEST), admin.list_offsets(topic, LATEST)
-    return {partition: (starts[partition].offset, ends[partition].offset) for partition in ends}
 
 
 @app.command("list")
@@ -44,22 +41,46 @@ def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also topics whose names begin with _.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the topics: number of partitions, and bytes."""
-    with _admin(where, brokers) as admin:
-        rows = []
-        for name, info in sorted(admin.topics().items()):
-            if name.startswith("_") and not all_:
-                continue
-            size = sum(end - start for start, end in _addresses(admin, name).values())
-            rows.append((name, len(info.partitions), size))
+    """List the topics: number of partitions, and bytes; what a silent broker has is marked."""
+    with _admin(where, brokers, timeout_ms=READ_TIMEOUT_MS) as admin:
+        survey = admin.survey(known=brokers_of(where, brokers).known)
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": name,
+            "partitions": len(info.partitions),
+            "bytes": sum(found.size_bytes for found in survey.ranges_of(name).values()),
+            "unknown_partitions": sorted(survey.problems_of(name)),
+        }
+        for name, info in sorted(survey.topics.items())
+        if all_ or not name.startswith("_")
+    ]
     if json:
-        print_json([{"topic": name, "partitions": count, "bytes": size} for name, count, size in rows])
-        return
-    print_table(
-        ["topic", ">partitions", ">size"],
-        [(name, count, in_bytes(size)) for name, count, size in rows],
-        empty="there are no topics (--all lists internal ones, too)",
-    )
+        print_json(rows)
+    else:
+        print_table(
+            ["topic", ">partitions", ">size", *(["not known"] if survey.problems else [])],
+            [
+                (row["topic"], row["partitions"], _size(row), _partitions(row["unknown_partitions"]))[
+                    : 4 if survey.problems else 3
+                ]
+                for row in rows
+            ],
+            empty="there are no topics (--all lists internal ones, too)",
+        )
+    exit_if_incomplete(survey)
+
+
+def _size(row: dict[str, Any]) -> str:
+    if len(row["unknown_partitions"]) == row["partitions"] > 0:
+        return "-"
+    return ("more than " if row["unknown_partitions"] else "") + in_bytes(row["bytes"])
+
+
+def _partitions(numbers: list[int]) -> str:
+    """Returns `partitions 1, 4`; "" without any."""
+    if not numbers:
+        return ""
+    return f"partition{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 @app.command()
@@ -73,17 +94,22 @@ def create(
     ] = 1,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="A setting; may be repeated.", metavar="NAME=VALUE"),
+        typer.Option(
+            "--config",
+            "-c",
+            help="A setting, such as retention.ms=7d; may be repeated.",
+            metavar="NAME=VALUE",
+        ),
     ] = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
 ) -> None:
     """Create a topic; its partitions are distributed over the brokers."""
-    settings = parse_pairs(config or [])
+    settings = parse_settings(config or [])
     with _admin(where, brokers) as admin:
         admin.create_topic(topic, partitions, replication_factor, settings)
     replicas = "one replica" if replication_factor == 1 else f"{replication_factor} replicas"
-    out.print(f"created {topic}: {partitions} partitions, {replicas} each")
+    out.print(f"created {plain(topic)}: {partitions} partitions, {replicas} each")
 
 
 @app.command()
@@ -94,20 +120,12 @@ def describe(
     json: JsonOption = False,
 ) -> None:
     """Show leader, replicas and addresses of each partition, and the topic's settings."""
-    with _admin(where, brokers) as admin:
-        info = admin.topic(topic)
-        addresses = _addresses(admin, topic)
+    with _admin(where, brokers, timeout_ms=READ_TIMEOUT_MS) as admin:
+        survey = admin.survey([topic], known=brokers_of(where, brokers).known)
+        info = survey.topic(topic)
         settings = admin.describe_configs(topic)
-    partitions: list[dict[str, Any]] = [
-        {
-            "partition": part.partition,
-            "leader": part.leader,
-            "replicas": list(part.replicas),
-            "in_sync": list(part.isr),
-            "start_address": addresses[part.partition][0],
-            "end_address": addresses[part.partition][1],
-        }
-        for part in sorted(info.partitions.values(), key=lambda part: part.partition)
+    partitions = [
+        _partition_row(survey, topic, info.partitions[number]) for number in sorted(info.partitions)
     ]
     own = {entry.name: entry.value for entry in settings.values() if entry.is_own}
     defaults = {entry.name: entry.value for entry in settings.values() if not entry.is_own}
@@ -121,28 +139,49 @@ def describe(
                 "defaults": defaults,
             }
         )
-        return
-    out.print(f"[bold]{topic}[/] ({info.topic_id})")
+    else:
+        out.print(f"[bold]{plain(topic)}[/] ({info.topic_id})")
+        _print_partitions(partitions)
+        for name, value in sorted(own.items()):
+            out.print(f"  {name} = {value}", markup=False)
+        if not own:
+            out.print("all settings have the brokers' defaults (--json lists them)")
+    exit_if_incomplete(survey)
+
+
+def _partition_row(survey: Survey, topic: str, part: PartitionInfo) -> dict[str, Any]:
+    found = survey.ranges.get((topic, part.partition))
+    return {
+        "partition": part.partition,
+        "leader": part.leader,
+        "replicas": list(part.replicas),
+        "in_sync": list(part.isr),
+        "start_address": found.start if found else None,
+        "end_address": found.end if found else None,
+        "problem": survey.problems.get((topic, part.partition)),
+    }
+
+
+def _print_partitions(rows: list[dict[str, Any]]) -> None:
+    has_problems = any(row["problem"] for row in rows)
+    columns = [">partition", ">leader", "replicas", "in sync", ">start address", ">end address", ">size"]
     print_table(
-        [">partition", ">leader", "replicas", "in sync", ">start address", ">end address", ">size"],
+        [*columns, *(["problem"] if has_problems else [])],
         [
             (
-                part["partition"],
-                part["leader"] if part["leader"] >= 0 else "none",
-                ",".join(map(str, part["replicas"])),
-                ",".join(map(str, part["in_sync"])),
-                f"{part['start_address']:,}",
-                f"{part['end_address']:,}",
-                in_bytes(part["end_address"] - part["start_address"]),
+                row["partition"],
+                row["leader"] if row["leader"] >= 0 else "none",
+                ",".join(map(str, row["replicas"])),
+                ",".join(map(str, row["in_sync"])),
+                "-" if row["start_address"] is None else f"{row['start_address']:,}",
+                "-" if row["end_address"] is None else f"{row['end_address']:,}",
+                "-" if row["end_address"] is None else in_bytes(row["end_address"] - row["start_address"]),
+                *([f"[red]{plain(row['problem'] or '')}[/]"] if has_problems else []),
             )
-            for part in partitions
+            for row in rows
         ],
         empty="the topic has no partitions",
     )
-    for name, value in sorted(own.items()):
-        out.print(f"  {name} = {value}", markup=False)
-    if not own:
-        out.print("all settings have the brokers' defaults (--json lists them)")
 
 
 @app.command()
@@ -160,16 +199,16 @@ def alter(
     brokers: BootstrapOption = None,
 ) -> None:
     """Change a topic's settings, or add partitions."""
-    changes = {name: value or None for name, value in parse_pairs(config or []).items()}
+    changes = {name: value or None for name, value in parse_settings(config or []).items()}
     if not changes and partitions is None:
         raise CommandError("nothing to change: give --config NAME=VALUE or --partitions N", ExitCode.USAGE)
     with _admin(where, brokers) as admin:
         if changes:
             admin.alter_configs(topic, changes)
-            out.print(f"changed {', '.join(changes)} of {topic}")
+            out.print(f"changed {plain(', '.join(changes))} of {plain(topic)}")
         if partitions is not None:
             admin.create_partitions(topic, partitions)
-            out.print(f"{topic} has {partitions} partitions now; keys may move to other partitions")
+            out.print(f"{plain(topic)} has {partitions} partitions now; keys may move to other partitions")
 
 
 @app.command()
@@ -181,7 +220,7 @@ def delete(
 ) -> None:
     """Delete a topic and all its records. Records that were mirrored or loaded stay there."""
     if not yes:
-        typer.confirm(f"delete {topic} and all its records?", abort=True)
+        confirm(f"delete {topic} and all its records?")
     with _admin(where, brokers) as admin:
         admin.delete_topic(topic)
-    out.print(f"deleted {topic}")
+    out.print(f"deleted {plain(topic)}")
