@@ -107,12 +107,12 @@ def test_a_key_a_search_and_a_time_choose_records(headrace: Run, cluster: FakeCl
     assert headrace(*words, "--key", "k1").out.split() == ["v0", "v1"]
     assert headrace(*words, "--grep", "v1$").out.split() == ["v1"] * 3
     assert headrace(*words, "--grep", "^k2$").out.split() == ["v0", "v1"]
-    words = ("consume", "t", "-b", cluster.bootstrap, "-o", "raw")
-    late = headrace(*words, "--from", "2015-05-17T11", "--to-end")
+    raw = ("consume", "t", "-b", cluster.bootstrap, "-o", "raw")
+    late = headrace(*raw, "--from", "2015-05-17T11", "--to-end")
     assert late.out.split() == ["v1"] * 3
-    early = headrace(*words, "--from", "beginning", "--until", "2015-05-17T11:00:00Z")
+    early = headrace(*raw, "--from", "beginning", "--until", "2015-05-17T11:00:00Z")
     assert early.out.split() == ["v0"] * 3
-    assert headrace(*words, "--from", "2015-05-17T10", "--until", "2015-05-17T10").out == ""
+    assert headrace(*raw, "--from", "2015-05-17T10", "--until", "2015-05-17T10").out == ""
 
 
 def test_forms_of_records(headrace: Run, cluster: FakeCluster) -> None:

@@ -21,7 +21,7 @@ import headrace.cli
 from headrace.cli import main as cli
 from headrace.cli import output
 from headrace.cli.errors import CommandError, exit_with, print_error
-from headrace.process.text import escaped_json, escaped_lines, has_control
+from headrace.process.text import escaped, escaped_json, escaped_lines, has_control
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x00\x7f\u2066"
 FOLDER = Path(headrace.cli.__path__[0])
@@ -162,7 +162,7 @@ def test_lines_of_libraries_are_escaped_and_kazoos_are_left_out(capsys: pytest.C
     with pytest.raises(SystemExit):
         cli.main()
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"topic {output.escaped(HOSTILE)}", "error: the end"]
+    assert lines == [f"topic {escaped(HOSTILE)}", "error: the end"]
 
 
 def test_no_color_leaves_colours_out_on_a_terminal() -> None:

@@ -32,7 +32,7 @@ _UNITS_MS: Final = {
 }
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|min|m|h|d|w))+")
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|d|w)")
-_SIZES: Final = {
+_SIZES: Final[dict[str, int]] = {
     "": 1,
     "b": 1,
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
@@ -93,7 +93,8 @@ def parse_size_bytes(text: str) -> int:
 def parse_signed(text: str, parse: Callable[[str], int]) -> int:
     """Returns what `parse` makes of the text without its sign, with that sign."""
     sign, rest = (text[0], text[1:]) if text[:1] in ("-", "+") else ("+", text)
-    return -parse(rest) if sign == "-" else parse(rest)
+    value = parse(rest)
+    return -value if sign == "-" else value
 
 
 def parse_pairs(words: Iterable[str]) -> dict[str, str]:

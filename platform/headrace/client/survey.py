@@ -111,7 +111,9 @@ def _by_leader(cluster: Cluster) -> dict[int, dict[str, list[int]]]:
 def _ranges(
     cluster: Cluster, answers: Answers, silent: Mapping[int | None, str]
 ) -> tuple[dict[TopicPartition, LogRange], dict[TopicPartition, str]]:
-    starts, ends, refusals = {}, {}, {}
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    refusals: dict[TopicPartition, str] = {}
     for bodies in answers.bodies.values():
         for body, into in zip(bodies, (starts, ends), strict=False):
             for key, result in _results(body):
