@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from headrace.cli.context import parse_pairs, parse_time_ms
 from headrace.cli.errors import CommandError, ExitCode, exit_code_of, exit_with
 from headrace.cli.main import app
 from headrace.cli.output import in_bytes, in_duration, in_time
+from headrace.cli.values import parse_pairs, parse_time_ms
 
 
 def commands(command: object, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

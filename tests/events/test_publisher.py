@@ -199,8 +199,11 @@ def test_events_dropped_in_the_client_are_counted(world: World) -> None:
         ({**VIEW, "colour": "red"}, None, "colour"),
         ({"method": "GET"}, None, r"field headrace\.PageView\.remote_host is missing"),
         ({**VIEW, "header": {"time": 1}}, None, "the publisher sets the header"),
-        (VIEW, -1, "time_ms is -1, expected milliseconds since 1970"),
-        (VIEW, 10**18, "expected milliseconds"),
+        (VIEW, -1, "time_ms: -1 is not a number of milliseconds since 1970"),
+        (VIEW, 1_700_000_000, "time_ms: 1700000000 looks like seconds instead of milliseconds since 1970"),
+        (VIEW, 1_700_000_000_000_000, "1700000000000000 looks like microseconds instead of milliseconds"),
+        (VIEW, 10**18, "looks like nanoseconds instead of milliseconds"),
+        (VIEW, 86_400_000, r"lie before 1990; EventPublisher\(allow_before_1990=True\) allows it"),
         (VIEW, 1.5, "expected milliseconds"),
         ("no mapping", None, "is 'no mapping'|mapping"),
     ],
@@ -212,6 +215,14 @@ def test_an_event_that_does_not_fit_is_named_and_not_counted(
         with pytest.raises(InvalidEventError, match=f"^{world.topic}: .*({problem})"):
             publisher.publish(world.topic, record, time_ms=time_ms)
         assert publisher._reporter._counts.changed() == []
+
+
+def test_an_event_of_1970_is_published_if_that_is_allowed_by_name(world: World) -> None:
+    with world.publisher(allow_before_1990=True) as publisher:
+        publisher.publish(world.topic, VIEW, time_ms=86_400_000)
+        with pytest.raises(InvalidEventError, match="microseconds"):
+            publisher.publish(world.topic, VIEW, time_ms=1_700_000_000_000_000)
+    assert [message.timestamp()[1] for message in world.read(world.topic)] == [86_400_000]
 
 
 def test_an_event_that_the_client_refuses_is_not_counted(world: World) -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fix_bad_batches import flipped
 from fix_client import StartCluster
-from headrace.cli import consume
 from headrace.cli import main as cli
-from headrace.cli.output import in_time, printable
+from headrace.cli import records
+from headrace.cli.output import in_time
+from headrace.process.text import escaped_lines
 from headrace.wire.batch import read_header, readdress
 from headrace.wire.compression import Codec
 from headrace.wire.records import Record, encode_batch
@@ -142,12 +143,12 @@ def test_consume_prints_what_it_can_and_names_the_rest(headrace: Run, fake_clust
 def test_times_at_the_edges_of_the_calendar_are_printed() -> None:
     edges = [datetime.min, datetime.max, datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
     first_ms, last_ms = -62_135_596_800_000, 253_402_300_799_999
-    assert [consume._plain(each) for each in edges] == [first_ms, last_ms] * 2
-    assert consume._plain(date.max) == "9999-12-31"
+    assert [records._plain(each) for each in edges] == [first_ms, last_ms] * 2
+    assert records._plain(date.max) == "9999-12-31"
 
 
 def test_what_moves_a_terminals_cursor_is_escaped() -> None:
-    assert printable("a\tb\nc ü 界") == "a\tb\nc ü 界"
-    assert printable("\x1b[2J\r\x00\x9b\u202e") == "\\x1b[2J\\r\\x00\\x9b\\u202e"
+    assert escaped_lines("a\tb\nc ü 界") == "a\tb\nc ü 界"
+    assert escaped_lines("\x1b[2J\r\x00\x9b\u202e") == "\\x1b[2J\\r\\x00\\x9b\\u202e"
     assert in_time(2**63 - 1) == "9223372036854775807 ms"
     assert in_time(253_402_300_799_999).startswith("9999-12-31")

@@ -20,6 +20,7 @@ from headrace.audit.evidence import Finding, Status, Verdict
 from headrace.audit.report import Report
 from headrace.audit.times import is_named
 from headrace.coordination.declared import ANY, PRODUCERS
+from headrace.process.text import escaped
 
 FINDINGS_SHOWN_MAX: Final = 40
 OUTSIDE_CELL: Final = "year < 1, > 9999"
@@ -76,8 +77,7 @@ def print_report(
 
 def printable(text: str) -> str:
     """Returns text of any origin for the terminal: control characters as escapes, no markup."""
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return escape(shown)
+    return escape(escaped(text))
 
 
 def is_from_log(verdict: Verdict) -> bool:

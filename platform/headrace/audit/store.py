@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, create_engine, event, select
+from sqlalchemy import Connection, create_engine, event, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
@@ -71,33 +71,41 @@ def sqlite_file(url: str) -> Path | None:
     return Path(name)
 
 
+class StoreMissingError(StoreError):
+    """Nothing has created this store yet, or the URL is wrong."""
+
+
 class AuditStore:
     """`AuditStore("sqlite:////path/audit.db")` or `AuditStore("postgresql+psycopg://…")`.
 
-    Creates missing tables. Raises `StoreError`.
+    Creates missing tables. With `must_exist`, for readers, it creates nothing. Raises `StoreError`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, must_exist: bool = False) -> None:
         parsed = parsed_url(url)
         self.url = parsed.render_as_string(hide_password=True)
         path = sqlite_file(url)
+        if must_exist and path is not None and not path.is_file():
+            raise StoreMissingError(f"there is no audit store at {path}")
+        self._must_exist = must_exist
         try:
-            if path is not None:
+            if path is not None and not must_exist:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._engine = create_engine(url)
         except (OSError, ImportError) as error:
             raise StoreError(f"cannot open the audit store {self.url}: {error}") from error
         if self._engine.dialect.name == "sqlite":
-            event.listen(self._engine, "connect", _set_up_sqlite)
+            # Whether a file is in WAL mode is stored in it, so a reader leaves that as it is.
+            event.listen(self._engine, "connect", _set_up_reader if must_exist else _set_up_sqlite)
         try:
             self._open()
+        except StoreError:
+            self._engine.dispose()
+            raise
         except SQLAlchemyError as error:
             self._engine.dispose()
             kind = UnusableStoreError if is_damage(error) else StoreError
             raise kind(f"cannot open the audit store {self.url}: {problem_of(error)}") from error
-        except StoreError:
-            self._engine.dispose()
-            raise
 
     def close(self) -> None:
         self._engine.dispose()
@@ -171,20 +179,37 @@ class AuditStore:
             return read_set_aside(connection)
 
     def _open(self) -> None:
-        with self.writing() as connection:
-            tables.metadata.create_all(connection)
-            version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
-            if insert_new(connection, tables.meta, version):
-                return
-            found = connection.execute(
-                select(tables.meta.c.value).where(tables.meta.c.name == version["name"])
-            ).scalar_one()
-        if found != version["value"]:
+        found = self._existing_version() if self._must_exist else self._created_version()
+        if found != str(tables.SCHEMA_VERSION):
             raise UnusableStoreError(
                 f"the audit store {self.url} has schema version {found}, but this program needs version "
                 f"{tables.SCHEMA_VERSION} (the auditor rebuilds a SQLite store by itself; else give it a new "
                 "database)"
             )
+
+    def _created_version(self) -> str:
+        with self.writing() as connection:
+            tables.metadata.create_all(connection)
+            version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
+            if insert_new(connection, tables.meta, version):
+                return version["value"]
+            return _stored_version(connection)
+
+    def _existing_version(self) -> str:
+        """Reads the version of a store that must be there; writes nothing."""
+        with self.reading() as connection:
+            if not inspect(connection).has_table(tables.meta.name):
+                raise StoreMissingError(f"{self.url} is no audit store: it has no table {tables.meta.name}")
+            return _stored_version(connection)
+
+
+def _stored_version(connection: Connection) -> str:
+    query = select(tables.meta.c.value).where(tables.meta.c.name == "schema_version")
+    return str(connection.execute(query).scalar_one())
+
+
+def _set_up_reader(connection: Any, _record: Any) -> None:
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

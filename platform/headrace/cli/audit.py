@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.context import context, parse_time_ms
-from headrace.cli.errors import ExitCode
+if TYPE_CHECKING:
+    from headrace.audit.store import AuditStore
+
+from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, print_json
+from headrace.cli.values import parse_time_ms
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,16 +39,12 @@ def report(
     from headrace.audit.evidence import Status
     from headrace.audit.report import report as judge_all
     from headrace.audit.report_view import print_report
-    from headrace.audit.store import AuditStore
 
-    opened = AuditStore(store or context().audit_store_url)
+    from_ms = parse_time_ms(from_) if from_ else None
+    until_ms = parse_time_ms(to) if to else None
+    opened = _open(store)
     try:
-        judged = judge_all(
-            opened,
-            topic,
-            parse_time_ms(from_) if from_ else None,
-            parse_time_ms(to) if to else None,
-        )
+        judged = judge_all(opened, topic, from_ms, until_ms)
     finally:
         opened.close()
     if json:
@@ -54,3 +53,21 @@ def report(
         print_report(judged, out, empty="no tier has reported anything for these hours")
     if judged.status is not Status.COMPLETE:
         raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def _open(url: str | None) -> AuditStore:
+    """Opens the store to read it; creates nothing."""
+    from headrace.audit.store import AuditStore, StoreMissingError
+
+    here = context()
+    try:
+        return AuditStore(url or here.audit_store_url, must_exist=True)
+    except StoreMissingError as error:
+        way_out = "give another --store"
+        if url is None:
+            way_out = (
+                f"the site's home is {here.home} (from $HEADRACE_HOME, or else .headrace of the working "
+                "directory): run this where the site is, set HEADRACE_HOME, or give --store; a new site has "
+                "a store once its auditor runs (`headrace up`)"
+            )
+        raise CommandError(f"{error}; {way_out}") from error

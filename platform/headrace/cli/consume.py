@@ -2,106 +2,214 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import logging
-import sys
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
-from rich.markup import escape
 
-from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, datacenter, parse_time_ms
-from headrace.cli.errors import CommandError
-from headrace.cli.output import in_time, out, printable
+from headrace.cli.cluster import READ_TIMEOUT_MS, answering, brokers_of
+from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import note
+from headrace.cli.records import Filter, Form, Printer, pattern
+from headrace.cli.values import parse_time_ms
 
 if TYPE_CHECKING:
     from headrace.client import Consumer, ConsumerRecord
+    from headrace.client.survey import Survey
     from headrace.registry.serializers import AvroDeserializer
 
-POLL_S = 0.5
+POLL_S: Final = 0.5
+STALL_MAX_S: Final = 5.0
+"""How long a command that reads to the logs' ends waits for partitions that give nothing."""
+
+_BEGINNING: Final = ("beginning", "earliest")
+_END: Final = ("end", "latest")
+
+
+FromOption = Annotated[
+    str,
+    typer.Option(
+        "--from", help="beginning, end, a time such as 2015-05-17T10 or -1h, or, with -p, an offset."
+    ),
+]
+UntilOption = Annotated[
+    str | None,
+    typer.Option("--until", help="Only records before this time; ends where the log ends now."),
+]
+PartitionOption = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Only records with exactly this key.")]
+GrepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--grep", "-g", help="Only records in whose key or shown value this is found.", metavar="REGEX"
+    ),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, help="End after this many printed records.")
+]
+FormOption = Annotated[
+    Form, typer.Option("--output", "-o", help="Lines for people, JSON lines, or the values' own bytes.")
+]
+RegistryOption = Annotated[
+    str | None,
+    typer.Option("--registry", "-r", help="A schema registry, instead of the datacenter's.", metavar="URL"),
+]
 
 
 def consume(
     topic: Annotated[str, typer.Argument(help="The topic to read.")],
-    from_: Annotated[
-        str,
-        typer.Option("--from", help="beginning, end, a time such as 2015-05-17T10, or, with -p, an offset."),
-    ] = "end",
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="End after this many records.")
-    ] = None,
+    from_: FromOption = "end",
+    until: UntilOption = None,
+    partition: PartitionOption = None,
+    key: KeyOption = None,
+    grep: GrepOption = None,
+    limit: LimitOption = None,
     to_end: Annotated[bool, typer.Option("--to-end", "-e", help="End where the log ends now.")] = False,
+    form: FormOption = Form.TABLE,
     raw: Annotated[bool, typer.Option("--raw", help="Do not decode Avro events.")] = False,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
-    registry: Annotated[
-        str | None,
-        typer.Option("--registry", "-r", help="A schema registry's URL, instead of the datacenter's."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = False,
+    registry: RegistryOption = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
-    """Print records until --limit or --to-end is reached, or Ctrl-C.
+    """Print records until --limit, --until or --to-end is reached, or Ctrl-C.
 
-    A damaged batch is named on stderr and left out; the exit code is then 1.
+    With --from TIME, only records of that time or later. A damaged batch is named on stderr and left out; the
+    exit code is then 1. If a broker does not answer, its partitions are named; with an end to reach, the exit
+    code is then 3.
     """
-    from headrace.client.admin import LATEST, Admin
+    is_bounded = to_end or until is not None
+    from_ms = _time_of(from_, is_one=partition is not None)
+    wanted = Filter(key, pattern(grep), from_ms, parse_time_ms(until) if until else None)
+    url = registry or (None if brokers else datacenter(where).registry_url)
+    survey = _survey(topic, where, brokers)
+    numbers = _partitions(survey, topic, partition)
+    missing = _note_missing(survey, topic, numbers, is_bounded)
+    if is_bounded:
+        numbers = [number for number in numbers if number not in missing]
+    ends = {number: survey.ranges[topic, number].end for number in numbers} if is_bounded else None
+    start = Start(numbers, from_, from_ms)
+    with _deserializer(None if raw else url) as deserializer:
+        printer = Printer(Form.JSON if json else form, wanted, deserializer)
+        printed = _print_records(printer, survey, topic, start, ends=ends, limit=limit)
+    if missing and is_bounded and printed != limit:
+        raise CommandError(
+            f"{topic}: {len(missing)} of {len(missing) + len(numbers)} partitions were not read; the notes "
+            "name them",
+            ExitCode.UNREACHABLE,
+        )
+
+
+class Start(NamedTuple):
+    """Where reading begins: the partitions, the place, and its time if it is one."""
+
+    partitions: list[int]
+    place: str
+    time_ms: int | None
+
+
+def _print_records(
+    printer: Printer,
+    survey: Survey,
+    topic: str,
+    start: Start,
+    *,
+    ends: dict[int, int] | None,
+    limit: int | None,
+) -> int:
+    """Prints records until `ends` or `limit` is reached, or Ctrl-C; returns how many."""
     from headrace.client.consumer import Consumer
 
-    servers = bootstrap(where, brokers)
-    url = registry or (None if brokers else datacenter(where).registry_url)
-    warnings = logging.getLogger("headrace.client.consumer")
-    if not warnings.handlers:
-        warnings.addHandler(_Stderr())
-    with Consumer(servers, auto_offset_reset="earliest", on_corrupt="skip") as consumer:
-        partitions = consumer.partitions_for(topic)
-        if partition is not None:
-            if partition not in partitions:
-                raise CommandError(f"{topic} has no partition {partition}, only 0 to {len(partitions) - 1}")
-            partitions = [partition]
-        consumer.assign([(topic, number) for number in partitions])
-        _seek(consumer, topic, partitions, from_, is_one=partition is not None)
-        ends = {}
-        if to_end:
-            with Admin(servers) as admin:
-                ends = {number: end.offset for number, end in admin.list_offsets(topic, LATEST).items()}
-        decode = None if raw or url is None else _deserializer(url)
-        for count, record in enumerate(
-            _records(consumer, topic, partitions, ends if to_end else None), start=1
-        ):
-            _print(record, _value(record.value, decode), as_json=json)
-            if count == limit:
+    printed = 0
+    with Consumer(answering(survey), auto_offset_reset="earliest", on_corrupt="skip") as consumer:
+        consumer.assign([(topic, number) for number in start.partitions])
+        _seek(consumer, topic, start)
+        for record in _records(consumer, topic, ends):
+            printed += printer.print(record)
+            if printed == limit:
                 break
         if consumer.corrupt_batches_skipped:
             raise CommandError(
                 f"{consumer.corrupt_batches_skipped} damaged batches were left out; the warnings name them"
             )
+    return printed
 
 
-def _seek(consumer: Consumer, topic: str, partitions: list[int], from_: str, *, is_one: bool) -> None:
-    for number in partitions:
-        if from_ == "beginning":
+# --- before reading ---
+
+
+def _time_of(text: str, *, is_one: bool) -> int | None:
+    """Returns the time of --from; None if it is a place or an offset."""
+    return None if text in (*_BEGINNING, *_END) or (text.isdigit() and is_one) else parse_time_ms(text)
+
+
+def _survey(topic: str, where: str | None, brokers: str | None) -> Survey:
+    from headrace.client.admin import Admin
+
+    found = brokers_of(where, brokers)
+    with Admin(found.bootstrap, timeout_ms=READ_TIMEOUT_MS) as admin:
+        return admin.survey([topic], known=found.known)
+
+
+def _partitions(survey: Survey, topic: str, partition: int | None) -> list[int]:
+    numbers = sorted(survey.topic(topic).partitions)
+    if partition is None:
+        return numbers
+    if partition not in numbers:
+        raise CommandError(f"{topic} has no partition {partition}, only 0 to {len(numbers) - 1}")
+    return [partition]
+
+
+def _note_missing(survey: Survey, topic: str, numbers: list[int], is_bounded: bool) -> set[int]:
+    """Names the partitions that cannot be read now; returns them."""
+    problems = {number: problem for number, problem in survey.problems_of(topic).items() if number in numbers}
+    by_problem: dict[str, list[int]] = {}
+    for number, problem in sorted(problems.items()):
+        by_problem.setdefault(problem, []).append(number)
+    for problem, affected in by_problem.items():
+        which = ", ".join(f"{topic}-{number}" for number in affected)
+        note(f"{problem}: {which} {'left out' if is_bounded else 'will follow once it answers'}")
+    return set(problems)
+
+
+def _seek(consumer: Consumer, topic: str, start: Start) -> None:
+    for number in start.partitions:
+        if start.place in _BEGINNING:
             consumer.seek_to_beginning(topic, number)
-        elif from_ == "end":
+        elif start.place in _END:
             consumer.seek_to_end(topic, number)
-        elif from_.isdigit() and is_one:
-            consumer.seek(topic, number, int(from_))
+        elif start.time_ms is None:
+            consumer.seek(topic, number, int(start.place))
         else:
-            consumer.seek_to_timestamp(topic, number, parse_time_ms(from_))
+            consumer.seek_to_timestamp(topic, number, start.time_ms)
 
 
-def _records(
-    consumer: Consumer, topic: str, partitions: list[int], ends: dict[int, int] | None
-) -> Iterator[ConsumerRecord]:
+# --- reading ---
+
+
+def _records(consumer: Consumer, topic: str, ends: dict[int, int] | None) -> Iterator[ConsumerRecord]:
+    """Yields records; with `ends`, until all partitions are there.
+
+    Raises `CommandError` if partitions that are not there yet give nothing for `STALL_MAX_S`.
+    """
+    positions: dict[int, int] = {}
+    moved_s = time.monotonic()
     while True:
-        if ends is not None and all(
-            consumer.position(topic, number) >= ends[number] for number in partitions
-        ):
-            return
+        if ends is not None:
+            before, positions = positions, _positions(consumer, topic, ends)
+            left = [number for number, end in ends.items() if positions[number] < end]
+            if not left:
+                return
+            if positions != before:
+                moved_s = time.monotonic()
+            elif time.monotonic() - moved_s >= STALL_MAX_S:
+                which = ", ".join(f"{topic}-{number} at offset {positions[number]}" for number in left)
+                raise CommandError(
+                    f"no broker gave anything of {which} for {STALL_MAX_S:g} s", ExitCode.UNREACHABLE
+                )
         try:
             records = consumer.poll(POLL_S)
         except KeyboardInterrupt:
@@ -111,71 +219,17 @@ def _records(
                 yield record
 
 
-def _deserializer(url: str) -> AvroDeserializer:
+def _positions(consumer: Consumer, topic: str, ends: dict[int, int]) -> dict[int, int]:
+    return {number: consumer.position(topic, number, timeout_s=STALL_MAX_S) for number in ends}
+
+
+@contextmanager
+def _deserializer(url: str | None) -> Iterator[AvroDeserializer | None]:
+    if url is None:
+        yield None
+        return
     from headrace.registry.client import SchemaRegistryClient
     from headrace.registry.serializers import AvroDeserializer
 
-    return AvroDeserializer(SchemaRegistryClient(url, retry_rounds=1))
-
-
-def _value(value: bytes | None, deserializer: AvroDeserializer | None) -> Any:
-    """Returns the decoded event, or the value as text if it is not one."""
-    from headrace.registry.errors import RegistryError, RegistryUnavailableError
-
-    if value is None:
-        return None
-    if deserializer is not None and len(value) > 5 and value[0] == 0:
-        try:
-            return deserializer.deserialize(value)
-        except (RegistryError, RegistryUnavailableError, ValueError):
-            # Not an event, although it begins like one; or this registry does not have its schema.
-            pass
-    return value.decode(errors="backslashreplace")
-
-
-def _print(record: ConsumerRecord, value: Any, *, as_json: bool) -> None:
-    key = None if record.key is None else record.key.decode(errors="backslashreplace")
-    if as_json:
-        row = {
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp_ms": record.timestamp_ms,
-            "key": key,
-            "value": value,
-            "headers": {name: _header(name, data) for name, data in record.headers},
-        }
-        # To a terminal as ASCII: JSON leaves some control characters as they are.
-        line = jsonlib.dumps(row, ensure_ascii=sys.stdout.isatty(), default=_plain)
-        sys.stdout.write(line.encode("utf-8", "backslashreplace").decode() + "\n")
-        sys.stdout.flush()
-        return
-    text = value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False, default=_plain)
-    out.print(
-        f"[dim]{record.partition}:{record.offset}  {in_time(record.timestamp_ms)}[/]  "
-        f"[bold]{escape(printable(key or ''))}[/]",
-        end="  ",
-    )
-    out.print(printable(text), markup=False)
-
-
-class _Stderr(logging.Handler):
-    """Prints the consumer's warnings, which name the batches that are left out."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(printable(record.getMessage()), file=sys.stderr)
-
-
-def _header(name: str, data: bytes | None) -> Any:
-    if data is None:
-        return None
-    if name == "published-ms" and len(data) == 8:
-        return int.from_bytes(data, "big")
-    return data.decode(errors="backslashreplace")
-
-
-def _plain(value: object) -> object:
-    """Returns a time in ms since the epoch, as published. `timestamp` fails at the edges of the calendar."""
-    if not isinstance(value, datetime):
-        return str(value)
-    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-    return (aware - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+    with SchemaRegistryClient(url, retry_rounds=1) as registry:
+        yield AvroDeserializer(registry)

@@ -1,12 +1,10 @@
 """The site and the addresses that a command connects to, from its options and the context.
 
-Owns the options of several commands, and the parsing of times and NAME=VALUE pairs.
+Owns the options of several commands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,29 +59,3 @@ def bootstrap(datacenter_name: str | None, given: str | None) -> str:
     if given:
         tell(f"no context, brokers {given}")
     return given or datacenter(datacenter_name).bootstrap
-
-
-def parse_pairs(words: Iterable[str]) -> dict[str, str]:
-    """Parses `["retention.ms=1000"]` into `{"retention.ms": "1000"}`."""
-    pairs = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise CommandError(f"{word!r} is not NAME=VALUE", ExitCode.USAGE)
-        pairs[name] = value
-    return pairs
-
-
-def parse_time_ms(text: str) -> int:
-    """Returns Unix ms of `2015-05-17`, `2015-05-17T10`, `2015-05-17T10:05:00Z` or Unix ms; by default UTC."""
-    if text.isdigit() and len(text) >= 11:
-        return int(text)
-    candidate = f"{text}:00" if len(text) == len("2015-05-17T10") else text
-    try:
-        moment = datetime.fromisoformat(candidate)
-    except ValueError:
-        raise CommandError(
-            f"{text!r} is not a time; write 2015-05-17T10, 2015-05-17T10:05:00Z or Unix milliseconds",
-            ExitCode.USAGE,
-        ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -12,9 +12,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, NoReturn
 
-from rich.console import Console
 from rich.markup import escape
 
+from headrace.cli.output import err
 from headrace.process.disk import explained, is_full
 from headrace.site.environment_variables import HOME_VARIABLE
 
@@ -49,12 +49,12 @@ class CommandError(Exception):
 
 def print_error(message: str) -> None:
     """Prints a message on stderr: one line, after which the last lines of a log may follow."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(message)}")
+    err.print(f"[bold red]error:[/] {escape(message)}")
 
 
 def print_note(message: str) -> None:
     """Prints a line for people on stderr, which programs that read the output do not see."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[dim]{escape(message)}[/]")
+    err.print(f"[dim]{escape(message)}[/]")
 
 
 def exit_with(error: BaseException) -> NoReturn:

@@ -1,156 +1,245 @@
-"""`headrace groups`: the consumer groups that coordinate through ZooKeeper, their offsets and lag.
-
-Lag is in bytes, because an offset is a byte address.
-"""
+"""`headrace groups`: consumer groups of Kafka's protocol and of ZooKeeper: members, offsets and lag."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.context import DatacenterOption, datacenter, parse_time_ms
-from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, plain, print_json, print_table
+from headrace.cli.cluster import answering, exit_if_silent
+from headrace.cli.context import DatacenterOption
+from headrace.cli.errors import CommandError, ExitCode, print_error
+from headrace.cli.group_reset import Change, Target, offsets_at, plan, target_of
+from headrace.cli.group_state import all_groups, group_admin, one_group, zookeeper
+from headrace.cli.group_view import (
+    NOT_KNOWN,
+    as_json,
+    partition_rows,
+    print_changes,
+    print_members,
+    print_partitions,
+)
+from headrace.cli.output import JsonOption, confirm, out, plain, print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.client.admin import Admin
-    from headrace.coordination.consumers import ConsumerRegistry
-    from headrace.coordination.session import ZooKeeperSession
+    from headrace.client.cluster import TopicPartition
+    from headrace.client.group_admin import GroupAdmin
+    from headrace.client.survey import LogRange, Survey
 
-app = typer.Typer(help="Consumer groups: their members, offsets and lag.", no_args_is_help=True)
+app = typer.Typer(help="Consumer groups of both kinds: their members, offsets and lag.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="A group's name.")]
-CONNECT_TIMEOUT_S = 5.0
-ADMIN_TIMEOUT_MS = 8_000.0
-
-
-@contextmanager
-def _session(where: str | None) -> Iterator[ZooKeeperSession]:
-    from headrace.coordination.session import ZooKeeperSession
-
-    session = ZooKeeperSession(str(datacenter(where).zookeeper), name="headrace-groups")
-    session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 @app.command("list")
 def list_(where: DatacenterOption = None, json: JsonOption = False) -> None:
-    """List the groups: number of members, and topics."""
-    from headrace.coordination.consumers import ConsumerRegistry, groups
+    """List the groups: how their members find each other, state, number of members, topics.
 
-    rows = []
-    with _session(where) as session:
-        for name in sorted(groups(session)):
-            registry = ConsumerRegistry(session, name)
-            topics = sorted({topic for topic, _ in registry.all_offsets()} | _subscribed(registry))
-            rows.append((name, len(registry.members()), topics))
+    What a silent broker or ZooKeeper would tell is missing or "not known"; the exit code is then 3.
+    """
+    found, silent, problem = all_groups(where)
     if json:
-        print_json([{"group": name, "members": members, "topics": topics} for name, members, topics in rows])
-        return
-    print_table(
-        ["group", ">members", "topics"],
-        [(plain(name), members, plain(", ".join(topics))) for name, members, topics in rows],
-        empty="there are no groups",
-    )
+        print_json(
+            [
+                {
+                    "group": group.name,
+                    "kind": group.kind,
+                    "state": group.state,
+                    "members": None if group.members is None else len(group.members),
+                    "topics": group.topics,
+                }
+                for group in found
+            ]
+        )
+    else:
+        print_table(
+            ["group", "kind", "state", ">members", "topics"],
+            [
+                (
+                    plain(group.name),
+                    group.kind,
+                    group.state,
+                    NOT_KNOWN if group.members is None else len(group.members),
+                    plain(", ".join(group.topics)),
+                )
+                for group in found
+            ],
+            empty="there are no groups",
+        )
+    if problem:
+        print_error(f"{problem} (groups and members that only ZooKeeper knows are missing)")
+    exit_if_silent(silent)
+    if problem:
+        raise typer.Exit(ExitCode.UNREACHABLE)
 
 
 @app.command()
 def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOption = False) -> None:
-    """Show the owner, the stored offset and the lag in bytes of each partition that a group reads."""
-    from headrace.client.admin import Admin
+    """Show the members with their clients, and each partition's stored offset, lag and reader.
+
+    Lag in bytes is exact. Records are counted from batch headers, for at most a second; a number with ~ is an
+    estimate. The lag in time is the age of the first unread batch, by its own timestamp.
+    """
+    from headrace.client.lag import lags
     from headrace.coordination.consumers import ConsumerRegistry
 
-    with _session(where) as session, Admin(datacenter(where).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
-        registry = ConsumerRegistry(session, group)
-        stored, members = registry.all_offsets(), registry.members()
-        topics = sorted({topic for topic, _ in stored} | _subscribed(registry))
-        if not topics:
-            raise CommandError(f"there is no group {group!r}; `headrace groups list` lists the groups")
-        rows: list[dict[str, Any]] = []
-        for topic in topics:
-            owners = registry.owners(topic)
-            for partition, end in _ends(admin, topic).items():
-                offset = stored.get((topic, partition))
-                owner = owners.get(partition)
-                rows.append(
-                    {
-                        "topic": topic,
-                        "partition": partition,
-                        "owner": owner.name if owner else None,
-                        "offset": offset,
-                        "end": end,
-                        "lag_bytes": None if offset is None else max(0, end - offset),
-                    }
-                )
+    with zookeeper(where) as session, group_admin(where) as (admin, brokers):
+        survey = admin.survey(known=brokers.known)
+        found = one_group(session, admin, group, list(survey.silent))
+        stored = ConsumerRegistry(session, group).all_offsets()
+    ranges = {key: log for key, log in survey.ranges.items() if key[0] in found.topics}
+    behind = lags(answering(survey), stored, ranges)
+    rows = partition_rows(found, survey, stored, behind)
     if json:
-        print_json({"group": group, "members": sorted(members), "partitions": rows})
-        return
-    out.print(f"[bold]{plain(group)}[/]: {len(members)} members")
-    print_table(
-        ["topic", ">partition", ">stored offset", ">end", ">lag", "owner"],
-        [
-            (
-                row["topic"],
-                row["partition"],
-                "-" if row["offset"] is None else f"{row['offset']:,}",
-                f"{row['end']:,}",
-                "-" if row["lag_bytes"] is None else in_bytes(row["lag_bytes"]),
-                plain(row["owner"] or "none"),
-            )
-            for row in rows
-        ],
-        empty="its topics have no partitions",
-    )
+        print_json(as_json(found, rows))
+    else:
+        print_members(found)
+        print_partitions(rows)
+    exit_if_silent(survey.silent)
 
 
 @app.command()
 def reset(
     group: GroupArgument,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic whose offsets are set.")],
-    to: Annotated[str, typer.Option("--to", help="beginning, end, or a time such as 2015-05-17T10.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", help="A topic; may be repeated. By default all that the group has read."
+        ),
+    ] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition of one topic; may be repeated."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="earliest, latest, or a time such as 2015-05-17T10 or -1h."),
+    ] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, help="An offset, which is a byte address.")
+    ] = None,
+    shift_by: Annotated[
+        str | None,
+        typer.Option("--shift-by", help="Bytes to go back (-10MiB) or forward (1MiB).", metavar="SIZE"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
+    ] = False,
     where: DatacenterOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Set the offsets at which a group continues. Stop its members first."""
-    from headrace.client.admin import EARLIEST, LATEST, Admin
+    """Set the offsets at which a group continues. Refused while it has members: stop them first."""
     from headrace.coordination.consumers import ConsumerRegistry
 
-    moment = {"beginning": EARLIEST, "end": LATEST}.get(to)
-    if moment is None:
-        moment = parse_time_ms(to)
-    with _session(where) as session, Admin(datacenter(where).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
+    target = target_of(to, to_offset, shift_by)
+    if partition and (topic is None or len(topic) != 1):
+        raise CommandError("--partition needs exactly one --topic", ExitCode.USAGE)
+    with zookeeper(where) as session, group_admin(where) as (admin, brokers):
+        survey = admin.survey(known=brokers.known)
         registry = ConsumerRegistry(session, group)
-        if members := registry.members():
+        stored = registry.all_offsets()
+        ranges = _selected(group, survey, stored, topic, partition)
+        found = one_group(session, admin, group, list(survey.silent), must_exist=False)
+        changes = _planned(admin, target, stored, ranges)
+        if dry_run:
+            print_changes(group, changes, is_done=False, json=json)
+            found.refuse_if_live("reset")
+            return
+        found.refuse_if_live("reset")
+        _store(admin, group, changes)
+        print_changes(group, changes, is_done=True, json=json)
+        if joined := registry.members():
             raise CommandError(
-                f"group {group} has {len(members)} members; stop them first, or they overwrite the offsets",
-                ExitCode.NEGATIVE,
+                f"group {group}: {', '.join(sorted(joined))} joined meanwhile and may overwrite these "
+                "offsets; stop it, and reset the group again"
             )
-        ends = _ends(admin, topic)
-        offsets = {
-            # A partition without a record at this time or later continues at its end.
-            partition: first.offset if first.offset >= 0 else ends[partition]
-            for partition, first in admin.list_offsets(topic, moment).items()
-        }
-        for partition, offset in offsets.items():
-            registry.commit(topic, partition, offset)
+
+
+@app.command()
+def delete(
+    group: GroupArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    where: DatacenterOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete a group and its offsets. Refused while it has members: stop them first."""
+    with zookeeper(where) as session, group_admin(where) as (admin, brokers):
+        survey = admin.survey([], known=brokers.known)
+        found = one_group(session, admin, group, list(survey.silent))
+        found.refuse_if_live("delete")
+        if not yes:
+            confirm(f"delete group {group} and its offsets of {', '.join(found.topics) or 'no topic'}?")
+        _delete(admin, group)
     if json:
-        print_json({"group": group, "topic": topic, "offsets": offsets})
+        print_json({"group": group, "deleted": True})
     else:
-        text = ", ".join(f"{partition} at {offset:,}" for partition, offset in offsets.items())
-        out.print(f"{plain(group)} continues {topic}: partition {text}")
+        out.print(f"deleted group {plain(group)}")
 
 
-def _subscribed(registry: ConsumerRegistry) -> set[str]:
-    return {topic for subscription in registry.members().values() for topic in subscription}
+# --- reset and delete ---
 
 
-def _ends(admin: Admin, topic: str) -> dict[int, int]:
-    from headrace.client.admin import LATEST
+def _selected(
+    group: str,
+    survey: Survey,
+    stored: dict[TopicPartition, int],
+    topics: list[str] | None,
+    partitions: list[int] | None,
+) -> dict[TopicPartition, LogRange]:
+    """Returns the logs of the chosen partitions. Raises `CommandError` if one cannot be asked."""
+    chosen = topics or sorted({topic for topic, _ in stored})
+    if not chosen:
+        raise CommandError(f"group {group} has stored no offsets; give --topic", ExitCode.USAGE)
+    keys = []
+    for topic in chosen:
+        numbers = sorted(survey.topic(topic).partitions)
+        if wrong := sorted(set(partitions or ()) - set(numbers)):
+            raise CommandError(
+                f"{topic} has no partition {wrong[0]}, only 0 to {len(numbers) - 1}", ExitCode.USAGE
+            )
+        keys += [(topic, number) for number in partitions or numbers]
+    for key in keys:
+        if key in survey.problems:
+            raise CommandError(
+                f"{key[0]}-{key[1]} cannot be reset: {survey.problems[key]}; nothing was changed "
+                "(--topic and --partition choose others)",
+                ExitCode.UNREACHABLE,
+            )
+    return {key: survey.ranges[key] for key in keys}
 
-    return {partition: end.offset for partition, end in admin.list_offsets(topic, LATEST).items()}
+
+def _planned(
+    admin: GroupAdmin,
+    target: Target,
+    stored: dict[TopicPartition, int],
+    ranges: dict[TopicPartition, LogRange],
+) -> list[Change]:
+    return plan(target, stored, ranges, offsets_at(admin, target.time_ms, ranges))
+
+
+def _store(admin: GroupAdmin, group: str, changes: list[Change]) -> None:
+    from headrace.client.errors import BrokerError
+    from headrace.wire.errors import ErrorCode
+
+    try:
+        admin.commit_offsets(group, {(change.topic, change.partition): change.after for change in changes})
+    except BrokerError as error:
+        if error.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+            raise CommandError(
+                f"group {group}: a member joined meanwhile, so the broker refused; stop it, and try again"
+            ) from error
+        raise
+
+
+def _delete(admin: GroupAdmin, group: str) -> None:
+    from headrace.client.errors import BrokerError
+    from headrace.wire.errors import ErrorCode
+
+    try:
+        admin.delete_group(group)
+    except BrokerError as error:
+        if error.code == ErrorCode.NON_EMPTY_GROUP:
+            raise CommandError(
+                f"group {group}: a member joined meanwhile, so the broker refused; stop it, and try again"
+            ) from error
+        raise

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Annotated, NoReturn
+
 import typer
+from typer.exceptions import TyperException
 
 from headrace.cli import (
     audit,
@@ -20,12 +30,12 @@ from headrace.cli import (
     warehouse,
     warehouse_upkeep,
 )
-from headrace.cli.errors import exit_with
+from headrace.cli.errors import DEBUG_VARIABLE, ExitCode, exit_with, print_error
 from headrace.cli.selection import in_context
+from headrace.process.logs import LineFormatter
 
 app = typer.Typer(
     name="headrace",
-    help="Events from many datacenters into one warehouse, and the proof that none was lost.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -56,11 +66,61 @@ for group in (topics.app, groups.app, mirror.app, warehouse.app, audit.app, sche
 app.command("completion", rich_help_panel="The site on this machine")(completion.completion)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"headrace {version('headrace')} (Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    is_version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    """Events from many datacenters into one warehouse, and the proof that none was lost."""
+
+
 def main() -> None:
     """Runs the command line of this process; exits with a line and a code if it fails."""
+    with _log_lines():
+        try:
+            if completion.is_asked_for():
+                completion.prepare()
+            # Not typer's own handling of errors: it would print words of the command line unescaped.
+            sys.exit(app(standalone_mode=False, complete_var=completion.VARIABLE))
+        except TyperException as error:
+            _exit_with_usage(error)
+        except typer.Abort:
+            print_error("nothing was done, as you did not confirm")
+            sys.exit(ExitCode.NEGATIVE)
+        except Exception as error:
+            exit_with(error)
+
+
+def _exit_with_usage(error: TyperException) -> NoReturn:
+    message = error.format_message()
+    if message:  # without one the help was printed instead
+        context = getattr(error, "ctx", None)
+        command = "headrace" if context is None else context.command_path
+        print_error(f"{message.rstrip('.')}; see `{command} --help`")
+    sys.exit(error.exit_code)
+
+
+@contextmanager
+def _log_lines() -> Iterator[None]:
+    """Prints what libraries log for users on stderr, each event as one escaped line."""
+    is_debugging = bool(os.environ.get(DEBUG_VARIABLE))
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("%(message)s"))
+    handler.setLevel(logging.DEBUG if is_debugging else logging.WARNING)
+    if not is_debugging:
+        # The error of the session says that ZooKeeper is unreachable, once.
+        handler.addFilter(lambda record: not record.name.startswith("kazoo"))
+    root = logging.getLogger()
+    root.addHandler(handler)
     try:
-        if completion.is_asked_for():
-            completion.prepare()
-        app(complete_var=completion.VARIABLE)
-    except Exception as error:
-        exit_with(error)
+        yield
+    finally:
+        root.removeHandler(handler)

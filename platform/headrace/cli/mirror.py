@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.context import context
-from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.errors import CommandError, ExitCode, print_error
+from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.site.context import ContextMirror
 
 app = typer.Typer(help="Mirrored topics: the copies of other datacenters' topics.", no_args_is_help=True)
-TIMEOUT_S = 5.0
+TIMEOUT_S = 3.5
 ADMIN_TIMEOUT_MS = 8_000.0
 
 
 @app.command()
 def status(json: JsonOption = False) -> None:
-    """Show how far every partition is copied. The exit code is 1 if one is halted."""
-    statuses = [_status_of(mirror) for mirror in context().mirrors]
+    """Show how far every partition is copied.
+
+    The exit code is 1 if one is halted, and 3 if a mirror does not answer; the others are shown.
+    """
+    statuses, problems = _all_statuses(context().mirrors)
     rows = [(status["source"], row) for status in statuses for row in status["partitions"]]
     if json:
         print_json(statuses)
@@ -40,12 +45,16 @@ def status(json: JsonOption = False) -> None:
                 )
                 for source, row in rows
             ],
-            empty="nothing is mirrored yet: no source datacenter has a topic",
+            empty="no mirror answers" if problems else "nothing is mirrored yet: no source has a topic",
         )
     halted = [row for _, row in rows if row["state"] == "halted"]
+    if halted and not json:
+        out.print(f"[red]{len(halted)} partitions are halted[/]: they are not copied until you act")
+    for problem in problems:
+        print_error(str(problem))
+    if problems:
+        raise typer.Exit(ExitCode.UNREACHABLE)
     if halted:
-        if not json:
-            out.print(f"[red]{len(halted)} partitions are halted[/]: they are not copied until you act")
         raise typer.Exit(ExitCode.NEGATIVE)
 
 
@@ -80,11 +89,10 @@ def accept_gap(
     with Admin(here.datacenter(mirror.target).bootstrap, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
         begins = admin.list_offsets(topic, EARLIEST, partitions=[copy])[copy].offset
         if not yes:
-            typer.confirm(
+            confirm(
                 f"{topic}-{partition} of {source}: addresses {start} to {end} will never be copied, and the "
                 f"copy (partition {copy} in {mirror.target}) drops its own addresses {begins} to {start}. "
-                "Are those loaded, and shall the copy continue?",
-                abort=True,
+                "Are those loaded, and shall the copy continue?"
             )
         setting = admin.describe_configs(topic).get(gaps.SETTING)
         accepted = gaps.parse((setting.value if setting is not None else None) or "")
@@ -100,6 +108,18 @@ def accept_gap(
             f"{topic}-{partition} of {source} continues at {end:,} within seconds, after a gap of "
             f"{in_bytes(end - start)}; `headrace mirror status` shows whether it does"
         )
+
+
+def _all_statuses(mirrors: Sequence[ContextMirror]) -> tuple[list[dict[str, Any]], list[CommandError]]:
+    """Asks all mirrors at once; returns what they answer, and why others do not."""
+    statuses, problems = [], []
+    with ThreadPoolExecutor(max(1, len(mirrors))) as threads:
+        for asked in [threads.submit(_status_of, mirror) for mirror in mirrors]:
+            try:
+                statuses.append(asked.result())
+            except CommandError as error:
+                problems.append(error)
+    return statuses, problems
 
 
 def _status_of(mirror: ContextMirror) -> dict[str, Any]:
@@ -141,5 +161,5 @@ def _row_halted_over_gap(status: dict[str, Any], topic: str, partition: int) -> 
 def _state(row: dict[str, Any]) -> str:
     state = str(row["state"])
     if state == "halted":
-        return f"[red]halted: {row['reason']}[/]"
+        return f"[red]halted: {plain(str(row['reason']))}[/]"
     return f"[green]{state.replace('_', ' ')}[/]" if state == "caught_up" else state

@@ -1,37 +1,87 @@
 """How commands print: tables for people, JSON for programs, and numbers with their units.
 
-Owns the layout; knows nothing of what is printed.
+Owns the layout, and that no byte of a stranger reaches the terminal as a command to it: what `out` and `err`
+print is escaped on its way, and JSON before it is written. Knows nothing of what is printed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
-from headrace.process.text import escaped
+from headrace.process.text import escaped, escaped_json, escaped_lines, has_control
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 TIME_MAX_MS: Final = 253_402_300_799_999
-_CONTROLS: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+class _Escaped:
+    """A renderable without control characters in its text. The colours of rich are not part of the text."""
+
+    def __init__(self, content: ConsoleRenderable) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._content, options):
+            if segment.control or not has_control(segment.text):
+                yield segment
+            else:
+                yield Segment(escaped_lines(segment.text), segment.style)
+
+
+class _EscapingHook(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Escaped(each) for each in renderables]
+
+
+class SafeConsole(Console):
+    """A console for text of any origin: it escapes control characters, and replaces no `:names:`."""
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(highlight=False, soft_wrap=True, emoji=False, stderr=stderr, width=width)
+        self.push_render_hook(_EscapingHook())
+
 
 # A pipe has no width of its own; its lines are not wrapped.
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+out: Final = SafeConsole(width=None if sys.stdout.isatty() else 200)
+err: Final = SafeConsole(stderr=True)
 
 
 def print_json(data: Any) -> None:
     """Prints one JSON document."""
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
+    write(json_text(data, indent=2) + "\n")
+
+
+def json_text(data: Any, *, indent: int | None = None, default: Callable[[Any], Any] = str) -> str:
+    """Returns data as JSON that is safe for a terminal; `default` converts what JSON does not know."""
+    return escaped_json(json.dumps(data, indent=indent, ensure_ascii=False, default=default))
+
+
+def write(text: str) -> None:
+    """Writes text to stdout at once, escaped: for what needs no layout."""
+    sys.stdout.write(escaped_lines(text))
+    sys.stdout.flush()
+
+
+def note(message: str) -> None:
+    """Prints a line about this run on stderr, where it mixes with no output that a program reads."""
+    err.print(f"[yellow]note:[/] {escape(message)}")
+
+
+def confirm(question: str) -> None:
+    """Asks, and ends the command unless the answer is yes."""
+    typer.confirm(escaped(question), abort=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
@@ -60,21 +110,6 @@ def in_bytes(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def printable(text: str) -> str:
-    """Returns text that moves no cursor and changes no colour: control characters become `\\x1b`.
-
-    Tabs and line ends stay. What is printed may come from anybody who can produce a record.
-    """
-    return "".join(
-        char if char in "\t\n" or unicodedata.category(char) not in _CONTROLS else _escaped(char)
-        for char in text
-    )
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode()
 
 
 def in_time(milliseconds: int) -> str:

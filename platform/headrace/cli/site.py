@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode, print_note
-from headrace.cli.output import JsonOption, in_bytes, in_duration, out, print_json, print_table
+from headrace.cli.output import JsonOption, in_bytes, in_duration, out, print_json, print_table, write
 from headrace.cli.topics import declare_topics
+from headrace.cli.values import parse_span_ms
+
+RESTART_WAIT_MAX_MS = 600_000
 
 
 class Part(StrEnum):
@@ -218,25 +221,37 @@ def logs(
     if not paths[unit].exists():
         raise CommandError(f"{unit} has no log yet ({paths[unit]}); start the site with `headrace up`")
     if follow:
-        # tail(1) follows a file even when it is rotated.
-        raise typer.Exit(
-            subprocess.run(["tail", "-n", str(lines), "-F", str(paths[unit])], check=False).returncode
-        )
-    sys.stdout.write(log_tail(paths[unit], lines) + "\n")
+        raise typer.Exit(_follow(paths[unit], lines))
+    write(log_tail(paths[unit], lines) + "\n")
+
+
+def _follow(path: Path, lines: int) -> int:
+    """Prints a file's last lines, and new ones until Ctrl-C; returns the exit code."""
+    # tail(1) follows a file even when it is rotated.
+    command = ["tail", "-n", str(lines), "-F", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="backslashreplace") as tail:
+        assert tail.stdout is not None
+        try:
+            for line in tail.stdout:
+                write(line)
+        finally:
+            tail.terminate()
+        return tail.wait()
 
 
 def restart(
     units: Annotated[
         list[str] | None, typer.Argument(help="Units to restart, in this order; by default all.")
     ] = None,
-    wait_s: Annotated[
-        float,
-        typer.Option("--wait", min=1.0, max=600.0, help="Seconds until each unit must be ready again."),
-    ] = 60.0,
+    wait: Annotated[
+        str,
+        typer.Option("--wait", help="How long until each unit must be ready again: seconds, or such as 2m."),
+    ] = "60",
 ) -> None:
     """Restart units one after another, each after the one before is ready again."""
     from headrace.fleet import operate
 
+    wait_s = parse_span_ms(wait, "s", least_ms=1000, most_ms=RESTART_WAIT_MAX_MS) / 1000
     count = 0
 
     def show(name: str) -> None:

@@ -13,17 +13,19 @@ import typer
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.cluster import TopicInfo
+    from headrace.client.cluster import PartitionInfo, TopicInfo
+    from headrace.client.survey import Survey
 
-from headrace.cli.context import BootstrapOption, DatacenterOption, bootstrap, parse_pairs, site
+from headrace.cli.cluster import CHANGE_TIMEOUT_MS, READ_TIMEOUT_MS, brokers_of, exit_if_incomplete
+from headrace.cli.context import BootstrapOption, DatacenterOption, site
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_bytes, out, plain, print_json, print_table, printable
+from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
+from headrace.cli.values import parse_settings
 from headrace.coordination import declared
 
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(help="A topic's name.", show_default=False)]
-TIMEOUT_MS = 8_000.0
 
 
 class Producers(StrEnum):
@@ -44,7 +46,7 @@ ProducersOption = Annotated[
 
 def _settings(config: list[str] | None, producers: Producers | None) -> dict[str, str]:
     """Returns the settings of both options."""
-    settings = parse_pairs(config or [])
+    settings = parse_settings(config or [])
     if producers is None:
         return settings
     if declared.PRODUCERS in settings:
@@ -65,43 +67,32 @@ def _declaration(settings: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _admin(where: str | None, brokers: str | None) -> Iterator[Admin]:
+def _admin(
+    where: str | None, brokers: str | None, *, timeout_ms: float = CHANGE_TIMEOUT_MS
+) -> Iterator[Admin]:
     from headrace.client.admin import Admin
 
-    with Admin(bootstrap(where, brokers), timeout_ms=TIMEOUT_MS) as admin:
+    with Admin(brokers_of(where, brokers).bootstrap, timeout_ms=timeout_ms) as admin:
         yield admin
 
 
-def _addresses(admin: Admin, topic: str, info: TopicInfo) -> dict[int, tuple[int, int]]:
-    """Returns the first address and the end address of each partition's log that has a leader."""
-    from headrace.client.admin import EARLIEST, LATEST
-
-    led = [part.partition for part in info.partitions.values() if part.leader >= 0]
-    starts = admin.list_offsets(topic, EARLIEST, partitions=led)
-    ends = admin.list_offsets(topic, LATEST, partitions=led)
-    return {partition: (starts[partition].offset, ends[partition].offset) for partition in ends}
-
-
-def _problems(admin: Admin, topic: str, info: TopicInfo) -> dict[int, str]:
-    """Returns why partitions have no leader: what their brokers say of their logs."""
+def _offline_logs(admin: Admin, topic: str, info: TopicInfo) -> dict[int, str]:
+    """Returns why partitions without leader are not served, in the words of their brokers."""
     from headrace.client.errors import ClientError
     from headrace.wire.errors import ErrorCode
 
-    found: dict[int, str] = {}
-    unled = [part for part in info.partitions.values() if part.leader < 0]
     by_broker: dict[int, list[int]] = {}
-    for part in unled:
-        found[part.partition] = "its broker is down"
-        for broker_id in part.replicas[:1]:
-            found[part.partition] = f"broker {broker_id} is down, or has just started"
-            by_broker.setdefault(broker_id, []).append(part.partition)
+    for part in info.partitions.values():
+        if part.leader < 0:
+            for broker_id in part.replicas[:1]:
+                by_broker.setdefault(broker_id, []).append(part.partition)
+    found: dict[int, str] = {}
     live = admin.describe_cluster().brokers if by_broker else {}
     for broker_id in by_broker.keys() & live.keys():
         try:
             folders = admin.describe_log_dirs(broker_id, {topic: by_broker[broker_id]})
-        except ClientError as error:
-            found |= dict.fromkeys(by_broker[broker_id], f"broker {broker_id} does not answer: {error}")
-            continue
+        except ClientError:
+            continue  # the survey names the broker
         for folder in folders:
             if folder.error is not ErrorCode.NONE:
                 why = folder.problem or f"{folder.path}: {folder.error.name}"
@@ -118,22 +109,46 @@ def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also topics whose names begin with _.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the topics: number of partitions, and bytes."""
-    with _admin(where, brokers) as admin:
-        rows = []
-        for name, info in sorted(admin.topics().items()):
-            if name.startswith("_") and not all_:
-                continue
-            size = sum(end - start for start, end in _addresses(admin, name, info).values())
-            rows.append((name, len(info.partitions), size))
+    """List the topics: number of partitions, and bytes; what a silent broker has is marked."""
+    with _admin(where, brokers, timeout_ms=READ_TIMEOUT_MS) as admin:
+        survey = admin.survey(known=brokers_of(where, brokers).known)
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": name,
+            "partitions": len(info.partitions),
+            "bytes": sum(found.size_bytes for found in survey.ranges_of(name).values()),
+            "unknown_partitions": sorted(survey.problems_of(name)),
+        }
+        for name, info in sorted(survey.topics.items())
+        if all_ or not name.startswith("_")
+    ]
     if json:
-        print_json([{"topic": name, "partitions": count, "bytes": size} for name, count, size in rows])
-        return
-    print_table(
-        ["topic", ">partitions", ">size"],
-        [(name, count, in_bytes(size)) for name, count, size in rows],
-        empty="there are no topics (--all lists internal ones, too)",
-    )
+        print_json(rows)
+    else:
+        print_table(
+            ["topic", ">partitions", ">size", *(["not known"] if survey.problems else [])],
+            [
+                (row["topic"], row["partitions"], _size(row), _partitions(row["unknown_partitions"]))[
+                    : 4 if survey.problems else 3
+                ]
+                for row in rows
+            ],
+            empty="there are no topics (--all lists internal ones, too)",
+        )
+    exit_if_incomplete(survey)
+
+
+def _size(row: dict[str, Any]) -> str:
+    if len(row["unknown_partitions"]) == row["partitions"] > 0:
+        return "-"
+    return ("more than " if row["unknown_partitions"] else "") + in_bytes(row["bytes"])
+
+
+def _partitions(numbers: list[int]) -> str:
+    """Returns `partitions 1, 4`; "" without any."""
+    if not numbers:
+        return ""
+    return f"partition{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 @app.command()
@@ -147,7 +162,12 @@ def create(
     ] = 1,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="A setting; may be repeated.", metavar="NAME=VALUE"),
+        typer.Option(
+            "--config",
+            "-c",
+            help="A setting, such as retention.ms=7d; may be repeated.",
+            metavar="NAME=VALUE",
+        ),
     ] = None,
     producers: ProducersOption = None,
     where: DatacenterOption = None,
@@ -158,7 +178,7 @@ def create(
     with _admin(where, brokers) as admin:
         admin.create_topic(topic, partitions, replication_factor, settings)
     replicas = "one replica" if replication_factor == 1 else f"{replication_factor} replicas"
-    out.print(f"created {topic}: {partitions} partitions, {replicas} each")
+    out.print(f"created {plain(topic)}: {partitions} partitions, {replicas} each")
 
 
 @app.command()
@@ -169,22 +189,13 @@ def describe(
     json: JsonOption = False,
 ) -> None:
     """Show leader, replicas and addresses of each partition, and the topic's settings."""
-    with _admin(where, brokers) as admin:
-        info = admin.topic(topic)
-        addresses = _addresses(admin, topic, info)
-        problems = _problems(admin, topic, info)
+    with _admin(where, brokers, timeout_ms=READ_TIMEOUT_MS) as admin:
+        survey = admin.survey([topic], known=brokers_of(where, brokers).known)
+        info = survey.topic(topic)
+        problems = survey.problems_of(topic) | _offline_logs(admin, topic, info)
         settings = admin.describe_configs(topic)
-    partitions: list[dict[str, Any]] = [
-        {
-            "partition": part.partition,
-            "leader": part.leader,
-            "replicas": list(part.replicas),
-            "in_sync": list(part.isr),
-            "start_address": addresses.get(part.partition, (None, None))[0],
-            "end_address": addresses.get(part.partition, (None, None))[1],
-            "problem": problems.get(part.partition),
-        }
-        for part in sorted(info.partitions.values(), key=lambda part: part.partition)
+    partitions = [
+        _partition_row(survey, topic, info.partitions[number], problems) for number in sorted(info.partitions)
     ]
     own = {entry.name: entry.value for entry in settings.values() if entry.is_own}
     defaults = {entry.name: entry.value for entry in settings.values() if not entry.is_own}
@@ -199,36 +210,53 @@ def describe(
                 "defaults": defaults,
             }
         )
-        return
-    out.print(f"[bold]{topic}[/] ({info.topic_id})")
+    else:
+        out.print(f"[bold]{plain(topic)}[/] ({info.topic_id})")
+        _print_partitions(topic, partitions)
+        out.print(_declaration({name: value or "" for name, value in own.items()}), markup=False)
+        for name, value in sorted(own.items()):
+            out.print(f"  {name} = {value}", markup=False)
+        if not own:
+            out.print("all settings have the brokers' defaults (--json lists them)")
+    exit_if_incomplete(survey)
+
+
+def _partition_row(
+    survey: Survey, topic: str, part: PartitionInfo, problems: Mapping[int, str]
+) -> dict[str, Any]:
+    found = survey.ranges.get((topic, part.partition))
+    return {
+        "partition": part.partition,
+        "leader": part.leader,
+        "replicas": list(part.replicas),
+        "in_sync": list(part.isr),
+        "start_address": found.start if found else None,
+        "end_address": found.end if found else None,
+        "problem": problems.get(part.partition),
+    }
+
+
+def _print_partitions(topic: str, rows: list[dict[str, Any]]) -> None:
     print_table(
         [">partition", ">leader", "replicas", "in sync", ">start address", ">end address", ">size"],
         [
             (
-                part["partition"],
-                part["leader"] if part["leader"] >= 0 else "none",
-                ",".join(map(str, part["replicas"])),
-                ",".join(map(str, part["in_sync"])),
-                *_range(part["start_address"], part["end_address"]),
+                row["partition"],
+                row["leader"] if row["leader"] >= 0 else "none",
+                ",".join(map(str, row["replicas"])),
+                ",".join(map(str, row["in_sync"])),
+                "-" if row["start_address"] is None else f"{row['start_address']:,}",
+                "-" if row["end_address"] is None else f"{row['end_address']:,}",
+                "-" if row["end_address"] is None else in_bytes(row["end_address"] - row["start_address"]),
             )
-            for part in partitions
+            for row in rows
         ],
         empty="the topic has no partitions",
     )
-    for partition, problem in sorted(problems.items()):
-        out.print(f"[red]{plain(topic)}-{partition} is not served[/]: {plain(problem)}")
-    out.print(_declaration({name: value or "" for name, value in own.items()}), markup=False)
-    for name, value in sorted(own.items()):
-        out.print(f"  {name} = {value}", markup=False)
-    if not own:
-        out.print("all settings have the brokers' defaults (--json lists them)")
-
-
-def _range(start: int | None, end: int | None) -> tuple[str, str, str]:
-    """Returns a log's addresses and size as text."""
-    if start is None or end is None:
-        return "-", "-", "-"
-    return f"{start:,}", f"{end:,}", in_bytes(end - start)
+    for row in rows:
+        if row["problem"]:
+            name = f"{plain(topic)}-{row['partition']}"
+            out.print(f"[red]{name} is not served[/]: {plain(row['problem'])}")
 
 
 @app.command()
@@ -258,12 +286,12 @@ def alter(
     with _admin(where, brokers) as admin:
         if changes:
             admin.alter_configs(topic, changes)
-            out.print(f"changed {', '.join(changes)} of {topic}")
+            out.print(f"changed {plain(', '.join(changes))} of {plain(topic)}")
             if declared.PRODUCERS in changes:
                 out.print("it applies to the hours that begin from now on; `topics describe` shows it")
         if partitions is not None:
             admin.create_partitions(topic, partitions)
-            out.print(f"{topic} has {partitions} partitions now; keys may move to other partitions")
+            out.print(f"{plain(topic)} has {partitions} partitions now; keys may move to other partitions")
 
 
 @app.command()
@@ -292,9 +320,10 @@ def declare_topics(file: Path | None = None) -> bool:
     outcomes = list(declare(site(), wanted))
     for each in outcomes:
         if each.problem:
-            out.print(f"[yellow]not declared[/]  {printable(each.problem)}")
+            out.print(f"[yellow]not declared[/]  {plain(each.problem)}")
         elif each.changed:
-            out.print(f"{each.topic} of {each.datacenter}: producers {each.producers}, for hours from now on")
+            where = f"{plain(each.topic)} of {plain(each.datacenter)}"
+            out.print(f"{where}: producers {each.producers}, for hours from now on")
     return not any(each.problem for each in outcomes)
 
 
@@ -307,7 +336,7 @@ def delete(
 ) -> None:
     """Delete a topic and all its records. Records that were mirrored or loaded stay there."""
     if not yes:
-        typer.confirm(f"delete {topic} and all its records?", abort=True)
+        confirm(f"delete {topic} and all its records?")
     with _admin(where, brokers) as admin:
         admin.delete_topic(topic)
-    out.print(f"deleted {topic}")
+    out.print(f"deleted {plain(topic)}")

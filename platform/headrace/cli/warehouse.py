@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.context import context, parse_time_ms
+from headrace.cli.context import context
 from headrace.cli.errors import CommandError
 from headrace.cli.output import JsonOption, in_bytes, out, print_json, print_table
+from headrace.cli.values import parse_time_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.context import context, parse_time_ms
+from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_time, out, print_json
+from headrace.cli.values import parse_span_ms, parse_time_ms
 from headrace.cli.warehouse import TopicsArgument, spark, warehouse
 
 HOUR_MS = 3_600_000
@@ -41,19 +42,18 @@ def compact(
         typer.Option("--hour", help="Only this hour, such as 2026-11-20T18; may be repeated."),
     ] = None,
     grace_hours: Annotated[
-        float,
-        typer.Option("--grace-hours", min=0, help="Only hours that ended so long ago."),
-    ] = 0,
+        str,
+        typer.Option("--grace-hours", help="Only hours that ended so many hours, or such as 2d, ago."),
+    ] = "0",
     json: JsonOption = False,
 ) -> None:
     """Rewrite the small files of past hours into few large ones."""
     from headrace.warehouse import api
 
     hours = [_hour_ms(text) for text in hour] if hour else None
+    grace_ms = parse_span_ms(grace_hours, "h")
     with spark(f"compact {' '.join(topics)}", quiet=json) as session:
-        results = api.compact_topics(
-            session, warehouse(), topics, hours=hours, grace_ms=round(grace_hours * HOUR_MS)
-        )
+        results = api.compact_topics(session, warehouse(), topics, hours=hours, grace_ms=grace_ms)
     if json:
         print_json([asdict(result) for result in results])
         return
@@ -70,15 +70,15 @@ def compact(
 def retain(
     topics: TopicsArgument,
     keep_hours: Annotated[
-        float | None,
-        typer.Option("--keep-hours", min=1, help="Delete hours older than this; by default none."),
+        str | None,
+        typer.Option("--keep-hours", help="Delete older hours: 720, or 30d; by default none."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Delete old hours, and the files that killed loads and old changes have left."""
     from headrace.warehouse import api
 
-    keep_ms = None if keep_hours is None else round(keep_hours * HOUR_MS)
+    keep_ms = None if keep_hours is None else parse_span_ms(keep_hours, "h", least_ms=HOUR_MS)
     results = api.retain_topics(warehouse(), topics, keep_ms=keep_ms)
     if json:
         print_json([asdict(result) for result in results])

@@ -19,6 +19,7 @@ from headrace.client.calls import Schema, control_call, list_offsets_call, milli
 from headrace.client.cluster import BrokerAddress, TopicInfo
 from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
 from headrace.client.network import Network
+from headrace.client.survey import Survey, take_survey
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
@@ -326,6 +327,20 @@ class Admin:
             )
             for each in body.results
         ]
+
+    def survey(
+        self, topics: Iterable[str] | None = None, *, known: Mapping[int, BrokerAddress] | None = None
+    ) -> Survey:
+        """Returns what the brokers tell of the topics (None: all), and which brokers do not answer.
+
+        Takes at most `ANSWER_MAX_S`. `known`: addresses of brokers that should be there, by id; they are
+        only asked if they are bootstrap addresses, too.
+        """
+        requests = self._requests
+        with requests.alone():
+            return take_survey(
+                requests.network, topics, requests.refresh, known=known or {}, clock=requests.clock
+            )
 
     def list_offsets(
         self, topic: str, timestamp_ms: int = LATEST, *, partitions: Iterable[int] | None = None

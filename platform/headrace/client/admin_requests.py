@@ -7,7 +7,8 @@ leader yet", and after no response if the request may be repeated.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from headrace.client.backoff import Backoff
@@ -54,7 +55,7 @@ class AdminRequests(Client):
         super().__init__("admin")
         self.network = network
         self._timeout_s = timeout_ms / 1000
-        self._clock = clock
+        self.clock = clock
         self._draw = draw
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -134,6 +135,13 @@ class AdminRequests(Client):
                 self.network.cluster = self.network.cluster.updated(newer)
                 return newer
 
+    @contextmanager
+    def alone(self) -> Iterator[float]:
+        """Reserves the network for the caller. Yields the present time of the clock."""
+        self._check_usable()
+        with self._lock:
+            yield self.clock()
+
     def wait_for_leaders(self, topic: str, partitions: int) -> None:
         """Returns once the topic has at least `partitions` partitions, and all have leaders."""
 
@@ -162,13 +170,13 @@ class AdminRequests(Client):
 
     def _pause(self, error: ClientError, failures: int, deadline_s: float) -> None:
         wait_s = RETRY.delay_s(failures, self._draw)
-        if self._clock() + wait_s >= deadline_s:
+        if self.clock() + wait_s >= deadline_s:
             raise error
         self._sleep(wait_s)
 
     def _deadline_s(self) -> float:
         self._check_usable()
-        return self._clock() + self._timeout_s
+        return self.clock() + self._timeout_s
 
 
 def existing_topic(topic: str, cluster: Cluster) -> TopicInfo:

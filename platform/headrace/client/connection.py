@@ -87,6 +87,8 @@ class BrokerConnection:
         self._request_timeout_s = request_timeout_s
         self._connect_timeout_s = min(request_timeout_s, CONNECT_MAX_S)
         self._connect_deadline_s = 0.0
+        self.started_s = 0.0
+        """When `start` was called."""
         self._received_s = 0.0
         self._reader = FrameReader(limit_bytes=frame_limit_bytes)
         self._next_id = 0
@@ -134,7 +136,8 @@ class BrokerConnection:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _break_on_silence(self.socket)
             self.state = ConnectionState.CONNECTING
-            self._connect_deadline_s = self._clock() + self._connect_timeout_s
+            self.started_s = self._clock()
+            self._connect_deadline_s = self.started_s + self._connect_timeout_s
             self.socket.connect(target)
         except BlockingIOError:
             return

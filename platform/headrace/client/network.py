@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 RECONNECT: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_RETRY: Final = Backoff(first_ms=50, max_ms=1000)
 METADATA_MAX_AGE_MS: Final = 300_000
+PATIENCE_S: Final = 1.0
+"""How long only one broker is tried. The kernel of a hung broker accepts connections, but nothing answers."""
 NEVER: Final = float("inf")
 _CHECK_INTERVAL_S: Final = 0.05
 
@@ -72,6 +74,7 @@ class Network:
         self._connections: dict[int, BrokerConnection] = {}
         self._unflushed: dict[int, None] = {}
         self._failures: dict[int, int] = {}
+        self._errors: dict[int, ClientError] = {}
         self._not_before_s: dict[int, float] = {}
         self._topics: set[str] = set()
         self._update_wanted = True
@@ -169,23 +172,29 @@ class Network:
             self._note_failure(node_id, error)
             return False
         assert connection.socket is not None
+        self._errors.pop(node_id, None)
         self._connections[node_id] = connection
         self._selector.register(connection.socket, connection.events, node_id)
         return False
 
     def any_ready(self) -> int | None:
-        """Returns the ready broker with the fewest requests in flight; if none is ready, connects to one."""
+        """Returns the ready broker with the fewest requests in flight; if none is ready, connects to one.
+
+        Connects to a further one if those before it are not ready after `PATIENCE_S`.
+        """
         best: tuple[int, int] | None = None
         connecting = False
+        patient_since_s = self._clock() - PATIENCE_S
         for node_id, connection in self._connections.items():
             if connection.state is ConnectionState.READY:
                 best = min(best or (1 << 30, 0), (connection.in_flight_count, node_id))
-            else:
+            elif connection.started_s > patient_since_s:
                 connecting = True
         if best is not None:
             return best[1]
         if not connecting:
-            candidates = [*self.cluster.brokers, *self._bootstrap]
+            nodes = [*self.cluster.brokers, *self._bootstrap]
+            candidates = [node_id for node_id in nodes if node_id not in self._connections]
             start = int(self._draw() * len(candidates))
             for i in range(len(candidates)):
                 node_id = candidates[(start + i) % len(candidates)]
@@ -193,6 +202,15 @@ class Network:
                 if node_id in self._connections:
                     break
         return None
+
+    def error_of(self, node_id: int) -> ClientError | None:
+        """Returns why the latest connection to this broker ended; None while there is one, or none yet."""
+        return self._errors.get(node_id)
+
+    @property
+    def bootstrap(self) -> dict[int, BrokerAddress]:
+        """The bootstrap addresses by the negative ids that stand for them here."""
+        return dict(self._bootstrap)
 
     def in_flight_count(self, node_id: int) -> int:
         connection = self._connections.get(node_id)
@@ -218,7 +236,7 @@ class Network:
         connection.close(error)
 
     def _note_failure(self, node_id: int, error: ClientError) -> None:
-        self.last_error = error
+        self.last_error = self._errors[node_id] = error
         failures = self._failures[node_id] = self._failures.get(node_id, 0) + 1
         self._not_before_s[node_id] = self._clock() + RECONNECT.delay_s(failures, self._draw)
         self.request_update()
@@ -276,6 +294,12 @@ class Network:
         """Returns when `poll` must act even if nothing arrives."""
         deadlines = [c.deadline_s for c in self._connections.values() if c.deadline_s is not None]
         deadlines += [at_s for at_s in self._not_before_s.values() if at_s > now_s]
+        others_s = [
+            connection.started_s + PATIENCE_S
+            for connection in self._connections.values()
+            if connection.state is not ConnectionState.READY
+        ]
+        deadlines += [at_s for at_s in others_s if at_s > now_s]
         if not self._update_in_flight and self._update_due_s() > now_s:
             deadlines.append(self._update_due_s())
         return min(deadlines, default=NEVER)
@@ -317,9 +341,11 @@ class Network:
         return body
 
     def _no_response(self, node_id: int | None, sent: bool) -> ClientError:
+        where = ", ".join(map(str, self._bootstrap.values()))
+        if node_id is not None:
+            where = f"broker {node_id} at {self._address(node_id) or 'an unknown address'}"
         if sent:
-            return RequestTimedOutError("no response within the time allowed")
-        where = ", ".join(map(str, self._bootstrap.values())) if node_id is None else f"broker {node_id}"
+            return RequestTimedOutError(f"{where}: no response within the time allowed")
         return NetworkError(
             f"{where} could not be reached" + (f": {self.last_error}" if self.last_error else "")
         )

@@ -67,6 +67,23 @@ def groups(session: ZooKeeperSession) -> list[str]:
     return [znodes.group_name(element) for element in session.children_or_empty(znodes.CONSUMERS)]
 
 
+def registering_here(session: ZooKeeperSession, names: Iterable[str]) -> set[str]:
+    """Returns those groups whose members register in ZooKeeper, or once did: the paper's kind.
+
+    Groups of Kafka's own protocol have only their offsets here.
+    """
+    wanted = list(names)
+    stats = session.stat_many(znodes.members(name) for name in wanted)
+    return {name for name, stat in zip(wanted, stats, strict=True) if stat is not None}
+
+
+def stored_topics(session: ZooKeeperSession, names: Iterable[str]) -> dict[str, set[str]]:
+    """Returns the present topics for which each group has stored something."""
+    stored = {name: set(session.children_or_empty(znodes.group_offsets(name))) for name in names}
+    present = topics_created(session, (topic for topics in stored.values() for topic in topics)).keys()
+    return {name: topics & present for name, topics in stored.items()}
+
+
 def topics_created(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, int]:
     """Returns when each topic was created, as a transaction id; topics that do not exist are left out.
 

@@ -81,6 +81,7 @@ def main() -> None:
         bootstrap=options.bootstrap,
         registry_url=options.registry,
         producer_options={"interceptor": drops} if drops else None,
+        allow_before_1990=True,  # the times are dates of an access log, so their unit is known
     )
     hours = _publish(options, publisher, stop)
     publisher.close(CLOSE_TIMEOUT_S)

@@ -17,6 +17,7 @@ from headrace.events.header import Origin
 from headrace.events.reporter import CountingObserver, Reporter
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.process.clock import now_ms
+from headrace.process.timestamps import OLDEST_MS, time_problem
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.serializers import AvroSerializer, record_name_subject
 from headrace.registry.value_validation import SerializationError
@@ -29,8 +30,6 @@ LINGER_DEFAULT_MS: Final = 50.0
 """Events are many and small, and no caller waits for one: larger batches save work in every later tier."""
 IDLE_FINAL_FACTOR: Final = 4
 """A tally becomes final after this many delivery timeouts without a change."""
-TIME_MAX_MS: Final = 253_402_300_799_999
-"""The end of the year 9999: a later time is most likely in the wrong unit."""
 
 _MILLISECONDS: Final = struct.Struct(">q")
 _RESERVED_OPTIONS: Final = ("batch_boundary_ms", "observer", "idempotent", "acks")
@@ -73,14 +72,20 @@ class EventPublisher:
         report_interval_s: float = REPORT_INTERVAL_DEFAULT_S,
         audit_topic: str = AUDIT_TOPIC,
         producer_options: Mapping[str, Any] | None = None,
+        allow_before_1990: bool = False,
         wall_ms: Callable[[], int] = now_ms,
     ) -> None:
-        """Raises `ValueError` for invalid options. Connects in the background."""
+        """Raises `ValueError` for invalid options. Connects in the background.
+
+        `allow_before_1990`: also publish events that are older. Without it such a time is refused: it is most
+        likely a number of seconds.
+        """
         options = _with_defaults(producer_options or {})
         self._origin = Origin(datacenter, server or socket.gethostname(), service)
         self._schemas_dir = None if schemas_dir is None else Path(schemas_dir)
         self._schemas = dict(schemas or {})
         self._wall_ms = wall_ms
+        self._allow_before_1990 = allow_before_1990
         self._serializers: dict[str, AvroSerializer] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -128,7 +133,8 @@ class EventPublisher:
         time_ms: int | None = None,
         partition: int | None = None,
     ) -> DeliveryFuture:
-        """Publishes one event with a `header` made here. `time_ms` is the event's time (default: now).
+        """Publishes one event with a `header` made here. `time_ms` is the event's time (default: now), in
+        milliseconds since 1970; seconds and microseconds are refused.
 
         Raises `InvalidEventError`, `MissingSchemaError`, `PublisherClosedError`, and the errors of the
         registry's client and of `Producer.send`; the event was then neither counted nor sent. The outcome of
@@ -137,7 +143,7 @@ class EventPublisher:
         if self._closed:
             raise PublisherClosedError(f"the publisher of {self._origin.service} is closed")
         published_ms = self._wall_ms()
-        event_ms = published_ms if time_ms is None else _checked_time(topic, time_ms)
+        event_ms = published_ms if time_ms is None else self._checked_time(topic, time_ms)
         if not isinstance(record, Mapping):
             raise InvalidEventError(f"{topic}: an event must be a mapping of fields, not {record!r:.80}")
         if "header" in record:
@@ -195,6 +201,15 @@ class EventPublisher:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def _checked_time(self, topic: str, time_ms: int) -> int:
+        if not isinstance(time_ms, int):
+            raise InvalidEventError(f"{topic}: time_ms is {time_ms!r}, expected milliseconds since 1970")
+        problem = time_problem(time_ms, allow_before_1990=self._allow_before_1990)
+        if problem:
+            way_out = "; EventPublisher(allow_before_1990=True) allows it" if 0 <= time_ms < OLDEST_MS else ""
+            raise InvalidEventError(f"{topic}: time_ms: {problem}{way_out}")
+        return time_ms
+
     def _serializer(self, topic: str) -> AvroSerializer:
         with self._lock:
             text = self._schemas.get(topic) or read_schema(f"{topic}.avsc", self._schemas_dir)
@@ -212,12 +227,6 @@ def _with_defaults(producer_options: Mapping[str, Any]) -> dict[str, Any]:
         "linger_ms": LINGER_DEFAULT_MS,
         **producer_options,
     }
-
-
-def _checked_time(topic: str, time_ms: int) -> int:
-    if not isinstance(time_ms, int) or not 0 <= time_ms <= TIME_MAX_MS:
-        raise InvalidEventError(f"{topic}: time_ms is {time_ms!r}, expected milliseconds since 1970")
-    return time_ms
 
 
 def published_ms(headers: Sequence[tuple[str, bytes | None]]) -> int | None:

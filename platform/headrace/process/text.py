@@ -1,18 +1,22 @@
-"""Text that strangers chose, where people and programs read lines: names of topics and groups, hosts.
+"""Text that strangers chose, where people and programs read it: names of topics and groups, records, hosts.
 
 Owns what counts as a control character, and what may be the host of an address.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
 HOST_LENGTH_MAX: Final = 253
 
 # Control characters, of which ESC begins a terminal's commands; characters that end a line or turn the
-# direction of text; halves of characters, which cannot be encoded.
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# direction of text; characters that are not seen at all; halves of characters, which cannot be encoded.
+_CONTROL: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
 # A name, or an address of IPv4 or IPv6.
 _HOST: Final = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9.:_-]*[A-Za-z0-9:])?")
 
@@ -20,6 +24,19 @@ _HOST: Final = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9.:_-]*[A-Za-z0-9:])?")
 def escaped(text: str) -> str:
     r"""Returns the text on one line: each control character as `\n`, `\x1b` or `\u2028`."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def escaped_lines(text: str) -> str:
+    """Like `escaped`, for text of several lines: tabs and line ends stay."""
+    return _CONTROL.sub(lambda found: found[0] if found[0] in "\t\n" else repr(found[0])[1:-1], text)
+
+
+def escaped_json(document: str) -> str:
+    """Returns the JSON document with the same values, and each control character in it as `\\u001b`.
+
+    The line ends between its parts stay; inside of a string, JSON has no raw ones.
+    """
+    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], document)
 
 
 def has_control(text: str) -> bool:

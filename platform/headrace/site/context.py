@@ -35,10 +35,14 @@ class _Part(BaseModel):
 
 
 class ContextDatacenter(_Part):
-    """The addresses of one datacenter; None for what it does not have, or what nobody has said."""
+    """The addresses of one datacenter; None for what it does not have, or what nobody has said.
+
+    `broker_ids` are those of `bootstrap_servers`, in their order; empty if they are not known.
+    """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,60}$")
     bootstrap_servers: tuple[str, ...] = Field(min_length=1)
+    broker_ids: tuple[int, ...] = ()
     balancer: str | None = None
     registry_url: str | None = None
     zookeeper_servers: str | None = None
@@ -139,6 +143,7 @@ def context_of(site: Site, name: str = SITE) -> Context:
             ContextDatacenter(
                 name=each.name,
                 bootstrap_servers=tuple(map(str, each.bootstrap_brokers.values())),
+                broker_ids=tuple(each.bootstrap_brokers),
                 balancer=str(each.balancer) if each in site.sources else None,
                 registry_url=each.registry_url,
                 zookeeper_servers=str(each.zookeeper),

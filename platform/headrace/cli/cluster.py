@@ -1,0 +1,63 @@
+"""The brokers that a command asks, and how it says which of them do not answer.
+
+A command that lists prints what it knows, marks what it does not, names the silent brokers on stderr, and
+ends with the exit code of an unreachable service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from headrace.cli.context import bootstrap, datacenter
+from headrace.cli.errors import ExitCode, print_error
+
+if TYPE_CHECKING:
+    from headrace.client.asking import SilentBroker
+    from headrace.client.cluster import BrokerAddress
+    from headrace.client.survey import Survey
+
+READ_TIMEOUT_MS = 3_500.0
+"""Of one question to one broker: with its start, a command that reads ends within 5 seconds."""
+CHANGE_TIMEOUT_MS = 8_000.0
+
+
+class Brokers(NamedTuple):
+    """Bootstrap addresses, and the brokers that should be there by id; those are unknown for --bootstrap."""
+
+    bootstrap: str
+    known: dict[int, BrokerAddress]
+
+
+def brokers_of(where: str | None, given: str | None) -> Brokers:
+    """Returns the given brokers, or all of the datacenter: one that left the cluster is asked, too."""
+    from headrace.client.cluster import parse_bootstrap
+
+    if given:
+        return Brokers(bootstrap(where, given), {})
+    found = datacenter(where)
+    addresses = parse_bootstrap(found.bootstrap_servers)
+    return Brokers(found.bootstrap, dict(zip(found.broker_ids, addresses, strict=False)))
+
+
+def answering(survey: Survey) -> str:
+    """Returns the brokers of a survey that answered, as bootstrap addresses."""
+    return ",".join(map(str, survey.answering))
+
+
+def exit_if_incomplete(survey: Survey) -> None:
+    """Ends the command if a broker does not answer, or a partition is offline, with the code that says so."""
+    exit_if_silent(survey.silent)
+    if survey.problems:
+        raise typer.Exit(ExitCode.NEGATIVE)
+
+
+def exit_if_silent(silent: Iterable[SilentBroker]) -> None:
+    """Ends the command if a broker does not answer: one line for each, and the exit code that says so."""
+    lines = [str(each) for each in silent]
+    for line in lines:
+        print_error(line)
+    if lines:
+        raise typer.Exit(ExitCode.UNREACHABLE)

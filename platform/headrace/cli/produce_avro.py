@@ -1,0 +1,139 @@
+"""`headrace produce --avro`: lines of JSON as Avro events, by the newest schema of the topic's subject.
+
+Events with headrace's `header` are published as a service publishes them: the header is made here, and the
+audit counts them. Other schemas are only serialized.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from headrace.client import DeliveryFuture
+
+SERVICE: Final = "headrace-produce"
+HEADER_FIELDS: Final = {"time", "datacenter", "server", "service", "guid"}
+
+Send = Callable[[bytes | None, bytes], "DeliveryFuture"]
+"""Publishes a key and a line."""
+
+
+class Options(NamedTuple):
+    """`datacenter` None: a cluster that is not the site's, where nobody counts events."""
+
+    topic: str
+    bootstrap: str
+    registry_url: str
+    datacenter: str | None
+    partition: int | None
+    compression: str
+    allow_before_1990: bool
+
+
+class LineError(CommandError):
+    """A line that is no event of the topic's schema."""
+
+
+@contextmanager
+def avro_sender(options: Options) -> Iterator[Send]:
+    """What publishes lines. At its end every event is delivered, and reported to the audit if it counts."""
+    from headrace.registry.client import SchemaRegistryClient
+
+    with SchemaRegistryClient(options.registry_url, retry_rounds=1) as registry:
+        schema = _newest(registry, options.topic)
+        if options.datacenter is not None and _has_header(schema):
+            with _events(options, schema) as send:
+                yield send
+        else:
+            with _values(options, registry, schema) as send:
+                yield send
+
+
+@contextmanager
+def _events(options: Options, schema: str) -> Iterator[Send]:
+    from headrace.events import EventPublisher
+    from headrace.events.publisher import InvalidEventError
+
+    assert options.datacenter is not None
+    with EventPublisher(
+        datacenter=options.datacenter,
+        service=SERVICE,
+        bootstrap=options.bootstrap,
+        registry_url=options.registry_url,
+        schemas={options.topic: schema},
+        producer_options={"compression": options.compression},
+        allow_before_1990=options.allow_before_1990,
+    ) as publisher:
+
+        def send(key: bytes | None, line: bytes) -> DeliveryFuture:
+            record = _parsed(line)
+            header = record.pop("header", None)
+            time_ms = header.get("time") if isinstance(header, dict) else None
+            try:
+                return publisher.publish(
+                    options.topic, record, key=key, time_ms=time_ms, partition=options.partition
+                )
+            except InvalidEventError as error:
+                problem = str(error).removeprefix(f"{options.topic}: ")
+                option = "--allow-before-1990"
+                raise LineError(problem.replace("EventPublisher(allow_before_1990=True)", option)) from None
+
+        yield send
+
+
+@contextmanager
+def _values(options: Options, registry: Any, schema: str) -> Iterator[Send]:
+    from headrace.client import Producer
+    from headrace.registry.serializers import AvroSerializer, SerializationError
+
+    serializer = AvroSerializer(registry, schema, register=False)
+    with Producer(options.bootstrap, acks="all", compression=options.compression) as producer:
+
+        def send(key: bytes | None, line: bytes) -> DeliveryFuture:
+            try:
+                value = serializer.serialize(options.topic, _parsed(line))
+            except SerializationError as error:
+                raise LineError(str(error)) from None
+            return producer.send(options.topic, value, key=key, partition=options.partition)
+
+        yield send
+
+
+def _newest(registry: Any, topic: str) -> str:
+    """Returns the newest schema of the topic's values. Raises `CommandError` if there is none."""
+    from headrace.registry.errors import RegistryError, RegistryUnavailableError
+
+    subject = f"{topic}-value"
+    try:
+        text: str = registry.latest(subject).schema
+    except RegistryUnavailableError:
+        raise
+    except RegistryError as error:
+        raise CommandError(
+            f"there is no schema for {topic}: {error}; register one with "
+            f"`headrace schemas register {subject} FILE`"
+        ) from error
+    return text
+
+
+def _has_header(schema: str) -> bool:
+    """Whether the events of this schema begin with headrace's header."""
+    fields = json.loads(schema)
+    fields = fields.get("fields", []) if isinstance(fields, dict) else []
+    kind = fields[0].get("type") if fields and fields[0].get("name") == "header" else None
+    return isinstance(kind, dict) and {field["name"] for field in kind.get("fields", ())} == HEADER_FIELDS
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise LineError(f"not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise LineError(f"{line[:60]!r} is not a JSON object with the event's fields")
+    return record

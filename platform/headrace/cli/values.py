@@ -1,0 +1,126 @@
+"""Values on the command line: times, durations, sizes, NAME=VALUE pairs. Pure.
+
+Every command reads them here: all accept the same forms, and every error names the value and the forms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.process.clock import now_ms
+
+UNIX_MS_DIGITS_MIN: Final = 11
+"""Unix milliseconds have 12 digits or more since 1973; fewer digits are seconds, or a year."""
+TIME_FORMS: Final = (
+    "2015-05-17, 2015-05-17T10, 2015-05-17T10:05:00Z, now, -1h (an hour ago), or Unix milliseconds"
+)
+DURATION_FORMS: Final = "a number with ms, s, m, h, d or w, such as 90s, 12h, 7d or 1h30m"
+SIZE_FORMS: Final = "a number with B, KiB, MiB, GiB, TiB, kB, MB, GB or TB, such as 512KiB or 10GiB"
+
+_UNITS_MS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|min|m|h|d|w))+")
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|d|w)")
+_SIZES: Final[dict[str, int]] = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
+}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
+
+
+def parse_time_ms(text: str, at_ms: int | None = None) -> int:
+    """Returns Unix ms of one of `TIME_FORMS`; a time without a zone is UTC. `at_ms` is now."""
+    candidate = text.strip()
+    present_ms = now_ms() if at_ms is None else at_ms
+    if candidate == "now":
+        return present_ms
+    if candidate[:1] in ("-", "+") and _DURATION.fullmatch(candidate[1:]):
+        return present_ms + parse_signed(candidate, parse_duration_ms)
+    if candidate.isascii() and candidate.isdigit() and len(candidate) >= UNIX_MS_DIGITS_MIN:
+        return int(candidate)
+    if len(candidate) == len("2015-05-17T10"):
+        candidate += ":00"
+    try:
+        moment = datetime.fromisoformat(candidate)
+    except ValueError:
+        raise CommandError(f"{text!r} is not a time; write {TIME_FORMS}", ExitCode.USAGE) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Returns the ms of one of `DURATION_FORMS`."""
+    candidate = text.strip().lower()
+    if not _DURATION.fullmatch(candidate):
+        raise CommandError(f"{text!r} is not a duration; write {DURATION_FORMS}", ExitCode.USAGE)
+    return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(candidate)))
+
+
+def parse_span_ms(text: str, unit: str, *, least_ms: int = 0, most_ms: int | None = None) -> int:
+    """Returns the ms of a duration, or of a bare number in `unit`: options such as --keep-hours take both."""
+    candidate = text.strip()
+    is_bare = re.fullmatch(r"\d+(\.\d+)?", candidate)
+    span_ms = parse_duration_ms(candidate + unit if is_bare else candidate)
+    if span_ms < least_ms or (most_ms is not None and span_ms > most_ms):
+        most = "" if most_ms is None else f" and at most {most_ms / _UNITS_MS[unit]:g}{unit}"
+        raise CommandError(
+            f"{text!r} must be at least {least_ms / _UNITS_MS[unit]:g}{unit}{most}", ExitCode.USAGE
+        )
+    return span_ms
+
+
+def parse_size_bytes(text: str) -> int:
+    """Returns the bytes of one of `SIZE_FORMS`; a bare number is bytes."""
+    found = _SIZE.fullmatch(text.strip())
+    factor = _SIZES.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        raise CommandError(f"{text!r} is not a size; write {SIZE_FORMS}", ExitCode.USAGE)
+    return round(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor
+
+
+def parse_signed(text: str, parse: Callable[[str], int]) -> int:
+    """Returns what `parse` makes of the text without its sign, with that sign."""
+    sign, rest = (text[0], text[1:]) if text[:1] in ("-", "+") else ("+", text)
+    value = parse(rest)
+    return -value if sign == "-" else value
+
+
+def parse_pairs(words: Iterable[str]) -> dict[str, str]:
+    """Parses `["retention.ms=1000"]` into `{"retention.ms": "1000"}`."""
+    pairs = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise CommandError(f"{word!r} is not NAME=VALUE", ExitCode.USAGE)
+        pairs[name] = value
+    return pairs
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, str]:
+    """Like `parse_pairs`, for settings: `retention.ms=7d` and `retention.bytes=10GiB` become plain numbers.
+
+    A value that has no unit stays as it is: the broker checks it.
+    """
+    return {name: _setting(name, value) for name, value in parse_pairs(words).items()}
+
+
+def _setting(name: str, value: str) -> str:
+    if not value or re.fullmatch(r"[+-]?\d+", value):
+        return value
+    if name.endswith(".ms"):
+        return str(parse_duration_ms(value))
+    if name.endswith(".bytes"):
+        return str(parse_size_bytes(value))
+    return value

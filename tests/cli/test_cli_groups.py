@@ -1,0 +1,319 @@
+"""`headrace groups` on real brokers: groups of Kafka's protocol and of ZooKeeper, side by side."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import kafka
+import pytest
+
+from fix_broker import BrokerCluster, StartCluster
+from headrace.cli import cluster as cli_cluster
+from headrace.cli import group_state
+from headrace.cli import main as cli
+from headrace.cli.errors import ExitCode
+from headrace.client import Admin, ConsumerGroup, Producer
+from headrace.client.group_admin import GroupAdmin
+from headrace.process.text import has_control
+
+WAIT_MAX_S = 60.0
+RECORDS = 40
+DAY_MS = 86_400_000
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def brokers(module_clusters: StartCluster) -> BrokerCluster:
+    return module_clusters(
+        2, {"group.initial.rebalance.delay.ms": "0", "zookeeper.session.timeout.ms": "40000"}
+    )
+
+
+@pytest.fixture
+def headrace(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Runs commands in this process, on these brokers as the datacenter's."""
+    datacenter = SimpleNamespace(
+        zookeeper=brokers.zookeeper.hosts,
+        brokers={each.broker_id: (each.host, each.port) for each in brokers.brokers},
+        bootstrap=brokers.bootstrap,
+    )
+    for module in (cli_cluster, group_state):
+        monkeypatch.setattr(module, "datacenter", lambda _: datacenter)
+
+    def run(*words: object) -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        output = capsys.readouterr()
+        assert "Traceback" not in output.out + output.err
+        assert not any(has_control(char) for char in output.out + output.err if char not in "\t\n")
+        return Result(int(ended.value.code or 0), output.out, output.err)
+
+    return run
+
+
+@pytest.fixture
+def topic(brokers: BrokerCluster) -> str:
+    """Four partitions; ten records in each, one a day, each a batch of its own; the last one is new."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    with Admin(brokers.bootstrap) as admin:
+        admin.create_topic(name, 4)
+    now_ms = int(time.time() * 1000)
+    with Producer(brokers.bootstrap) as producer:
+        for number in range(RECORDS):
+            age_ms = DAY_MS * (9 - number // 4)
+            sent = producer.send(name, b"%d" % number, partition=number % 4, timestamp_ms=now_ms - age_ms)
+            sent.result(WAIT_MAX_S)
+    return name
+
+
+@contextmanager
+def kafka_member(brokers: BrokerCluster, topic: str, group: str) -> Iterator[None]:
+    """A member of Kafka's protocol that has read and committed everything, and stays."""
+    stop = threading.Event()
+    caught_up = threading.Event()
+
+    def read() -> None:
+        consumer = kafka.KafkaConsumer(
+            topic,
+            bootstrap_servers=brokers.bootstrap.split(","),
+            group_id=group,
+            client_id="billing",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        count = 0
+        while not stop.is_set():
+            count += sum(len(records) for records in consumer.poll(timeout_ms=100).values())
+            if count == RECORDS and not caught_up.is_set():
+                consumer.commit()
+                caught_up.set()
+        consumer.close()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        assert caught_up.wait(WAIT_MAX_S)
+        yield
+    finally:
+        stop.set()
+        thread.join(WAIT_MAX_S)
+
+
+@contextmanager
+def zookeeper_member(brokers: BrokerCluster, topic: str, group: str) -> Iterator[None]:
+    with ConsumerGroup(
+        brokers.zookeeper.hosts,
+        brokers.bootstrap,
+        group,
+        [topic],
+        member_id="reader",
+        consumer_options={"auto_offset_reset": "earliest"},
+    ) as member:
+        (stream,) = member.streams(1)
+        for _ in range(RECORDS):
+            next(stream)
+        member.commit()
+        yield
+
+
+@pytest.fixture(params=["kafka", "zookeeper"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def member_of(kind: str) -> Callable[[BrokerCluster, str, str], Any]:
+    return {"kafka": kafka_member, "zookeeper": zookeeper_member}[kind]
+
+
+def row_of(headrace: Run, group: str) -> dict[str, Any]:
+    (row,) = [row for row in headrace("groups", "list", "--json").json if row["group"] == group]
+    return dict(row)
+
+
+def test_a_running_group_is_shown_and_neither_reset_nor_deleted(
+    headrace: Run, brokers: BrokerCluster, topic: str, kind: str
+) -> None:
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    with member_of(kind)(brokers, topic, group):
+        row = row_of(headrace, group)
+        assert row == {"group": group, "kind": kind, "state": "Stable", "members": 1, "topics": [topic]}
+        described = headrace("groups", "describe", group, "--json").json
+        (member,) = described["members"]
+        assert [part["partition"] for part in member["partitions"]] == [0, 1, 2, 3]
+        expected = ("billing", "127.0.0.1") if kind == "kafka" else (None, None)
+        assert (member["client_id"], member["host"]) == expected
+        assert {each["member"] for each in described["partitions"]} == {member["member"]}
+        assert [each["lag_bytes"] for each in described["partitions"]] == [0] * 4
+        assert [each["lag_records"] for each in described["partitions"]] == [0] * 4
+        text = headrace("groups", "describe", group).out
+        assert f"kind {kind}, state Stable, members 1" in text
+        before = {each["partition"]: each["offset"] for each in described["partitions"]}
+        for words in (("reset", group, "--to", "earliest"), ("delete", group, "--yes")):
+            refused = headrace("groups", *words)
+            assert refused.code == ExitCode.NEGATIVE
+            assert f"group {group} has 1 live member (" in refused.err and "stop them first" in refused.err
+        dry = headrace("groups", "reset", group, "--to", "earliest", "--dry-run")
+        assert dry.code == ExitCode.NEGATIVE and "→" in dry.out and "live member" in dry.err
+        described = headrace("groups", "describe", group, "--json").json
+        assert {each["partition"]: each["offset"] for each in described["partitions"]} == before
+    row = row_of(headrace, group)
+    assert (row["kind"], row["state"], row["members"]) == (kind, "Empty", 0)
+
+
+def test_a_stopped_group_is_reset_by_every_target_and_deleted(
+    headrace: Run, brokers: BrokerCluster, topic: str, kind: str
+) -> None:
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    with member_of(kind)(brokers, topic, group):
+        pass
+    with Admin(brokers.bootstrap) as admin:
+        ends = {number: at.offset for number, at in admin.list_offsets(topic).items()}
+
+    def stored() -> dict[int, int]:
+        rows = headrace("groups", "describe", group, "--json").json["partitions"]
+        return {row["partition"]: row["offset"] for row in rows}
+
+    def reset(*words: object) -> dict[int, tuple[int, int]]:
+        before = stored()
+        dry = headrace("groups", "reset", group, *words, "--dry-run", "--json")
+        assert dry.code == 0 and dry.json["changed"] is False and stored() == before
+        done = headrace("groups", "reset", group, *words, "--json")
+        assert done.code == 0 and done.json["changed"] is True, done.err
+        assert done.json["partitions"] == dry.json["partitions"]
+        changes = {row["partition"]: (row["before"], row["after"]) for row in done.json["partitions"]}
+        assert stored() == before | {number: after for number, (_, after) in changes.items()}
+        return changes
+
+    assert stored() == ends
+    assert reset("--to", "earliest") == {number: (end, 0) for number, end in ends.items()}
+    rows = headrace("groups", "describe", group, "--json").json["partitions"]
+    assert [(row["lag_records"], row["lag_records_exact"]) for row in rows] == [(10, True)] * 4
+    assert [row["lag_bytes"] for row in rows] == [ends[number] for number in range(4)]
+    assert all(8.9 * 86_400 < row["lag_s"] < 9.9 * 86_400 for row in rows)
+    (middle,) = {after for _, after in reset("--to", "-36h", "--topic", topic, "-p", 2).values()}
+    rows = headrace("groups", "describe", group, "--json").json["partitions"]
+    assert [row["lag_records"] for row in rows] == [10, 10, 2, 10]
+    assert reset("--shift-by", "-1", "-t", topic, "-p", 2) == {2: (middle, middle - 1)}
+    assert reset("--shift-by", "-1TiB", "-t", topic, "-p", 2) == {2: (middle - 1, 0)}
+    assert reset("--to-offset", middle, "-t", topic, "-p", 2) == {2: (0, middle)}
+    assert reset("--to", "latest") == {
+        0: (0, ends[0]),
+        1: (0, ends[1]),
+        2: (middle, ends[2]),
+        3: (0, ends[3]),
+    }
+    outside = headrace("groups", "reset", group, "--to-offset", ends[0] + 1, "-t", topic, "-p", 0)
+    assert outside.code == ExitCode.USAGE and "goes from 0 to" in outside.err
+    assert headrace("groups", "delete", group, "--yes").out == f"deleted group {group}\n"
+    assert group not in {row["group"] for row in headrace("groups", "list", "--json").json}
+    gone = headrace("groups", "delete", group, "--yes")
+    assert gone.code == ExitCode.NEGATIVE and "there is no group" in gone.err
+
+
+def test_both_kinds_under_one_name_are_told(headrace: Run, brokers: BrokerCluster, topic: str) -> None:
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    with kafka_member(brokers, topic, group):
+        with GroupAdmin(brokers.bootstrap) as admin:
+            assert [member.client_id for member in admin.describe_group(group).members or ()] == ["billing"]
+            assert admin.list_groups().groups[group].members is not None
+        with ConsumerGroup(brokers.zookeeper.hosts, brokers.bootstrap, group, [topic]) as member:
+            member.streams(1)
+            assert row_of(headrace, group)["kind"] == "kafka and zookeeper"
+            assert "overwrite each other's offsets" in headrace("groups", "describe", group).out
+
+
+def test_any_name_of_a_group_is_shown_escaped(headrace: Run, topic: str) -> None:
+    group = f"g\x1b[31m[red]{uuid.uuid4().hex[:8]}"
+    shown = group.replace("\x1b", "\\x1b")
+    assert shown in headrace("groups", "reset", group, "--topic", topic, "--to", "earliest").out
+    assert shown in headrace("groups", "list").out
+    assert shown in headrace("groups", "describe", group).out
+    assert row_of(headrace, group)["state"] == "Empty"
+    assert shown in headrace("groups", "delete", group, "--yes").out
+
+
+def test_a_hung_coordinator_is_named_and_its_groups_are_not_touched(
+    headrace: Run, brokers: BrokerCluster, topic: str
+) -> None:
+    groups = [f"g-{uuid.uuid4().hex[:8]}" for _ in range(6)]
+    for group in groups:
+        assert headrace("groups", "reset", group, "--topic", topic, "--to", "earliest").code == 0
+    coordinators = {
+        group: headrace("groups", "describe", group, "--json").json["coordinator"] for group in groups
+    }
+    hung = coordinators[groups[0]]
+    broker = brokers[hung]
+    silence = f"broker {hung} at {broker.address} does not answer"
+    broker.send_signal(signal.SIGSTOP)
+    try:
+        listed = headrace("groups", "list", "--json")
+        assert listed.code == ExitCode.UNREACHABLE and silence in listed.err
+        rows = {row["group"]: row for row in listed.json}
+        assert set(groups) <= set(rows)
+        for group in groups:
+            state = "Unknown" if coordinators[group] == hung else "Empty"
+            assert (rows[group]["state"], rows[group]["topics"]) == (state, [topic])
+        described = headrace("groups", "describe", groups[0], "--json")
+        assert described.code == ExitCode.UNREACHABLE and silence in described.err
+        assert described.json["members"] is None
+        assert {row["offset"] for row in described.json["partitions"]} == {0}
+        problems = [row["problem"] for row in described.json["partitions"]]
+        assert problems.count(silence) == 2 and problems.count(None) == 2
+        refused = headrace("groups", "reset", groups[0], "--to", "latest")
+        assert refused.code == ExitCode.UNREACHABLE and silence in refused.err
+        refused = headrace("groups", "delete", groups[0], "--yes")
+        assert refused.code == ExitCode.UNREACHABLE and f"broker {hung}, which coordinates it" in refused.err
+        topics = headrace("topics", "describe", topic)
+        assert topics.code == ExitCode.UNREACHABLE and silence in topics.out
+    finally:
+        broker.send_signal(signal.SIGCONT)
+
+
+def test_a_stopped_site_is_one_line(
+    headrace: Run, monkeypatch: pytest.MonkeyPatch, brokers: BrokerCluster
+) -> None:
+    nothing = SimpleNamespace(
+        zookeeper="127.106.3.1:1", brokers={1: ("127.106.3.1", 1)}, bootstrap="127.106.3.1:1"
+    )
+    for module in (cli_cluster, group_state):
+        monkeypatch.setattr(module, "datacenter", lambda _: nothing)
+    for words in (("list",), ("describe", "g"), ("delete", "g", "-y"), ("reset", "g", "--to", "latest")):
+        result = headrace("groups", *words)
+        assert result.code == ExitCode.UNREACHABLE
+        assert len(result.err.splitlines()) == 1 and "127.106.3.1:1" in result.err, result.err
+    without = SimpleNamespace(
+        zookeeper="127.106.3.1:1",
+        brokers={each.broker_id: (each.host, each.port) for each in brokers.brokers},
+        bootstrap=brokers.bootstrap,
+    )
+    for module in (cli_cluster, group_state):
+        monkeypatch.setattr(module, "datacenter", lambda _: without)
+    result = headrace("groups", "list")
+    assert result.code == ExitCode.UNREACHABLE
+    assert "only ZooKeeper knows are missing" in result.err

@@ -1,0 +1,146 @@
+"""`headrace produce --avro`: JSON lines become events that the audit counts; wrong lines are named."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from fix_broker import BrokerCluster
+from headrace.cli import cluster as cli_cluster
+from headrace.cli import consume as cli_consume
+from headrace.cli import main as cli
+from headrace.cli import produce as cli_produce
+from headrace.cli.errors import ExitCode
+from headrace.client import Admin
+from headrace.events.schemas import read_schema
+from headrace.registry.client import SchemaRegistryClient
+
+VIEW = {"remote_host": "192.0.2.7", "method": "GET", "path": "/", "status": 200}
+NOON_MS = 1_431_864_000_000
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class World(NamedTuple):
+    run: Callable[..., Result]
+    topic: str
+    registry_url: str
+    bootstrap: str
+
+    def produce(self, *lines: object, options: tuple[object, ...] = ()) -> Result:
+        data = b"".join(
+            (line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines
+        )
+        return self.run("produce", self.topic, "--avro", *options, stdin=data)
+
+    def records(self) -> list[Any]:
+        result = self.run("consume", self.topic, "--from", "beginning", "--to-end", "-o", "json")
+        return [json.loads(line) for line in result.out.splitlines()]
+
+
+@pytest.fixture
+def world(
+    one_broker: BrokerCluster,
+    registry_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> World:
+    datacenter = SimpleNamespace(
+        name="east",
+        brokers={each.broker_id: (each.host, each.port) for each in one_broker.brokers},
+        registry_url=registry_url,
+    )
+    for module in (cli_cluster, cli_consume, cli_produce):
+        monkeypatch.setattr(module, "datacenter", lambda _: datacenter)
+
+    def run(*words: object, stdin: bytes = b"") -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        output = capsys.readouterr()
+        return Result(int(ended.value.code or 0), output.out, output.err)
+
+    topic = f"view-{uuid.uuid4().hex[:8]}"
+    with Admin(one_broker.bootstrap) as admin:
+        admin.create_topic(topic, 2)
+    return World(run, topic, registry_url, one_broker.bootstrap)
+
+
+def register(world: World, schema: str) -> None:
+    with SchemaRegistryClient(world.registry_url) as registry:
+        registry.register(f"{world.topic}-value", schema)
+
+
+def test_lines_become_events_with_a_header(world: World) -> None:
+    register(world, read_schema("page-view.avsc"))
+    result = world.produce(VIEW, {**VIEW, "header": {"time": NOON_MS}, "status": 404})
+    assert (result.code, f"published 2 records to {world.topic}" in result.out) == (0, True), result.err
+    records = sorted(world.records(), key=lambda record: record["value"]["status"])
+    assert [record["value"]["status"] for record in records] == [200, 404]
+    assert {record["value"]["header"]["service"] for record in records} == {"headrace-produce"}
+    assert {record["value"]["header"]["datacenter"] for record in records} == {"east"}
+    assert records[1]["value"]["header"]["time"] == records[1]["timestamp_ms"] == NOON_MS
+    assert all("published-ms" in record["headers"] for record in records)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"{", "not JSON"),
+        (b"[1]", "'[1]' is not a JSON object"),
+        ({**VIEW, "status": "200"}, "status is '200' (expected int)"),
+        ({"method": "GET"}, "remote_host is missing"),
+        (
+            {**VIEW, "header": {"time": 1_700_000_000}},
+            "1700000000 looks like seconds instead of milliseconds",
+        ),
+        ({**VIEW, "header": {"time": 1_700_000_000_000_000}}, "looks like microseconds"),
+        ({**VIEW, "header": {"time": 86_400_000}}, "before 1990; --allow-before-1990 allows it"),
+    ],
+)
+def test_a_wrong_line_is_named_and_those_before_it_are_published(
+    world: World, line: object, problem: str
+) -> None:
+    register(world, read_schema("page-view.avsc"))
+    result = world.produce(VIEW, VIEW, line, VIEW)
+    assert result.code == ExitCode.USAGE
+    assert result.err.startswith("error: line 3: ") and problem in result.err, result.err
+    assert "; 2 lines before it are published" in result.err
+    assert len(world.records()) == 2
+
+
+def test_old_events_are_published_if_that_is_allowed(world: World) -> None:
+    register(world, read_schema("page-view.avsc"))
+    old = {**VIEW, "header": {"time": 86_400_000}}
+    assert world.produce(old, options=("--allow-before-1990",)).code == 0
+    assert [record["timestamp_ms"] for record in world.records()] == [86_400_000]
+
+
+def test_a_schema_without_a_header_is_only_serialized(world: World) -> None:
+    register(world, json.dumps({"type": "record", "name": "N", "fields": [{"name": "n", "type": "int"}]}))
+    result = world.produce(b'a={"n": 1}', b'b={"n": 2}', options=("-K", "="))
+    assert result.code == 0, result.err
+    assert {record["key"]: record["value"] for record in world.records()} == {"a": {"n": 1}, "b": {"n": 2}}
+    result = world.produce({"n": "x"})
+    assert result.code == ExitCode.USAGE and "line 1: " in result.err and "0 lines before it" in result.err
+
+
+def test_a_topic_without_a_schema_says_how_to_register_one(world: World) -> None:
+    result = world.produce(VIEW)
+    assert result.code == ExitCode.NEGATIVE
+    assert f"headrace schemas register {world.topic}-value FILE" in result.err
+    result = world.run("produce", world.topic, "--avro", "-b", world.bootstrap)
+    assert result.code == ExitCode.USAGE and "needs --registry URL" in result.err

@@ -1,0 +1,169 @@
+"""Commands beside a hung broker: they show what they know, name what does not answer, and end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+from fix_client import FakeBroker, FakeCluster, StartCluster
+from headrace.cli import main as cli
+from headrace.cli import mirror as cli_mirror
+from headrace.cli.errors import ExitCode
+from headrace.process.text import has_control
+from headrace.wire.records import Record, encode_batch
+
+ESC = "\x1b[2J"
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def headrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: object) -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        output = capsys.readouterr()
+        assert "Traceback" not in output.out + output.err
+        assert not any(has_control(char) for char in output.out + output.err if char not in "\t\n")
+        return Result(int(ended.value.code or 0), output.out, output.err)
+
+    return run
+
+
+@contextlib.contextmanager
+def hung(broker: FakeBroker) -> Iterator[None]:
+    broker.stop()
+    with socket.create_server((broker.host, broker.port)):
+        yield
+
+
+@pytest.fixture
+def cluster(fake_cluster: StartCluster) -> FakeCluster:
+    made = fake_cluster(brokers=2, partitions=3)
+    with made.lock:
+        for partition in range(3):
+            for index in range(2):
+                record = Record(0, 1_431_856_800_000 + index * 3_600_000, b"k%d" % partition, b"v%d" % index)
+                made.log(partition).append(encode_batch([record]))
+    return made
+
+
+def silence(cluster: FakeCluster) -> str:
+    broker = cluster.brokers[1]
+    return f"broker 2 at {broker.host}:{broker.port} does not answer"
+
+
+def test_topics_are_listed(headrace: Run, cluster: FakeCluster) -> None:
+    with hung(cluster.brokers[1]):
+        result = headrace("topics", "list", "-b", cluster.bootstrap)
+        rows = json.loads(headrace("topics", "list", "-b", cluster.bootstrap, "--json").out)
+    assert result.code == ExitCode.UNREACHABLE
+    assert result.err == f"error: {silence(cluster)}\n"
+    assert "partition 1" in result.out and "more than" in result.out
+    known = cluster.log(0).end + cluster.log(2).end
+    assert rows == [{"topic": "t", "partitions": 3, "bytes": known, "unknown_partitions": [1]}]
+    assert headrace("topics", "list", "-b", cluster.bootstrap).code == ExitCode.UNREACHABLE
+
+
+def test_what_answers_is_listed_without_a_word_on_silence(headrace: Run, cluster: FakeCluster) -> None:
+    result = headrace("topics", "list", "-b", cluster.bootstrap)
+    assert (result.code, result.err) == (0, "")
+    assert "not known" not in result.out and "more than" not in result.out
+
+
+def test_records_of_the_others_are_consumed_to_their_ends(headrace: Run, cluster: FakeCluster) -> None:
+    words = ("consume", "t", "-b", cluster.bootstrap, "--from", "beginning")
+    with hung(cluster.brokers[1]):
+        result = headrace(*words, "--to-end")
+        limited = headrace(*words, "-n", 4)
+    assert result.code == ExitCode.UNREACHABLE
+    assert len(result.out.splitlines()) == 4 and "k1" not in result.out
+    assert f"note: {silence(cluster)}: t-1 left out" in result.err
+    assert "t: 1 of 3 partitions were not read" in result.err
+    assert limited.code == 0 and len(limited.out.splitlines()) == 4
+    assert "t-1 will follow once it answers" in limited.err
+
+
+def test_a_key_a_search_and_a_time_choose_records(headrace: Run, cluster: FakeCluster) -> None:
+    words = ("consume", "t", "-b", cluster.bootstrap, "--from", "beginning", "--to-end", "-o", "raw")
+    assert headrace(*words, "--key", "k1").out.split() == ["v0", "v1"]
+    assert headrace(*words, "--grep", "v1$").out.split() == ["v1"] * 3
+    assert headrace(*words, "--grep", "^k2$").out.split() == ["v0", "v1"]
+    raw = ("consume", "t", "-b", cluster.bootstrap, "-o", "raw")
+    late = headrace(*raw, "--from", "2015-05-17T11", "--to-end")
+    assert late.out.split() == ["v1"] * 3
+    early = headrace(*raw, "--from", "beginning", "--until", "2015-05-17T11:00:00Z")
+    assert early.out.split() == ["v0"] * 3
+    assert headrace(*raw, "--from", "2015-05-17T10", "--until", "2015-05-17T10").out == ""
+
+
+def test_forms_of_records(headrace: Run, cluster: FakeCluster) -> None:
+    words = ("consume", "t", "-b", cluster.bootstrap, "--from", "beginning", "--to-end", "--key", "k0")
+    assert headrace(*words, "-o", "table").out.startswith("0:")
+    rows = [json.loads(line) for line in headrace(*words, "-o", "json").out.splitlines()]
+    assert [(row["key"], row["value"]) for row in rows] == [("k0", "v0"), ("k0", "v1")]
+    assert headrace(*words, "--json").out == headrace(*words, "-o", "json").out
+
+
+def test_a_mirror_that_does_not_answer_hides_no_other(headrace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {
+        "topic": "t",
+        "partition": 0,
+        "target_partition": 3,
+        "lag_bytes": 0,
+        "skipped_bytes": 0,
+        "state": "caught_up",
+    }
+
+    class Status(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"source": "east", "partitions": [row]}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    routes = [SimpleNamespace(source=name, target="analysis") for name in ("east", "west")]
+    with HTTPServer(("127.0.0.1", 0), Status) as server, socket.create_server(("127.0.0.1", 0)) as silent:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ports = {"east": server.server_port, "west": silent.getsockname()[1]}
+        site = SimpleNamespace(mirrors=routes, mirror_status=lambda route: f"127.0.0.1:{ports[route.source]}")
+        monkeypatch.setattr(cli_mirror, "site", lambda: site)
+        result = headrace("mirror", "status")
+        server.shutdown()
+    assert result.code == ExitCode.UNREACHABLE
+    assert "caught up" in result.out
+    assert f"the mirror analysis-mirror-west does not answer at 127.0.0.1:{ports['west']}" in result.err
+
+
+def test_names_of_topics_are_escaped(headrace: Run, cluster: FakeCluster) -> None:
+    name = f"a{ESC}b"
+    with cluster.lock:
+        cluster.create(name, 2)
+        cluster.log(0, name).append(encode_batch([Record(0, 1_000, ESC.encode(), ESC.encode())]))
+    assert "a\\x1b[2Jb" in headrace("topics", "list", "-b", cluster.bootstrap).out
+    document = headrace("topics", "list", "-b", cluster.bootstrap, "--json").out
+    assert name in {row["topic"] for row in json.loads(document)}
+    with hung(cluster.brokers[1]):
+        result = headrace("consume", name, "-b", cluster.bootstrap, "--from", "beginning", "--to-end")
+    assert "\\x1b[2J" in result.out
+    assert "a\\x1b[2Jb-1 left out" in result.err
