@@ -125,7 +125,7 @@ class Auditor:
                     self._attempt(self._count)
                     if now_s >= ask_at_s:
                         ask_at_s = now_s + ASK_S
-                        self._attempt(self._ask_for_disk_damage)
+                        self._attempt(lambda: self._unpublished.extend(self._disks.news(self._counters)))
                 is_full = any(counter.is_full for counter in self._counters.values())
                 if (now_s >= report_at_s or is_full) and self._attempt(self._report):
                     report_at_s = now_s + self.settings.every_s
@@ -337,9 +337,6 @@ class Auditor:
                 self._look_closely(key)
                 self._look_after_s = time.monotonic() + LOOK_PAUSE_S
                 return
-
-    def _ask_for_disk_damage(self) -> None:
-        self._unpublished += self._disks.news(self._counters)
 
     def _jump(self, counter: PartitionCounter, address: int) -> None:
         """Continues at another address than the one counted to: the log has no batches in between."""

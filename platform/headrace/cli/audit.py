@@ -9,6 +9,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.audit.store import AuditStore
 
+from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, print_json
 from headrace.cli.values import parse_time_ms

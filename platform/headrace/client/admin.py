@@ -18,6 +18,7 @@ from headrace.client.calls import LATEST as LATEST
 from headrace.client.calls import Schema, control_call, list_offsets_call, milliseconds
 from headrace.client.cluster import BrokerAddress, TopicInfo
 from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
+from headrace.client.log_dirs import LogDirectory, log_dirs_call, read_log_dirs
 from headrace.client.network import Network
 from headrace.client.survey import Survey, take_survey
 from headrace.wire.apis import ApiKey
@@ -64,19 +65,6 @@ class OffsetAndTimestamp(NamedTuple):
 
     offset: int
     timestamp_ms: int
-
-
-class LogDirectory(NamedTuple):
-    """A directory of a broker's logs, and their sizes by (topic, partition). `error` is not NONE if it is
-    offline; `problem` says why, if the broker is one of ours. Sizes are -1 where the broker does not say.
-    """
-
-    path: str
-    error: ErrorCode
-    problem: str
-    sizes_bytes: Mapping[tuple[str, int], int]
-    total_bytes: int
-    usable_bytes: int
 
 
 class Admin:
@@ -300,33 +288,8 @@ class Admin:
         self, broker_id: int, partitions: Mapping[str, Iterable[int]] | None = None
     ) -> list[LogDirectory]:
         """Returns a broker's log directories; `partitions` of each topic are looked at, None: all."""
-
-        def build(schema: Schema) -> Any:
-            topics = None
-            if partitions is not None:
-                topics = tuple(
-                    schema.make("DescribableLogDirTopic", topic=topic, partitions=tuple(indexes))
-                    for topic, indexes in partitions.items()
-                )
-            return schema.make("DescribeLogDirsRequest", topics=topics)
-
-        call = control_call(ApiKey.DESCRIBE_LOG_DIRS, build)
-        body = self._requests.call(call, lambda _: [], target=lambda: broker_id)
-        return [
-            LogDirectory(
-                each.log_dir,
-                ErrorCode(each.error_code),
-                getattr(each, "problem", ""),
-                {
-                    (topic.name, part.partition_index): part.partition_size
-                    for topic in each.topics
-                    for part in topic.partitions
-                },
-                getattr(each, "total_bytes", -1),
-                getattr(each, "usable_bytes", -1),
-            )
-            for each in body.results
-        ]
+        body = self._requests.call(log_dirs_call(partitions), lambda _: [], target=lambda: broker_id)
+        return read_log_dirs(body)
 
     def survey(
         self, topics: Iterable[str] | None = None, *, known: Mapping[int, BrokerAddress] | None = None
