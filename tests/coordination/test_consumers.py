@@ -4,6 +4,7 @@ and elections."""
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,12 @@ from fix_zookeeper import ZooKeeperRoom, has_topics
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, groups
 from headrace.coordination.election import Election
-from headrace.coordination.errors import CoordinationError, CorruptNodeError, NodeHeldError
+from headrace.coordination.errors import (
+    CoordinationError,
+    CorruptNodeError,
+    NodeHeldError,
+    ZooKeeperUnavailableError,
+)
 from headrace.coordination.session import ZooKeeperSession
 
 
@@ -72,6 +78,30 @@ def test_claiming_all_or_none(zookeeper: ZooKeeperRoom) -> None:
         with pytest.raises(NodeHeldError):
             second.claim_all({("t", p): "b-0" for p in range(4)}, wait_s=0.2)
         assert second.owners("t").keys() == {2}
+
+
+def test_claims_that_a_failure_left_behind_are_released_by_the_next_try(
+    zookeeper: ZooKeeperRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other member could ever have claimed them: this member's session lives on."""
+    with zookeeper.session() as one, zookeeper.session() as two:
+        registry, other = ConsumerRegistry(one, "g"), ConsumerRegistry(two, "g")
+        create = one.create
+        calls: list[object] = []
+
+        def fails_once(*arguments: Any, **options: Any) -> None:
+            calls.append(arguments)
+            create(*arguments, **options)
+            if len(calls) == 2:
+                raise ZooKeeperUnavailableError("no answer")  # although it was done
+
+        monkeypatch.setattr(one, "create", fails_once)
+        with pytest.raises(ZooKeeperUnavailableError):
+            registry.claim_all({("t", p): "a-0" for p in range(3)}, wait_s=1)
+        assert registry.owners("t").keys() == {0, 1}
+        registry.claim_all({("t", 1): "a-0"}, wait_s=1)
+        other.claim_all({("t", 0): "b-0", ("t", 2): "b-0"}, wait_s=1)
+        assert {p: o.name for p, o in other.owners("t").items()} == {0: "b-0", 1: "a-0", 2: "b-0"}
 
 
 def test_offsets_are_text_and_kept(zookeeper: ZooKeeperRoom) -> None:

@@ -133,6 +133,7 @@ class ConsumerRegistry:
         check_group_name(group)
         self._session = session
         self.group = group
+        self._tried: dict[TopicPartition, str] = {}  # by a `claim_all` that has not succeeded
 
     # --- members ---
 
@@ -177,17 +178,24 @@ class ConsumerRegistry:
 
     def claim_all(self, claims: Mapping[TopicPartition, str], *, wait_s: float) -> None:
         """Claims several partitions (→ their owners) within `wait_s`; releases all of them on
-        `NodeHeldError`."""
+        `NodeHeldError`. What is left claimed because ZooKeeper fails is released by the next call."""
+        self._release_unwanted(claims)
         deadline = time.monotonic() + wait_s
-        claimed: list[TopicPartition] = []
         try:
             for (topic, partition), owner in sorted(claims.items()):
+                self._tried[topic, partition] = owner
                 self.claim(topic, partition, owner, wait_s=max(0.0, deadline - time.monotonic()))
-                claimed.append((topic, partition))
         except NodeHeldError:
-            for topic, partition in claimed:
-                self.release(topic, partition, claims[topic, partition])
+            self._release_unwanted({})
             raise
+        self._tried.clear()
+
+    def _release_unwanted(self, claims: Mapping[TopicPartition, str]) -> None:
+        """Releases what an earlier `claim_all` may have claimed before it failed, except `claims`."""
+        for key, owner in list(self._tried.items()):
+            if claims.get(key) != owner:
+                self.release(*key, owner)
+            del self._tried[key]
 
     def release(self, topic: str, partition: int, owner: str) -> None:
         """Releases a partition; does nothing if `owner` does not own it in this session."""
