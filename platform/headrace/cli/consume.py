@@ -6,6 +6,7 @@ import json as jsonlib
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +58,10 @@ def consume(
     warnings = logging.getLogger("headrace.client.consumer")
     if not warnings.handlers:
         warnings.addHandler(_Stderr())
-    with Consumer(servers, auto_offset_reset="earliest", on_corrupt="skip") as consumer:
+    with (
+        Consumer(servers, auto_offset_reset="earliest", on_corrupt="skip") as consumer,
+        _deserializer(None if raw else url) as decode,
+    ):
         partitions = consumer.partitions_for(topic)
         if partition is not None:
             if partition not in partitions:
@@ -69,7 +73,6 @@ def consume(
         if to_end:
             with Admin(servers) as admin:
                 ends = {number: end.offset for number, end in admin.list_offsets(topic, LATEST).items()}
-        decode = None if raw or url is None else _deserializer(url)
         for count, record in enumerate(
             _records(consumer, topic, partitions, ends if to_end else None), start=1
         ):
@@ -111,11 +114,17 @@ def _records(
                 yield record
 
 
-def _deserializer(url: str) -> AvroDeserializer:
+@contextmanager
+def _deserializer(url: str | None) -> Iterator[AvroDeserializer | None]:
+    """Yields what decodes events with a registry's schemas; None without a registry."""
     from headrace.registry.client import SchemaRegistryClient
     from headrace.registry.serializers import AvroDeserializer
 
-    return AvroDeserializer(SchemaRegistryClient(url, retry_rounds=1))
+    if url is None:
+        yield None
+        return
+    with SchemaRegistryClient(url, retry_rounds=1) as registry:
+        yield AvroDeserializer(registry)
 
 
 def _value(value: bytes | None, deserializer: AvroDeserializer | None) -> Any:
