@@ -112,7 +112,7 @@ def test_what_is_here_is_compared_too() -> None:
     with pytest.raises(SchemaConflictError, match="is One at this registry and Other at west"):
         asking.find(5, json.dumps(ONE))
     respelled = json.dumps(OTHER, indent=2)
-    assert asking.find(5, respelled) == respelled
+    assert json.loads(asking.find(5, respelled) or "") == OTHER
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from headrace.audit.store import AuditStore
 
-from headrace.cli.context import context
+from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, print_json
 from headrace.cli.values import parse_time_ms
@@ -60,14 +60,13 @@ def _open(url: str | None) -> AuditStore:
     """Opens the store to read it; creates nothing."""
     from headrace.audit.store import AuditStore, StoreMissingError
 
-    here = context()
     try:
-        return AuditStore(url or here.audit_store_url, must_exist=True)
+        return AuditStore(url or context().audit_store_url, must_exist=True)
     except StoreMissingError as error:
         way_out = "give another --store"
         if url is None:
             way_out = (
-                f"the site's home is {here.home} (from $HEADRACE_HOME, or else .headrace of the working "
+                f"the site's home is {site().home} (from $HEADRACE_HOME, or else .headrace of the working "
                 "directory): run this where the site is, set HEADRACE_HOME, or give --store; a new site has "
                 "a store once its auditor runs (`headrace up`)"
             )

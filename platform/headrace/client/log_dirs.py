@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the log directories of one broker, whether they are offline, and the sizes of their logs."""
+"""DescribeLogDirs: the log directories of one broker, whether one is offline, and the sizes of its logs."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ the line "schema registry listening on http://HOST:PORT" names it.
 """
 
 import argparse
+import logging
 import socket
 import sys
 from typing import Final
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     set_up_logging()
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request to a source
     # uvicorn raises the signal again after its own shutdown; without a handler it would kill the process.
     on_stop_signals(lambda: None)
     try:

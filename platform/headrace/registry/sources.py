@@ -132,7 +132,7 @@ class Sources:
             return "" if self._clock_s() < self._missing_until_s.get(schema_id, 0.0) else None
 
     def _search(self, schema_id: int, here: str | None) -> str | None:
-        answered: tuple[NamedUrl, str] | None = None if here is None else (HERE, here)
+        answered: tuple[NamedUrl, str] | None = None
         silent: list[str] = []
         for source in self.urls:
             try:
@@ -145,6 +145,11 @@ class Sources:
             if answered is not None and not same_schema(answered[1], text):
                 raise SchemaConflictError(schema_id, answered, (source, text))
             answered = answered or (source, text)
+        # Last: what is here may be a copy of one of the sources', whose names say more.
+        if here is not None and answered is not None and not same_schema(here, answered[1]):
+            raise SchemaConflictError(schema_id, (HERE, here), answered)
+        if answered is None and here is not None:
+            answered = (HERE, here)
         if answered is not None:
             self._found.put(schema_id, answered[1], 4 * len(answered[1]) + 400)
             return answered[1]
