@@ -244,7 +244,9 @@ def test_both_kinds_under_one_name_are_told(headrace: Run, brokers: BrokerCluste
             assert admin.list_groups().groups[group].members is not None
         with ConsumerGroup(brokers.zookeeper.hosts, brokers.bootstrap, group, [topic]) as member:
             member.streams(1)
-            assert row_of(headrace, group)["kind"] == "kafka and zookeeper"
+            deadline = time.monotonic() + WAIT_MAX_S
+            while row_of(headrace, group)["kind"] != "kafka and zookeeper":
+                assert time.monotonic() < deadline, "the member in ZooKeeper is not shown"
             assert "overwrite each other's offsets" in headrace("groups", "describe", group).out
 
 
