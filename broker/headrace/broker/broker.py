@@ -117,7 +117,6 @@ class Broker:
         self._files = Workers("files", self._loop.post)
         self._control = FairWorkers(Workers("control", self._loop.post, CONTROL_THREADS), CONTROL_THREADS)
         self._own_work = OwnJobs(self._control)
-        codec = FairWorkers(Workers("codec", self._loop.post, CODEC_THREADS), CODEC_THREADS)
         self._brokers = BrokerRegistry(self._session)
         self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
@@ -130,7 +129,7 @@ class Broker:
             loop=self._loop,
             partitions=Partitions(self._files, self._loop.call_later),
             control=self._control,
-            codec=codec,
+            codec=FairWorkers(Workers("codec", self._loop.post, CODEC_THREADS), CODEC_THREADS),
             topics=admin,
             on_demand=TopicsOnDemand(admin, self._control, self._count_topics, self._when),
             lookups=Lookups(self._files, self._loop.call_later),
