@@ -25,7 +25,7 @@ import kafka
 import kafka.admin
 import pytest
 
-from fix_broker import BrokerProcess
+from fix_broker import BrokerProcess, RawClient
 from fix_clients import CODECS, Read, RealClients, make_samples
 from fix_java import JavaPeer
 from fix_ports import free_port
@@ -167,13 +167,17 @@ def test_record(
 def test_record_administration(relay: RecordingRelay, zookeeper: ZooKeeperRoom, tmp_path: Path) -> None:
     broker = start_behind(relay, zookeeper, tmp_path)
     bootstrap = f"127.0.0.1:{relay.port}"
-    for name, administer in (("confluent-kafka", by_librdkafka), ("kafka-python", by_kafka_python)):
-        relay.client = name
-        group = f"{name}-group"
-        member = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    relay.client = "confluent-kafka"
+    with RawClient(broker.address) as client:
+        client.create_topic("old")
+    clients = {"confluent-kafka": by_librdkafka, "kafka-python": by_kafka_python}
+    for name in clients:
+        member = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": f"{name}-group"})
         member.commit(offsets=[confluent_kafka.TopicPartition("old", 0, 1)], asynchronous=False)
         member.close()
-        administer(bootstrap, f"{name}-admin", group)
+    for name, administer in clients.items():
+        relay.client = name
+        administer(bootstrap, f"{name}-admin", f"{name}-group")
     broker.kill()
     keep(relay)
 
