@@ -46,6 +46,11 @@ class ServiceProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self, *, wait: bool = True) -> None:
         """Starts the process; it dies with the thread that calls this."""
         self._ready_before = self._times_ready()

@@ -25,31 +25,35 @@ from typing import Final
 from fix_zookeeper import running_zookeeper
 from fuzzing import (
     target_agent,
+    target_audit,
     target_frames,
+    target_front,
     target_log,
     target_readers,
     target_records,
     target_registry,
+    target_sessions,
     target_znodes,
 )
-from fuzzing.honest import Seen
+from fuzzing.honest import LATENCY_MAX_MS, Seen
 from fuzzing.world import World
 
 Target = Callable[[World, random.Random], list[str]]
 
 TARGETS: Final[dict[str, Target]] = {
     "frames": target_frames.run,
+    "sessions": target_sessions.run,
+    "front": target_front.run,
     "records": target_records.run,
     "readers": target_readers.run,
     "log": target_log.run,
+    "audit": target_audit.run,
     "registry": target_registry.run,
     "znodes": target_znodes.run,
     "agent": target_agent.run,
 }
 ROUNDS_PER_WORLD: Final = 24
 SEED_SPAN: Final = 1 << 32
-LATENCY_MAX_MS: Final = 3000.0
-"""Of the honest client. Far above what is promised on a quiet machine: here, much else runs."""
 FOLDER: Final = Path(os.environ.get("HEADRACE_HOME", ".headrace")) / "fuzz"
 
 

@@ -15,6 +15,8 @@ from headrace.wire.batch import hop
 
 PAUSE_S: Final = 0.01
 ANSWER_WAIT_MAX_S: Final = 60.0
+LATENCY_MAX_MS: Final = 3000.0
+"""Of an answer. Far above what is promised on a quiet machine: here, much else runs."""
 TOPIC: Final = "honest-7f3a"
 """A name that no generated request holds: nobody else deletes it."""
 
@@ -31,12 +33,16 @@ class Seen(NamedTuple):
 
 
 class HonestClient(threading.Thread):
-    """Runs until `finish`."""
+    """Runs until `finish`. `reads_at`: the address to read at, if it is not the one to write to."""
 
-    def __init__(self, address: str, topic: str = TOPIC) -> None:
+    def __init__(
+        self, address: str, topic: str = TOPIC, *, partition: int = 0, reads_at: str | None = None
+    ) -> None:
         super().__init__(daemon=True)
         self._address = address
+        self._reads_at = reads_at or address
         self._topic = topic
+        self._partition = partition
         self._ending = threading.Event()
         self._latencies_s: list[float] = []
         self._fault: str | None = None
@@ -45,9 +51,9 @@ class HonestClient(threading.Thread):
         try:
             with (
                 RawClient(self._address, timeout_s=ANSWER_WAIT_MAX_S) as writer,
-                RawClient(self._address, timeout_s=ANSWER_WAIT_MAX_S) as reader,
+                RawClient(self._reads_at, timeout_s=ANSWER_WAIT_MAX_S) as reader,
             ):
-                end, _ = reader.list_offset(self._topic, 0, -1)
+                end, _ = reader.list_offset(self._topic, self._partition, -1)
                 while not self._ending.wait(PAUSE_S):
                     end = self._exchange(writer, reader, end)
         except (OSError, EOFError, AssertionError, TimeoutError) as error:
@@ -56,11 +62,11 @@ class HonestClient(threading.Thread):
     def _exchange(self, writer: RawClient, reader: RawClient, end: int) -> int:
         sent = honest_batch(b"honest %d" % end, int(time.time() * 1000))
         began_s = time.monotonic()
-        written = writer.produce(self._topic, 0, sent)
+        written = writer.produce(self._topic, self._partition, sent)
         self._record(time.monotonic() - began_s)
         assert written.error_code == 0, f"an honest record was refused: {written}"
         began_s = time.monotonic()
-        found = reader.fetch(self._topic, 0, end, max_wait_ms=10_000)
+        found = reader.fetch(self._topic, self._partition, end, max_wait_ms=10_000)
         self._record(time.monotonic() - began_s)
         got = bytes(batches_of(found))
         assert got[16:] == sent[16:], f"an honest record at {end} reads back as {got.hex()}"

@@ -1,12 +1,12 @@
 """Requests of every API and version that a broker advertises, built from Kafka's schemas as kio has them.
 
-A request keeps its structure, so that it passes the first checks, and lies in single places: counts, lengths,
-names, numbers. Some are then changed byte by byte. Golden frames of real clients are changed as well.
+A request keeps its structure, so that it passes the first checks, and lies in single places: counts,
+lengths, names, numbers. Some are then changed byte by byte. Frames that real clients sent (tests/golden) are
+changed as well, and some frames ask for APIs and versions that no broker serves.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 import struct
@@ -15,12 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from kio.index import KioIndexError, load_request_schema
 
 from fuzzing.batches import records
 from fuzzing.values import integer, mutate, text, uvarint
+from headrace.wire.apis import ApiKey
+from headrace.wire.messages import decode_request
+from headrace.wire.primitives import NO_UUID
 
 GOLDEN: Final = Path(__file__).parent.parent / "golden" / "frames.json"
 ITEMS: Final = (0, 1, 1, 1, 2, 3, 20)
@@ -29,6 +32,9 @@ DEPTH_MANY: Final = 2
 LIE: Final = 0.01
 """How often a count or a length is not the true one."""
 FRAME_MAX_BYTES: Final = 4 << 20
+HEAD_BYTES: Final = 8
+"""API key, version, correlation id."""
+API_KEYS_END: Final = 100
 _BITS: Final = {
     "int8": 8,
     "int16": 16,
@@ -64,15 +70,24 @@ class Names:
         return ()
 
 
-def golden_frames() -> list[bytes]:
-    """Requests that real clients sent, with their length prefix."""
+class Captured(NamedTuple):
+    """A request that a real client sent, without its length prefix, and the topic ids in it."""
+
+    api_key: int
+    version: int
+    frame: bytes
+    topic_ids: tuple[bytes, ...]
+
+
+def captured_requests() -> list[Captured]:
+    """The requests of tests/golden/frames.json."""
     found = []
     for entry in json.loads(GOLDEN.read_text()):
-        data = entry["request"]
-        try:
-            found.append(bytes.fromhex(data))
-        except ValueError:
-            found.append(base64.b64decode(data))
+        frame = bytes.fromhex(entry["request"])
+        request = decode_request(memoryview(frame))
+        topics = request.body.topics if request.api_key in (ApiKey.PRODUCE, ApiKey.FETCH) else ()
+        ids = {topic.topic_id.bytes for topic in topics if topic.topic_id and topic.topic_id != NO_UUID}
+        found.append(Captured(request.api_key, request.version, frame, tuple(sorted(ids))))
     return found
 
 
@@ -81,23 +96,31 @@ class RequestMaker:
 
     def __init__(self, versions: Sequence[tuple[int, int, int]], names: Names) -> None:
         self.names = names
-        self._golden = golden_frames()
+        self.versions = versions
+        self.captured = captured_requests()
+        self.unknown: list[tuple[int, int]] = []
+        """`(api_key, version)` of what is advertised and in no schema: nothing is built for these."""
+        self._left_bytes = FRAME_MAX_BYTES
         self._schemas: list[Any] = []
         for key, low, high in versions:
             for version in range(low, high + 1):
                 try:
                     self._schemas.append(load_request_schema(key, version))
                 except KioIndexError:
-                    continue
+                    self.unknown.append((key, version))
 
     def frame(self, rng: random.Random) -> bytes:
         """A frame with its length prefix."""
+        self._left_bytes = FRAME_MAX_BYTES  # an array of arrays of batches must not take minutes to make
         kind = rng.random()
         if kind < 0.15:
-            return self._from_golden(rng)
+            return _framed(rng, self.changed_capture(rng))
         schema = rng.choice(self._schemas)
         body = self._entity(rng, schema, 0)
-        head = struct.pack(">hhi", schema.__api_key__, schema.__version__, rng.randrange(1 << 31))
+        api_key, version = schema.__api_key__, schema.__version__
+        if kind > 0.98:  # what nobody serves, or what another body belongs to
+            api_key, version = rng.choice((*self.unknown, (rng.randrange(API_KEYS_END), rng.randrange(20))))
+        head = struct.pack(">hhi", api_key, version, rng.randrange(1 << 31))
         client = text(rng, ("fuzz",))
         head += struct.pack(">h", len(client) if len(client) < 1 << 15 else -1)
         head += client if len(client) < 1 << 15 else b""
@@ -107,9 +130,14 @@ class RequestMaker:
             body = mutate(rng, body, [name.encode() for name in self.names.topics])
         return _framed(rng, head + body[:FRAME_MAX_BYTES])
 
-    def _from_golden(self, rng: random.Random) -> bytes:
-        frame = rng.choice(self._golden)
-        return _framed(rng, frame[4:12] + mutate(rng, frame[12:]))
+    def changed_capture(self, rng: random.Random) -> bytes:
+        """A real client's request, without its length prefix: usually damaged, and about topics of today."""
+        captured = rng.choice(self.captured)
+        frame = captured.frame
+        for topic_id in captured.topic_ids if self.names.topic_ids else ():
+            frame = frame.replace(topic_id, rng.choice(self.names.topic_ids).bytes)
+        body = mutate(rng, frame[HEAD_BYTES:]) if rng.random() < 0.8 else frame[HEAD_BYTES:]
+        return frame[:HEAD_BYTES] + body
 
     def _entity(self, rng: random.Random, schema: Any, depth: int) -> bytes:
         out = [self._field(rng, schema, each, depth) for each in fields(schema) if "tag" not in each.metadata]
@@ -123,12 +151,13 @@ class RequestMaker:
             if nullable and rng.random() < 0.1:
                 return _count(rng, -1, schema.__flexible__)
             item, _ = _without_none(get_args(kind)[0])
-            number = rng.choice(ITEMS)
-            if depth < DEPTH_MANY and rng.random() < 0.02:
-                number = ITEMS_MANY
+            number = ITEMS_MANY if depth < DEPTH_MANY and rng.random() < 0.02 else rng.choice(ITEMS)
+            number = number if self._left_bytes > 0 else 0
             items = [self._value(rng, schema, each, item, False, depth) for _ in range(number)]
             if items and rng.random() < 0.1:
-                items += [items[0]] * rng.choice((1, 50))
+                repeated = [items[0]] * rng.choice((1, 50))
+                self._left_bytes -= sum(map(len, repeated))
+                items += repeated if self._left_bytes > 0 else []
             return _count(rng, len(items), schema.__flexible__) + b"".join(items)
         if is_dataclass(kind) and nullable and rng.random() < 0.5:
             return b"\xff"
@@ -169,9 +198,10 @@ class RequestMaker:
         if kind == "string":
             value = text(rng, self.names.of(schema.__name__, each.name))
         elif kind == "records":
-            value = records(rng)
+            value = records(rng)[:FRAME_MAX_BYTES] if self._left_bytes > 0 else b""
         else:
             value = rng.randbytes(rng.choice((0, 1, 20, 2000)))
+        self._left_bytes -= len(value)
         return _length(rng, len(value), size_bytes, flexible) + value
 
     def _tags(self, rng: random.Random) -> bytes:

@@ -32,10 +32,10 @@ def run(world: World, rng: random.Random) -> list[str]:
             if rng.random() < 0.01:
                 frame = frame[: rng.randrange(len(frame))]
             sent.append(frame[:4096].hex())
-            if not _send(connection, frame):
+            if not send(connection, frame):
                 connection.close()
                 connections[place] = socket.create_connection((host, int(port)), timeout=SEND_WAIT_MAX_S)
-    _read_answers(connections)
+    read_answers(connections)
     for connection in connections:
         if rng.random() < 0.3:  # the connection ends by a reset
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
@@ -43,7 +43,7 @@ def run(world: World, rng: random.Random) -> list[str]:
     return sent[-LOG_KEEPS:]
 
 
-def _send(connection: socket.socket, frame: bytes) -> bool:
+def send(connection: socket.socket, frame: bytes) -> bool:
     """Whether the broker took all of it; one that refused a frame before has closed the connection."""
     try:
         connection.settimeout(0)
@@ -62,7 +62,7 @@ def _send(connection: socket.socket, frame: bytes) -> bool:
     return True
 
 
-def _read_answers(connections: list[socket.socket]) -> None:
+def read_answers(connections: list[socket.socket]) -> None:
     """Reads what comes until nothing has come for a while."""
     with selectors.DefaultSelector() as selector:
         for connection in connections:

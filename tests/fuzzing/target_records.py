@@ -13,12 +13,12 @@ import confluent_kafka
 
 from fix_broker import RawClient, batches_of
 from fuzzing.batches import TIME_MS, honest_batch, records
-from fuzzing.world import PARTITIONS, World
+from fuzzing.world import PARTITIONS, RECORDS_TOPIC, World
 from headrace.wire.batch import hop
 from headrace.wire.records import decode_records
 
 BATCHES: Final = 250
-TOPIC: Final = "fuzz-a"
+TOPIC: Final = RECORDS_TOPIC
 READ_WAIT_MAX_S: Final = 30.0
 POLL_S: Final = 0.2
 SHOWN_BYTES: Final = 4096

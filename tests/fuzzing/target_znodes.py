@@ -9,14 +9,15 @@ from typing import Final
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 
-from fuzzing.honest import TOPIC
+from fuzzing import audited, honest, sessions
 from fuzzing.values import integer, mutate
-from fuzzing.world import World
+from fuzzing.world import RECORDS_TOPIC, World
 
 CHANGES: Final = 12
 READ_PAUSE_S: Final = 0.2
 """Watches fire within it."""
 NODES_MAX: Final = 5_000
+HONEST_TOPICS: Final = (honest.TOPIC, sessions.TOPIC, audited.TOPIC, RECORDS_TOPIC)
 
 
 def run(world: World, rng: random.Random) -> list[str]:
@@ -60,9 +61,9 @@ def _nodes(client: KazooClient, path: str) -> list[str]:
 
 
 def _is_free(client: KazooClient, path: str) -> bool:
-    """Whether it is neither the honest topic's nor a broker's registration: nobody is served without."""
+    """Whether it is neither an honest topic's nor a broker's registration: nobody is served without."""
     stat = client.exists(path)
-    return stat is not None and stat.ephemeralOwner == 0 and TOPIC not in path
+    return stat is not None and stat.ephemeralOwner == 0 and not any(topic in path for topic in HONEST_TOPICS)
 
 
 def _damage(rng: random.Random, data: bytes) -> bytes:

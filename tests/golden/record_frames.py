@@ -2,9 +2,10 @@
 
     .venv/bin/pytest tests/golden/record_frames.py
 
-Each client produces, reads by offset and by time, and commits in a group, through a relay that keeps the
-first exchange of each (client, API, version). Entries that frames.json already holds are kept: bytes that
-were once recorded are read for ever.
+Each client produces, reads by offset and by time, and commits in a group; the admin clients of librdkafka
+and kafka-python create, change, describe and delete topics and groups. All of it goes through a relay that
+keeps the first exchange of each (client, API, version). Entries that frames.json already holds are kept:
+bytes that were once recorded are read for ever.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka
+import confluent_kafka.admin
 import kafka
+import kafka.admin
 import pytest
 
-from fix_broker import BrokerProcess
+from fix_broker import BrokerProcess, RawClient
 from fix_clients import CODECS, Read, RealClients, make_samples
 from fix_java import JavaPeer
 from fix_ports import free_port
@@ -145,12 +148,7 @@ def test_record(
     java_peer: JavaPeer,
     tmp_path: Path,
 ) -> None:
-    broker = BrokerProcess(1, tmp_path, zookeeper.hosts, "golden", {})
-    broker.extra_arguments = ["--advertise", f"127.0.0.1:{relay.port}"]
-    broker.start(wait=False)
-    relay.broker_port = broker.port
-    while "ready on" not in broker.output():
-        time.sleep(0.05)
+    broker = start_behind(relay, zookeeper, tmp_path)
     bootstrap = f"127.0.0.1:{relay.port}"
     samples = make_samples(3)
     for name in VERSIONS:
@@ -163,6 +161,84 @@ def test_record(
             assert real_clients[name].read(bootstrap, Read(topic, 1, timestamp_ms=samples[2].timestamp_ms))
         join_a_group(name, bootstrap, topic, java_peer, tmp_path)
     broker.kill()
+    keep(relay)
+
+
+def test_record_administration(relay: RecordingRelay, zookeeper: ZooKeeperRoom, tmp_path: Path) -> None:
+    broker = start_behind(relay, zookeeper, tmp_path)
+    bootstrap = f"127.0.0.1:{relay.port}"
+    relay.client = "confluent-kafka"
+    with RawClient(broker.address) as client:
+        client.create_topic("old")
+    clients = {"confluent-kafka": by_librdkafka, "kafka-python": by_kafka_python}
+    for name in clients:
+        member = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": f"{name}-group"})
+        member.commit(offsets=[confluent_kafka.TopicPartition("old", 0, 1)], asynchronous=False)
+        member.close()
+    for name, administer in clients.items():
+        relay.client = name
+        administer(bootstrap, f"{name}-admin", f"{name}-group")
+    broker.kill()
+    keep(relay)
+
+
+def by_librdkafka(bootstrap: str, topic: str, group: str) -> None:
+    kinds: Any = confluent_kafka.admin  # it exports them without saying so
+    admin = kinds.AdminClient({"bootstrap.servers": bootstrap})
+
+    def done(futures: dict[Any, Any]) -> None:
+        for future in futures.values():
+            future.result(60)
+
+    done(admin.create_topics([kinds.NewTopic(topic, 2, 1, config={"retention.ms": "3600000"})]))
+    done(admin.create_partitions([kinds.NewPartitions(topic, 3)]))
+    kind = kinds.ConfigResource.Type.TOPIC
+    done(admin.describe_configs([kinds.ConfigResource(kind, topic)]))
+    whole = kinds.ConfigResource(kind, topic, set_config={"retention.ms": "7200000"})
+    done(admin.alter_configs([whole]))
+    operation = kinds.AlterConfigOpType.SET
+    entry = kinds.ConfigEntry("retention.ms", "1800000", incremental_operation=operation)
+    one = kinds.ConfigResource(kind, topic, incremental_configs=[entry])
+    done(admin.incremental_alter_configs([one]))
+    admin.list_consumer_groups().result(60)
+    done(admin.describe_consumer_groups([group]))
+    admin.describe_cluster().result(60)
+    done(admin.delete_consumer_groups([group]))
+    done(admin.delete_topics([topic]))
+
+
+def by_kafka_python(bootstrap: str, topic: str, group: str) -> None:
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1}})
+    admin.create_partitions({topic: 3})
+
+    def changed(retention_ms: str) -> list[kafka.admin.ConfigResource]:
+        return [kafka.admin.ConfigResource("topic", topic, {"retention.ms": retention_ms})]
+
+    admin.describe_configs(changed(""))
+    admin.alter_configs(changed("7200000"), incremental=False)
+    admin.alter_configs(changed("1800000"), incremental=True)
+    admin.list_groups()
+    admin.describe_groups([group])
+    admin.describe_cluster()
+    admin.delete_groups([group])
+    admin.delete_topics([topic])
+    admin.close()
+
+
+def start_behind(relay: RecordingRelay, zookeeper: ZooKeeperRoom, directory: Path) -> BrokerProcess:
+    """A broker that clients reach through the relay alone."""
+    broker = BrokerProcess(1, directory, zookeeper.hosts, "golden", {})
+    broker.extra_arguments = ["--advertise", f"127.0.0.1:{relay.port}"]
+    broker.start(wait=False)
+    relay.broker_port = broker.port
+    while "ready on" not in broker.output():
+        time.sleep(0.05)
+    return broker
+
+
+def keep(relay: RecordingRelay) -> None:
+    """Adds to frames.json what it does not hold yet."""
     known = json.loads(FRAMES.read_text()) if FRAMES.exists() else []
     keys = {key_of(each) for each in known}
     known += [each for each in relay.exchanges.values() if key_of(each) not in keys]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from fix_audit_world import (
@@ -24,8 +26,10 @@ from fix_audit_world import (
     everything_reported,
     received,
 )
-from headrace.audit import decoding
+from headrace.audit import decoding, tables
+from headrace.audit.cover import Candidate, choose
 from headrace.audit.decoding import AuditDecoder, NotAnAuditRecordError
+from headrace.audit.fold import EVER_RANGES_MAX
 from headrace.audit.fold_loop import FoldLoop
 from headrace.audit.reader import Polled, ReportedProducers
 from headrace.audit.records import (
@@ -228,6 +232,35 @@ def test_unknown_schema_ids_cost_a_bounded_number_of_requests() -> None:
         decode.decode(prefix(99_999))
 
 
+def test_ids_without_end_do_not_keep_honest_records_out() -> None:
+    """A stranger's ids used up the lookups, and pushed honest schemas out of the cache."""
+    now = [0.0]
+    registry = Registry(OURS)
+    decode = AuditDecoder(registry, clock=lambda: now[0])  # type: ignore[arg-type]
+    decode.learn_own({name: number for number, name in enumerate(decoding.SCHEMA_FILES)})
+    honest = [(record, framed(record)) for record in (TALLY, BEAT, GAP, CORRUPT, LOAD)]
+    for schema_id in range(100, 3_000):
+        now[0] += decoding.LOOKUPS_PAUSE_S / decoding.LOOKUPS_MAX / 2
+        with pytest.raises(NotAnAuditRecordError):
+            decode.decode(prefix(schema_id) + b"x")
+        if schema_id % 50 == 0:
+            assert all(decode.decode(value).record == record for record, value in honest)
+
+
+def test_an_id_that_nobody_knew_is_looked_up_again() -> None:
+    """A stranger may name an id before the honest schema of that id is registered."""
+    now = [0.0]
+    registry = Registry(dict(OURS))
+    gap_id = decoding.SCHEMA_FILES.index(GAP.schema_file)
+    text = registry.texts.pop(gap_id)
+    decode = AuditDecoder(registry, clock=lambda: now[0])  # type: ignore[arg-type]
+    with pytest.raises(NotAnAuditRecordError, match="no schema"):
+        decode.decode(framed(GAP))
+    registry.texts[gap_id] = text
+    now[0] += decoding.UNKNOWN_KEPT_S
+    assert decode.decode(framed(GAP)).record == GAP
+
+
 def test_an_older_or_newer_writer_is_read_into_our_schema() -> None:
     newer = json.loads(read_schema("audit-gap.avsc"))
     newer["fields"].append({"name": "more", "type": "string", "default": ""})
@@ -252,6 +285,32 @@ def test_an_array_without_end_is_not_read() -> None:
             decode.decode(prefix(schema_id) + b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01")
 
 
+def test_a_schema_that_refers_to_itself_is_not_read() -> None:
+    """fastavro descends in C: a value of 900 kB that nests in each byte ended the process with SIGSEGV."""
+    gap = json.loads(read_schema("audit-gap.avsc"))
+    own = f"{gap['namespace']}.{gap['name']}"
+    link = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    far = {
+        "type": "record",
+        "name": "Far",
+        "namespace": "x.y",
+        "fields": [{"name": "f", "type": ["null", own]}],
+    }
+    fine = {"type": "record", "name": "Fine", "fields": []}
+    inner = ({"type": "array", "items": own}, {"type": "map", "values": own}, link, ["null", link], far)
+    texts = {}
+    for number, kind in enumerate(inner):
+        texts[70 + number] = json.dumps(gap | {"fields": [{"name": "more", "type": kind}, *gap["fields"]]})
+    twice = [{"name": "one", "type": fine}, {"name": "two", "type": "Fine"}, *gap["fields"]]
+    texts[80] = json.dumps(gap | {"fields": twice})
+    decode, _ = decoder(texts)
+    for number in range(len(inner)):
+        with pytest.raises(NotAnAuditRecordError, match="refers to itself"):
+            decode.decode(prefix(70 + number) + b"\x02" * 50)
+    with pytest.raises(NotAnAuditRecordError, match="does not fit"):
+        decode.decode(prefix(80))
+
+
 def test_what_poison_makes_the_auditor_keep_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.audit.reader.PRODUCERS_KEPT_MAX", 3)
     producers = ReportedProducers()
@@ -259,10 +318,10 @@ def test_what_poison_makes_the_auditor_keep_has_a_bound(monkeypatch: pytest.Monk
     assert [producers.trusts(DC, number) for number in (0, 2, 3)] == [True, True, False]
     decode, _ = decoder()
     monkeypatch.setattr(decoding, "WRITERS_MAX", 2)
-    for schema_id in range(5):
+    for schema_id in (*range(5), *range(100, 105)):
         with pytest.raises(NotAnAuditRecordError):
             decode.decode(prefix(schema_id))
-    assert len(decode._writers) == 2
+    assert len(decode._writers) == len(decode._refused) == 2
 
 
 # --- the store ---
@@ -300,6 +359,43 @@ def test_a_record_that_the_store_refuses_does_not_stop_the_others() -> None:
     loop._fold(store, Polled([received(TALLY), received(huge), received(GAP)], {("_audit", 0): 9}))
     assert store.positions() == {("_audit", 0): 9}
     assert (loop.status()["folded"], loop.status()["refused"]) == (2, 1)
+    store.close()
+
+
+def test_tallies_that_overlap_by_the_hundred_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one was compared with all others: a hundred kB of records took minutes."""
+    compared = []
+
+    def counting(candidates: Iterable[Candidate]) -> list[Candidate]:
+        compared.append(list(candidates))
+        return choose(compared[-1])
+
+    monkeypatch.setattr("headrace.audit.fold.choose", counting)
+    store = AuditStore("sqlite://")
+    starts = [*range(0, 9_000, 30), 20_000, 20_500]
+    store.fold([received(replace(TALLY, from_address=at, to_address=at + 900, spans=())) for at in starts])
+    assert sorted(len(each) for each in compared) == [2, 300]
+    with store.reading() as connection:
+        kept = connection.execute(select(tables.tallies.c.from_address).where(tables.tallies.c.chosen)).all()
+    assert sorted(row[0] for row in kept) == [*range(0, 9_000, 900), 20_000]
+    store.close()
+
+
+def test_claims_that_never_end_are_refused() -> None:
+    """The store keeps all that a tally ever claimed: some MB of records made a row of GB."""
+    store = AuditStore("sqlite://")
+    loop = FoldLoop(StorePlace("sqlite://"), lambda _positions: pytest.fail("no reader is needed"))
+    width = EVER_RANGES_MAX // 2
+    reports = []
+    for number in range(4):
+        ranges = tuple((0, 7, 0, 2 * at, 2 * at) for at in range(number * width, (number + 1) * width))
+        reports.append(replace(REPORT, report_number=number, tallies=(HANDED._replace(ranges=ranges),)))
+    for number, each in enumerate(reports):
+        loop._fold(store, Polled([received(each), received(TALLY)], {("_audit", 0): number + 1}))
+    assert store.positions() == {("_audit", 0): 4}
+    assert (loop.status()["folded"], loop.status()["refused"]) == (6, 2)
+    with store.reading() as connection:
+        assert len(json.loads(connection.execute(select(tables.handovers.c.ever)).scalar_one())) == 2 * width
     store.close()
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from fix_zookeeper import ZooKeeperServer
 from fuzzing.__main__ import TARGETS, Tally, one_round
 from fuzzing.honest import Seen
+from fuzzing.requests import HEAD_BYTES, Names, RequestMaker, captured_requests
 from fuzzing.world import World
+from headrace.wire.apis import ApiKey
 
 KEPT = {
-    "frames": (5, 2129361890),
+    "frames": (5, 2129361890, 1544887618),
+    "sessions": (5,),
+    "front": (5, 404126268, 1097697411),
     "records": (5, 2129361890),
     "readers": (5,),
     "log": (5,),
+    "audit": (792263688, 1681367231),
     "registry": (5, 2129361890),
     "znodes": (5,),
     "agent": (5,),
@@ -37,6 +44,24 @@ def test_a_broker_that_ends_is_a_finding(zookeeper_server: ZooKeeperServer) -> N
     with World(zookeeper_server) as world:
         world.kill()
         assert "ended" in (world.trouble() or "")
+
+
+def test_every_version_that_a_broker_serves_is_built(zookeeper_server: ZooKeeperServer) -> None:
+    with World(zookeeper_server) as world:
+        assert set(world.maker.unknown) == {
+            (0, 0),
+            (0, 1),
+            (0, 2),
+        }  # offered, and not served: docs/protocol.md
+        captured = {each.api_key for each in world.maker.captured}
+        assert captured == {key for key, *_ in world.maker.versions}, "tests/golden/record_frames.py has it"
+
+
+def test_changed_captures_keep_what_they_ask_for() -> None:
+    heads = {each.frame[:HEAD_BYTES] for each in captured_requests()}
+    maker, rng = RequestMaker([], Names()), random.Random(5)
+    assert {maker.changed_capture(rng)[:HEAD_BYTES] for _ in range(500)} <= heads
+    assert {each.api_key for each in captured_requests()} <= set(ApiKey)
 
 
 def test_what_the_honest_client_saw() -> None:

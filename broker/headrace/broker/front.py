@@ -15,7 +15,7 @@ from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import cluster, fetch, metadata
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.peers import RESPONSE_WAIT_MAX_S, Lost, Peers
-from headrace.broker.produce.job import ACKS_NONE, PassedPartition, ProduceJob
+from headrace.broker.produce.job import ACKS_LEADER, ACKS_NONE, PassedPartition, ProduceJob
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
@@ -127,12 +127,15 @@ class FrontService(BrokerService):
             ProduceTopic(each.topic, NO_UUID, [ProducePartition(each.part.partition, each.part.records)])
             for each in passed
         ]
-        request = ProduceRequest(None, body.acks, min(body.timeout_ms, PASSED_TIMEOUT_MAX_MS), topics)
+        # A leader ends the connection of a refused batch with acks=0. Here that is the link of all producers:
+        # so their batches are passed on with acks=1, and a refusal ends the connection of its sender alone.
+        acks = ACKS_LEADER if body.acks == ACKS_NONE else body.acks
+        request = ProduceRequest(None, acks, min(body.timeout_ms, PASSED_TIMEOUT_MAX_MS), topics)
 
         def done(response: ProduceResponse | Lost) -> None:
-            if body.acks == ACKS_NONE:
-                return
             if isinstance(response, Lost):
+                if body.acks == ACKS_NONE:
+                    return
                 code = FATE_UNKNOWN if response.was_sent else NOT_SENT
                 _refuse_all(job, passed, code, response.problem)
             else:

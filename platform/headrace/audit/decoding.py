@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -32,6 +33,7 @@ from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError
 from headrace.registry.framing import split
+from headrace.registry.value_reading import has_empty_items, refers_to_itself
 
 SCHEMA_FILES: Final = (
     *(kind.schema_file for kind in (RangeTally, HeartbeatRecord, GapRecord, CorruptRecord, LoadReport)),
@@ -39,7 +41,8 @@ SCHEMA_FILES: Final = (
     AUDIT_PRODUCER_SCHEMA,
 )
 SCHEMA_MAX_CHARS: Final = 64 * 1024
-WRITERS_MAX: Final = 1_000  # schema ids whose answer is kept
+WRITERS_MAX: Final = 1_000  # schema ids whose answer is kept; as many whose values are refused
+UNKNOWN_KEPT_S: Final = 60.0  # then an unknown id is looked up again: it may be registered by now
 LOOKUPS_MAX: Final = 100  # unknown ids that are looked up at once, then again each `LOOKUPS_PAUSE_S`
 LOOKUPS_PAUSE_S: Final = 10.0
 
@@ -59,12 +62,16 @@ class NotAnAuditRecordError(ValueError):
 
 
 class _Writer(NamedTuple):
-    """A writer's schema, ready to read with; `problem` if values of it are no audit records."""
+    """A writer's schema, ready to read with; `problem` if values of it are no audit records.
+
+    `again_s`: when to look the id up again.
+    """
 
     name: str
     schema: Any
     reader: Any
     problem: str = ""
+    again_s: float = math.inf
 
 
 class AuditDecoder:
@@ -77,9 +84,17 @@ class AuditDecoder:
         for file_name in SCHEMA_FILES:
             schema = _plain(json.loads(read_schema(file_name)))
             self._ours[_name_of(schema)] = fastavro.schema.parse_schema(schema)
+        # Apart, so that a stranger's ids without end never displace those of honest records.
+        self._own: dict[int, _Writer] = {}
         self._writers: dict[int, _Writer] = {}
+        self._refused: dict[int, _Writer] = {}
         self._lookups_left = LOOKUPS_MAX
         self._lookups_again_s = 0.0
+
+    def learn_own(self, ids: Mapping[str, int]) -> None:
+        """Takes the ids of our own schemas, by file: they need none of the lookups that strangers use up."""
+        for file_name, schema_id in ids.items():
+            self._own[schema_id] = self._believed(schema_id, read_schema(file_name))
 
     def decode(self, value: bytes) -> ReceivedRecord:
         """Returns the record. Raises `NotAnAuditRecordError`, or `RegistryUnavailableError`."""
@@ -106,12 +121,14 @@ class AuditDecoder:
             raise NotAnAuditRecordError(f"it does not fit schema {schema_id}: {problem}") from None
 
     def _writer(self, schema_id: int) -> _Writer:
-        writer = self._writers.get(schema_id)
-        if writer is None:
+        writer = self._own.get(schema_id) or self._writers.get(schema_id) or self._refused.get(schema_id)
+        if writer is None or self._clock() >= writer.again_s:
             writer = self._look_up(schema_id)
-            if len(self._writers) >= WRITERS_MAX:
-                self._writers.pop(next(iter(self._writers)))
-            self._writers[schema_id] = writer
+            self._refused.pop(schema_id, None)
+            kept = self._refused if writer.problem else self._writers
+            if len(kept) >= WRITERS_MAX:
+                kept.pop(next(iter(kept)))
+            kept[schema_id] = writer
         return writer
 
     def _look_up(self, schema_id: int) -> _Writer:
@@ -127,30 +144,35 @@ class AuditDecoder:
         try:
             text = self._registry.get_by_id(schema_id)
         except RegistryError as error:
-            return _Writer("", None, None, f"no schema {schema_id}: {error}")
+            return _refused(f"no schema {schema_id}: {error}", now_s + UNKNOWN_KEPT_S)
         try:
             return self._believed(schema_id, text)
         except Exception as error:
             # A stranger's schema can raise anything in json and fastavro.
-            return _Writer(
-                "", None, None, f"schema {schema_id} cannot be used: {type(error).__name__}: {error}"
-            )
+            return _refused(f"schema {schema_id} cannot be used: {type(error).__name__}: {error}")
 
     def _believed(self, schema_id: int, text: str) -> _Writer:
         if len(text) > SCHEMA_MAX_CHARS:
-            return _Writer("", None, None, f"schema {schema_id} has {len(text)} characters")
+            return _refused(f"schema {schema_id} has {len(text)} characters")
         schema = _plain(json.loads(text))
         name = _name_of(schema)
         if name not in _READERS:
-            return _Writer("", None, None, f"schema {schema_id} is not one of an audit record")
+            return _refused(f"schema {schema_id} is not one of an audit record")
         parsed = fastavro.schema.parse_schema(schema)
         ours = self._ours[name]
         if parsed == ours:
             return _Writer(name, ours, None)
-        if _has_empty_items(schema):
+        if refers_to_itself(parsed):
+            # fastavro descends in C, and checks no depth: such a value of a megabyte ends the process.
+            return _refused(f"schema {schema_id} refers to itself, as no audit record does")
+        if has_empty_items(parsed):
             problem = f"schema {schema_id} has an array of items without bytes, which could have no end"
-            return _Writer("", None, None, problem)
+            return _refused(problem)
         return _Writer(name, parsed, ours)
+
+
+def _refused(problem: str, again_s: float = math.inf) -> _Writer:
+    return _Writer("", None, None, problem, again_s)
 
 
 def _name_of(schema: Any) -> str:
@@ -171,30 +193,3 @@ def _plain(schema: Any) -> Any:
         for key, value in schema.items()
         if key != "logicalType"
     }
-
-
-def _has_empty_items(schema: Any) -> bool:
-    """Whether some array holds items of no bytes: such an array of a few bytes can claim 2**63 items."""
-    if isinstance(schema, list):
-        return any(_has_empty_items(branch) for branch in schema)
-    if not isinstance(schema, dict):
-        return False
-    if schema.get("type") == "array" and not _has_bytes(schema["items"]):
-        return True
-    inner = [schema.get("items"), schema.get("values"), schema.get("type")]
-    inner += [field["type"] for field in schema.get("fields", ())]
-    return any(_has_empty_items(each) for each in inner if isinstance(each, dict | list))
-
-
-def _has_bytes(schema: Any) -> bool:
-    """Whether each value surely takes a byte. Named types that are referred to count as empty."""
-    if isinstance(schema, list):
-        return True  # the branch's number
-    kind = schema.get("type") if isinstance(schema, dict) else schema
-    if kind in ("record", "error"):
-        return any(_has_bytes(field["type"]) for field in schema["fields"])
-    if kind == "fixed":
-        return bool(schema["size"] > 0)
-    if isinstance(kind, dict | list):
-        return _has_bytes(kind)
-    return kind in ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map", "enum")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -19,6 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from headrace.audit import tables
 from headrace.audit.cover import Candidate, choose
 from headrace.audit.declarations import TopicDeclaration
+from headrace.audit.intervals import Interval
 from headrace.audit.records import (
     ANALYSIS_TIER,
     CorruptRecord,
@@ -34,12 +36,27 @@ from headrace.audit.set_aside import SetAside, added
 from headrace.audit.tally import Span
 from headrace.audit.times import corrupt_hours, hour_start, named_time
 
+EVER_RANGES_MAX: Final = 40_000  # sequence ranges that one tally of a publisher claimed, in all its versions
+ADDRESSES: Final = (-(2**63), 2**63 - 1)  # what a column can hold
+_PLACE: Final = ("topic", "datacenter", "tier", "partition")
+_Overlapped = defaultdict[tuple[Any, ...], list[Interval]]
+"""The ranges of tallies that share addresses with others, by the values of `_PLACE`."""
 
-def fold_record(connection: Connection, received: ReceivedRecord) -> None:
-    """Folds one record."""
+
+def fold_records(connection: Connection, records: Iterable[ReceivedRecord]) -> None:
+    """Folds records. Raises `ValueError` for one that the store does not hold."""
+    overlapped: _Overlapped = defaultdict(list)
+    for received in records:
+        _fold_record(connection, received, overlapped)
+    # Once for all records: a stranger's tallies may overlap by the thousand.
+    for place, ranges in overlapped.items():
+        _reselect(connection, dict(zip(_PLACE, place, strict=True)), ranges)
+
+
+def _fold_record(connection: Connection, received: ReceivedRecord, overlapped: _Overlapped) -> None:
     record, time_ms = received.record, received.time_ms
     if isinstance(record, RangeTally):
-        _fold_tally(connection, record, time_ms)
+        _fold_tally(connection, record, time_ms, overlapped)
     elif isinstance(record, ProducerReport):
         _fold_report(connection, record, received)
     elif isinstance(record, HeartbeatRecord):
@@ -54,23 +71,18 @@ def fold_record(connection: Connection, received: ReceivedRecord) -> None:
         upsert(connection, tables.gaps, [asdict(record)], newer_by="accepted")
 
 
-def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int) -> None:
+def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int, overlapped: _Overlapped) -> None:
     if tally.to_address <= tally.from_address:
         return
-    key = {
-        "topic": tally.topic,
-        "datacenter": tally.datacenter,
-        "tier": tally.tier,
-        "partition": tally.partition,
-    }
+    key = {name: getattr(tally, name) for name in _PLACE}
     range_ = {"from_address": tally.from_address, "to_address": tally.to_address}
-    digest = digest_of(tally.spans)
-    overlapping = _overlapping(connection, key, tally.from_address, tally.to_address)
-    for candidate in overlapping:
-        if candidate[:3] == (tally.from_address, tally.to_address, digest):
-            connection.execute(_KEEP_EARLIER_TIME, {"row": candidate.row, "time_ms": time_ms})
-            return
-    values = {**key, **range_, "digest": digest, "counted_ms": time_ms, "chosen": not overlapping}
+    whole = {**key, **range_, "digest": digest_of(tally.spans)}
+    known = connection.execute(_SAME, {f"the_{name}": value for name, value in whole.items()}).scalar()
+    if known is not None:
+        connection.execute(_KEEP_EARLIER_TIME, {"row": known, "time_ms": time_ms})
+        return
+    is_alone = connection.execute(_ANY_OVERLAPPING, _bounds(key, *range_.values())).first() is None
+    values = {**whole, "counted_ms": time_ms, "chosen": is_alone}
     inserted = connection.execute(insert(tables.tallies), values).inserted_primary_key
     assert inserted is not None
     if tally.spans:
@@ -83,8 +95,8 @@ def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int) -> None
             for span in tally.spans
         ]
         connection.execute(insert(tables.spans), rows)
-    if overlapping:
-        _reselect(connection, key, tally.from_address, tally.to_address)
+    if not is_alone:
+        overlapped[tuple(key.values())].append((tally.from_address, tally.to_address))
     starts_ms = (span.bucket_start_ms for span in tally.spans)
     _touch(connection, tally.topic, tally.datacenter, starts_ms, time_ms)
     if tally.tier == ANALYSIS_TIER:
@@ -92,25 +104,56 @@ def _fold_tally(connection: Connection, tally: RangeTally, time_ms: int) -> None
         _attribute(connection, [attribution], time_ms)
 
 
-def _overlapping(connection: Connection, key: Mapping[str, Any], start: int, end: int) -> list[Candidate]:
-    """Returns the tallies of one partition that share addresses with [start, end)."""
-    values = {f"the_{name}": value for name, value in key.items()}
-    rows = connection.execute(_OVERLAPPING, {**values, "start": start, "end": end})
-    return [Candidate(*row) for row in rows]
+def _bounds(key: Mapping[str, Any], start: int, end: int) -> dict[str, Any]:
+    return {**{f"the_{name}": value for name, value in key.items()}, "start": start, "end": end}
 
 
-def _reselect(connection: Connection, key: Mapping[str, Any], start: int, end: int) -> None:
-    """Re-selects the ranges that count in [start, end), including ranges connected through others."""
+def _reselect(connection: Connection, key: Mapping[str, Any], ranges: Iterable[Interval]) -> None:
+    """Re-selects the tallies of one partition that count in `ranges`, and in what is connected with them."""
+    done_to = -1
+    for start, end in sorted(ranges):
+        if end <= done_to:
+            continue
+        connected = _connected(connection, key, start, end)
+        done_to = max(candidate.end for candidate, _ in connected)
+        chosen = {candidate.row for candidate in choose(candidate for candidate, _ in connected)}
+        changed = [
+            {"row": candidate.row, "is_chosen": candidate.row in chosen}
+            for candidate, was_chosen in connected
+            if was_chosen != (candidate.row in chosen)
+        ]
+        if changed:
+            connection.execute(_CHOOSE, changed)
+
+
+def _connected(
+    connection: Connection, key: Mapping[str, Any], start: int, end: int
+) -> list[tuple[Candidate, bool]]:
+    """Returns the tallies that share addresses with [start, end), directly or through others, and whether
+    each is chosen.
+    """
+    reach = end - start
     while True:
-        candidates = _overlapping(connection, key, start, end)
-        low = min(candidate.start for candidate in candidates)
-        high = max(candidate.end for candidate in candidates)
-        if (low, high) == (start, end):
+        low, high = max(ADDRESSES[0], start - reach), min(ADDRESSES[1], end + reach)
+        rows = connection.execute(_OVERLAPPING, _bounds(key, low, high))
+        found = [(Candidate(*values), bool(is_chosen)) for *values, is_chosen in rows]
+        first, last = _extent(found, start)
+        if low <= first and last <= high:
+            return [each for each in found if first <= each[0].start < last]
+        reach = max(4 * reach, start - first, last - end)
+
+
+def _extent(found: Iterable[tuple[Candidate, bool]], address: int) -> tuple[int, int]:
+    """Returns the addresses of those that share some, directly or through others, with one at `address`."""
+    first, last = 0, 0
+    for candidate in sorted(candidate for candidate, _ in found):
+        if candidate.start < last:
+            last = max(last, candidate.end)
+        elif first <= address < last:
             break
-        start, end = low, high
-    chosen = {candidate.row for candidate in choose(candidates)}
-    rows = [{"row": row, "is_chosen": row in chosen} for *_, row in candidates]
-    connection.execute(_CHOOSE, rows)
+        else:
+            first, last = candidate.start, candidate.end
+    return first, last
 
 
 def _fold_report(connection: Connection, report: ProducerReport, received: ReceivedRecord) -> None:
@@ -144,6 +187,11 @@ def _fold_handover(
     ranges = merge_ranges(tally.ranges)
     old = connection.execute(_HANDOVER, key).one_or_none()
     ever = ranges if old is None else merge_ranges([*json.loads(old.ever), *ranges])
+    if len(ever) > EVER_RANGES_MAX:
+        raise ValueError(
+            f"part {tally.part} of publisher {key['publisher']} would have claimed {len(ever)} ranges; "
+            f"the store keeps at most {EVER_RANGES_MAX}"
+        )
     row = {
         **key,
         "report_number": report_number,
@@ -326,16 +374,23 @@ def _upsert_statement(dialect: str, table: Table, newer_by: str | None) -> Any:
     return statement.on_conflict_do_update(index_elements=keys, set_=replaced, where=newer)
 
 
-_OF_PARTITION: Final = [
-    tables.tallies.c[name] == bindparam(f"the_{name}")
-    for name in ("topic", "datacenter", "tier", "partition")
-]
-_OVERLAPPING: Final = select(
-    tables.tallies.c.from_address, tables.tallies.c.to_address, tables.tallies.c.digest, tables.tallies.c.id
-).where(
+_OF_PARTITION: Final = [tables.tallies.c[name] == bindparam(f"the_{name}") for name in _PLACE]
+_SHARING: Final = (
     *_OF_PARTITION,
     tables.tallies.c.from_address < bindparam("end"),
     tables.tallies.c.to_address > bindparam("start"),
+)
+_CANDIDATE: Final = [
+    tables.tallies.c[name] for name in ("from_address", "to_address", "digest", "id", "chosen")
+]
+_OVERLAPPING: Final = select(*_CANDIDATE).where(*_SHARING)
+_ANY_OVERLAPPING: Final = select(tables.tallies.c.id).where(*_SHARING).limit(1)
+_SAME: Final = select(tables.tallies.c.id).where(
+    *_OF_PARTITION,
+    *(
+        tables.tallies.c[name] == bindparam(f"the_{name}")
+        for name in ("from_address", "to_address", "digest")
+    ),
 )
 _KEEP_EARLIER_TIME: Final = (
     update(tables.tallies)

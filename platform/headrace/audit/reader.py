@@ -24,6 +24,7 @@ from headrace.client.unpacking import ConsumerRecord
 from headrace.events.schemas import read_schema
 from headrace.process.clock import now_ms
 from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.errors import RegistryError
 from headrace.registry.serializers import record_name_subject
 
 logger = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class AuditReader:
         self._consumer = Consumer(bootstrap, client_id=client_id, auto_offset_reset="error")
         self._raw = RawReader(bootstrap, client_id)
         self._undecoded: list[ConsumerRecord] = []
+        self._has_schemas = False
 
     @property
     def unreadable_count(self) -> int:
@@ -106,9 +108,12 @@ class AuditReader:
         Ids follow from the content, so the records of a datacenter whose registry cannot be reached are
         readable, too. Raises `RegistryError`, `RegistryUnavailableError`.
         """
+        ids = {}
         for file_name in SCHEMA_FILES:
             text = read_schema(file_name)
-            self._registry.register(record_name_subject("", text), text)
+            ids[file_name] = self._registry.register(record_name_subject("", text), text)
+        self._decoder.learn_own(ids)
+        self._has_schemas = True
 
     def close(self) -> None:
         self._consumer.close()
@@ -117,7 +122,18 @@ class AuditReader:
         self._admin.close()
 
     def discover(self) -> list[tuple[str, int]]:
-        """Starts to read new topics and partitions; returns all that are read. Raises `ClientError`."""
+        """Starts to read new topics and partitions; returns all that are read.
+
+        Raises `ClientError`; the first time also `RegistryUnavailableError`.
+        """
+        if not self._has_schemas:
+            try:
+                self.register_schemas()
+            except RegistryError as error:
+                logger.warning(
+                    "the registry refuses an audit schema, so ids are looked up one by one: %s", error
+                )
+                self._has_schemas = True
         known = self._admin.topics()
         wanted = [
             (topic, partition)

@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from headrace.audit import tables
-from headrace.audit.fold import add_set_aside, fold_record, insert_new, read_set_aside, upsert
+from headrace.audit.fold import add_set_aside, fold_records, insert_new, read_set_aside, upsert
 from headrace.audit.records import ReceivedRecord
 from headrace.audit.set_aside import SetAside
 
@@ -146,8 +146,7 @@ class AuditStore:
         `set_aside`: what the reader did not believe of the records before these positions.
         """
         with self.writing() as connection:
-            for received in records:
-                fold_record(connection, received)
+            fold_records(connection, records)
             rows = [
                 {"topic": topic, "partition": partition, "address": address}
                 for (topic, partition), address in (positions or {}).items()
@@ -164,7 +163,7 @@ class AuditStore:
         with self._engine.connect() as connection:
             transaction = connection.begin()
             try:
-                fold_record(connection, received)
+                fold_records(connection, [received])
             except (SQLAlchemyError, OverflowError, ValueError) as error:
                 if is_damage(error):
                     raise

@@ -12,6 +12,7 @@ import fastavro.schema
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.framing import FramingError, prefix, split
 from headrace.registry.schemas import record_name
+from headrace.registry.value_reading import EndlessSchemaError, ValueReader
 from headrace.registry.value_validation import SerializationError, explain, int_guard
 
 __all__ = [
@@ -112,7 +113,7 @@ class AvroDeserializer:
         if isinstance(reader_schema, str):
             reader_schema = json.loads(reader_schema)
         self._reader: Any = None if reader_schema is None else fastavro.schema.parse_schema(reader_schema)
-        self._writers: dict[int, Any] = {}
+        self._writers: dict[int, ValueReader] = {}
 
     def deserialize(self, value: bytes) -> Any:
         """Returns the record. Raises `FramingError`, `DeserializationError`, or the client's errors."""
@@ -122,24 +123,26 @@ class AvroDeserializer:
         """Returns (the written record's full name, the record): for topics with several types of records."""
         schema_id, payload = split(value)
         writer = self._writer(schema_id)
-        buffer = io.BytesIO(payload)
         try:
-            record = fastavro.schemaless_reader(buffer, writer, self._reader)
+            record, left = writer.read(payload)
         except Exception as error:
             # Reading an invalid payload can raise anything in fastavro.
             problem = f"{type(error).__name__}: {error}"
             raise DeserializationError(
                 f"the value does not fit its schema (id {schema_id}): {problem}"
             ) from None
-        left = len(payload) - buffer.tell()
         if left:
             raise DeserializationError(f"{left} bytes left after the record of schema {schema_id}")
-        name = writer.get("name", writer.get("type")) if isinstance(writer, dict) else str(writer)
+        schema = writer.schema
+        name = schema.get("name", schema.get("type")) if isinstance(schema, dict) else str(schema)
         return str(name), record
 
-    def _writer(self, schema_id: int) -> Any:
+    def _writer(self, schema_id: int) -> ValueReader:
         writer = self._writers.get(schema_id)
         if writer is None:
-            writer = fastavro.schema.parse_schema(json.loads(self._client.get_by_id(schema_id)))
+            try:
+                writer = ValueReader(self._client.get_by_id(schema_id), self._reader)
+            except EndlessSchemaError as error:
+                raise DeserializationError(f"the schema (id {schema_id}) is not read by: {error}") from None
             self._writers[schema_id] = writer
         return writer

@@ -1,0 +1,397 @@
+"""Audit records of strangers: possible ones about their own topics, impossible ones about anybody's, bytes.
+
+A forged record that is possible in every field cannot be told from a true one (`audit.validity`). So nothing
+possible is made about the audited topic in its own datacenter's name or about its copy, and no load of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fuzzing.avro import LIE, AvroWriter
+from fuzzing.values import integer, mutate
+from headrace.audit.times import FIRST_NAMED_MS, HOUR_MS, LAST_NAMED_MS
+from headrace.registry.framing import prefix
+
+Tree = dict[str, Any]
+
+TOPICS: Final = ("strange-a", "strange-b", "strange.c")
+DATACENTERS: Final = ("strange", "east")
+HOUR_A: Final = 1_431_860_400_000
+BUCKET_MS: Final = 600_000
+MANY: Final = 300
+HOURS_MANY: Final = 300
+TIMES_MS: Final = (
+    HOUR_A,
+    HOUR_A + 40 * BUCKET_MS,
+    0,
+    FIRST_NAMED_MS,
+    FIRST_NAMED_MS - 1,
+    LAST_NAMED_MS,
+    LAST_NAMED_MS + 1,
+    HOUR_A * 1000,
+    2**62,
+    -(2**63),
+    2**63 - 1,
+)
+"""Usual ones, those at the calendar's edges, µs for ms, and numbers that no calendar has."""
+PRODUCERS: Final = (10**9, 10**9 + 1, 2**63 - 1)
+"""Ids that brokers have not given to anybody here."""
+NUMBERS: Final = (0, 1, 7, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -1, -(2**63))
+
+
+class Place:
+    """Whom a record is about, and who says it."""
+
+    def __init__(self, topic: str, datacenter: str, speaker: str, now_ms: int) -> None:
+        self.topic = topic
+        self.datacenter = datacenter
+        self.speaker = speaker
+        self.now_ms = now_ms
+
+    def header(self) -> Tree:
+        return {
+            "time": self.now_ms,
+            "datacenter": self.speaker,
+            "server": "host-x",
+            "service": "auditor",
+            "guid": "b3b7",
+        }
+
+
+# --- records that are possible ---
+
+
+def _spans(rng: random.Random, at: int, end: int) -> list[Tree]:
+    spans: list[Tree] = []
+    for _ in range(rng.choice((0, 1, 3, MANY))):
+        size = rng.randint(1, max(1, (end - at) // MANY))
+        if at + size > end:
+            break
+        count = rng.randint(1, min(size, 2**31 - 1))
+        first = rng.choice((0, 1, 2**31 - count))
+        named = rng.random() < 0.7
+        spans.append(
+            {
+                "bucket_start_ms": rng.choice(TIMES_MS),
+                "producer_id": rng.choice(PRODUCERS) if named else -1,
+                "producer_epoch": rng.choice((0, 2**15 - 1)) if named else -1,
+                "first_sequence": first if named else -1,
+                "last_sequence": first + count - 1 if named else -1,
+                "record_count": count,
+                "first_address": at,
+                "end_address": at + size,
+            }
+        )
+        at += size
+    return spans
+
+
+def _range(rng: random.Random) -> tuple[int, int]:
+    start = rng.choice((0, 0, rng.randrange(100_000), 2**40))
+    return start, min(2**62, start + rng.choice((0, 1, rng.randrange(1_000_000), 2**61)))
+
+
+def tally(rng: random.Random, place: Place) -> Tree:
+    start, end = _range(rng)
+    return {
+        "tier": rng.choice(("datacenter", "analysis")),
+        "datacenter": place.datacenter,
+        "topic": place.topic,
+        "partition": rng.choice((0, 1, 2**31 - 1)),
+        "log_partition": rng.choice((0, 1, 2**31 - 1)),
+        "from_address": start,
+        "to_address": end,
+        "bucket_ms": rng.choice((BUCKET_MS, HOUR_MS, 1)),
+        "spans": _spans(rng, start, end),
+    }
+
+
+def heartbeat(rng: random.Random, place: Place) -> Tree:
+    parts = rng.choice((1, 1, 3, 2**31 - 1))
+    position = {
+        "datacenter": place.datacenter,
+        "topic": place.topic,
+        "partition": rng.choice((0, 1, 2**31 - 1)),
+        "log_partition": rng.choice((0, 1, 2**31 - 1)),
+        "counted_to_address": rng.choice((0, 500)),
+        "end_address": rng.choice((500, 2**62)),
+    }
+    return {
+        "tier": "datacenter",
+        "beat": rng.choice((0, place.now_ms, place.now_ms + 23 * HOUR_MS, FIRST_NAMED_MS)),
+        "part": rng.randrange(parts),
+        "parts": parts,
+        "positions": [position] * rng.choice((0, 1, 3, MANY)),
+    }
+
+
+def gap(rng: random.Random, place: Place) -> Tree:
+    start, end = _range(rng)
+    return {
+        "tier": rng.choice(("datacenter", "analysis")),
+        "datacenter": place.datacenter,
+        "topic": place.topic,
+        "partition": rng.choice((0, 1)),
+        "from_address": start,
+        "to_address": end,
+        "reason": rng.choice(("deleted", "", "\x1b[2J\n[bold]x[/]", "\u202e", "x" * 10_000)),
+        "accepted": rng.random() < 0.5,
+    }
+
+
+def corrupt(rng: random.Random, place: Place) -> Tree:
+    start, end = _range(rng)
+    size = max(1, end - start)
+    return {
+        **{key: value for key, value in gap(rng, place).items() if key not in ("reason", "accepted")},
+        "log_partition": rng.choice((0, 1)),
+        "from_address": start,
+        "to_address": start + size,
+        "cause": rng.choice(("rot", "[/red]\x1b[31m", "x" * 10_000)),
+        "record_count": rng.choice((None, 0, 1, size)),
+        "first_ms": rng.choice((None, *TIMES_MS)),
+        "last_ms": rng.choice((None, *TIMES_MS)),
+        "producer_id": rng.choice((-1, 0, 2**63 - 1)),
+        "producer_epoch": 0,
+        "first_sequence": 0,
+        "last_sequence": rng.choice((0, 2**31 - 1)),
+        "in_tally": rng.random() < 0.5,
+    }
+
+
+def producer_report(rng: random.Random, place: Place) -> Tree:
+    ranges = [
+        {
+            "partition": rng.choice((0, 1, 2**31 - 1)),
+            "producer_id": rng.choice(PRODUCERS),
+            "producer_epoch": rng.choice((0, 2**15 - 1)),
+            "first_sequence": first,
+            "last_sequence": first + rng.randrange(3),
+        }
+        for first in (rng.randrange(2**31 - 5) for _ in range(rng.choice((0, 1, 5, MANY))))
+    ]
+    tallies = [
+        {
+            "part": rng.choice((0, 1, part, 2**40)),
+            "topic": place.topic,
+            "bucket_start": rng.choice(TIMES_MS),
+            "handed_over_count": rng.choice((0, 1, 10, 2**40)),
+            "final": rng.random() < 0.5,
+            "ranges": ranges,
+        }
+        for part in range(rng.choice((0, 1, 3)))
+    ]
+    return {
+        "publisher": f"stranger-{rng.randrange(5)}",
+        "started": rng.choice(TIMES_MS),
+        "report_number": rng.choice((0, 1, 2, 2**40)),
+        "reported_until": rng.choice(TIMES_MS),
+        "state": rng.choice(("OPEN", "CLOSED")),
+        "bucket_ms": rng.choice((BUCKET_MS, 0, -1)),
+        "tallies": tallies,
+    }
+
+
+def load(rng: random.Random, place: Place) -> Tree:
+    many = rng.random() < 0.1
+    hours = [
+        {
+            "hour": HOUR_A + number * HOUR_MS if many else rng.choice(TIMES_MS),
+            "rows": rng.choice((0, 1, 2**40)),
+            "distinct_offsets": rng.choice((0, 1, 2**40)),
+            "dead_lettered": rng.choice((0, -1, 2**40)),
+        }
+        for number in range(HOURS_MANY if many else rng.choice((0, 1, 3)))
+    ]
+    start, end = _range(rng)
+    partition = {"partition": rng.choice((0, 1, 2**31 - 1)), "from_address": start, "to_address": end}
+    return {
+        "warehouse": rng.choice(("hdfs://x", "", "\x1b[2J")),
+        "topic": place.topic,
+        "load_sequence": rng.choice((0, 1, 2**40)),
+        "committed": rng.choice((place.now_ms, FIRST_NAMED_MS, LAST_NAMED_MS)),
+        "partitions": [{**partition, "hours": hours}] * rng.choice((0, 1, 2)),
+        "accepted_gaps": [{**partition, "reason": "lost"}] * rng.choice((0, 1)),
+    }
+
+
+KINDS: Final[Mapping[str, Callable[[random.Random, Place], Tree]]] = {
+    "audit-tally.avsc": tally,
+    "audit-positions.avsc": heartbeat,
+    "audit-gap.avsc": gap,
+    "audit-corrupt.avsc": corrupt,
+    "audit-producer.avsc": producer_report,
+    "audit-load.avsc": load,
+}
+
+# --- records that cannot be true, whoever says them ---
+
+_SPAN: Final = {
+    "bucket_start_ms": HOUR_A,
+    "producer_id": 7,
+    "producer_epoch": 0,
+    "first_sequence": 0,
+    "last_sequence": 9,
+    "record_count": 10,
+    "first_address": 0,
+    "end_address": 500,
+}
+_HANDED: Final = {
+    "part": 0,
+    "topic": TOPICS[0],
+    "bucket_start": HOUR_A,
+    "handed_over_count": 1,
+    "final": True,
+    "ranges": [],
+}
+_LIES: Final[Mapping[str, tuple[Tree, ...]]] = {
+    "audit-tally.avsc": (
+        {"from_address": 600, "to_address": 500},
+        {"from_address": -1},
+        {"bucket_ms": 0},
+        {"bucket_ms": 7_000_000},
+        {"partition": -1},
+        {"spans": [{**_SPAN, "record_count": 2**31 - 1, "last_sequence": 2**31 - 2}]},
+        {"spans": [{**_SPAN, "record_count": -10, "last_sequence": -11}]},
+        {"spans": [{**_SPAN, "record_count": 9}]},
+        {"spans": [{**_SPAN, "first_sequence": 9, "last_sequence": 0}]},
+        {"spans": [{**_SPAN, "producer_id": -1}]},
+        {"spans": [{**_SPAN, "producer_epoch": 2**15}]},
+        {"spans": [_SPAN, {**_SPAN, "first_address": 500, "end_address": 2**40}]},
+    ),
+    "audit-positions.avsc": (
+        {"part": 1, "parts": 1},
+        {"part": -1},
+        {"beat": LAST_NAMED_MS},
+        {"beat": 2**63 - 1},
+        {"beat": FIRST_NAMED_MS - 1},
+    ),
+    "audit-gap.avsc": ({"from_address": 2, "to_address": 1}, {"partition": -5}, {"reason": "x" * 20_000}),
+    "audit-corrupt.avsc": (
+        {"from_address": 5, "to_address": 5},
+        {"from_address": 0, "to_address": 9, "record_count": 10},
+        {"producer_id": 3, "first_sequence": 9, "last_sequence": 1},
+        {"log_partition": -1},
+        {"cause": "a\0b"},
+    ),
+    "audit-producer.avsc": (
+        {"publisher": ""},
+        {"publisher": "a\nb"},
+        {"report_number": -1},
+        {"report_number": 2**62},
+        {"tallies": [{**_HANDED, "handed_over_count": -1}]},
+        {"tallies": [{**_HANDED, "handed_over_count": 2**62}]},
+        {"tallies": [{**_HANDED, "part": -1}]},
+    ),
+    "audit-load.avsc": (
+        {"load_sequence": -1},
+        {"committed": LAST_NAMED_MS + 1},
+        {"partitions": [{"partition": 0, "from_address": 1, "to_address": 0, "hours": []}]},
+        {"accepted_gaps": [{"partition": -1, "from_address": 0, "to_address": 9, "reason": ""}]},
+    ),
+}
+_HEADER_LIES: Final[tuple[Tree, ...]] = (
+    {"time": FIRST_NAMED_MS - 1},
+    {"time": LAST_NAMED_MS + 1},
+    {"time": 2**63 - 1},
+    {"datacenter": ""},
+    {"server": "a\x1b[2J"},
+    {"service": "x" * 300},
+)
+
+
+def impossible(rng: random.Random, kind: str, place: Place) -> Tree:
+    """A record of this kind that lies in one place, so that nobody may believe it."""
+    tree = {"header": place.header(), **KINDS[kind](rng, place)}
+    if kind == "audit-positions.avsc":
+        tree["positions"] = tree["positions"][:1]
+    if rng.random() < 0.2:
+        return {**tree, "header": {**tree["header"], **rng.choice(_HEADER_LIES)}}
+    if kind in ("audit-tally.avsc", "audit-gap.avsc", "audit-corrupt.avsc") and rng.random() < 0.2:
+        return {**tree, "tier": "datacenter", "header": {**tree["header"], "datacenter": "elsewhere"}}
+    # A tally's spans must fit its range, unless they are the lie.
+    tree = {**tree, **({"from_address": 0, "to_address": 500, "spans": []} if "spans" in tree else {})}
+    return {**tree, **rng.choice(_LIES[kind])}
+
+
+# --- values ---
+
+
+class ValueMaker:
+    """Makes values of `_audit`. `schemas`: file → schema; `ids`: file → its id; `honest`: true values."""
+
+    def __init__(
+        self,
+        schemas: Mapping[str, Any],
+        ids: Mapping[str, int],
+        place: Place,
+        honest: list[bytes],
+    ) -> None:
+        self._schemas = schemas
+        self._ids = ids
+        self._place = place
+        self._honest = honest
+
+    def value(self, rng: random.Random) -> bytes:
+        """One value."""
+        kind = rng.choice(list(KINDS))
+        form = rng.random()
+        if form < 0.1:
+            return rng.choice(self._honest)
+        if form < 0.13:
+            return rng.choice((b"", b"\0", rng.randbytes(5), b"\0" * 400, b"{}", b"\xff" * 1000))
+        if form < 0.35:
+            return self._written(rng, kind, impossible(rng, kind, self._place), lie=0)
+        if form < 0.4 and kind != "audit-load.avsc":  # the audited topic, as of another datacenter
+            own = Place(self._place.topic, "strange", "strange", self._place.now_ms)
+            tree = {"header": own.header(), **KINDS[kind](rng, own)}
+            return self._written(rng, kind, tree | ({"tier": "datacenter"} if "tier" in tree else {}), lie=0)
+        stranger = self._stranger(rng)
+        tree = {"header": stranger.header(), **KINDS[kind](rng, stranger)}
+        written = self._written(rng, kind, tree if form < 0.55 else _with_odd_leaves(rng, tree))
+        if form < 0.7:
+            return written
+        if form < 0.8:
+            return written[: rng.randrange(len(written))] + rng.choice((b"", b"", b"\0"))
+        if form < 0.9:  # under another schema's id
+            other = rng.choice((*self._ids.values(), rng.randrange(1 << 32)))
+            return prefix(other) + written[5:]
+        return written[:5] + mutate(rng, written[5:])
+
+    def flood(self, rng: random.Random) -> list[bytes]:
+        """Many tallies of one partition that overlap."""
+        stranger = self._stranger(rng)
+        tree = {"header": stranger.header(), **tally(rng, stranger), "spans": []}
+        tree |= {"tier": "datacenter", "partition": rng.randrange(4), "log_partition": 0}
+        return [
+            self._written(rng, "audit-tally.avsc", {**tree, "from_address": at, "to_address": at + 5_000})
+            for at in (rng.randrange(50_000) for _ in range(MANY))
+        ]
+
+    def unknown_ids(self, rng: random.Random) -> list[bytes]:
+        """Values of as many different schemas, which nobody has registered."""
+        return [prefix(rng.getrandbits(32)) + b"x" for _ in range(MANY)]
+
+    def _stranger(self, rng: random.Random) -> Place:
+        """Somebody who speaks about topics of others, also in the audited datacenter's name."""
+        datacenter = rng.choice((*DATACENTERS, self._place.datacenter))
+        return Place(rng.choice(TOPICS), datacenter, datacenter, self._place.now_ms)
+
+    def _written(self, rng: random.Random, kind: str, tree: Tree, lie: float = LIE) -> bytes:
+        return prefix(self._ids[kind]) + AvroWriter(rng, self._schemas[kind], lie).write(tree)
+
+
+def _with_odd_leaves(rng: random.Random, tree: Any) -> Any:
+    """The tree with some numbers and lists changed; the texts stay, so that it is about the same place."""
+    if isinstance(tree, dict):
+        return {key: _with_odd_leaves(rng, value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        if rng.random() < 0.05:
+            return rng.choice(([], tree * 3, tree[:1] * MANY))
+        return [_with_odd_leaves(rng, each) for each in tree]
+    if isinstance(tree, int) and not isinstance(tree, bool) and rng.random() < 0.1:
+        return rng.choice((*NUMBERS, *TIMES_MS, integer(rng, 64)))
+    return tree
