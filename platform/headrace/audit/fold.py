@@ -9,17 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, bindparam, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from headrace.audit import tables
 from headrace.audit.cover import Candidate, choose
 from headrace.audit.declarations import TopicDeclaration
+from headrace.audit.inserting import insert_new, upsert
 from headrace.audit.intervals import Interval
 from headrace.audit.records import (
     ANALYSIS_TIER,
@@ -334,45 +333,7 @@ def merge_ranges(ranges: Iterable[Iterable[int]]) -> list[list[int]]:
 # --- statements ---
 
 
-def insert_new(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-    """Inserts a row unless its key exists; returns whether it was new."""
-    statement = _insert_new_statement(connection.dialect.name, table)
-    return bool(connection.execute(statement, dict(values)).rowcount)
-
-
-def upsert(
-    connection: Connection,
-    table: Table,
-    rows: Sequence[Mapping[str, Any]],
-    newer_by: str | None = None,
-) -> None:
-    """Inserts or replaces rows by primary key; with `newer_by`, replaces only those where it is lower."""
-    if rows:
-        statement = _upsert_statement(connection.dialect.name, table, newer_by)
-        connection.execute(statement, [dict(row) for row in rows])
-
-
 # Statements are built once, because building one costs more than executing it.
-
-
-def _insert(dialect: str, table: Table) -> Any:
-    return (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
-
-
-@cache
-def _insert_new_statement(dialect: str, table: Table) -> Any:
-    return _insert(dialect, table).on_conflict_do_nothing()
-
-
-@cache
-def _upsert_statement(dialect: str, table: Table, newer_by: str | None) -> Any:
-    statement = _insert(dialect, table)
-    excluded = statement.excluded
-    keys = [column.name for column in table.primary_key]
-    replaced = {column.name: excluded[column.name] for column in table.c if column.name not in keys}
-    newer = None if newer_by is None else table.c[newer_by] < excluded[newer_by]
-    return statement.on_conflict_do_update(index_elements=keys, set_=replaced, where=newer)
-
 
 _OF_PARTITION: Final = [tables.tallies.c[name] == bindparam(f"the_{name}") for name in _PLACE]
 _SHARING: Final = (

@@ -18,7 +18,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from headrace.audit import tables
-from headrace.audit.fold import add_set_aside, fold_records, insert_new, read_set_aside, upsert
+from headrace.audit.fold import add_set_aside, fold_records, read_set_aside
+from headrace.audit.inserting import insert_new, upsert
 from headrace.audit.records import ReceivedRecord
 from headrace.audit.set_aside import SetAside
 
