@@ -16,6 +16,7 @@ from headrace.audit.fold_loop import FoldLoop
 from headrace.balancer.backends import BackendFigures
 from headrace.balancer.control import Control
 from headrace.broker.broker import Broker
+from headrace.broker.disk_guard import DiskGuard
 from headrace.broker.server import Server
 from headrace.mirror.copying import PartitionCopy
 from headrace.mirror.service import MirrorService
@@ -55,7 +56,9 @@ FIGURES: Final = (
             "broker": "its id",
             "datacenter": "its datacenter",
             "partitions": "how many partitions it leads",
+            "offline": "partitions it leads whose log is offline: `count`, and the first ones with their `problem`",
             "connections": "the fields of the next table",
+            "disk": "the disk of the data directory, with the fields of the table after it",
         },
     ),
     Figures(
@@ -76,6 +79,17 @@ FIGURES: Final = (
             "waiting_for_room": "of them, those that wait for memory",
             "unsent_bytes": "memory of responses that clients do not take",
             "unsent_max_bytes": "`headrace.response.unsent.max.bytes`, its bound",
+        },
+    ),
+    Figures(
+        "Broker: the disk",
+        _fields(DiskGuard.status),
+        {
+            "directory": "the data directory",
+            "free_bytes": "its disk's free space; null if it is not known",
+            "size_bytes": "its disk's size; null if it is not known",
+            "reserve_bytes": "`headrace.disk.free.min.bytes`: with less free space it refuses appends; 0: never",
+            "refuses_appends": "whether it refuses appends now",
         },
     ),
     Figures(
@@ -150,6 +164,7 @@ FIGURES: Final = (
         _fields(FoldLoop.status),
         {
             "store": "its URL",
+            "set_aside_store": "where the file of an unusable store was set aside last; empty if none was",
             "folded": "records that are in the store, since the start",
             "refused": "records that cannot be true",
             "unreadable": "records that cannot be decoded",
