@@ -96,3 +96,12 @@ def test_broken_bytes_and_what_is_not_avro() -> None:
     assert reason(None, ID, 0, {}) == "the value is null"
     assert reason(value, 8, 0, {}) == "no registry knows schema id 8"
     assert reason_of(value, time_us=2**62).startswith(f"the Kafka timestamp is {2**62 // 1000} ms")
+
+
+def test_a_schema_that_refers_to_itself_ends_no_process() -> None:
+    """fastavro's compiled reader descends without a bound: a megabyte of such a value was a SIGSEGV."""
+    schema = json.dumps(
+        {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    )
+    value = b"\0\0\0\0\7" + b"\2" * 1_000_000 + b"\0"
+    assert reason(value, 7, 0, {7: schema}).startswith("the bytes aren't what schema 7 says: RecursionError")

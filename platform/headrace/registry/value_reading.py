@@ -40,10 +40,13 @@ class ValueReader:
         if refers_to_itself(self.schema):
             self._read = fastavro._read_py.schemaless_reader
 
-    def read(self, payload: bytes) -> tuple[Any, int]:
-        """Returns the value, and how many bytes follow it. Raises anything for bytes that do not fit."""
+    def read(self, payload: bytes, *, unicode_errors: str = "strict") -> tuple[Any, int]:
+        """Returns the value, and how many bytes follow it. Raises anything for bytes that do not fit.
+
+        `unicode_errors`: what becomes of strings that are not UTF-8, as of `bytes.decode`.
+        """
         buffer = io.BytesIO(payload)
-        value = self._read(buffer, self.schema, self._reader)
+        value = self._read(buffer, self.schema, self._reader, handle_unicode_errors=unicode_errors)
         return value, len(payload) - buffer.tell()
 
 

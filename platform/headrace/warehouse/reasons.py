@@ -7,11 +7,11 @@ Decides nothing: the decoder refused the record already. fastavro reads it again
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from io import BytesIO
 from typing import Any, Final
 
 import fastavro
 
+from headrace.registry.value_reading import ValueReader
 from headrace.warehouse.layout import TIME_MAX_US, TIME_MIN_US
 from headrace.warehouse.source.columns import FRAMING_SIZE_BYTES
 
@@ -40,17 +40,13 @@ def reason(
         return f"no schema id: the value begins with {start}, not with 00"
     if schema_id not in texts:
         return f"no registry knows schema id {schema_id}"
-    data = BytesIO(value[FRAMING_SIZE_BYTES:])
     try:
-        raw_writer, raw_reader, schema = _parsed(texts[schema_id], reader or texts[schema_id])
-        event: Any = fastavro.schemaless_reader(
-            data, raw_writer, raw_reader, handle_unicode_errors="surrogateescape"
-        )
+        values, schema = _parsed(texts[schema_id], reader or texts[schema_id])
+        event, left = values.read(value[FRAMING_SIZE_BYTES:], unicode_errors="surrogateescape")
     except Exception as error:
         # The decoder may raise any error for arbitrary bytes.
         problem = f"the bytes aren't what schema {schema_id} says: {type(error).__name__}: {error}"
         return problem[:REASON_SIZE_MAX]
-    left = len(data.getbuffer()) - data.tell()
     if left:
         return f"{left} bytes are left after the record of schema {schema_id}"
     for problem in _unshowable(event, schema, "", {}):
@@ -64,11 +60,11 @@ def reason(
 
 
 @lru_cache(SCHEMAS_KEPT_MAX)
-def _parsed(writer: str, reader: str) -> tuple[Any, Any, Any]:
-    """Returns both schemas without logical types, for fastavro, and the reader's as it is."""
+def _parsed(writer: str, reader: str) -> tuple[ValueReader, Any]:
+    """Returns a reader of values by both schemas without logical types, and the reader's schema as it is."""
     schema = json.loads(reader)
-    raw_writer = fastavro.parse_schema(_without_logical_types(json.loads(writer)))
-    return raw_writer, fastavro.parse_schema(_without_logical_types(schema)), schema
+    parsed = fastavro.parse_schema(_without_logical_types(schema))
+    return ValueReader(_without_logical_types(json.loads(writer)), parsed), schema
 
 
 def _without_logical_types(schema: Any) -> Any:

@@ -6,7 +6,6 @@ value by fastavro. For notebooks; a load decodes by a compiled `program`, which 
 
 import json
 from collections.abc import Callable
-from io import BytesIO
 from typing import Any, Final
 
 import fastavro
@@ -32,6 +31,7 @@ from pyspark.sql.types import (
 
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError
+from headrace.registry.value_reading import ValueReader
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.options import SourceOptions
 
@@ -123,7 +123,7 @@ def decoder(options: SourceOptions, reader: str) -> Decode:
     assert options.registry_url is not None
     registry = SchemaRegistryClient(options.registry_url)
     reader_parsed = fastavro.parse_schema(_without_other_logical_types(json.loads(reader)))
-    writers: dict[int, Any] = {}
+    writers: dict[int, ValueReader] = {}
 
     def decode(value: bytes | None, offset: int) -> Any:
         if value is None:
@@ -134,10 +134,9 @@ def decoder(options: SourceOptions, reader: str) -> Decode:
             schema_id = int.from_bytes(value[1:FRAMING_SIZE_BYTES], "big")
             if schema_id not in writers:
                 text = json.loads(registry.get_by_id(schema_id))
-                writers[schema_id] = fastavro.parse_schema(_without_other_logical_types(text))
-            data = BytesIO(value[FRAMING_SIZE_BYTES:])
-            record = fastavro.schemaless_reader(data, writers[schema_id], reader_parsed)
-            if data.tell() != len(value) - FRAMING_SIZE_BYTES:
+                writers[schema_id] = ValueReader(_without_other_logical_types(text), reader_parsed)
+            record, left = writers[schema_id].read(value[FRAMING_SIZE_BYTES:])
+            if left:
                 raise ValueError("bytes are left after the record")
         except Exception as error:
             # The decoder may raise any error for arbitrary bytes.
