@@ -17,7 +17,7 @@ from reference.dialect import links, lists
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = PurePosixPath("docs")
 MOVED: Final = {"README.md": "index.md"}
-KINDS: Final = frozenset({".md", ".png", ".svg", ".json"})
+KINDS: Final = frozenset({".md", ".png", ".svg", ".json", ".java", ".go"})
 CONFIGURATION: Final = ROOT / "manual" / "mkdocs.yml"
 DECISIONS: Final = "decisions/"
 
@@ -38,11 +38,11 @@ def write(target: Path) -> int:
         path = target / "pages" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    for picture in _tracked():
-        if picture.suffix != ".md" and picture.is_relative_to(FOLDER):
-            copied = target / "pages" / picture.relative_to(FOLDER)
+    for file in _tracked():
+        if file.suffix != ".md" and file.is_relative_to(FOLDER):
+            copied = target / "pages" / file.relative_to(FOLDER)
             copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / picture, copied)
+            shutil.copyfile(ROOT / file, copied)
     (target / "mkdocs.yml").write_text(yaml.safe_dump(configuration, sort_keys=False))
     (target / "man" / "man1").mkdir(parents=True)
     for name, text in man.man_pages(root, codes.exit_codes()).items():
