@@ -212,5 +212,6 @@ def test_the_json_keeps_its_keys() -> None:
     data = Report(REPORTED_MS, verdicts).to_json()
     assert {"judged_ms", "status", "verdicts", "set_aside"} == data.keys()
     assert data["status"] == "corrupt" and data["verdicts"][0]["findings"][0]["status"] == "corrupt"
-    keys = "topic datacenter hour_ms hour status counts hops findings"
+    keys = "topic datacenter hour_ms hour status counts hops findings counted_from"
     assert data["verdicts"][0].keys() == set(keys.split())
+    assert data["verdicts"][0]["counted_from"] == "producers"

@@ -83,14 +83,13 @@ def test_a_bad_crc_halts_that_partition_just_there_until_the_gap_is_accepted(
     assert (gap.topic, gap.from_address, gap.to_address) == ("rotten", first.address, first.next_offset)
     assert "CRC" in gap.reason
 
-    site = SimpleNamespace(
-        mirrors=[SimpleNamespace(source="east", target="analysis")],
-        mirror_status=lambda _: mirror.status_url.removeprefix("http://").removesuffix("/status"),
+    context = SimpleNamespace(
+        mirrors=[SimpleNamespace(source="east", target="analysis", status_url=mirror.status_url)],
         datacenter=lambda name: SimpleNamespace(
             bootstrap={"east": east, "analysis": analysis}[name].bootstrap
         ),
     )
-    monkeypatch.setattr("headrace.cli.mirror.site", lambda: site)
+    monkeypatch.setattr("headrace.cli.mirror.context", lambda: context)
     for resumes_at in (first.next_offset, second.next_offset):
         command = ["headrace", "mirror", "accept-gap", "rotten", "0", "--source", "east", "--yes"]
         monkeypatch.setattr(sys, "argv", command)

@@ -60,12 +60,17 @@ def accept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     def run(mirror: MirrorProcess, problem: str) -> str:
         words = problem.split("`headrace mirror accept-gap ")[1].split("`")[0].split()
         clusters = {each.datacenter: each for each in (mirror.source, mirror.target)}
-        site = SimpleNamespace(
-            mirrors=[SimpleNamespace(source=mirror.source.datacenter, target=mirror.target.datacenter)],
-            mirror_status=lambda _: mirror.status_url.removeprefix("http://").removesuffix("/status"),
+        context = SimpleNamespace(
+            mirrors=[
+                SimpleNamespace(
+                    source=mirror.source.datacenter,
+                    target=mirror.target.datacenter,
+                    status_url=mirror.status_url,
+                )
+            ],
             datacenter=lambda name: SimpleNamespace(bootstrap=clusters[name].bootstrap),
         )
-        monkeypatch.setattr("headrace.cli.mirror.site", lambda: site)
+        monkeypatch.setattr("headrace.cli.mirror.context", lambda: context)
         monkeypatch.setattr(sys, "argv", ["headrace", "mirror", "accept-gap", *words, "--yes"])
         capsys.readouterr()
         with pytest.raises(SystemExit):

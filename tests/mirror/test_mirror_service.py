@@ -257,15 +257,14 @@ def one_line(
 ) -> Callable[..., str]:
     """Returns a runner of `headrace mirror accept-gap … --source east` that returns one line of output."""
     clusters = {"east": mirror.source, "analysis": mirror.target}
-    site = SimpleNamespace(
-        mirrors=[SimpleNamespace(source="east", target="analysis")],
-        mirror_status=lambda _: mirror.status_url.removeprefix("http://").removesuffix("/status"),
+    context = SimpleNamespace(
+        mirrors=[SimpleNamespace(source="east", target="analysis", status_url=mirror.status_url)],
         datacenter=lambda name: SimpleNamespace(bootstrap=clusters[name].bootstrap),
     )
 
     def run(*words: str) -> str:
         capsys.readouterr()
-        monkeypatch.setattr("headrace.cli.mirror.site", lambda: site)
+        monkeypatch.setattr("headrace.cli.mirror.context", lambda: context)
         command = ["headrace", "mirror", "accept-gap", *words, "--source", "east"]
         monkeypatch.setattr(sys, "argv", command)
         with pytest.raises(SystemExit):
