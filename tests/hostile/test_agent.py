@@ -9,6 +9,7 @@ import ssl
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from headrace.agent.permitted import PermittedPaths, permit
 from headrace.agent.report import HIDDEN, report_of
 from headrace.agent.serving import CONNECTIONS_MAX
 from headrace.agent.supervisor import Supervisor, _make_own_folder
-from headrace.process.web import TLS_HANDSHAKE_MAX_S
+from headrace.process.web import TLS_HANDSHAKE_MAX_S, ConnectionTable
 
 HALF_REQUESTS = 450
 BROKER = {"kind": "broker", "datacenter": "x", "broker_id": 1, "zookeeper": "127.0.0.1:1"}
@@ -71,6 +72,43 @@ def test_half_requests_without_a_token_lock_nobody_out(agent: RunningAgent, data
         assert (
             ask(agent, "operate", "PUT", "/v1/units/one?wait_s=60", json=agent.stand_in()).status_code == 201
         )
+
+
+@dataclass(eq=False)
+class Connection:
+    """One of a server's connections, as its table sees it."""
+
+    awaits_request: bool
+    is_strangers: bool
+    client: tuple[str, int] | None = None
+    is_cut_off: bool = False
+
+    def cut_off(self) -> None:
+        self.is_cut_off = True
+
+
+def test_a_known_clients_idle_connection_outlives_the_half_requests_of_strangers() -> None:
+    table = ConnectionTable(3)
+    idle = Connection(awaits_request=True, is_strangers=False)
+    busy = Connection(awaits_request=False, is_strangers=False)
+    half = Connection(awaits_request=True, is_strangers=True)
+    opened = [idle, busy, half]
+
+    def cut_off_by(newest: Connection) -> Connection:
+        table.add(newest)
+        opened.append(newest)
+        (cut,) = (each for each in opened if each.is_cut_off)
+        opened.remove(cut)
+        table.remove(cut)
+        return cut
+
+    for each in opened:
+        table.add(each)
+    second = Connection(awaits_request=True, is_strangers=True)
+    assert cut_off_by(second) is half
+    assert cut_off_by(Connection(awaits_request=False, is_strangers=True)) is second
+    # Without such strangers it goes before what is being answered.
+    assert cut_off_by(Connection(awaits_request=True, is_strangers=True)) is idle
 
 
 # --- half TLS handshakes ---

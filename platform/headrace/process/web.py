@@ -41,7 +41,7 @@ class Bounded(Protocol):
 
     @property
     def is_strangers(self) -> bool:
-        """Whether nobody knows who sends the present request."""
+        """Whether nobody knows who sends the present request, or has sent the last one."""
 
     @property
     def client(self) -> tuple[str, int] | None:
@@ -53,7 +53,8 @@ class Bounded(Protocol):
 
 class ConnectionTable:
     """The open connections of a server, oldest first. Beyond `connections_max` one has to go: the oldest that
-    waits for the rest of its handshake or request, else the oldest of a stranger, else the new one."""
+    waits for the rest of its handshake or request, a stranger's before one that a known client keeps for its
+    next request; else the oldest of a stranger, else the new one."""
 
     def __init__(self, connections_max: int) -> None:
         self._connections_max = connections_max
@@ -75,9 +76,11 @@ class ConnectionTable:
             victim.cut_off()
 
     def _to_cut_off(self, newest: Bounded) -> Bounded:
-        waiting = (each for each in self._open if each.awaits_request and each is not newest)
-        strangers = (each for each in self._open if each.is_strangers and each is not newest)
-        return next(waiting, None) or next(strangers, newest)
+        others = [each for each in self._open if each is not newest]
+        waiting = [each for each in others if each.awaits_request]
+        strangers = (each for each in others if each.is_strangers)
+        strangers_waiting = (each for each in waiting if each.is_strangers)
+        return next(strangers_waiting, None) or next(iter(waiting), None) or next(strangers, newest)
 
     def remove(self, connection: Bounded) -> None:
         self._open.pop(connection, None)
@@ -103,8 +106,8 @@ class BoundedHttp(H11Protocol):
 
     @property
     def is_strangers(self) -> bool:
-        """Whether its present request comes from somebody whom the server does not know."""
-        return not type(self).knows(self.headers)
+        """Whether its present or last request comes from somebody whom the server does not know."""
+        return not self.headers or not type(self).knows(self.headers)  # none before the first request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -99,7 +99,7 @@ class TopicResource(Resource):
 
     def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:
         planned = dict(change.planned)
-        if problems := _problems_of(planned):
+        if problems := _problems_of(planned) + _producers_problems(planned):
             raise ResourceError(*problems)
         prior, partitions = change.prior, planned["partitions"]
         if prior is not None and is_known(partitions) and partitions < prior["partitions"]:
@@ -339,15 +339,21 @@ def _problems_of(values: Values) -> list[Problem]:
         if count is not None and is_known(count) and (int(count) != count or count < 1):
             text = f"{attribute} is {count}; expected a whole number, 1 or more."
             problems.append(Problem(f"Invalid {attribute}", text, (attribute,)))
-    producers = values.get("producers")
-    if isinstance(producers, str) and producers not in declared.DECLARATIONS:
-        text = f"producers is {producers!r}; expected {' or '.join(declared.DECLARATIONS)}."
-        problems.append(Problem("Invalid producers", text, ("producers",)))
     config = values.get("config")
     if isinstance(config, dict) and config.keys() & {declared.PRODUCERS, declared.HISTORY}:
         text = f"Use the attribute producers; {declared.HISTORY} is written by the brokers."
         problems.append(Problem(f"config has {declared.PRODUCERS}", text, ("config",)))
     return problems + bootstrap_problems(values)
+
+
+def _producers_problems(values: Values) -> list[Problem]:
+    """Asked only by a plan, as the brokers are of the settings: terraform plans nothing once a value is
+    refused before, and the brokers' answers would be missing."""
+    producers = values.get("producers")
+    if not isinstance(producers, str) or producers in declared.DECLARATIONS:
+        return []
+    text = f"producers is {producers!r}; expected {' or '.join(declared.DECLARATIONS)}."
+    return [Problem("Invalid producers", text, ("producers",))]
 
 
 def bootstrap_problems(values: Values) -> list[Problem]:
