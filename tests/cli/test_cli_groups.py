@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import kafka
@@ -24,6 +23,7 @@ from headrace.cli.errors import ExitCode
 from headrace.client import Admin, ConsumerGroup, Producer
 from headrace.client.group_admin import GroupAdmin
 from headrace.process.text import has_control
+from headrace.site.context import ContextDatacenter
 
 WAIT_MAX_S = 60.0
 RECORDS = 40
@@ -50,16 +50,21 @@ def brokers(module_clusters: StartCluster) -> BrokerCluster:
     )
 
 
+def datacenter_of(brokers: BrokerCluster, zookeeper: str) -> ContextDatacenter:
+    return ContextDatacenter(
+        name="east",
+        bootstrap_servers=tuple(f"{each.host}:{each.port}" for each in brokers.brokers),
+        broker_ids=tuple(each.broker_id for each in brokers.brokers),
+        zookeeper_servers=zookeeper,
+    )
+
+
 @pytest.fixture
 def headrace(
     brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
     """Runs commands in this process, on these brokers as the datacenter's."""
-    datacenter = SimpleNamespace(
-        zookeeper=brokers.zookeeper.hosts,
-        brokers={each.broker_id: (each.host, each.port) for each in brokers.brokers},
-        bootstrap=brokers.bootstrap,
-    )
+    datacenter = datacenter_of(brokers, brokers.zookeeper.hosts)
     for module in (cli_cluster, group_state):
         monkeypatch.setattr(module, "datacenter", lambda _: datacenter)
 
@@ -300,8 +305,11 @@ def test_a_hung_coordinator_is_named_and_its_groups_are_not_touched(
 def test_a_stopped_site_is_one_line(
     headrace: Run, monkeypatch: pytest.MonkeyPatch, brokers: BrokerCluster
 ) -> None:
-    nothing = SimpleNamespace(
-        zookeeper="127.106.3.1:1", brokers={1: ("127.106.3.1", 1)}, bootstrap="127.106.3.1:1"
+    nothing = ContextDatacenter(
+        name="east",
+        bootstrap_servers=("127.106.3.1:1",),
+        broker_ids=(1,),
+        zookeeper_servers="127.106.3.1:1",
     )
     for module in (cli_cluster, group_state):
         monkeypatch.setattr(module, "datacenter", lambda _: nothing)
@@ -309,11 +317,7 @@ def test_a_stopped_site_is_one_line(
         result = headrace("groups", *words)
         assert result.code == ExitCode.UNREACHABLE
         assert len(result.err.splitlines()) == 1 and "127.106.3.1:1" in result.err, result.err
-    without = SimpleNamespace(
-        zookeeper="127.106.3.1:1",
-        brokers={each.broker_id: (each.host, each.port) for each in brokers.brokers},
-        bootstrap=brokers.bootstrap,
-    )
+    without = datacenter_of(brokers, "127.106.3.1:1")
     for module in (cli_cluster, group_state):
         monkeypatch.setattr(module, "datacenter", lambda _: without)
     result = headrace("groups", "list")

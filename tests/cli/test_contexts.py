@@ -321,7 +321,19 @@ def every_command(command: Any, words: tuple[str, ...] = ()) -> dict[tuple[str, 
 
 def test_every_command_that_talks_to_a_datacenter_takes_a_context() -> None:
     commands = every_command(typer.main.get_command(cli.app))
-    local = {"up", "down", "status", "restart", "logs", "agent", "demo", "context", "log", "dump-log"}
+    local = {
+        "up",
+        "down",
+        "status",
+        "restart",
+        "logs",
+        "agent",
+        "demo",
+        "context",
+        "log",
+        "dump-log",
+        "completion",
+    }
     for words, command in commands.items():
         options = {flag for param in command.params for flag in param.opts}
         if words[0] in local:

@@ -7,7 +7,6 @@ import json
 import sys
 import uuid
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,6 +20,7 @@ from headrace.cli.errors import ExitCode
 from headrace.client import Admin
 from headrace.events.schemas import read_schema
 from headrace.registry.client import SchemaRegistryClient
+from headrace.site.context import ContextDatacenter
 
 VIEW = {"remote_host": "192.0.2.7", "method": "GET", "path": "/", "status": 200}
 NOON_MS = 1_431_864_000_000
@@ -56,9 +56,10 @@ def world(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> World:
-    datacenter = SimpleNamespace(
+    datacenter = ContextDatacenter(
         name="east",
-        brokers={each.broker_id: (each.host, each.port) for each in one_broker.brokers},
+        bootstrap_servers=tuple(one_broker.bootstrap.split(",")),
+        broker_ids=tuple(each.broker_id for each in one_broker.brokers),
         registry_url=registry_url,
     )
     for module in (cli_cluster, cli_consume, cli_produce):

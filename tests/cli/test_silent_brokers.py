@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -19,6 +18,7 @@ from headrace.cli import main as cli
 from headrace.cli import mirror as cli_mirror
 from headrace.cli.errors import ExitCode
 from headrace.process.text import has_control
+from headrace.site.context import Context, ContextMirror
 from headrace.wire.records import Record, encode_batch
 
 ESC = "\x1b[2J"
@@ -76,7 +76,7 @@ def test_topics_are_listed(headrace: Run, cluster: FakeCluster) -> None:
         result = headrace("topics", "list", "-b", cluster.bootstrap)
         rows = json.loads(headrace("topics", "list", "-b", cluster.bootstrap, "--json").out)
     assert result.code == ExitCode.UNREACHABLE
-    assert result.err == f"error: {silence(cluster)}\n"
+    assert result.err == f"no context, brokers {cluster.bootstrap}\nerror: {silence(cluster)}\n"
     assert "partition 1" in result.out and "more than" in result.out
     known = cluster.log(0).end + cluster.log(2).end
     assert rows == [{"topic": "t", "partitions": 3, "bytes": known, "unknown_partitions": [1]}]
@@ -85,7 +85,7 @@ def test_topics_are_listed(headrace: Run, cluster: FakeCluster) -> None:
 
 def test_what_answers_is_listed_without_a_word_on_silence(headrace: Run, cluster: FakeCluster) -> None:
     result = headrace("topics", "list", "-b", cluster.bootstrap)
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err) == (0, f"no context, brokers {cluster.bootstrap}\n")
     assert "not known" not in result.out and "more than" not in result.out
 
 
@@ -142,17 +142,22 @@ def test_a_mirror_that_does_not_answer_hides_no_other(headrace: Run, monkeypatch
         def log_message(self, *_: object) -> None:
             pass
 
-    routes = [SimpleNamespace(source=name, target="analysis") for name in ("east", "west")]
     with HTTPServer(("127.0.0.1", 0), Status) as server, socket.create_server(("127.0.0.1", 0)) as silent:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ports = {"east": server.server_port, "west": silent.getsockname()[1]}
-        site = SimpleNamespace(mirrors=routes, mirror_status=lambda route: f"127.0.0.1:{ports[route.source]}")
-        monkeypatch.setattr(cli_mirror, "site", lambda: site)
+        mirrors = tuple(
+            ContextMirror(source=name, target="analysis", status_url=f"http://127.0.0.1:{port}/status")
+            for name, port in ports.items()
+        )
+        here = Context(name="test", origin="test", datacenters=(), mirrors=mirrors)
+        monkeypatch.setattr(cli_mirror, "context", lambda: here)
         result = headrace("mirror", "status")
         server.shutdown()
     assert result.code == ExitCode.UNREACHABLE
     assert "caught up" in result.out
-    assert f"the mirror analysis-mirror-west does not answer at 127.0.0.1:{ports['west']}" in result.err
+    assert (
+        f"the mirror analysis-mirror-west does not answer at http://127.0.0.1:{ports['west']}/" in result.err
+    )
 
 
 def test_names_of_topics_are_escaped(headrace: Run, cluster: FakeCluster) -> None:

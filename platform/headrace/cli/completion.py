@@ -6,11 +6,12 @@ The script runs `headrace` with a variable that asks for completions; typer answ
 from __future__ import annotations
 
 import os
-import sys
 from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
+
+from headrace.cli.output import write
 
 PROGRAM: Final = "headrace"
 VARIABLE: Final = "_HEADRACE_COMPLETE"
@@ -34,7 +35,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell.", show_ch
     from typer._completion_shared import get_completion_script
 
     script = get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell.value)
-    sys.stdout.write(script + "\n")
+    write(script + "\n")
 
 
 def is_asked_for() -> bool:

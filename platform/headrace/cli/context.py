@@ -56,6 +56,17 @@ def bootstrap(datacenter_name: str | None, given: str | None) -> str:
     """Returns the bootstrap brokers: the given ones, or those of the datacenter."""
     if given and datacenter_name:
         raise CommandError("give either --datacenter or --bootstrap, not both", ExitCode.USAGE)
-    if given:
-        tell(f"no context, brokers {given}")
-    return given or datacenter(datacenter_name).bootstrap
+    if not given:
+        return datacenter(datacenter_name).bootstrap
+    _check_addresses(given)
+    tell(f"no context, brokers {given}")
+    return given
+
+
+def _check_addresses(given: str) -> None:
+    from headrace.client.cluster import parse_bootstrap
+
+    try:
+        parse_bootstrap(given)
+    except ValueError as error:
+        raise CommandError(f"--bootstrap: {error}", ExitCode.USAGE) from None

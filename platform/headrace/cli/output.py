@@ -81,7 +81,13 @@ def note(message: str) -> None:
 
 def confirm(question: str) -> None:
     """Asks, and ends the command unless the answer is yes."""
-    typer.confirm(escaped(question), abort=True)
+    if not agrees(question):
+        raise typer.Abort
+
+
+def agrees(question: str) -> bool:
+    """Asks, and returns whether the answer is yes."""
+    return typer.confirm(escaped(question))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:

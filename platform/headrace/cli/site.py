@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode, print_note
-from headrace.cli.output import JsonOption, in_bytes, in_duration, out, print_json, print_table, write
+from headrace.cli.output import (
+    JsonOption,
+    agrees,
+    in_bytes,
+    in_duration,
+    out,
+    print_json,
+    print_table,
+    write,
+)
 from headrace.cli.topics import declare_topics
 from headrace.cli.values import parse_span_ms
 
@@ -83,7 +92,7 @@ def _may_change(units: Sequence[ForeignUnit], *, is_agreed: bool) -> bool:
     print_note(f"`headrace up` will {sentence(units)}")
     if is_agreed or not sys.stdin.isatty():
         return is_agreed
-    return typer.confirm("Their data stays on disk. Shall it?")
+    return agrees("Their data stays on disk. Shall it?")
 
 
 def down() -> None:

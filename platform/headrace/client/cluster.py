@@ -46,9 +46,18 @@ def _parse_address(text: str) -> BrokerAddress:
         host, _, port = text.partition(":")
     else:
         host, port = text, ""
-    if not host or (port and not port.isdecimal()) or (port and not 0 < int(port) < 65_536):
+    is_port = not port or (port.isdecimal() and 0 < int(port) < 65_536)
+    if not is_port or not _is_host(host):
         raise ValueError(f"{text!r} is not a broker address; give host:port")
     return BrokerAddress(host, int(port) if port else DEFAULT_PORT)
+
+
+def _is_host(host: str) -> bool:
+    """Whether sockets take it as a host's name: `getaddrinfo` encodes it like this."""
+    try:
+        return bool(host.encode("idna")) and "\0" not in host
+    except UnicodeError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
