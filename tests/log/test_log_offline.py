@@ -178,7 +178,7 @@ def test_a_full_disk_at_a_checkpoint_stops_nothing(
     assert log.request_checkpoint()
     log.flush()
     assert log.offline is None and log.flushed_address == log.end_address
-    assert f"{log.directory}: no room for a checkpoint" in caplog.text
+    assert f"no room for a checkpoint: {log.directory}" in caplog.text
     monkeypatch.setattr(os, "write", real)
     log.append(batch(b"second"))
     log.close()
