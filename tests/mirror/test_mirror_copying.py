@@ -5,6 +5,7 @@ It never skips and never repeats a byte.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 
@@ -205,6 +206,18 @@ def test_a_batch_that_would_end_behind_the_log_is_bad_and_its_end_unknown() -> N
     copy.fetched(copy.generation, log.cuts[1], Fetched(forged[log.cuts[1] :], 0, log.end), 0.0)
     assert copy.suspect == log.cuts[1]
     assert f"but the source ends at {log.end}" in copy.problem
+
+
+def test_a_flipped_length_that_leads_to_a_later_batch_costs_one_batch() -> None:
+    log = source_log(random.Random(341), 6)
+    for start, end in itertools.pairwise(log.cuts[:-2]):
+        for later in log.cuts:
+            if later <= end or later == log.end:
+                continue
+            forged = bytearray(log.data)
+            forged[start + 8 : start + 12] = (later - start - 12).to_bytes(4, "big")
+            _, error = sound_prefix(bytes(forged), 0)
+            assert isinstance(error, DamagedBatchError) and error.end_address == end
 
 
 @given(st.integers(0, 2**32), st.data())

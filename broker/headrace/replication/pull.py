@@ -159,13 +159,21 @@ def _end_of_damaged(batches: Buffer, at: int, address: int) -> int | None:
     """Returns the address behind a damaged batch, if its own header or the batch behind it vouches for it."""
     try:
         header = read_header(batches, at)
-        if header.is_stored_at(address):
-            return address + header.size_bytes
-        behind = read_header(batches, at + header.size_bytes)
-        end_address = address + header.size_bytes
-        return end_address if behind.is_stored_at(end_address) else None
     except CorruptBatchError:
         return None
+    if header.is_stored_at(address):
+        return address + header.size_bytes
+    # Either the length is wrong, or the offset. A wrong length may lead to a later batch, past good ones.
+    ends = {address + header.size_bytes, header.base_offset + header.record_count}
+    confirmed = (end for end in ends if end > address and _begins_at(batches, at + end - address, end))
+    return min(confirmed, default=None)
+
+
+def _begins_at(batches: Buffer, at: int, address: int) -> bool:
+    try:
+        return read_header(batches, at).is_stored_at(address)
+    except CorruptBatchError:
+        return False
 
 
 def check_tail(source: CopySource, last: LastBatch) -> None:
