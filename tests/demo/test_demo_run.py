@@ -14,6 +14,7 @@ from headrace.audit.evidence import PRODUCER_HOP, Status
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
 from headrace.demo.main import run_demo
+from headrace.demo.outcome import MUCH_UNPARSABLE
 from headrace.demo.plan import TOPIC
 from headrace.demo.recount import RunStart, count_rows
 from headrace.fleet import terraform
@@ -58,7 +59,9 @@ def test_every_line_of_an_access_log_is_in_hdfs_and_seven_lost_events_are_found(
 ) -> None:
     monkeypatch.setattr("headrace.site.site.Site.load", lambda: airflow_site.site)
     log = REAL_LOG if REAL_LOG.exists() else SMALL_LOG
-    assert run_demo(access_log=log, publishing_s=4.0) == 0, capsys.readouterr().out
+    # Three of the small log's 119 lines do not parse, on purpose.
+    code = 0 if log == REAL_LOG else MUCH_UNPARSABLE
+    assert run_demo(access_log=log, publishing_s=4.0) == code, capsys.readouterr().out
     output = capsys.readouterr().out
     counted = awk_counts(log)
     store = AuditStore(airflow_site.site.audit_store_url)

@@ -28,6 +28,9 @@ _DAMAGE_CODES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PRIMARY_CODE_MASK: Final = 0xFF  # SQLite's extended codes have the primary one in their lowest byte
 
 
+_WRITES: Final = "headrace_writes"
+
+
 class StoreError(Exception):
     """The store cannot be opened; the message says what to do."""
 
@@ -98,6 +101,7 @@ class AuditStore:
         if self._engine.dialect.name == "sqlite":
             # Whether a file is in WAL mode is stored in it, so a reader leaves that as it is.
             event.listen(self._engine, "connect", _set_up_reader if must_exist else _set_up_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
         try:
             self._open()
         except StoreError:
@@ -120,7 +124,7 @@ class AuditStore:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Opens a transaction that commits at the end, and rolls back on an error."""
-        with self._engine.begin() as connection:
+        with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
             yield connection
 
     def positions(self) -> dict[tuple[str, int], int]:
@@ -208,10 +212,20 @@ def _stored_version(connection: Connection) -> str:
     return str(connection.execute(query).scalar_one())
 
 
+def _begin_sqlite(connection: Connection) -> None:
+    """Begins each transaction by itself: Python's sqlite3 would begin none for reads and for new tables. A
+    writer takes its lock at once, because one that reads first could not wait for another one.
+    """
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
 def _set_up_reader(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}"):
         connection.execute(f"PRAGMA {pragma}")
