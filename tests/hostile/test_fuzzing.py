@@ -27,6 +27,8 @@ KEPT = {
 }
 """Seeds by target. One is added whenever `make fuzz` found something and that was mended."""
 
+NOT_CAPTURED = {ApiKey.DESCRIBE_LOG_DIRS}  # built from its schema alone
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
@@ -54,7 +56,8 @@ def test_every_version_that_a_broker_serves_is_built(zookeeper_server: ZooKeeper
             (0, 2),
         }  # offered, and not served: docs/protocol.md
         captured = {each.api_key for each in world.maker.captured}
-        assert captured == {key for key, *_ in world.maker.versions}, "tests/golden/record_frames.py has it"
+        served = {key for key, *_ in world.maker.versions}
+        assert captured == served - NOT_CAPTURED, "tests/golden/record_frames.py has it"
 
 
 def test_changed_captures_keep_what_they_ask_for() -> None:
