@@ -119,6 +119,16 @@ def check(folder: Path, built: Built, *, damaged_bytes_are_served: bool) -> bool
     which=st.floats(0, 1, exclude_max=True),
     where=st.floats(0, 1, exclude_max=True),
 )
+@example(
+    # A sealed segment and its index have each other's bytes.
+    sizes=[0] * 7 + [57],
+    checkpoint_after=0,
+    unflushed=0,
+    clean=False,
+    damage=swap,
+    which=0.0,
+    where=0.0,
+)
 def test_one_damage_anywhere(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],

@@ -191,6 +191,8 @@ def evidence(directory: Path, files: Files) -> Evidence:
             continue  # the checkpoint says enough: `check_chain` compares the file's size
         found = index.load(directory, base)
         if found is None:
+            # Damaged itself; it was written once its segment was flushed, up to where the next one begins.
+            durable = max(durable, ends.get(base, durable))
             continue
         path = directory / file_name(base, SEGMENT_SUFFIX)
         if segment is None:
