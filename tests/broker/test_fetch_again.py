@@ -55,10 +55,15 @@ class Topic:
         max_bytes: int = 1 << 20,
         min_bytes: int = 1,
         leader_epoch: int = -1,
+        session: tuple[int, int] = (0, -1),
         correlation_id: int = 5,
     ) -> bytes:
         parts = [fetch.FetchPartition(partition, offset, max_bytes, leader_epoch)]
-        request = fetch.FetchRequest(0, min_bytes, 1 << 20, [fetch.FetchTopic(self.name, self.id, parts)])
+        topics = [fetch.FetchTopic(self.name, self.id, parts)]
+        session_id, epoch = session
+        request = fetch.FetchRequest(
+            0, min_bytes, 1 << 20, topics, session_id=session_id, session_epoch=epoch
+        )
         return fetch.encode_request(request, version=version, correlation_id=correlation_id, client_id="raw")
 
 
@@ -96,7 +101,7 @@ def test_requests_that_differ_in_more_than_their_offset(
     one_broker: BrokerCluster, client: RawClient, topic: Topic
 ) -> None:
     draw = random.Random(2)
-    for _ in range(150):
+    for _ in range(200):
         frame = topic.frame(
             draw.choice((11, 12)),
             draw.choice(topic.starts),
@@ -104,6 +109,7 @@ def test_requests_that_differ_in_more_than_their_offset(
             max_bytes=draw.choice((0, 1, 9_000, 1 << 20)),
             min_bytes=draw.choice((0, 1, 60_000)),
             leader_epoch=draw.choice((-1, -1, 0, 7)),
+            session=draw.choice(((0, -1), (0, -1), (0, 0), (7, -1), (7, 0), (7, 1), (0, 1))),
         )
         with RawClient(one_broker.bootstrap) as other:
             assert ask(client, frame) == ask(other, frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from fix_controller import ControllerBench, CountingWorkers, topic
 from headrace.broker.cluster import OfflineName
 from headrace.broker.errors import Refused
-from headrace.broker.offline import RETRY_LOOKS_MAX, OfflineLog, Tried, fingerprint
+from headrace.broker.offline import FULL_LOOKS_MAX, RETRY_LOOKS_MAX, OfflineLog, Tried, fingerprint
 from headrace.broker.offline_news import ANNOUNCED_MAX, OfflineNews
 from headrace.coordination.errors import ZooKeeperUnavailableError
 from headrace.coordination.offline_logs import parse
@@ -164,6 +165,36 @@ def test_logs_that_zookeeper_loses_while_they_are_opened_are_kept(bench: Control
     bench.apply(one)
     bench.workers.run()
     assert log_of(bench, "t").end_address == len(BATCH)
+
+
+@pytest.mark.parametrize("full", ["mkdir", "open", "write", "fsync", "replace"])
+@pytest.mark.parametrize("passing", range(4))
+def test_a_topic_that_was_created_on_a_full_disk_is_served_once_there_is_room(
+    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch, full: str, passing: int
+) -> None:
+    """`passing`: how many such calls still find room. Without its folder it stayed offline for good."""
+    calls = 0
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        is_write = full != "open" or arguments[1] & os.O_CREAT
+        if is_write and (calls := calls + 1) > passing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments, **named)
+
+    real = getattr(os, full)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, full, call)
+        bench.apply(topic("t", 1))
+        bench.workers.run()
+        look(bench, 3 * RETRY_LOOKS_MAX)
+    if bench.open:
+        assert passing, "there was room for all of it"
+        return
+    assert "No space left" in problem_of(bench)[1]
+    look(bench, FULL_LOOKS_MAX + 1)
+    assert bench.open == {"t-0"}
+    assert bench.state.led_partition("t", 0).log.append(BATCH).base_address == 0
 
 
 # --- the decision ---

@@ -167,7 +167,7 @@ def cold_log(path: Path, timestamps: list[int]) -> tuple[PartitionLog, list[int]
     value = bytes(SPAN_BYTES // 3)
     offsets = [log.append(encode_batch([Record(0, ms, None, value)])).end_address - 1 for ms in timestamps]
     log.close()
-    (path / "checkpoint").write_bytes(encode(Checkpoint(log.end_address)))
+    (path / "checkpoint").write_bytes(encode(Checkpoint(log.end_address, epochs=log.epochs.starts())))
     return PartitionLog(path, config), offsets
 
 

@@ -8,6 +8,7 @@ import pytest
 from headrace.log import checkpoint
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.directory import LOG_FORMAT, OWNER_FILE, LogDirectory
+from headrace.log.epochs import EpochStart
 from headrace.log.errors import OldLogFormatError
 from headrace.log.partition import PartitionLog
 from headrace.wire.records import Record, encode_batch
@@ -102,4 +103,4 @@ def test_a_cut_below_the_old_numbers_is_still_a_cut(tmp_path: Path) -> None:
     again = PartitionLog(folder)
     assert again.end_address == end
     again.close()
-    assert checkpoint.load(folder) == Checkpoint(end)
+    assert checkpoint.load(folder) == Checkpoint(end, epochs=(EpochStart(0, 0),))

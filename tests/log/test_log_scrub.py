@@ -12,6 +12,7 @@ from headrace.broker.scrubber import lower_io_priority
 from headrace.log.scrub import STATE_FILE, DiskFile, Scrub
 
 FAST_BYTES_PER_S = 1 << 40
+PASS = b'{"place": null, "pass_began_ms": 1, "pass_ended_ms": 1, "findings": %s}'
 
 
 def logs(root: Path) -> list[Path]:
@@ -159,3 +160,32 @@ def test_files_are_read_at_any_position(tmp_path: Path) -> None:
 
 def test_idle_priority() -> None:
     assert isinstance(lower_io_priority(), bool)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b"[]",
+        b"\xff",
+        b"null",
+        b'{"place": [], "pass_began_ms": 1, "pass_ended_ms": 1, "findings": []}',
+        b'{"place": "x", "pass_began_ms": 1, "pass_ended_ms": 1, "findings": []}',
+        b'{"place": null, "pass_began_ms": 1e999, "pass_ended_ms": 1, "findings": []}',
+        PASS % b'[{"partition": "a-0"}]',
+        PASS % b'[{"partition": "a-0", "segment": 0, "start": "x", "end": 1, "cause": "", "found_ms": 1}]',
+        PASS % b'[{"partition": "a-0", "segment": 0, "start": 5, "end": 1, "cause": "", "found_ms": 1}]',
+    ],
+    ids=range(10),
+)
+def test_a_state_that_is_damaged_costs_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    _, folder = logs(tmp_path)
+    flip(segments(folder)[1], 100)
+    (tmp_path / STATE_FILE).write_bytes(content)
+    one = scrub(tmp_path)
+    assert caplog.text.count("the scrub begins again") == 1
+    assert one.findings == [] and one.place is None
+    assert one.one_pass() and len(one.findings) == 1
+    assert len(scrub(tmp_path).findings) == 1

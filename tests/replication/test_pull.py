@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.log.config import LogConfig
+from headrace.log.epochs import UNKNOWN_EPOCH, EpochEnd
 from headrace.log.partition import PartitionLog
 from headrace.replication.pull import (
     DivergedError,
@@ -16,12 +17,18 @@ from headrace.replication.pull import (
     MissingRangeError,
     SourceAheadError,
     SourceBehindError,
+    check_epoch,
     check_tail,
     pull_once,
 )
 from headrace.wire.batch import hop, read_header
 from headrace.wire.primitives import Buffer
 from headrace.wire.records import Record, encode_batch
+
+
+def last(address: int, crc: int) -> LastBatch:
+    """A copy's last batch."""
+    return LastBatch(address, address + 100, crc, 0)
 
 
 def batch(value: bytes, count: int = 1) -> bytearray:
@@ -136,12 +143,51 @@ def test_bytes_without_addresses_or_with_a_wrong_checksum_are_refused(tmp_path: 
 def test_the_tail_check_compares_the_last_batch(tmp_path: Path) -> None:
     source = log_bytes(tmp_path, [5, 50])
     first = read_header(source.content)
-    check_tail(source, LastBatch(0, first.crc))
+    check_tail(source, last(0, first.crc))
     with pytest.raises(DivergedError, match="another log"):
-        check_tail(source, LastBatch(0, first.crc ^ 1))
+        check_tail(source, last(0, first.crc ^ 1))
     with pytest.raises(SourceBehindError):
-        check_tail(source, LastBatch(source.end_address, 1))
-    check_tail(Bytes(5000, source.content), LastBatch(0, 1))
+        check_tail(source, last(source.end_address, 1))
+    check_tail(Bytes(5000, source.content), last(0, 1))
+
+
+def test_an_equal_last_batch_hides_another_leader_s_bytes(tmp_path: Path) -> None:
+    """The old leader wrote X and Z, the new one Y and, sent again, the same Z; X and Y are equally long."""
+    logs = {}
+    for name, epoch, first in (("old", 1, b"x" * 100), ("new", 2, b"y" * 100)):
+        log = logs[name] = PartitionLog(tmp_path / f"{name}-0", LogConfig())
+        log.leader_epoch = epoch
+        log.append(batch(first))
+        log.append(batch(b"z" * 100))
+        log.flush()
+    copy, source = logs["old"], logs["new"]
+    content = (source.directory / f"{0:020d}.log").read_bytes()
+    half = len(content) // 2
+    tail = LastBatch(half, len(content), read_header(content, half).crc, copy.epochs.latest)
+    check_tail(Bytes(0, bytearray(content)), tail)
+    with pytest.raises(DivergedError, match="nothing of leader epoch 1"):
+        check_epoch(source.epochs.end_of(1, source.end_address)._replace(epoch=0), tail)
+    with pytest.raises(DivergedError, match="leader epoch 1 ends at 0"):
+        check_epoch(source.epochs.end_of(1, source.end_address), tail)
+
+
+@pytest.mark.parametrize(
+    ("answered", "problem"),
+    [
+        (EpochEnd(3, 500), None),
+        (EpochEnd(3, 900), None),
+        (EpochEnd(3, 499), "in the source leader epoch 3 ends at 499"),
+        (EpochEnd(2, 400), "nothing of leader epoch 3; its epoch 2 ends at 400"),
+        (UNKNOWN_EPOCH, "nothing of leader epoch 3, nor of a later one"),
+    ],
+)
+def test_what_a_source_answers_for_the_copy_s_epoch(answered: EpochEnd, problem: str | None) -> None:
+    tail = LastBatch(400, 500, 1, 3)
+    if problem is None:
+        check_epoch(answered, tail)
+        return
+    with pytest.raises(DivergedError, match=problem):
+        check_epoch(answered, tail)
 
 
 class WithGap(Bytes):
@@ -173,9 +219,9 @@ def test_what_was_set_aside_in_the_source_is_named(tmp_path: Path) -> None:
 def test_the_tail_check_passes_where_the_source_has_set_the_copys_last_batch_aside(tmp_path: Path) -> None:
     whole = log_bytes(tmp_path, [5, 50, 500, 20])
     cuts = [header.address for _, header in hop(whole.content)]
-    check_tail(WithGap(whole, cuts[1], cuts[3]), LastBatch(cuts[2], 1))
-    check_tail(WithGap(whole, cuts[1], whole.end_address), LastBatch(cuts[2], 1))
+    check_tail(WithGap(whole, cuts[1], cuts[3]), last(cuts[2], 1))
+    check_tail(WithGap(whole, cuts[1], whole.end_address), last(cuts[2], 1))
     # A batch that only says that it lies further on is no proof of that.
     whole.content[cuts[1] + 6] ^= 1
     with pytest.raises(DivergedError, match="another log"):
-        check_tail(whole, LastBatch(cuts[1], 1))
+        check_tail(whole, last(cuts[1], 1))

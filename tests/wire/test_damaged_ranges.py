@@ -47,3 +47,4 @@ def test_impossible_ranges_are_none() -> None:
     for change in changes:
         assert parse(good.name, good._replace(**change).value()) is None
     assert parse(good.name, good.value().replace('"c"', "[" * 3 + "]" * 3)) is not None
+    assert parse(good.name, "[" * 100_000) is None

@@ -12,6 +12,7 @@ from typing import Final
 
 from headrace.broker.broker import Address, Broker, BrokerOptions
 from headrace.broker.config import BROKER_SETTINGS
+from headrace.broker.page import page
 from headrace.broker.setting import ConfigError
 from headrace.coordination.errors import CoordinationError
 from headrace.log.errors import LogError
@@ -93,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
         "--status",
         type=address_text,
         metavar="HOST:PORT",
-        help="where to serve GET /status: connections and their bounds (default: nowhere)",
+        help="where to serve its page, and GET /status as JSON (default: nowhere)",
     )
     made.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     made.add_argument("--help-settings", action="store_true", help="list the broker settings, and exit")
@@ -117,7 +118,7 @@ def serve(broker: Broker, status: str | None) -> None:
     if status is None:
         broker.run()
         return
-    server = StatusServer(status, broker.status)
+    server = StatusServer(status, broker.status, page)
     try:
         broker.run()
     finally:

@@ -143,7 +143,7 @@ class Controller:
                 partition = self._state.partitions.get(topic, index)
                 if partition is not None:
                     partition.set_config(config)
-                    partition.leader_epoch = state.leader_epoch
+                    partition.lead(state.leader_epoch)
 
     def _present(self, before: Mapping[str, TopicState], changed: Iterable[str]) -> dict[PartitionName, UUID]:
         """Returns what is open, is being opened, or could not be opened, of these topics."""

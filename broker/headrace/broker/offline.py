@@ -20,11 +20,13 @@ from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogBusyError, LogDamagedError, OldLogFormatError
 from headrace.log.names import is_temporary
 from headrace.log.partition import PartitionLog
+from headrace.process.disk import is_full
 
 LOOK_INTERVAL_MS: Final = 2_000
 LOOKED_AT_MAX: Final = 200  # offline logs in one look; the others follow in the next ones
 RETRY_LOOKS_MIN: Final = 2  # looks between two tries of a log whose files do not change
 RETRY_LOOKS_MAX: Final = 150
+FULL_LOOKS_MAX: Final = 15  # of a disk that is full: somebody frees space, and looks whether it helped
 
 Fingerprint = frozenset[tuple[str, int, int, int]]
 """Name, inode, size and time of the last change of each file. A copy that keeps old times has a new one."""
@@ -70,6 +72,8 @@ def _check_that_nobody_writes(folder: Path) -> None:
     """Raises `LogBusyError` while a process has one of the files open for writing: a copy that is half
     restored looks like a log whose end is torn. Passes where the system cannot tell.
     """
+    if not folder.is_dir():
+        return  # the disk had no room even for the folder of a new topic
     for path in folder.iterdir():
         if not path.is_file():
             continue
@@ -95,6 +99,7 @@ class OfflineLog:
     tried_at: Fingerprint | None = None
     waits_for_files: bool = False
     is_busy: bool = False
+    is_full: bool = False
     tries: int = 0
     looks: int = 0
     seen: Fingerprint | None = None
@@ -104,6 +109,9 @@ class OfflineLog:
         self.problem = problem
         self.waits_for_files = isinstance(tried.error, LogDamagedError | OldLogFormatError)
         self.is_busy = isinstance(tried.error, LogBusyError)
+        self.is_full = tried.error is not None and (
+            is_full(tried.error) or is_full(tried.error.__cause__ or tried.error)
+        )
         self.tried_at = tried.before
         self.tries += 1
         self.looks = 0
@@ -118,5 +126,6 @@ class OfflineLog:
             return False
         if now != self.tried_at or self.is_busy:
             return True
-        pause = min(RETRY_LOOKS_MAX, RETRY_LOOKS_MIN << min(self.tries, 16))
+        most = FULL_LOOKS_MAX if self.is_full else RETRY_LOOKS_MAX
+        pause = min(most, RETRY_LOOKS_MIN << min(self.tries, 16))
         return not self.waits_for_files and self.looks >= pause

@@ -77,6 +77,7 @@ class Partition:
         "gathering",
         "index",
         "is_plain",
+        "leader_epoch",
         "log",
         "name",
         "oldest_unflushed_ms",
@@ -103,7 +104,7 @@ class Partition:
         self.name = PartitionName(topic, index)
         self.topic_id = topic_id
         self.log = log
-        self.leader_epoch = leader_epoch
+        self.lead(leader_epoch)
         self.failure: str | None = None
         self.read_problem: str | None = None  # the last one that was reported
         self.set_config(config)
@@ -123,14 +124,13 @@ class Partition:
         # Whether batches are stored as they come: the fast path of Produce relies on it.
         self.is_plain = not (config.mirror or config.log_append_time or self.failure)
 
-    @property
-    def leader_epoch(self) -> int:
-        """This leader's epoch: a new one is stamped into every batch that is staged from then on."""
-        return self.log.leader_epoch
+    def lead(self, epoch: int) -> None:
+        """Leads in this epoch, which is written into every batch that is staged from now on.
 
-    @leader_epoch.setter
-    def leader_epoch(self, epoch: int) -> None:
-        self.log.leader_epoch = epoch
+        If ZooKeeper's data is older than the log, the log's last epoch is written: epochs never descend.
+        """
+        self.leader_epoch = epoch
+        self.log.leader_epoch = max(epoch, self.log.epochs.latest)
 
     def fail(self, problem: str) -> None:
         """Refuses appends from now on."""

@@ -26,6 +26,7 @@ from headrace.broker.handlers import (
     configs,
     fetch,
     fetch_again,
+    leader_epochs,
     list_offsets,
     log_dirs,
     metadata,
@@ -77,6 +78,7 @@ class BrokerService:
         self._pass_on = pass_on
         self._apis: dict[int, Api] = {
             ApiKey.LIST_OFFSETS: Api(1, 10, list_offsets.handle),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4, leader_epochs.handle),
             ApiKey.METADATA: Api(0, 13, metadata.handle),
             ApiKey.FIND_COORDINATOR: Api(0, 6, cluster.find_coordinator),
             ApiKey.API_VERSIONS: Api(0, 4, lambda _, request: api_versions.respond(request, self.spoken())),

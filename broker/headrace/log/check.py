@@ -75,7 +75,7 @@ class Report(NamedTuple):
 
 def check_partition(directory: Path) -> Report:
     """Reads everything. Raises `OSError` if the folder cannot be read."""
-    durable_before = _durable(directory)  # before sizes are read: a running broker appends
+    durable_before = durable_end(directory)  # before sizes are read: a running broker appends
     names = sorted(path.name for path in directory.iterdir())
     bases = [base for name in names if (base := address_of(name, SEGMENT_SUFFIX)) is not None]
     findings: list[Finding] = []
@@ -161,7 +161,10 @@ def _is_followed(directory: Path, base: int) -> bool:
     return any((address_of(path.name, SEGMENT_SUFFIX) or 0) > base for path in directory.iterdir())
 
 
-def _durable(directory: Path) -> int:
+def durable_end(directory: Path) -> int:
+    """Returns the address below which everything was flushed, as far as checkpoint and indexes know; 0 if
+    they are lost.
+    """
     try:
         known = checkpoint.load(directory) or checkpoint.load_previous(directory)
     except LogError:

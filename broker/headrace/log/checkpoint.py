@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
+from headrace.log.epochs import EpochStart
 from headrace.log.errors import OldLogFormatError
 from headrace.log.files import replace_file
 from headrace.log.names import CHECKPOINT, PREVIOUS_CHECKPOINT, TEMPORARY_SUFFIX
@@ -33,13 +34,15 @@ CHECKPOINT_EVERY_BYTES: Final = 256 * 1024 * 1024
 class Checkpoint:
     """`recovery_point`: all bytes below it are flushed and checked. `producers`: their state at that address.
     `max_timestamps_ms`: of sealed segments, by base address. `saved_ms`: when it was taken, by the monotonic
-    clock of the process that also gave the producers their times; None in a file that lacks it.
+    clock of the process that also gave the producers their times; None in a file that lacks it. `epochs`:
+    where each leader epoch begins, ascending; None in a file that lacks them.
     """
 
     recovery_point: int
     producers: tuple[tuple[int, ProducerEntry], ...] = ()
     max_timestamps_ms: dict[int, int] = field(default_factory=dict)
     saved_ms: int | None = None
+    epochs: tuple[EpochStart, ...] | None = None
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -55,6 +58,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
     }
     if checkpoint.saved_ms is not None:
         values["saved_ms"] = checkpoint.saved_ms
+    if checkpoint.epochs is not None:
+        values["epochs"] = checkpoint.epochs
     body = json.dumps(values, separators=(",", ":")).encode()
     return b"%08x\n" % crc32c(body) + body
 
@@ -83,7 +88,11 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
             for producer_id, epoch, last_append_ms, batches in values["producers"]
         )
         max_timestamps_ms = dict(values["max_timestamps_ms"])
-        return Checkpoint(values["recovery_point"], producers, max_timestamps_ms, values.get("saved_ms"))
+        saved = values.get("epochs")
+        epochs = None if saved is None else tuple(EpochStart(*start) for start in saved)
+        return Checkpoint(
+            values["recovery_point"], producers, max_timestamps_ms, values.get("saved_ms"), epochs
+        )
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -31,6 +31,7 @@ LOCK_FILE: Final = ".lock"
 OWNER_FILE: Final = "broker.json"
 IDENTITY_FILE: Final = IDENTITY
 LOG_FORMAT: Final = 2  # 1, until November 2026: batches had baseOffset = address
+PARTITION_DIGITS_MAX: Final = 10
 DELETED_SUFFIX: Final = ".deleted"
 STRAY_SUFFIX: Final = ".stray"
 
@@ -43,6 +44,14 @@ class PartitionName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def partition_of(folder: str) -> PartitionName | None:
+    """Returns whose folder this is; None for any other, such as one that was moved aside."""
+    topic, _, number = folder.rpartition("-")
+    if not topic or not (number.isascii() and number.isdecimal()) or len(number) > PARTITION_DIGITS_MAX:
+        return None
+    return PartitionName(topic, int(number))
 
 
 def lock(path: Path, way_out: str) -> int:
@@ -96,9 +105,9 @@ class LogDirectory:
     def partitions(self) -> Iterator[PartitionName]:
         """Yields the name of every partition folder."""
         for folder in sorted(self.path.iterdir()):
-            topic, dash, number = folder.name.rpartition("-")
-            if dash and number.isdecimal() and (folder / IDENTITY_FILE).exists():
-                yield PartitionName(topic, int(number))
+            name = partition_of(folder.name)
+            if name is not None and (folder / IDENTITY_FILE).exists():
+                yield name
 
     def open(self, name: PartitionName, topic_id: UUID, config: LogConfig) -> PartitionLog:
         """Opens the log of a partition, and claims its files until `release`; creates it if it is new. Any

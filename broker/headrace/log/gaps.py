@@ -40,7 +40,7 @@ def load(directory: Path) -> tuple[Gap, ...]:
         )
     except FileNotFoundError:
         return ()
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise damaged(path, 0, f"the list of accepted gaps cannot be read ({error})") from None
 
 

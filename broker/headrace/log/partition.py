@@ -14,6 +14,7 @@ from typing import NamedTuple
 from headrace.log.checkpoint import CHECKPOINT_EVERY_BYTES, Checkpoint, save_only
 from headrace.log.config import UNLIMITED, LogConfig
 from headrace.log.cutting import expire
+from headrace.log.epochs import LeaderEpochs
 from headrace.log.errors import (
     AddressMismatchError,
     AddressOutOfRangeError,
@@ -30,7 +31,7 @@ from headrace.log.retention import delete_expired, must_roll
 from headrace.log.search import Search, first_at, greatest
 from headrace.log.segment import Segment
 from headrace.log.segments import SegmentList
-from headrace.log.staging import Staging
+from headrace.log.staging import Staging, check_verbatim
 from headrace.process.clock import now_ms
 from headrace.process.disk import explained
 from headrace.wire.batch import BatchHeader, hop, read_header
@@ -48,7 +49,8 @@ class PartitionLog:
     """The log in one folder. Opening it recovers: batches that a crash left incomplete are cut off.
 
     `offline` is set once an fsync failed, or a write left the file in an unknown state: the log then appends,
-    flushes and saves nothing more. `leader_epoch` is written into every batch that is not verbatim.
+    flushes and saves nothing more. `leader_epoch` is written into every batch that is not verbatim; `epochs`
+    are those of all that is written.
 
     Raises `LogDamagedError` if flushed bytes are missing, `OSError` if the directory cannot be used.
     """
@@ -62,7 +64,7 @@ class PartitionLog:
         self.offline: LogOfflineError | None = None
         self.leader_epoch = 0
         directory.mkdir(parents=True, exist_ok=True)
-        segments, self.producers, self._cut_files = open_log(directory, clock)
+        segments, self.producers, self.epochs, self._cut_files = open_log(directory, clock)
         self._segments = SegmentList(segments)
         self._reader = LogReader(directory, self._segments)
         self.end_address = self._segments.end_address
@@ -111,15 +113,7 @@ class PartitionLog:
             raise AddressMismatchError(
                 f"{self.directory}: batch at address {base}, the log ends at {self.staged_end_address}"
             )
-        expected = base
-        for _, header in hop(batches):
-            if not header.is_stored_at(expected):
-                raise AddressMismatchError(
-                    f"{self.directory}: a batch of {header.size_bytes} bytes and {header.record_count} "
-                    f"records with offsets {header.base_offset} + {header.last_offset_delta} does not "
-                    f"belong at address {expected}"
-                )
-            expected += header.size_bytes
+        check_verbatim(batches, base, self.directory)
         self.rebase(base)
         for at, header in hop(batches):
             self.stage(memoryview(batches)[at : at + header.size_bytes], header, verbatim=True)
@@ -167,6 +161,7 @@ class PartitionLog:
                 raise self.take_offline(str(error)) from error.__cause__
             raise
         active.note(staging.batches)
+        self.epochs.note_all(staging.batches)
         active.last_append_ms = self._clock()
         self.end_address = self.staged_end_address
         staging.clear()
@@ -209,6 +204,7 @@ class PartitionLog:
         except OSError as error:
             raise self.take_offline(f"restarting at {address} failed: {error.strerror}") from error
         self.producers = ProducerStates()
+        self.epochs = LeaderEpochs()
         self._checkpointed_address = -1
         self._reader.forget()
 
@@ -318,7 +314,7 @@ class PartitionLog:
         self._checkpoint_requested = False
         self._checkpointed_address = self.end_address
         saved_ms = self.producers.clock_ms() if len(self.producers) else None
-        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms)
+        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms, self.epochs.starts())
 
     # --- read ---
 
@@ -361,6 +357,7 @@ class PartitionLog:
         if deleted:
             self._directory_unsynced = True
             self._reader.forget()
+            self.epochs.forget_before(self.start_address)
         if self._cut_files and config.retention_ms != UNLIMITED:
             self._cut_files = expire(self._cut_files, now - config.retention_ms)
         self.producers.expire(config.producer_expiration_ms)
@@ -375,6 +372,7 @@ class PartitionLog:
         save_only(self.directory, Checkpoint(self.start_address))
         segments = self._segments
         segments.truncate(self.directory, address)
+        self.epochs.truncate(address)
         self.end_address = self.staged_end_address = address
         self.flushed_address = min(self.flushed_address, address)
         self._checkpointed_address = -1

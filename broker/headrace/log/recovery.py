@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 from headrace.log import checkpoint, gaps, index
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.cutting import CutFile, cut, cut_files
+from headrace.log.epochs import LeaderEpochs
+from headrace.log.epochs_below import epochs_below
 from headrace.log.errors import OldLogFormatError, damaged
 from headrace.log.flush import FlushJob
 from headrace.log.gaps import Gap
@@ -49,10 +51,13 @@ NAMED_MAX: Final = 10  # foreign files named in one warning
 
 
 class Opened(NamedTuple):
-    """The segments of a directory, in order, the producers' state at their end, and what was cut off."""
+    """The segments of a directory, in order, the producers' state at their end, the leaders' epochs, and what
+    was cut off.
+    """
 
     segments: list[Segment]
     producers: ProducerStates
+    epochs: LeaderEpochs
     cut_files: list[CutFile]
 
 
@@ -97,21 +102,23 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     for segment in segments:
         if segment.end_address > point:
             segment.file.drop_page_cache(max(0, point - segment.base_address))
-    kept = recover(
-        directory,
-        segments,
-        known,
-        accepted,
-        lambda header: producers.note(header, header.base_offset),
-    )
+    epochs = epochs_below(segments, point, known.checkpoint.epochs)
+
+    def on_batch(header: BatchHeader) -> None:
+        producers.note(header, header.base_offset)
+        epochs.note(header.partition_leader_epoch, header.address)
+
+    kept = recover(directory, segments, known, accepted, on_batch)
     end = kept[-1].end_address
     unflushed = tuple(segment.file for segment in kept if segment.end_address > point)
     is_news = not known.is_certain or len(kept) < len(segments)
-    saved = Checkpoint(end, tuple(producers), saved_ms=producers.clock_ms()) if is_news else None
+    saved = None
+    if is_news:
+        saved = Checkpoint(end, tuple(producers), saved_ms=producers.clock_ms(), epochs=epochs.starts())
     FlushJob(directory, unflushed, directory_too=True, upto_address=end, checkpoint=saved).run()
     if not known.is_certain:
         logger.warning("%s: all %d bytes were checked; a new checkpoint was written", directory, end - point)
-    return Opened(kept, producers, cut_files(directory))
+    return Opened(kept, producers, epochs, cut_files(directory))
 
 
 def _create(directory: Path, files: Files, clock: Callable[[], int]) -> Opened:
@@ -133,7 +140,7 @@ def _create(directory: Path, files: Files, clock: Callable[[], int]) -> Opened:
         checkpoint.save_only(directory, Checkpoint(0))
     segment = Segment(directory, 0, create_at_ms=clock())
     FlushJob(directory, (), directory_too=True, upto_address=0).run()
-    return Opened([segment], ProducerStates(), [])
+    return Opened([segment], ProducerStates(), LeaderEpochs(), [])
 
 
 def find_files(directory: Path) -> Files:

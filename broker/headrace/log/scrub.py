@@ -33,6 +33,7 @@ CPU_SHARE_MAX: Final = 0.02  # of one core: segments of tiny batches cost more t
 SAVE_INTERVAL_S: Final = 10.0
 CONFIRM_WAIT_S: Final = 1.0  # a finding is read again: a write or a deletion may have been under way
 ALIGNMENT_BYTES: Final = 4096
+ADDRESS_MAX: Final = 2**63 - 1
 
 
 class ScrubFinding(NamedTuple):
@@ -241,17 +242,19 @@ class Scrub:
         try:
             values: dict[str, Any] = json.loads((self._directory / STATE_FILE).read_bytes())
             place = values["place"]
-            self.place = None if place is None else (str(place[0]), int(place[1]))
-            self.pass_began_ms = int(values["pass_began_ms"])
-            self.pass_ended_ms = int(values["pass_ended_ms"])
-            self.findings = [ScrubFinding(**each) for each in values["findings"]]
-            self.mended = [ScrubFinding(**each) for each in values.get("mended", ())]
+            at = None if place is None else (str(place[0]), int(place[1]))
+            began_ms, ended_ms = int(values["pass_began_ms"]), int(values["pass_ended_ms"])
+            findings = [_finding(each) for each in values["findings"]]
+            mended = [_finding(each) for each in values.get("mended", ())]
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
             logger.warning(
                 "%s: %s cannot be read (%s): the scrub begins again", self._directory, STATE_FILE, error
             )
+            return
+        self.place, self.pass_began_ms, self.pass_ended_ms = at, began_ms, ended_ms
+        self.findings, self.mended = findings[:FINDINGS_MAX], mended[:MENDED_MAX]
 
     def _save(self) -> None:
         self._saved_s = time.monotonic()
@@ -266,3 +269,11 @@ class Scrub:
             replace_file(self._directory / STATE_FILE, json.dumps(values).encode())
         except OSError as error:
             logger.warning("%s: the scrub's place was not saved: %s", self._directory, error.strerror)
+
+
+def _finding(fields: dict[str, Any]) -> ScrubFinding:
+    """Raises `ValueError`, `TypeError`, `LookupError` or `OverflowError` for what `_save` did not write."""
+    segment, start, end, found_ms = (int(fields[field]) for field in ("segment", "start", "end", "found_ms"))
+    if not 0 <= start <= end <= ADDRESS_MAX or not 0 <= found_ms <= ADDRESS_MAX:
+        raise ValueError(f"no range of addresses: {start} to {end}, found at {found_ms}")
+    return ScrubFinding(str(fields["partition"]), segment, start, end, str(fields["cause"]), found_ms)

@@ -144,7 +144,7 @@ class Segment:
         """Records the starts of batches just written, if all starts before them are known."""
         starts = self.starts
         if starts.covered_address == batches[0].address:
-            for address, size_bytes, max_timestamp_ms in batches:
+            for address, size_bytes, max_timestamp_ms, _ in batches:
                 starts.note(address, size_bytes, max_timestamp_ms)
 
     # --- lookup ---

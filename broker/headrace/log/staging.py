@@ -1,14 +1,16 @@
 """Batches that have an address but are not written yet, collected for one writev.
 
-Owns the buffers, and what must be undone if the write fails. The log owns addresses and segments.
+Owns the buffers, what must be undone if the write fails, and which batches may be stored as they are. The log
+owns addresses and segments.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from headrace.log.errors import AddressMismatchError
 from headrace.log.producers import ProducerEntry
-from headrace.wire.batch import BatchHeader, readdress
+from headrace.wire.batch import BatchHeader, hop, readdress
 from headrace.wire.primitives import Buffer
 
 # Smaller batches are copied into one buffer; larger ones are written from their own.
@@ -21,6 +23,7 @@ class StagedBatch(NamedTuple):
     address: int
     size_bytes: int
     max_timestamp_ms: int
+    leader_epoch: int
 
 
 class Staging:
@@ -58,5 +61,20 @@ class Staging:
                 base_offset = readdress(batch, 0, address, leader_epoch)  # type: ignore[arg-type]
             self.buffers.append(batch)
             self._gather = bytearray()
-        self.batches.append(StagedBatch(address, size_bytes, header.max_timestamp_ms))
+        epoch = header.partition_leader_epoch if leader_epoch is None else leader_epoch
+        self.batches.append(StagedBatch(address, size_bytes, header.max_timestamp_ms, epoch))
         return base_offset
+
+
+def check_verbatim(batches: Buffer, address: int, where: object) -> None:
+    """Raises `AddressMismatchError` unless each batch has its address already, the first one `address`.
+    `where` names the log.
+    """
+    for _, header in hop(batches):
+        if not header.is_stored_at(address):
+            raise AddressMismatchError(
+                f"{where}: a batch of {header.size_bytes} bytes and {header.record_count} "
+                f"records with offsets {header.base_offset} + {header.last_offset_delta} does not "
+                f"belong at address {address}"
+            )
+        address += header.size_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from headrace.log.epochs import EpochEnd
 from headrace.wire.batch import HEADER_SIZE_BYTES, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
@@ -70,7 +71,9 @@ class LastBatch(NamedTuple):
     """The last batch of a copy."""
 
     address: int
+    end_address: int
     crc: int
+    leader_epoch: int
 
 
 class CopySource(Protocol):
@@ -174,6 +177,28 @@ def _begins_at(batches: Buffer, at: int, address: int) -> bool:
         return read_header(batches, at).is_stored_at(address)
     except CorruptBatchError:
         return False
+
+
+def check_epoch(source_end: EpochEnd, last: LastBatch) -> None:
+    """Checks, before the first append, that the source has all of the leader epoch that the copy's last batch
+    is of. With `check_tail` that is enough: an address and its epoch name one batch for ever. `source_end`:
+    what the source answered for that epoch. Raises `DivergedError`.
+    """
+    if source_end.epoch == last.leader_epoch and source_end.end_address >= last.end_address:
+        return
+    if source_end.epoch < 0:
+        problem = f"the source has nothing of leader epoch {last.leader_epoch}, nor of a later one"
+    elif source_end.epoch == last.leader_epoch:
+        problem = f"in the source leader epoch {last.leader_epoch} ends at {source_end.end_address}"
+    else:
+        problem = (
+            f"the source has nothing of leader epoch {last.leader_epoch}; its epoch {source_end.epoch} ends "
+            f"at {source_end.end_address}"
+        )
+    raise DivergedError(
+        f"{problem}; the copy's last batch, at {last.address} to {last.end_address}, is of that epoch: "
+        "another leader's bytes were copied, and the source has lost them"
+    )
 
 
 def check_tail(source: CopySource, last: LastBatch) -> None:

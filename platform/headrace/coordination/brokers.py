@@ -50,7 +50,7 @@ class BrokerRegistry:
         return self._session.watch_children(znodes.BROKER_IDS, lambda names: callback(self._read(names)))
 
     def _read(self, names: list[str]) -> list[BrokerRegistration]:
-        ids = sorted(int(name) for name in names if name.isdecimal())
+        ids = documents.numbers(names)
         nodes = self._session.get_many(znodes.broker(broker_id) for broker_id in ids)
         pairs = zip(ids, nodes, strict=True)
         return [

@@ -9,6 +9,7 @@ to rebalance: release its partitions, read members and partitions, compute, clai
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -28,7 +29,10 @@ from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
 from headrace.coordination.topics import is_topic_name
 
+logger = logging.getLogger(__name__)
+
 CLAIM_POLL_S: Final = 0.05
+STREAMS_MAX: Final = 10_000  # of one member and topic: each member makes a list of those of all
 GROUP_NAME_MAX_BYTES: Final = 1024
 
 TopicPartition = tuple[str, int]
@@ -273,25 +277,37 @@ class ConsumerRegistry:
     def _read_members(self, names: list[str]) -> dict[str, dict[str, int]]:
         paths = [znodes.member(self.group, name) for name in names]
         nodes = zip(names, paths, self._session.get_many(paths), strict=True)
-        return {name: _parse_subscription(path, node.data) for name, path, node in nodes if node is not None}
+        found: dict[str, dict[str, int]] = {}
+        for name, path, node in nodes:
+            if node is None:
+                continue
+            try:
+                found[name] = _parse_subscription(path, node.data)
+            except CorruptNodeError as error:
+                # It would stop all others: no member could share the partitions out any more.
+                logger.error("group %s: a member is left out: %s", self.group, error)
+        return found
 
     def _numbers(self, path: str) -> list[int]:
-        return sorted(int(name) for name in self._session.children_or_empty(path) if name.isdecimal())
+        return documents.numbers(self._session.children_or_empty(path))
 
     @staticmethod
     def _owner(node: Node | None) -> Owner | None:
-        return None if node is None else Owner(node.data.decode(), node.stat.owner_session)
+        return None if node is None else Owner(node.data.decode(errors="replace"), node.stat.owner_session)
 
 
 def _parse_subscription(path: str, data: bytes) -> dict[str, int]:
     subscription = documents.decode(path, data).get("subscription")
-    if not isinstance(subscription, dict) or not all(isinstance(n, int) for n in subscription.values()):
+    if not isinstance(subscription, dict) or not all(
+        isinstance(count, int) and 0 <= count <= STREAMS_MAX for count in subscription.values()
+    ):
         raise CorruptNodeError(f"{path}: no subscription in {data[:80]!r}")
     return subscription
 
 
 def _parse_offset(path: str, data: bytes) -> int:
-    try:
-        return int(data)
-    except ValueError:
-        raise CorruptNodeError(f"{path}: an offset must be a decimal number, found {data[:40]!r}") from None
+    with contextlib.suppress(ValueError):
+        offset = int(data)
+        if abs(offset) <= documents.INT64_MAX:
+            return offset
+    raise CorruptNodeError(f"{path}: an offset must be a decimal number, found {data[:40]!r}")

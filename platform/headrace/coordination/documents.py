@@ -1,11 +1,15 @@
 """JSON documents in znodes: `{"version": 1, …}`, compact, with sorted keys."""
 
 import json
+import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 from headrace.coordination.errors import CorruptNodeError
 
 VERSION: Final = 1
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
 
 
 def encode(fields: dict[str, Any]) -> bytes:
@@ -16,9 +20,33 @@ def decode(path: str, data: bytes) -> dict[str, Any]:
     """Returns the fields of a node's document. Raises `CorruptNodeError` if it is not a JSON object of
     `VERSION`."""
     try:
-        fields = json.loads(data)
-    except ValueError as error:
+        fields = json.loads(data, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
         raise CorruptNodeError(f"{path}: expected JSON, found {data[:40]!r} ({error})") from None
     if not isinstance(fields, dict) or fields.get("version") != VERSION:
         raise CorruptNodeError(f"{path}: expected a JSON object of version {VERSION}, found {data[:80]!r}")
     return fields
+
+
+def numbers(names: Iterable[str]) -> list[int]:
+    """Returns the numbers among the names of nodes, in order: those of INT32 from 0 on, as they are written.
+
+    Anybody with access to ZooKeeper can create a node with any name.
+    """
+    short = {name for name in names if len(name) <= 10 and name.isascii() and name.isdecimal()}
+    return sorted(int(name) for name in short if int(name) <= INT32_MAX and str(int(name)) == name)
+
+
+def int32(value: object) -> int:
+    """Returns a field that must be a number of INT32 from -1 on. Raises `ValueError`."""
+    number = int(value) if isinstance(value, int | str) else None
+    if number is None or not -1 <= number <= INT32_MAX:
+        raise ValueError(f"{str(value)[:40]!r} is no number from -1 to {INT32_MAX}")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is not a number that everybody reads alike")
+    return number

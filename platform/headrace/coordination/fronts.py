@@ -60,10 +60,9 @@ class FrontRegistry:
         """Removes the marks of an earlier balancer on this listen address: that process is dead, but its
         session may not have expired yet."""
         for name in self._session.children_or_empty(znodes.BALANCED):
-            broker_id, _, balancer = name.partition("-")
-            if balancer.startswith(f"{address}-"):
+            if name.partition("-")[2].startswith(f"{address}-"):
                 with contextlib.suppress(NoNodeError):
-                    self._session.delete(znodes.balanced(int(broker_id), balancer))
+                    self._session.delete(f"{znodes.BALANCED}/{name}")
 
     def balancers_of(self, broker_id: int) -> list[str]:
         """Returns the balancers that may still send new connections to this broker."""
@@ -71,7 +70,7 @@ class FrontRegistry:
         return sorted(balancer for marked, _, balancer in pairs if marked == str(broker_id))
 
     def _read(self, names: list[str]) -> list[Front]:
-        ids = sorted(int(name) for name in names if name.isdecimal())
+        ids = documents.numbers(names)
         nodes = self._session.get_many(znodes.front(broker_id) for broker_id in ids)
         pairs = zip(ids, nodes, strict=True)
         return [

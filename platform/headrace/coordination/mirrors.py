@@ -4,7 +4,9 @@ A topic keeps its name. Its analysis partitions are assigned to (datacenter, sou
 claims and never reassigned. The map is stored in the analysis cluster's ZooKeeper only.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError
@@ -37,22 +39,48 @@ class MirrorMap:
         Returns the analysis partitions of source partitions 0, 1, …. Concurrent claims of several mirrors
         never get the same one.
         """
-        path = znodes.mirror(topic)
         wanted = [MirrorSource(datacenter, partition) for partition in range(source_partition_count)]
         while True:
-            node = self._session.get_or_none(path)
+            node = self._session.get_or_none(znodes.mirror(topic))
             sources = self._parse(topic, node)
             added = [source for source in wanted if source not in sources]
             if not added:
                 return [sources.index(source) for source in wanted]
-            data = documents.encode({"partitions": [*sources, *added]})
-            try:
-                if node is None:
-                    self._session.create(path, data, make_parents=True)
-                else:
-                    self._session.set(path, data, version=node.stat.version)
-            except (BadVersionError, NodeExistsError):
-                continue
+            self._replace(topic, node, [*sources, *added], self._parse_ids(topic, node))
+
+    def topic_ids(self, topic: str) -> dict[int, UUID]:
+        """Returns, by analysis partition, the id of the source topic whose bytes it holds. A partition is
+        missing until the first bytes are about to be copied.
+        """
+        return self._parse_ids(topic, self._session.get_or_none(znodes.mirror(topic)))
+
+    def note_topic_ids(self, topic: str, ids: Mapping[int, UUID]) -> None:
+        """Records, by analysis partition, whose bytes it will hold from now on: call it for empty ones only,
+        or those that have no id yet.
+        """
+        while True:
+            node = self._session.get_or_none(znodes.mirror(topic))
+            known = self._parse_ids(topic, node)
+            wanted = {**known, **ids}
+            if node is None or wanted == known:
+                return
+            self._replace(topic, node, self._parse(topic, node), wanted)
+
+    def _replace(
+        self, topic: str, node: Node | None, sources: list[MirrorSource], ids: Mapping[int, UUID]
+    ) -> None:
+        """Writes the map, unless it has changed since `node` was read."""
+        path = znodes.mirror(topic)
+        content: dict[str, Any] = {"partitions": sources}
+        if ids:
+            content["topic_ids"] = {str(partition): str(topic_id) for partition, topic_id in ids.items()}
+        try:
+            if node is None:
+                self._session.create(path, documents.encode(content), make_parents=True)
+            else:
+                self._session.set(path, documents.encode(content), version=node.stat.version)
+        except (BadVersionError, NodeExistsError):
+            return
 
     @staticmethod
     def _parse(topic: str, node: Node | None) -> list[MirrorSource]:
@@ -65,3 +93,14 @@ class MirrorMap:
             ]
         except (KeyError, ValueError, TypeError):
             raise CorruptNodeError(f"{path}: not a list of mirror sources: {node.data[:80]!r}") from None
+
+    @staticmethod
+    def _parse_ids(topic: str, node: Node | None) -> dict[int, UUID]:
+        if node is None:
+            return {}
+        path = znodes.mirror(topic)
+        try:
+            found = documents.decode(path, node.data).get("topic_ids", {})
+            return {int(partition): UUID(topic_id) for partition, topic_id in found.items()}
+        except (AttributeError, ValueError, TypeError):
+            raise CorruptNodeError(f"{path}: not a map of topic ids: {node.data[:80]!r}") from None

@@ -6,7 +6,7 @@ All of it is in the nodes' names, so one watch of the children sees every change
 import contextlib
 from collections.abc import Callable
 
-from headrace.coordination import znodes
+from headrace.coordination import documents, znodes
 from headrace.coordination.errors import NoNodeError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
@@ -44,6 +44,6 @@ def parse(names: list[str]) -> OfflineNames:
     for name in names:
         broker_id, _, partition = name.partition("-")
         topic, _, index = partition.rpartition("-")
-        if broker_id.isdecimal() and topic and index.isdecimal():
-            found.add((int(broker_id), topic, int(index)))
+        if topic and len(numbers := [*documents.numbers([broker_id]), *documents.numbers([index])]) == 2:
+            found.add((numbers[0], topic, numbers[1]))
     return frozenset(found)

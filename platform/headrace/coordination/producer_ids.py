@@ -1,5 +1,6 @@
 """Blocks of producer ids, each allocated once: `/latest_producer_id_block`, as in Kafka (compare KIP-730)."""
 
+import contextlib
 from typing import Final
 
 from headrace.coordination import documents, znodes
@@ -37,9 +38,18 @@ def allocate_block(session: ZooKeeperSession, size: int = DEFAULT_BLOCK_SIZE) ->
         return range(first, last + 1)
 
 
+def skip_ids(session: ZooKeeperSession, count: int) -> int:
+    """Never allocates the next `count` ids; returns the first one that may be allocated then.
+
+    For a restored ZooKeeper: producers may still have ids that it allocated after it was copied.
+    """
+    return allocate_block(session, count)[-1] + 1
+
+
 def _block_end(data: bytes) -> int:
     fields = documents.decode(znodes.PRODUCER_ID_BLOCK, data)
-    try:
-        return int(fields["block_end"])
-    except (KeyError, ValueError, TypeError):
-        raise CorruptNodeError(f"{znodes.PRODUCER_ID_BLOCK}: no usable block_end in {data[:80]!r}") from None
+    with contextlib.suppress(KeyError, ValueError, TypeError):
+        block_end = int(fields["block_end"])
+        if block_end >= -1:
+            return block_end
+    raise CorruptNodeError(f"{znodes.PRODUCER_ID_BLOCK}: no usable block_end in {data[:80]!r}")

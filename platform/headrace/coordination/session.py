@@ -202,6 +202,10 @@ class ZooKeeperSession:
         except NoNodeError:
             return []
 
+    def children_many(self, paths: Iterable[str]) -> list[list[str] | None]:
+        """Returns the names of the children of many nodes, pipelined; `None` where there is no node."""
+        return self._pipelined(self._client.get_children_async, paths, sorted)
+
     def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False
     ) -> None:

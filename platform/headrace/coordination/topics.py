@@ -223,7 +223,9 @@ class TopicRegistry:
             raise TopicNotRegisteredError(f"there is no topic {name!r}")
         fields = documents.decode(path, topic.data)
         try:
-            replicas = {int(p): tuple(map(int, r)) for p, r in fields["partitions"].items()}
+            replicas = {
+                documents.int32(p): tuple(map(documents.int32, r)) for p, r in fields["partitions"].items()
+            }
             topic_id = UUID(fields["topic_id"])
         except (KeyError, ValueError, TypeError, AttributeError):
             raise CorruptNodeError(f"{path}: not a topic's document: {topic.data[:80]!r}") from None
@@ -275,9 +277,8 @@ def _state_document(state: PartitionState) -> bytes:
 def _parse_state(path: str, node: Node, replicas: tuple[int, ...]) -> PartitionState:
     fields = documents.decode(path, node.data)
     try:
-        return PartitionState(
-            int(fields["leader"]), int(fields["leader_epoch"]), replicas, tuple(map(int, fields["isr"]))
-        )
+        leader, epoch = documents.int32(fields["leader"]), documents.int32(fields["leader_epoch"])
+        return PartitionState(leader, epoch, replicas, tuple(map(documents.int32, fields["isr"])))
     except (KeyError, ValueError, TypeError):
         raise CorruptNodeError(f"{path}: not a partition's state: {node.data[:80]!r}") from None
 

@@ -15,7 +15,8 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: its leader cannot serve this partition
-    /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …]}
+    /headrace/mirrors/<topic>                      data       {"partitions": [["east", 0], ["west", 0], …],
+                                                               "topic_ids": {"0": source's topic id, …}}
     /headrace/registry/…                           the schema registry's store (headrace.registry.store)
 
 A group's id may be any text, so in a path it is escaped: see `group_element`.

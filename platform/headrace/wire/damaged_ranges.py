@@ -45,7 +45,7 @@ def parse(name: str, value: str | None) -> DamagedRange | None:
         fields = json.loads(value or "")
         topic, cause = (str(fields[field]) for field in ("topic", "cause"))
         numbers = [int(fields[field]) for field in ("partition", "start", "end", "found_ms")]
-    except (ValueError, TypeError, KeyError, OverflowError):
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return None
     partition, start, end, found_ms = numbers
     if not 0 <= start <= end < 1 << 63 or partition < 0:

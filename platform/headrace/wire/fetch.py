@@ -64,6 +64,7 @@ TOPIC_MIN_BYTES: Final = 3  # an empty name, no partition, no tagged fields
 
 CONSUMER_REPLICA_ID: Final = -1
 SESSIONLESS_EPOCH: Final = -1
+FULL_EPOCHS: Final = (0, SESSIONLESS_EPOCH)  # of requests that name all partitions: with 0 for a new session
 
 _WAIT = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _SESSION = struct.Struct(">ii")

@@ -8,11 +8,13 @@ Calls block.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, topics_created
+from headrace.coordination.documents import INT64_MAX
 from headrace.coordination.errors import BadVersionError, CorruptNodeError, NodeExistsError, NoNodeError
 from headrace.coordination.nodes import Node
 from headrace.coordination.session import ZooKeeperSession
@@ -96,13 +98,12 @@ def _metadata_path(group: str, topic: str, partition: int) -> str:
 
 
 def _offset(group: str, key: TopicPartition, node: Node) -> int:
-    try:
-        return int(node.data)
-    except ValueError:
-        path = znodes.offset(group, *key)
-        raise CorruptNodeError(
-            f"{path}: an offset must be a decimal number, found {node.data[:40]!r}"
-        ) from None
+    with contextlib.suppress(ValueError):
+        offset = int(node.data)
+        if abs(offset) <= INT64_MAX:
+            return offset
+    path = znodes.offset(group, *key)
+    raise CorruptNodeError(f"{path}: an offset must be a decimal number, found {node.data[:40]!r}")
 
 
 def _metadata(node: Node, metadata: Node | None) -> str:

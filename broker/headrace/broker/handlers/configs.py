@@ -18,6 +18,7 @@ from headrace.broker.promise import Promise
 from headrace.broker.setting import STRING, Setting
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import SOURCE_BROKER, SOURCE_DEFAULT
+from headrace.log.directory import partition_of
 from headrace.log.scrub import ScrubFinding
 from headrace.wire.damaged_ranges import DamagedRange
 from headrace.wire.errors import ErrorCode
@@ -101,14 +102,18 @@ def _damage(state: BrokerState) -> list[tuple[Setting, str, int, bool]]:
     ranges = [_range(each, is_mended=True) for each in known.mended]
     ranges += [_range(each, is_mended=False) for each in known.found]
     return [
-        (Setting(each.name, STRING, "", _DAMAGE_DOC), each.value(), SOURCE_BROKER, True) for each in ranges
+        (Setting(each.name, STRING, "", _DAMAGE_DOC), each.value(), SOURCE_BROKER, True)
+        for each in ranges
+        if each is not None
     ]
 
 
-def _range(finding: ScrubFinding, *, is_mended: bool) -> DamagedRange:
-    topic, _, partition = finding.partition.rpartition("-")
-    place = (topic, int(partition), finding.start, finding.end)
-    return DamagedRange(*place, finding.cause, finding.found_ms, is_mended)
+def _range(finding: ScrubFinding, *, is_mended: bool) -> DamagedRange | None:
+    """Returns None for the log of a topic that is gone, in a folder that was moved aside."""
+    name = partition_of(finding.partition)
+    if name is None:
+        return None
+    return DamagedRange(*name, finding.start, finding.end, finding.cause, finding.found_ms, is_mended)
 
 
 def _entry(setting: Setting, value: str, source: int, read_only: bool, documented: bool) -> Tree:

@@ -1,7 +1,8 @@
 """Fetch: slices of log files, at once or as soon as enough is visible.
 
 Source: https://kafka.apache.org/protocol#The_Messages_Fetch, KIP-74 (the first batch is returned whole,
-however large). No sessions (KIP-227): session id 0 makes clients name every partition each time.
+however large). No sessions (KIP-227): session id 0 makes clients name every partition each time. A full
+request, which begins or ends a session, is served whatever session it names.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final, NamedTuple
 
 from headrace.broker.core import ClientConnection, Part, Slot
 from headrace.broker.errors import Refused
+from headrace.broker.handlers import leader_epochs
 from headrace.broker.loop import Timer
 from headrace.broker.partitions import Partition
 from headrace.broker.state import BrokerState
@@ -20,6 +22,7 @@ from headrace.log.files import FileSlice
 from headrace.log.segment import ColdSegmentError, Segment
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
+    FULL_EPOCHS,
     FetchPartition,
     FetchPartitionResult,
     FetchRequest,
@@ -125,7 +128,9 @@ class FetchWait:
         """Whether enough bytes are visible, or a partition has an error to report at once."""
         for target in self._targets:
             partition = target.partition
-            if partition is None or self._has_error(partition, target.part.fetch_offset):
+            if partition is None or _is_diverging(target.part, partition):
+                return True
+            if self._has_error(partition, target.part.fetch_offset):
                 return True
             if self._available_bytes >= self._min_bytes:
                 return True
@@ -222,6 +227,17 @@ class FetchWait:
         visible = partition.visible_address
         size_bytes = 0
         try:
+            parting = leader_epochs.diverging(partition, part.last_fetched_epoch, part.fetch_offset)
+            if parting is not None:
+                return FetchPartitionResult(
+                    part.partition,
+                    ErrorCode.NONE,
+                    visible,
+                    0,
+                    visible,
+                    log.start_address,
+                    diverging_epoch=parting,
+                )
             position = log.position(part.fetch_offset)
             if position > visible:
                 raise AddressOutOfRangeError(
@@ -235,7 +251,7 @@ class FetchWait:
                     size_bytes = 0  # only the first batch of a response may exceed the limit
                 else:
                     slices += found
-        except AddressOutOfRangeError:
+        except (AddressOutOfRangeError, Refused):
             return self._out_of_range(partition, part)
         except ColdSegmentError as cold:
             problem = self._learned.get(cold.segment)
@@ -282,6 +298,16 @@ def _look_up(state: BrokerState, name: str | None, part: FetchPartition) -> _Tar
     return _Target(part, partition, ErrorCode.NONE)
 
 
+def _is_diverging(part: FetchPartition, partition: Partition) -> bool:
+    """Whether the answer, at once, is that what was read last is not in this log."""
+    if part.last_fetched_epoch in (-1, partition.log.epochs.latest):
+        return False
+    try:
+        return leader_epochs.diverging(partition, part.last_fetched_epoch, part.fetch_offset) is not None
+    except Refused:
+        return True
+
+
 def _insert_slices(pieces: list[Buffer | int], slices: list[FileSlice]) -> list[Part]:
     """Replaces each number in the encoded response, a gap of so many bytes, by the next slice."""
     parts: list[Part] = []
@@ -319,7 +345,7 @@ def handle(state: BrokerState, connection: ClientConnection, request: Request) -
     """Responds now, or as soon as enough is visible."""
     body: FetchRequest = request.body
     slot = connection.open_slot()
-    if body.session_id != 0:
+    if body.session_epoch not in FULL_EPOCHS:
         response = FetchResponse([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         slot.fill(
             _insert_slices(

@@ -18,6 +18,7 @@ from headrace.wire.apis import response_head
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
     FLEXIBLE_FROM,
+    FULL_EPOCHS,
     FetchPartitionResult,
     FetchRequest,
     FetchResponse,
@@ -48,6 +49,7 @@ class FetchTemplate:
         "_request_end",
         "_request_start",
         "_size_bytes",
+        "fetched_epoch",
         "leader_epoch",
         "limit_bytes",
         "min_bytes",
@@ -63,6 +65,7 @@ class FetchTemplate:
         self.topic = topic
         self.partition = part.partition
         self.leader_epoch = part.current_leader_epoch
+        self.fetched_epoch = part.last_fetched_epoch
         self.min_bytes = max(1, body.min_bytes)
         self.limit_bytes = min(part.max_bytes, body.max_bytes, limit_bytes)
         self.offset_at = offset_at
@@ -116,7 +119,9 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
     """Keeps a template of a request for one partition. It replaces the template of the request before."""
     body: FetchRequest = request.body
     connection.fetch_template = None
-    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1 or body.session_id != 0:
+    if body.session_epoch not in FULL_EPOCHS:
+        return
+    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return
     if len(frame) > TEMPLATE_FRAME_MAX_BYTES:
         return
@@ -152,7 +157,7 @@ def serve(
     if partition is None or template.leader_epoch not in (-1, partition.leader_epoch):
         return False
     log = partition.log
-    if log.offline is not None:
+    if log.offline is not None or template.fetched_epoch not in (-1, log.epochs.latest):
         return False
     visible = partition.visible_address
     try:

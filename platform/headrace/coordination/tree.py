@@ -1,0 +1,107 @@
+"""The persistent nodes of a whole ZooKeeper, read for a backup and written into an empty one.
+
+Owns the order in which they are written: that of their transaction ids. Readers compare these ids (an offset
+that is older than its topic belongs to a deleted one, an offset and its metadata were written together), so a
+copy keeps which node is older, and which were written at once. Knows no path's meaning, except
+`/brokers/topics`, whose version tells whether a topic changed while the tree was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from headrace.coordination import znodes
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.session import ZooKeeperSession
+
+READS_MAX: Final = 20
+"""A tree whose topics change during so many reads in a row is not read any more."""
+NODES_MAX: Final = 5_000_000
+_ITS_OWN: Final = "/zookeeper"
+
+
+class TreeNode(NamedTuple):
+    """A persistent node, and the transactions that created it and wrote its data last."""
+
+    path: str
+    data: bytes
+    created_zxid: int
+    modified_zxid: int
+
+
+def read_tree(session: ZooKeeperSession, root: str = "/") -> list[TreeNode]:
+    """Returns the persistent nodes at and below `root`, parents first; nothing if there is no such node.
+
+    No topic is read half: the read is repeated while one was created, changed or deleted. Everything else may
+    have changed during the read. Raises `CoordinationError`.
+    """
+    for _ in range(READS_MAX):
+        before = _topics_version(session)
+        nodes = _read(session, root)
+        if _topics_version(session) == before:
+            return nodes
+    raise CoordinationError(f"topics were created or deleted during {READS_MAX} reads of ZooKeeper; repeat")
+
+
+def _topics_version(session: ZooKeeperSession) -> tuple[int, int] | None:
+    stat = session.exists(znodes.TOPICS)
+    return None if stat is None else (stat.created_zxid, stat.version)
+
+
+def _read(session: ZooKeeperSession, root: str) -> list[TreeNode]:
+    found: list[TreeNode] = []
+    level = [root]
+    while level:
+        if len(found) + len(level) > NODES_MAX:
+            raise CoordinationError(f"ZooKeeper {session.hosts} has more than {NODES_MAX} nodes")
+        below: list[str] = []
+        nodes = session.get_many(level)
+        children = session.children_many(level)
+        for path, node, names in zip(level, nodes, children, strict=True):
+            if node is None or node.stat.owner_session:
+                continue
+            found.append(TreeNode(path, node.data, node.stat.created_zxid, node.stat.modified_zxid))
+            below += [f"{path.rstrip('/')}/{name}" for name in names or ()]
+        level = [path for path in below if path != _ITS_OWN]
+    return found
+
+
+def write_tree(
+    session: ZooKeeperSession,
+    nodes: Iterable[TreeNode],
+    observe: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Writes nodes into a ZooKeeper that has none of them; calls `observe` with the number of transactions so
+    far.
+
+    A node without a parent is left out: it was deleted while the tree was read. Raises `CoordinationError`.
+    """
+    known = {node.path: node for node in nodes if node.path != "/"}
+    kept = {path: node for path, node in known.items() if _has_parents(path, known)}
+    steps = sorted(
+        (zxid, path.count("/"), path, is_creation)
+        for path, node in kept.items()
+        for zxid, is_creation in {(node.created_zxid, True), (node.modified_zxid, False)}
+        if is_creation or zxid > node.created_zxid
+    )
+    for count, (_, group) in enumerate(groupby(steps, key=lambda step: step[0]), start=1):
+        change = session.transaction()
+        for zxid, _, path, is_creation in group:
+            node = kept[path]
+            if not is_creation:
+                change.set(path, node.data)
+            else:
+                change.create(path, node.data if zxid == node.modified_zxid else b"")
+        change.commit()
+        observe(count)
+
+
+def _has_parents(path: str, known: dict[str, TreeNode]) -> bool:
+    parent = path.rpartition("/")[0]
+    while parent:
+        if parent not in known:
+            return False
+        parent = parent.rpartition("/")[0]
+    return True
