@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fix_audit import WAIT_MAX_S, MirrorProcess, StartMirror, wait_for
-from fix_broker import BrokerCluster, StartCluster
+from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_registry import StartRegistry
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, GapRecord
@@ -22,7 +23,10 @@ from headrace.cli import main as cli
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST
 from headrace.client.errors import BrokerError
+from headrace.coordination.topics import TopicRegistry
+from headrace.log.partition import PartitionLog
 from headrace.mirror.__main__ import main
+from headrace.wire.records import Record, encode_batch
 
 
 def files_of(cluster: BrokerCluster, topic: str, partition: int) -> bytes:
@@ -88,6 +92,46 @@ def test_two_datacenters_into_one_topic(broker_cluster: StartCluster, start_mirr
     with Admin(analysis.bootstrap) as admin:
         assert "__internal" not in admin.topics()
     assert first.terminate() == 0
+
+
+def test_a_source_whose_bytes_are_another_leader_s_halts_that_partition(
+    broker_cluster: StartCluster, start_mirror: StartMirror
+) -> None:
+    """The source's log was X Z, and is Y Z, all of them equally long: its last batch is the copy's."""
+    east, analysis = broker_cluster(datacenter="east"), broker_cluster(datacenter="analysis")
+    with Admin(east.bootstrap) as admin:
+        admin.create_topic("t", 1)
+    with RawClient(east.bootstrap) as client:
+        for value in (b"x", b"z"):
+            assert client.produce("t", 0, one_record(value)).error_code == 0
+    mirror = start_mirror(east, analysis)
+    wait_for(lambda: len(mirror.partitions()) == 1, mirror.output)
+    assert_same(mirror, "t", 0)
+    copied = files_of(analysis, "t", 0)
+    mirror.kill()
+    with east.zookeeper.session() as session:
+        topics = TopicRegistry(session)
+        elected = replace(topics.get("t").partitions[0], leader_epoch=1)
+        topics.set_partition_state("t", 0, elected, expected_leader_epoch=0)
+    east[1].stop()
+    log = PartitionLog(east[1].data_dir / "t-0")
+    log.truncate(0)
+    log.leader_epoch = 1
+    for value in (b"y", b"z"):
+        log.append(bytearray(one_record(value)))
+    log.close()
+    east[1].start()
+    changed = files_of(east, "t", 0)
+    last_at = len(copied) // 2 + 20  # behind what the brokers write into a batch
+    assert len(changed) == len(copied) and changed[last_at:] == copied[last_at:]
+    mirror.start()
+    wait_for(lambda: [p["state"] for p in mirror.partitions().values()] == ["halted"], mirror.output)
+    assert "leader epoch 0 ends at 0" in mirror.partitions()["t", 0]["reason"]
+    assert files_of(analysis, "t", 0) == copied
+
+
+def one_record(value: bytes) -> bytes:
+    return encode_batch([Record(0, 1_000, None, value * 100)])
 
 
 @pytest.mark.kill
@@ -165,9 +209,14 @@ def test_a_source_that_lost_its_log_halts_that_partition_only(
     )
     assert_same(mirror, "good", 0)
     found = mirror.partitions()
-    assert "before the copy's end" in found["made-again", 0]["reason"]
-    assert "CRC" in found["forged", 0]["reason"]
+    for topic in before:
+        assert f"topic {topic} was deleted in the source and made again" in found[topic, 0]["reason"]
     assert {topic: files_of(analysis, topic, 0) for topic in before} == before
+    with Admin(analysis.bootstrap) as target:
+        target.delete_topic("forged")
+    wait_for(lambda: files_of(analysis, "forged", 0) != before["forged"], mirror.status)
+    assert_same(mirror, "forged", 0)
+    assert mirror.partitions()["made-again", 0]["state"] == "halted"
 
 
 def test_a_gap_halts_its_partition_until_it_is_accepted(

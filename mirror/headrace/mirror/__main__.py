@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from headrace.mirror.page import page
 from headrace.mirror.service import MirrorService, MirrorSettings
 from headrace.process.command_line import on_stop_signals, pattern, set_up_logging
 from headrace.process.status import StatusServer
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"the mirror cannot start: {error}", file=sys.stderr)
         return 1
     try:
-        server = StatusServer(options.status, mirror.status)
+        server = StatusServer(options.status, mirror.status, page)
     except (OSError, ValueError) as error:
         print(f"the mirror cannot serve its status on {options.status}: {error}", file=sys.stderr)
         mirror.close()
@@ -65,7 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--topics", "--include", default=".*", type=pattern, metavar="REGEX", help="topics to mirror (all)")
     add("--exclude", default=None, type=pattern, metavar="REGEX", help="topics not to mirror")
     add("--registry", default=None, metavar="URL,…", help="schema registries, to report gaps to the audit")
-    add("--status", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve GET /status")
+    add(
+        "--status",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where to serve its page and its status",
+    )
     return parser
 
 

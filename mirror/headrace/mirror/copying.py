@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from headrace.client.backoff import Backoff
 from headrace.replication.gaps import AcceptedGap
@@ -25,6 +26,7 @@ from headrace.replication.pull import (
     sound_prefix,
 )
 from headrace.wire.batch import HEADER_SIZE_BYTES, read_header
+from headrace.wire.primitives import NO_UUID
 
 AHEAD_MAX_BYTES: Final = 12 * 1024 * 1024  # per partition: fetched, but not yet acknowledged by the target
 APPENDS_IN_FLIGHT_MAX: Final = 4
@@ -66,6 +68,7 @@ class PartitionCopy:
         self.topic = topic
         self.partition = partition
         self.target_partition = target_partition
+        self.topic_id = NO_UUID  # the source's topic, since it was located
         self.state = CopyState.LOCATING
         self.problem = ""
         self.generation = 0
@@ -101,8 +104,15 @@ class PartitionCopy:
         """Whether it is time to locate the copy."""
         return self.state is not CopyState.COPYING and not self._in_flight and now_s >= self._not_before_s
 
-    def located(self, end_address: int, source_end: int, passed_gaps: tuple[AcceptedGap, ...] = ()) -> None:
+    def located(
+        self,
+        end_address: int,
+        source_end: int,
+        passed_gaps: tuple[AcceptedGap, ...] = (),
+        topic_id: UUID = NO_UUID,
+    ) -> None:
         """Continues at `end_address`, where the copy ends and matches the source."""
+        self.topic_id = topic_id
         self.passed_gaps = passed_gaps
         self.state = CopyState.COPYING
         self.problem = ""

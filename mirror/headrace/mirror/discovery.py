@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+from uuid import UUID
 
 from headrace.client.admin import Admin
 from headrace.client.errors import BrokerError
@@ -65,6 +66,16 @@ class TargetTopics:
         if len(existing.partitions) < total:
             _unless(ErrorCode.INVALID_PARTITIONS, lambda: self._target.create_partitions(topic, total))
         return numbers
+
+    def copied_ids(self, topic: str) -> dict[int, UUID]:
+        """Returns, by target partition, the id of the source's topic that it holds. Raises
+        `CoordinationError`.
+        """
+        return self._mirrors.topic_ids(topic)
+
+    def note_ids(self, topic: str, ids: Mapping[int, UUID]) -> None:
+        """Records what target partitions hold from now on. Raises `CoordinationError`."""
+        self._mirrors.note_topic_ids(topic, ids)
 
     def _check(self, topic: str) -> None:
         if topic not in self._target.topics():

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.client.calls import fetch_call
 from headrace.client.errors import ClientError
@@ -100,12 +101,15 @@ class Lane:
     ) -> None:
         self._rotation += 1
         first = self._rotation % len(parts)
-        topics: dict[str, list[FetchPartition]] = {}
-        requested: dict[tuple[str, int], tuple[PartitionCopy, int, int]] = {}
+        # By id: a topic that was made again under its name is another one.
+        by_id = all(copy.topic_id != NO_UUID for copy, _ in parts)
+        topics: dict[tuple[str, UUID], list[FetchPartition]] = {}
+        requested: dict[tuple[str | UUID, int], tuple[PartitionCopy, int, int]] = {}
         for copy, address in parts[first:] + parts[:first]:
-            requested[copy.topic, copy.partition] = (copy, copy.generation, address)
+            key = copy.topic_id if by_id else copy.topic
+            requested[key, copy.partition] = (copy, copy.generation, address)
             part = FetchPartition(copy.partition, address, FETCH_MAX_BYTES)
-            topics.setdefault(copy.topic, []).append(part)
+            topics.setdefault((copy.topic, copy.topic_id), []).append(part)
         # A Fetch that waits for new events reserves little room, so that it does not keep others out.
         behind = sum(copy.source_end - address for copy, address in parts)
         max_bytes = max(FETCH_MIN_BYTES, min(FETCH_MAX_BYTES, share, behind))
@@ -113,7 +117,7 @@ class Lane:
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
-            topics=[FetchTopic(name, NO_UUID, members) for name, members in topics.items()],
+            topics=[FetchTopic(name, topic_id, members) for (name, topic_id), members in topics.items()],
         )
 
         def done(response: Any, error: ClientError | None) -> None:
@@ -121,15 +125,17 @@ class Lane:
                 del self._requested_bytes[leader]
                 if error is None:
                     results = [
-                        (topic.name, result) for topic in response.topics for result in topic.partitions
+                        (topic.topic_id if by_id else topic.name, result)
+                        for topic in response.topics
+                        for result in topic.partitions
                     ]
                     is_all_empty = not any(result.records for _, result in results)
-                    for name, result in results:
-                        self._on_result(requested[name, result.partition], result, is_all_empty)
+                    for key, result in results:
+                        self._on_result(requested[key, result.partition], result, is_all_empty)
             self._on_fetched()
 
         self._requested_bytes[leader] = max_bytes
-        self.network.send(leader, fetch_call(request), done)
+        self.network.send(leader, fetch_call(request, by_id=by_id), done)
 
     def _on_result(
         self, requested: tuple[PartitionCopy, int, int], result: FetchPartitionResult, is_all_empty: bool

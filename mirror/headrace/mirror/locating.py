@@ -1,19 +1,24 @@
 """Locating copies: where they end, and whether their sources still match. Blocking calls; owns no state.
 
 Before the first append after any problem, the copy's last batch is compared with the source's batch at that
-address, by checksum. This finds a divergence that equal lengths hide.
+address, by checksum, and its leader epoch with the source's epochs. This finds a divergence that equal
+lengths, and even an equal last batch, hide. A topic that was made again under its name is another one, by its
+id.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from headrace.client.admin import EARLIEST, LATEST, Admin
-from headrace.client.calls import fetch_call
+from headrace.client.calls import fetch_call, leader_epochs_call
 from headrace.client.errors import BrokerError, ClientError, NetworkError
 from headrace.client.network import Network
+from headrace.log.epochs import EpochEnd
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import (
@@ -26,6 +31,7 @@ from headrace.replication.pull import (
     SourceAheadError,
     SourceBehindError,
     check_batches,
+    check_epoch,
     check_tail,
 )
 from headrace.wire.batch import hop
@@ -39,6 +45,18 @@ CALL_TIMEOUT_MS: Final = 10_000
 ONE_BATCH_BYTES: Final = 1  # the broker returns at least one whole batch
 
 LocatingError = ReplicationError | ClientError
+
+
+class RecreatedError(ReplicationError):
+    """The source's topic is not the one that was copied: it was deleted, and made again under its name."""
+
+    def __init__(self, topic: str, partition: int, copied: UUID, found: UUID) -> None:
+        super().__init__(
+            f"topic {topic} was deleted in the source and made again: its id is {found} now, and partition "
+            f"{partition} here holds a copy of {copied}. The two are never mixed. Once the copy's data is "
+            f"loaded into HDFS, delete topic {topic} here: the mirror makes it again, and copies what the "
+            "source has"
+        )
 
 
 class SourceGapError(SourceAheadError):
@@ -71,11 +89,14 @@ class Bounds(NamedTuple):
 
 
 class Located(NamedTuple):
-    """The address at which copying continues, the source's end, and the accepted gaps before `address`."""
+    """The address at which copying continues, the source's end, the accepted gaps before `address`, and the
+    id of the source's topic.
+    """
 
     address: int
     source_end: int
     passed_gaps: tuple[AcceptedGap, ...] = ()
+    topic_id: UUID = NO_UUID
 
 
 class MirrorSide:
@@ -96,6 +117,28 @@ class MirrorSide:
         start = self.admin.list_offsets(topic, EARLIEST, partitions=led)
         end = self.admin.list_offsets(topic, LATEST, partitions=led)
         return {partition: Bounds(start[partition].offset, end[partition].offset) for partition in led}
+
+    def topic_id(self, topic: str) -> UUID:
+        """Raises `ClientError`."""
+        return self.admin.topic(topic).topic_id
+
+    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, EpochEnd]:
+        """Returns where leader epochs end, by partition, of those that have a leader now. Raises
+        `ClientError`."""
+        deadline_s = time.monotonic() + CALL_TIMEOUT_MS / 1000
+        by_leader: dict[int, dict[int, int]] = {}
+        for partition, epoch in epochs.items():
+            by_leader.setdefault(self._leader(topic, partition, deadline_s), {})[partition] = epoch
+        ends = {}
+        for leader, wanted in by_leader.items():
+            call = leader_epochs_call({topic: wanted})
+            response = self._network.send_and_wait(call, node_id=leader, deadline_s=deadline_s)
+            for result in (each for answer in response.topics for each in answer.partitions):
+                if result.error_code == ErrorCode.NONE:
+                    ends[result.partition] = EpochEnd(result.leader_epoch, result.end_offset)
+                else:
+                    self._network.request_update()
+        return ends
 
     def accepted_gaps(self, topic: str) -> tuple[AcceptedGap, ...]:
         """Returns the accepted gaps of this cluster's copy of a topic. Raises `ClientError`."""
@@ -158,17 +201,22 @@ def locate(
     topic: str,
     pairs: dict[int, int],
     suspects: dict[int, int] | None = None,
+    copied_ids: Mapping[int, UUID] | None = None,
 ) -> dict[int, Located | LocatingError]:
     """Locates the copies of `pairs` (source partition → target partition), or returns why that failed.
 
     `suspects`: by source partition, the address of a batch that was bad when it was fetched; it is read once
-    more. `ReplicationError`: source and copy do not match, or the batch is still bad. Raises `ClientError` if
-    a whole side does not respond.
+    more. `copied_ids`: by target partition, the id of the source's topic that it holds. `ReplicationError`:
+    source and copy do not match, or the batch is still bad. Raises `ClientError` if a whole side does not
+    respond.
     """
-    sources = source.bounds(topic, sorted(pairs))
+    topic_id = source.topic_id(topic)
+    # The target first: if another mirror of this source appends meanwhile, the source still ends behind it.
     targets = target.bounds(topic, sorted(pairs.values()))
+    sources = source.bounds(topic, sorted(pairs))
     accepted = target.accepted_gaps(topic)
     found: dict[int, Located | LocatingError] = {}
+    lasts: dict[int, LastBatch] = {}
     for partition, target_partition in pairs.items():
         if partition not in sources or target_partition not in targets:
             where = f"{topic}-{target_partition} in the target"
@@ -181,13 +229,17 @@ def locate(
         reader = _PartitionSource(source, topic, partition, sources[partition])
         copy = targets[target_partition]
         try:
+            copied_id = (copied_ids or {}).get(target_partition, topic_id)
+            if copied_id != topic_id and copy.end > 0:
+                raise RecreatedError(topic, target_partition, copied_id, topic_id)
             address = _decide(reader.bounds, copy, target_partition, accepted)
             passed_gaps = gaps.passed(accepted, target_partition, address)
-            found[partition] = Located(address, reader.bounds.end, passed_gaps)
+            found[partition] = Located(address, reader.bounds.end, passed_gaps, topic_id)
             if copy.start < copy.end:
                 last = _last_batch(target, topic, target_partition, copy)
                 if last is not None:
                     check_tail(reader, last)
+                    lasts[partition] = last
             if suspects is not None and suspects.get(partition) == address:
                 _check_again(reader, address)
         except MissingRangeError as error:
@@ -199,7 +251,27 @@ def locate(
             found[partition] = SourceDamagedError(gap_start, resume, str(error)) if resume else error
         except (ReplicationError, ClientError) as error:
             found[partition] = error
-    return found
+    return found | _check_epochs(source, topic, lasts)
+
+
+def _check_epochs(
+    source: MirrorSide, topic: str, lasts: Mapping[int, LastBatch]
+) -> dict[int, Located | LocatingError]:
+    """Returns what is wrong with copies whose last batches have other leader epochs than the source. Raises
+    `ClientError`.
+    """
+    asked = {partition: last.leader_epoch for partition, last in lasts.items() if last.leader_epoch >= 0}
+    ends = source.epoch_ends(topic, asked)
+    wrong: dict[int, Located | LocatingError] = {}
+    for partition in asked:
+        if partition not in ends:
+            wrong[partition] = NetworkError(f"the leader of {topic}-{partition} in the source has moved")
+            continue
+        try:
+            check_epoch(ends[partition], lasts[partition])
+        except ReplicationError as error:
+            wrong[partition] = error
+    return wrong
 
 
 def _check_again(source: _PartitionSource, address: int) -> None:
@@ -239,7 +311,7 @@ def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) 
     try:
         for _, header in hop(fetched.batches):
             if header.next_offset == bounds.end:
-                return LastBatch(header.address, header.crc)
+                return LastBatch(header.address, bounds.end, header.crc, header.partition_leader_epoch)
     except CorruptBatchError as error:
         raise DivergedError(f"the last batch of the copy in partition {partition} is bad: {error}") from None
     raise NetworkError(f"the copy of {topic} in partition {partition} changed while it was being located")

@@ -32,6 +32,7 @@ from headrace.mirror.locating import (
 )
 from headrace.mirror.pipeline import Pipeline
 from headrace.replication.pull import ReplicationError
+from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class MirrorService:
                 if time.monotonic() >= discover_at_s:
                     self._discover(source, target, topics)
                     discover_at_s = time.monotonic() + DISCOVER_S
-                self._locate(source, target)
+                self._locate(source, target, topics)
                 self._report_gaps()
                 if not self._pipeline.is_alive:
                     raise RuntimeError(f"a copying loop failed: {self._pipeline.failure!r}")
@@ -182,7 +183,7 @@ class MirrorService:
         self._pipeline.add(fresh)
         logger.info("mirroring %s: %d partitions into target partitions %s", name, count, numbers)
 
-    def _locate(self, source: MirrorSide, target: MirrorSide) -> None:
+    def _locate(self, source: MirrorSide, target: MirrorSide, topics: TargetTopics) -> None:
         """Locates the copies that are new or had a problem, topic by topic."""
         now_s = time.monotonic()
         with self._pipeline.lock:
@@ -193,25 +194,22 @@ class MirrorService:
         for topic, copies in unlocated.items():
             if self._stopping.is_set():
                 return
-            pairs = {copy.partition: copy.target_partition for copy in copies}
-            suspects = {copy.partition: copy.suspect for copy in copies if copy.suspect is not None}
-            try:
-                found = locate(source, target, topic, pairs, suspects)
-            except ClientError as error:
-                found = {copy.partition: error for copy in copies}
+            found = _located(source, target, topics, topic, copies)
             with self._pipeline.lock:
                 for copy in copies:
                     self._apply_location(copy, found[copy.partition])
         if unlocated:
             self._pipeline.wake()
 
-    def _apply_location(self, copy: PartitionCopy, found: Located | LocatingError) -> None:
+    def _apply_location(
+        self, copy: PartitionCopy, found: Located | LocatingError | CoordinationError
+    ) -> None:
         """Applies the result of locating a copy: it continues, halts or backs off."""
         now_s = time.monotonic()
         if isinstance(found, Located):
             if copy.problem:
                 logger.info("%s continues at address %d, after: %s", copy.name, found.address, copy.problem)
-            copy.located(found.address, found.source_end, found.passed_gaps)
+            copy.located(*found)
         elif isinstance(found, ReplicationError):
             problem, gap = str(found), None
             if isinstance(found, SourceGapError | SourceDamagedError):
@@ -258,3 +256,22 @@ class MirrorService:
             return
         self._reported_gaps |= self._unreported_gaps.keys()
         self._unreported_gaps.clear()
+
+
+def _located(
+    source: MirrorSide, target: MirrorSide, topics: TargetTopics, topic: str, copies: list[PartitionCopy]
+) -> dict[int, Located | LocatingError | CoordinationError]:
+    """Locates copies of one topic, and records whose bytes they hold before the first ones are copied."""
+    pairs = {copy.partition: copy.target_partition for copy in copies}
+    suspects = {copy.partition: copy.suspect for copy in copies if copy.suspect is not None}
+    found: dict[int, Located | LocatingError | CoordinationError] = {}
+    try:
+        copied_ids = topics.copied_ids(topic)
+        found |= locate(source, target, topic, pairs, suspects, copied_ids)
+        ids = {
+            pairs[partition]: each.topic_id for partition, each in found.items() if isinstance(each, Located)
+        }
+        topics.note_ids(topic, {number: each for number, each in ids.items() if each != NO_UUID})
+    except (ClientError, CoordinationError) as error:
+        found = dict.fromkeys(pairs, error)
+    return found

@@ -1,0 +1,83 @@
+"""Locating copies while others work on them."""
+
+from __future__ import annotations
+
+from typing import cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from headrace.log.epochs import EpochEnd
+from headrace.mirror.locating import Bounds, Located, MirrorSide, RecreatedError, locate
+from headrace.replication.gaps import AcceptedGap
+from headrace.replication.pull import DivergedError, Fetched
+from headrace.wire.batch import read_header, readdress
+from headrace.wire.records import Record, encode_batch
+
+TOPIC_ID = uuid4()
+BATCH = encode_batch([Record(0, 1_000, b"k", b"value")])
+
+
+class Side:
+    """A cluster with one partition, whose log grows by a batch whenever anybody asks for its bounds."""
+
+    def __init__(self, count: int, growing: tuple[Side, ...] = (), epoch: int = 0) -> None:
+        self.content = bytearray()
+        self.growing = (self, *growing)
+        self.epoch = epoch
+        for _ in range(count):
+            self.grow()
+
+    def grow(self) -> None:
+        batch = bytearray(BATCH)
+        readdress(batch, 0, len(self.content), leader_epoch=self.epoch)
+        self.content += batch
+
+    def topic_id(self, _: str) -> UUID:
+        return TOPIC_ID
+
+    def bounds(self, _: str, partitions: list[int]) -> dict[int, Bounds]:
+        found = dict.fromkeys(partitions, Bounds(0, len(self.content)))
+        for side in self.growing:
+            side.grow()
+        return found
+
+    def accepted_gaps(self, _: str) -> tuple[AcceptedGap, ...]:
+        return ()
+
+    def fetch(self, _topic: str, _partition: int, address: int, _max_bytes: int) -> Fetched:
+        at = address // len(BATCH) * len(BATCH)
+        size = read_header(self.content, at).size_bytes
+        return Fetched(bytes(self.content[at : at + size]), 0, len(self.content))
+
+    def epoch_ends(self, _: str, epochs: dict[int, int]) -> dict[int, EpochEnd]:
+        return {
+            partition: EpochEnd(epoch, len(self.content) if epoch == self.epoch else 0)
+            for partition, epoch in epochs.items()
+        }
+
+
+def located(source: Side, target: Side, copied: UUID = TOPIC_ID) -> object:
+    sides = cast(MirrorSide, source), cast(MirrorSide, target)
+    return locate(*sides, "t", {0: 3}, copied_ids={3: copied})[0]
+
+
+def test_a_second_mirror_that_appends_meanwhile_halts_nothing() -> None:
+    target = Side(5)
+    source = Side(5, growing=(target,))
+    target.growing = (target, source)
+    found = located(source, target)
+    assert isinstance(found, Located)
+    assert (found.address, found.topic_id) == (5 * len(BATCH), TOPIC_ID)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_topic_that_was_made_again_halts_copies_that_hold_something(count: int) -> None:
+    found = located(Side(9), Side(count), copied=uuid4())
+    assert isinstance(found, RecreatedError if count else Located)
+
+
+def test_a_copy_of_another_leader_s_bytes_halts() -> None:
+    found = located(Side(9, epoch=1), Side(3))
+    assert isinstance(found, DivergedError)
+    assert "leader epoch 0 ends at 0" in str(found)
