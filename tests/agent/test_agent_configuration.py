@@ -54,6 +54,7 @@ SMALLEST: dict[str, dict[str, Any]] = {
         "status": "127.1.0.4:8082",
     },
     "hdfs": {},
+    "postgresql": {},
     "airflow": {"component": "scheduler"},
 }
 
@@ -114,6 +115,8 @@ def test_an_unknown_field_is_named(kind: str, field: str) -> None:
         ("hdfs", "http_port", 0, "http_port: 0"),
         ("airflow", "connections", {"a": {}}, "set up by the api-server alone"),
         ("airflow", "component", "webserver", "component: 'webserver'"),
+        ("airflow", "postgresql", "../x", "postgresql: '../x'"),
+        ("postgresql", "data_dir", "pg", "expected an absolute path"),
         ("airflow", "requires", ["Not A Name"], "requires.0: 'Not A Name'"),
     ],
 )
@@ -122,6 +125,18 @@ def test_a_wrong_value_is_named_with_its_field(kind: str, field: str, value: obj
         parse_configuration("unit", smallest(kind, **{field: value}))
     assert words in str(caught.value)
     assert "unit unit: " in str(caught.value)
+
+
+def test_airflow_has_one_database_whose_socket_needs_no_password() -> None:
+    both = smallest("airflow", database_url="postgresql://x/y", postgresql="pg")
+    with pytest.raises(ConfigurationError, match="two databases: give one of them"):
+        parse_configuration("unit", both)
+    server = unit_of("pg", parse_configuration("pg", smallest("postgresql")), HOST)
+    client = unit_of("unit", parse_configuration("unit", smallest("airflow", postgresql="pg")), HOST)
+    assert (server.stop_signal, server.listens) == ("INT", ())
+    folder = server.command[server.command.index("--socket-folder") + 1]
+    assert client.command[-2:] == ("--database-url", f"postgresql+psycopg2://airflow@/airflow?host={folder}")
+    assert HOST.secret("unit") not in client.files
 
 
 @pytest.mark.parametrize("data", [None, [], "zookeeper", {}, {"kind": "shell"}, {"kind": ["zookeeper"]}])

@@ -17,12 +17,15 @@ import httpx
 import pytest
 
 from fix_agent import HOST, RunningAgent, eventually, self_signed
+from fix_pages import PageReader
 from fix_ports import free_port
 from headrace.agent.client import AgentClient
 from headrace.agent.errors import AgentRefusedError, AgentUnreachableError
 from headrace.agent.processes import is_alive
 from headrace.agent.report import ChangeOutcome, DriftKind
 from headrace.airflow.topics import read_loads
+from headrace.process.neighbours import neighbours
+from headrace.process.page import HEADERS
 
 READY_S = 60.0
 
@@ -61,6 +64,39 @@ def test_only_the_token_gives_access_and_it_is_never_shown(agent: RunningAgent) 
     assert caught.value.status == 401
     agent.end()
     assert token not in (agent.home / "agent.out").read_text()
+
+
+def test_the_page_needs_the_token_as_a_password_which_permits_nothing_else(agent: RunningAgent) -> None:
+    agent.put_all({"one": agent.stand_in()})
+    url = f"http://{agent.address}"
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    locked = httpx.get(url, headers=browser, trust_env=False)
+    assert locked.status_code == 401
+    assert locked.headers["WWW-Authenticate"].startswith("Basic ")
+    assert "agent/token-read" in PageReader(locked.text).text
+    assert str(agent.home) not in locked.text
+    for name in ("token-read", "token"):
+        password = ("anybody", (agent.home / "agent" / name).read_text().strip())
+        page = httpx.get(url, headers=browser, auth=password, trust_env=False, timeout=60)
+        assert page.status_code == 200
+        assert {key: page.headers[key] for key in HEADERS} == dict(HEADERS)
+        read = PageReader(page.text)
+        assert "1 of 1 units ready" in read.texts
+        assert {"one", "stand-in", "ready"} <= set(read.texts)
+        for path in ("/v1/units", "/v1/version"):
+            assert httpx.get(url + path, headers=browser, auth=password, trust_env=False).status_code == 401
+        assert httpx.delete(f"{url}/v1/units/one", auth=password, trust_env=False).status_code == 401
+    wrong = httpx.get(url, headers=browser, auth=("anybody", "x" * 43), trust_env=False)
+    assert wrong.status_code == 401
+    assert refusal(agent, "GET", "/")[:2] == (404, "path_unknown"), "programs get what they got"
+
+
+def test_the_agent_tells_units_of_each_others_pages(agent: RunningAgent) -> None:
+    agent.put_all({"one": agent.stand_in()})
+    environment = {"HEADRACE_PAGES": str(agent.home / "agent" / "pages.json"), "HEADRACE_UNIT": "one"}
+    assert [(each.name, each.url) for each in neighbours(environment)] == [
+        ("agent", f"http://{agent.address}/")
+    ], "a stand-in has no page"
 
 
 def test_bad_requests_are_explained_and_change_nothing(agent: RunningAgent) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from headrace.agent.airflow_environment import AirflowProbe
-from headrace.agent.probes import BalancerProbe, HdfsProbe, HttpProbe, Probe
+from headrace.agent.probes import BalancerProbe, HdfsProbe, HttpProbe, PostgresqlProbe, Probe
 
 ServePage = Callable[[bytes], str]
 PAGES = (
@@ -68,3 +70,43 @@ def test_a_healthy_page_is_none(serve: ServePage) -> None:
     assert HttpProbe(serve(b"")).check() is None
     state = b'{"beans": [{"NumLiveDataNodes": 1, "FSState": "Operational"}]}'
     assert HdfsProbe(serve(state)).check() is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"", "it closed the connection"),
+        (b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I", None),
+        (b"R\0\0\0\x08\0\0\0\x0a", "it asks for a password"),
+        (b"E\0\0\0\x1bSFATAL\0Mstill starting\0\0", "still starting"),
+        (b"E\0\0\0\x05\0", "it refuses the session"),
+        (b"HTTP/1.1 200 OK\r\n", "its answer is not PostgreSQL's"),
+        (b"Z\0\0\0\0", "its answer is not PostgreSQL's"),
+        (b"N\xff\xff\xff\xff", "its answer is not PostgreSQL's"),
+        (b"N\0\0\0\x40", "it closed the connection"),
+    ],
+)
+def test_any_answer_at_the_databases_socket_is_understood(
+    tmp_path: Path, answer: bytes, problem: str | None
+) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve_one() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(answer)
+                client.shutdown(socket.SHUT_WR)
+                # Until the probe has read it: a connection that is closed before is reset.
+                while client.recv(1000):
+                    pass
+
+        thread = threading.Thread(target=serve_one)
+        thread.start()
+        found = PostgresqlProbe(path).check()
+        thread.join()
+    assert found is None if problem is None else problem in str(found)
+    assert "refused" in str(PostgresqlProbe(path).check())

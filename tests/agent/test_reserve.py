@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,16 @@ def test_on_a_full_disk_state_is_written_by_the_reserve_and_later_it_is_made_aga
     (small_disk / "filler").unlink()
     refill()
     assert (small_disk / "agent" / "reserve").stat().st_size == SIZE_BYTES
+
+
+def test_units_that_share_a_file_may_be_put_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "airflow.cfg"
+
+    def write(number: int) -> None:
+        for turn in range(50):
+            write_durably(path, f"{number} {turn}", is_durable=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert [each.name for each in tmp_path.iterdir()] == ["airflow.cfg"]
+    assert path.read_text().endswith(" 49")

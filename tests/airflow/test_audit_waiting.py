@@ -22,6 +22,7 @@ from headrace.audit.records import ProducerReport
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
 from headrace.coordination.declared import ANY, Change
+from headrace.process.page import render
 
 HOUR = "2015-05-17T11:00:00"
 OTHER_HOUR = "2015-05-17T12:00:00"
@@ -188,10 +189,13 @@ def test_the_page_shows_counts_verdict_and_findings(store: AuditStore) -> None:
     from headrace.airflow.report_page import page
 
     fill(store, lost=1)
-    html = page(report(store, TOPIC), TOPIC)
-    assert '<td class="n">100</td><td class="n">90</td><td class="n">90</td><td class="n">90</td>' in html
-    assert '<td class="lost"><b>lost</b><br>10 events of page-view, west, 2015-05-17 11:00' in html
-    assert "&lt;script&gt;" in page(report(store, TOPIC), "<script>")
+    shown = page(report(store, TOPIC), TOPIC)
+    [row] = shown.tables[0].rows
+    assert row[3:7] == (100, 90, 90, 90)
+    html = render(shown, 0).decode()
+    assert '<span class="bad">lost</span><br>' in html
+    assert "10 events of page-view, west, 2015-05-17 11:00" in html
+    assert "&lt;script&gt;" in render(page(report(store, TOPIC), "<script>"), 0).decode()
 
 
 def test_an_hour_that_is_counted_from_the_log_on_says_so(
@@ -209,8 +213,8 @@ def test_an_hour_that_is_counted_from_the_log_on_says_so(
     (proof,) = proofs_of(connection["audit_store"], TOPIC, [HOUR])
     assert (proof.status, proof.handed_over, proof.arrived) == ("complete", 100, 100)
     assert proof.proof_document["counted_from"] == {"west": "log"}
-    shown = '<td class="complete"><b>complete</b> <i>counted from the log on</i><br></td>'
-    assert shown in page(report(store, TOPIC), TOPIC)
+    html = render(page(report(store, TOPIC), TOPIC), 0).decode()
+    assert '<span class="good">complete</span><br><span class="">counted from the log on</span>' in html
 
 
 def test_the_page_requires_a_login(airflow_database: Path, store: AuditStore) -> None:
@@ -236,7 +240,8 @@ def test_the_page_requires_a_login(airflow_database: Path, store: AuditStore) ->
     stranger, page, plain, bad = asyncio.run(visit())
     assert stranger.status_code == 401
     assert page.status_code == 200
-    assert '<b class="complete">complete</b>' in page.text
+    assert '<span class="good">complete</span>' in page.text
+    assert "frame-ancestors 'self'" in page.headers["Content-Security-Policy"], "Airflow shows it in a frame"
     assert [verdict["counts"]["warehouse"] for verdict in plain.json()["verdicts"]] == [100]
     assert bad.status_code == 400
     assert "is not a time such as" in bad.text

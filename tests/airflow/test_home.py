@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.airflow.home import AirflowSettings, configuration, write_home
-from headrace.airflow.run import end_leftovers, processes_in
+from headrace.process.leftovers import end_leftovers, processes_in
 
 SECRET = {"fernet_key": "f", "secret_key": "s", "jwt_secret": "j"}
 

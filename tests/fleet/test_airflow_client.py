@@ -227,3 +227,40 @@ def test_a_persistent_error_is_raised(connect: Connect, clock: Clock) -> None:
 def test_the_last_error_of_a_log() -> None:
     assert last_error([]) == "its log has no error line"
     assert last_error(["text", {"event": "it broke", "level": "error"}]) == "it broke"
+
+
+def test_a_dag_may_be_unknown_and_its_file_is_read_at_once(
+    connect: Callable[[FakeAirflow], AirflowClient],
+) -> None:
+    airflow = FakeAirflow(
+        {
+            ("GET", "/dags/load-new"): [(404, {}), {"is_paused": True}, {"is_paused": False}],
+            ("GET", "/dags"): [{"dags": [{"file_token": "a.b/c"}]}, {"dags": []}],
+            ("PUT", "/parseDagFile/a.b%2Fc"): [(201, None)],
+        }
+    )
+    client = connect(airflow)
+    assert [client.is_paused("load-new") for _ in range(3)] == [None, True, False]
+    client.read_dags_again("load")
+    assert airflow.count("PUT", "/parseDagFile/a.b%2Fc") == 1
+    client.read_dags_again("load")
+    assert airflow.count("PUT", "/parseDagFile/a.b%2Fc") == 1, "no DAG has the tag"
+
+
+@pytest.mark.parametrize(("status", "refused"), [(409, False), (403, True)])
+def test_a_file_that_is_about_to_be_read_is_no_error(
+    status: int, refused: bool, connect: Callable[[FakeAirflow], AirflowClient]
+) -> None:
+    client = connect(
+        FakeAirflow(
+            {
+                ("GET", "/dags"): [{"dags": [{"file_token": "abc"}]}],
+                ("PUT", "/parseDagFile/abc"): [(status, {})],
+            }
+        )
+    )
+    if refused:
+        with pytest.raises(AirflowError, match="Airflow answers 403 to PUT"):
+            client.read_dags_again("load")
+    else:
+        client.read_dags_again("load")

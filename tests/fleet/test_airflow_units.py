@@ -16,7 +16,7 @@ from headrace.fleet.airflow_units import (
     check_installed,
 )
 from headrace.fleet.units import units_of
-from headrace.site.errors import SiteError
+from headrace.site.errors import SiteError, SiteFileError
 from headrace.site.site import Site, parse_site
 
 HOME = Path("/srv/headrace")
@@ -26,9 +26,11 @@ def airflow(site: Site) -> dict[str, tuple[str, ...]]:
     return {unit.name: unit.command for unit in units_of(site) if unit.kind == "airflow"}
 
 
-def test_the_components_wait_for_the_api_server_which_alone_listens() -> None:
-    units = [unit for unit in units_of(Site.one_machine(HOME)) if unit.kind == "airflow"]
+def test_the_components_wait_for_the_api_server_which_waits_for_the_database() -> None:
+    site = Site.one_machine(HOME).model_copy(update={"airflow_database": "postgresql"})
+    units = [unit for unit in units_of(site) if unit.kind in ("airflow", "postgresql")]
     assert [[unit.name for unit in level] for level in levels(units)] == [
+        ["analysis-postgresql"],
         ["analysis-airflow-api-server"],
         ["analysis-airflow-scheduler", "analysis-airflow-dag-processor", "analysis-airflow-triggerer"],
     ]
@@ -44,8 +46,13 @@ def test_the_site_file_leaves_airflow_out_or_names_its_database() -> None:
         assert url not in unit.command, "everybody may read command lines, and the URL may hold a password"
         assert unit.files[Path(unit.command[-1])] == url
         assert unit.command[-2] == "--database-url-file"
-    default = airflow(Site.one_machine(HOME))
-    assert all("--database-url-file" not in command for command in default.values())
+    names = {unit.name for unit in units_of(site)}
+    assert "analysis-postgresql" not in names, "an existing server is used as it is"
+    sqlite = airflow(parse_site("airflow_database: sqlite", home=HOME, where="site.yaml"))
+    assert len(sqlite) == 4
+    assert not any("--database-url" in command for command in sqlite.values())
+    with pytest.raises(SiteFileError, match=r"line 1: airflow_database: .*'mysql'"):
+        parse_site("airflow_database: mysql", home=HOME, where="site.yaml")
 
 
 def test_the_connection_names_every_registry_that_publishers_use() -> None:

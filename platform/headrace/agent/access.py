@@ -14,16 +14,20 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.agent.actions import ActionLog
-from headrace.agent.tokens import is_authorized
+from headrace.agent.page import locked
+from headrace.agent.tokens import is_authorized, with_password
+from headrace.process.clock import now_ms
+from headrace.process.page import HEADERS, KIND, VARIES, render, wants_page
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS: Final = ("/v1/health",)
+PAGE_PATH: Final = "/"
 READING: Final = ("GET", "HEAD")
 ROLE: Final = "headrace.role"
 """The key of a request's scope."""
@@ -50,7 +54,7 @@ class Tokens(NamedTuple):
 
     def know(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid token."""
-        return self.role(dict(headers).get(b"authorization")) is not None
+        return self.role(with_password(dict(headers).get(b"authorization"))) is not None
 
 
 def may_see_secrets(request: Request) -> bool:
@@ -71,14 +75,19 @@ class Gate:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        role = self._tokens.role(dict(scope["headers"]).get(b"authorization"))
+        is_page = asks_for_page(scope)
+        header = dict(scope["headers"]).get(b"authorization")
+        # A browser sends a password that it knows to any path that another site makes it request: it permits
+        # this page alone.
+        role = self._tokens.role(with_password(header) if is_page else header)
         if role is None:
             try:
                 self._actions.refused(_address(scope), scope["method"], scope["path"])
             except (SiteError, OSError) as error:
                 logger.error("a refused request could not be recorded: %s", error)
             message = "send `Authorization: Bearer TOKEN`; it is in agent/token of the agent's home"
-            await _refuse(401, "unauthorized", message)(scope, receive, send)
+            refusal = _ask_for_password() if is_page else _refuse(401, "unauthorized", message)
+            await refusal(scope, receive, send)
             return
         if scope["method"] in READING:
             await self._app({**scope, ROLE: role}, receive, send)
@@ -122,6 +131,22 @@ class Gate:
         except (SiteError, OSError) as error:
             # The change has been made: an answer that never comes would only make the operator repeat it.
             logger.error("an action could not be recorded: %s: %s", error, json.dumps(fields))
+
+
+def asks_for_page(scope: Scope) -> bool:
+    """Whether a browser requests the agent's page."""
+    accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+    return scope["path"] == PAGE_PATH and scope["method"] == "GET" and wants_page(accept)
+
+
+def _ask_for_password() -> Response:
+    headers = {
+        **HEADERS,
+        **VARIES,
+        "Connection": "close",
+        "WWW-Authenticate": 'Basic realm="headrace agent: the password is in agent/token-read of its home"',
+    }
+    return Response(render(locked(), now_ms()), 401, headers, KIND)
 
 
 def _address(scope: Scope) -> str:

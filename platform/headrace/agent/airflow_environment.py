@@ -22,6 +22,8 @@ DAGS_VARIABLE: Final = "HEADRACE_DAGS"
 # Every component sends a heartbeat at least every 5 s.
 HEARTBEAT_AGE_MAX: Final = timedelta(seconds=20)
 
+# Otherwise Airflow's process titles overwrite the environment by which the agent finds a unit's processes.
+VARIABLES: Final = {"SPT_NOENV": "1"}
 # Component → its name in Airflow's report of heartbeats.
 HEARTBEATS: Final = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 

@@ -1,7 +1,7 @@
 """The agent over HTTP: paths, parameters, status codes, error bodies. `keeper` does what is requested.
 
-Every response but a log is JSON; an error is `{"error": code, "message": …}`, with more fields where they
-help. Handlers are plain functions, which the web framework runs in its threads; they may wait.
+Every response but a log and the page is JSON; an error is `{"error": code, "message": …}`, with more fields
+where they help. Handlers are plain functions, which the web framework runs in its threads; they may wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from headrace.agent.access import Gate, Tokens, may_see_secrets
+from headrace.agent.access import PAGE_PATH, Gate, Tokens, asks_for_page, may_see_secrets
 from headrace.agent.actions import ActionLog
 from headrace.agent.broker_settings import check_broker_settings
 from headrace.agent.configuration import NAME_LENGTH_MAX, NAME_PATTERN, secret_fields
@@ -37,9 +37,12 @@ from headrace.agent.keeper import UNITS_MAX, Keeper
 from headrace.agent.kinds import Kinds, parse_configuration
 from headrace.agent.loads import LoadStore
 from headrace.agent.logs import LOG_LINES_MAX, log_tail
+from headrace.agent.page import page
 from headrace.agent.permitted import PermittedPaths
 from headrace.agent.report import ChangeOutcome, UnitReport
 from headrace.process.disk import explained
+from headrace.process.page import HEADERS, KIND, VARIES, Page
+from headrace.process.rendered import RenderedPage
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
@@ -113,6 +116,7 @@ def create_app(
     """
     app = FastAPI(title="headrace agent", openapi_url=None, docs_url=None, redoc_url=None)
     _add_error_handlers(app)
+    _add_page(app, keeper, about)
     _add_agent(app, keeper, kinds, about, end)
     _add_units(app, keeper, kinds, permitted)
     _add_rolling(app, keeper)
@@ -153,6 +157,24 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> Response:
         return refuse(500, "agent_broken", f"{type(error).__name__} in the agent; see its log")
+
+
+def _add_page(app: FastAPI, keeper: Keeper, about: Mapping[str, Any]) -> None:
+    def made() -> Page:
+        try:
+            reports = keeper.reports(with_drift=False)
+            urls = {report.name: keeper.unit(report.name).page_url for report in reports}
+        except SiteError as error:
+            return page(about, [], {}, str(error))
+        return page(about, reports, urls)
+
+    rendered = RenderedPage(made)
+
+    @app.get(PAGE_PATH)
+    def show_page(request: Request) -> Response:
+        if not asks_for_page(request.scope):
+            raise HTTPException(404)
+        return Response(rendered.html(request.url.query), 200, {**HEADERS, **VARIES}, KIND)
 
 
 def _add_agent(

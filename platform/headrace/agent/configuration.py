@@ -156,7 +156,8 @@ class ZooKeeperConfiguration(Configuration):
 
 class BrokerConfiguration(Configuration):
     """One broker. `front_listen` is the listener that a TCP balancer connects to, `front_advertise` the
-    balancer's own address; `settings` have Kafka's names.
+    balancer's own address; `status` is the address of its page, and of its status as JSON: without one it has
+    neither. `settings` have Kafka's names.
     """
 
     kind: Literal["broker"] = "broker"
@@ -166,6 +167,7 @@ class BrokerConfiguration(Configuration):
     advertise: HostPort | None = None
     front_listen: HostPort | None = None
     front_advertise: HostPort | None = None
+    status: HostPort | None = None
     data_dir: Directory | None = None
     settings: Annotated[Mapping[SettingName, SettingValue], Field(max_length=LIST_LENGTH_MAX)] = {}
 
@@ -244,11 +246,23 @@ class HdfsConfiguration(Configuration):
     settings: Annotated[Mapping[SettingName, SettingValue], Field(max_length=LIST_LENGTH_MAX)] = {}
 
 
+class PostgresqlConfiguration(Configuration):
+    """The PostgreSQL server of Airflow's database. It listens on a Unix socket alone, for the agent's user.
+
+    `python`: the interpreter of Airflow's environment, which may have a wheel of PostgreSQL's programs.
+    """
+
+    kind: Literal["postgresql"] = "postgresql"
+    data_dir: Directory | None = None
+    python: Directory | None = None
+
+
 class AirflowConfiguration(Configuration):
     """One component of Airflow; those of one installation share `home`, and `listen` is its api-server's.
 
     `connections` (for the api-server only): id → Airflow's JSON form of a connection. `python`: the
-    interpreter of Airflow's environment, by default the host's.
+    interpreter of Airflow's environment, by default the host's. Its database is that of `database_url`, or of
+    the unit `postgresql` of this host, else an SQLite file.
     """
 
     kind: Literal["airflow"] = "airflow"
@@ -258,10 +272,17 @@ class AirflowConfiguration(Configuration):
     dags: Directory | None = None
     python: Directory | None = None
     database_url: Secret | None = None
+    postgresql: UnitName | None = None
     connections: Annotated[Mapping[str, Mapping[str, Any]], Field(max_length=LIST_LENGTH_MAX)] = {}
 
     @model_validator(mode="after")
     def _check_connections(self) -> Self:
         if self.connections and self.component != "api-server":
             raise ValueError("connections are set up by the api-server alone: configure them there")
+        return self
+
+    @model_validator(mode="after")
+    def _check_database(self) -> Self:
+        if self.database_url and self.postgresql:
+            raise ValueError("database_url and postgresql are two databases: give one of them")
         return self

@@ -6,6 +6,7 @@ Owns the walk and the order of flushes. Callers decide what is written, and wher
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,9 @@ from typing import Final
 from headrace.agent.reserve import write_with_reserve
 
 NEW: Final = ".new"
+
+# Units may share files, such as those of Airflow's home, and are put at the same time.
+_WRITING: Final = threading.Lock()
 
 
 def folder_size_bytes(folder: Path) -> int:
@@ -58,7 +62,8 @@ def write_durably(path: Path, text: str, *, is_durable: bool = True) -> None:
     Only this user can read it: it may hold a password. Raises `DiskFullError` if there is no room, even in
     the agent's reserve, and `OSError`.
     """
-    write_with_reserve(path, lambda: _replace(path, text, is_durable=is_durable))
+    with _WRITING:
+        write_with_reserve(path, lambda: _replace(path, text, is_durable=is_durable))
 
 
 def _replace(path: Path, text: str, *, is_durable: bool) -> None:

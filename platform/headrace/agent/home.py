@@ -17,6 +17,8 @@ from typing import IO, Final, NamedTuple
 from headrace.agent.errors import AgentStateError
 from headrace.agent.folders import write_durably
 
+RESTORING: Final = "restoring"
+"""In a home: what `headrace restore` has not finished."""
 LOCK_PAUSES_S: Final = (0.05, 0.1, 0.2)
 
 
@@ -71,11 +73,20 @@ class AgentHome(NamedTuple):
 
     def make(self) -> None:
         """Creates the folders. Raises `AgentStateError`."""
+        check_restored(self.home)
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise AgentStateError(f"{self.directory} cannot be created: {error.strerror}") from error
+
+
+def check_restored(home: Path) -> None:
+    """Raises `AgentStateError` if a restore into this home was interrupted."""
+    if (home / RESTORING).exists():
+        raise AgentStateError(
+            f"{home} is half restored: repeat the `headrace restore` that was interrupted, or remove the home"
+        )
 
 
 class AgentRecord(NamedTuple):

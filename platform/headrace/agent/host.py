@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from headrace.agent.airflow_environment import airflow_python, airflow_version, dags_folder
+from headrace.postgresql.installation import installations
 
 UNKNOWN_VERSION = "unknown"
 
@@ -40,6 +41,7 @@ class Host:
             "zookeeper": _version_of_jar(jars, "zookeeper"),
             "hdfs": _version_of_jar(home / "jars" / "hdfs", "hadoop-hdfs"),
             "airflow": airflow_version() or UNKNOWN_VERSION,
+            "postgresql": _postgresql_version(),
         }
         return Host(
             home, sys.executable, java(), jars, airflow_python(), dags_folder(), own_version(), versions
@@ -67,6 +69,12 @@ def own_version() -> str:
         return version("headrace")
     except PackageNotFoundError:
         return UNKNOWN_VERSION
+
+
+def _postgresql_version() -> str:
+    """The major version that new data would be of."""
+    found = installations(airflow_python().parents[1])
+    return str(found[0].major) if found else UNKNOWN_VERSION
 
 
 def _version_of_jar(folder: Path | None, name: str) -> str:

@@ -57,6 +57,7 @@ class Keeper:
 
     Any thread may call; `open` first, `close` last. `reached` is called with each completed step of a change:
     recorded, stopped, started, applied; for a deletion: forgotten, stopped. Setting `ending` ends all waits.
+    `agent_url`: where the agent serves, for the pages of its units.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Keeper:
         make_unit: MakeUnit,
         *,
         ending: threading.Event,
+        agent_url: str | None = None,
         reached: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.home = home
@@ -73,7 +75,7 @@ class Keeper:
         self._make_unit = make_unit
         self._ending = ending
         self._reached = reached
-        self._supervisor = Supervisor(home)
+        self._supervisor = Supervisor(home, agent_url)
         self._desired_units: dict[str, DesiredUnit] = {}
         self._units: dict[str, Unit] = {}
         self._starts = StartWatch()

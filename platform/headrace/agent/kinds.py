@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from headrace.agent.airflow_environment import HEARTBEATS, AirflowProbe
+from headrace.agent.airflow_environment import HEARTBEATS, VARIABLES, AirflowProbe
 from headrace.agent.configuration import (
     AirflowConfiguration,
     AuditorConfiguration,
@@ -22,13 +22,22 @@ from headrace.agent.configuration import (
     Configuration,
     HdfsConfiguration,
     MirrorConfiguration,
+    PostgresqlConfiguration,
     RegistryConfiguration,
     ZooKeeperConfiguration,
 )
 from headrace.agent.errors import ConfigurationError, FieldProblem
 from headrace.agent.host import Host
-from headrace.agent.probes import BalancerProbe, BrokerProbe, HdfsProbe, HttpProbe, ZooKeeperProbe
+from headrace.agent.probes import (
+    BalancerProbe,
+    BrokerProbe,
+    HdfsProbe,
+    HttpProbe,
+    PostgresqlProbe,
+    ZooKeeperProbe,
+)
 from headrace.agent.unit import Unit, UnitProcess
+from headrace.postgresql.place import SOCKET_NAME, database_url, socket_folder
 from headrace.site.addresses import Address
 from headrace.site.errors import SiteError
 
@@ -68,6 +77,10 @@ def _module(python: str | Path, module: str, *arguments: str, **options: object)
 
 def _given(*addresses: Address | None) -> tuple[Address, ...]:
     return tuple(address for address in addresses if address is not None)
+
+
+def _page(address: Address) -> str:
+    return f"http://{address}/"
 
 
 def _zookeeper(name: str, configuration: ZooKeeperConfiguration, host: Host) -> UnitProcess:
@@ -128,9 +141,11 @@ def _broker(name: str, configuration: BrokerConfiguration, host: Host) -> UnitPr
             zookeeper=configuration.zookeeper,
             data_dir=directory,
             set=configuration.settings,
+            status=configuration.status,
         ),
-        listens=_given(configuration.listen, configuration.front_listen),
+        listens=_given(configuration.listen, configuration.front_listen, configuration.status),
         probe=BrokerProbe(configuration.listen, configuration.broker_id),
+        page_url=None if configuration.status is None else _page(configuration.status),
         data_dir=directory,
     )
 
@@ -151,6 +166,7 @@ def _balancer(name: str, configuration: BalancerConfiguration, host: Host) -> Un
         ),
         listens=_given(configuration.listen, configuration.status, configuration.statistics),
         probe=BalancerProbe(f"http://{configuration.status}/status"),
+        page_url=_page(configuration.status),
         data_dir=directory,
     )
 
@@ -166,6 +182,7 @@ def _registry(name: str, configuration: RegistryConfiguration, host: Host) -> Un
         ),
         listens=(configuration.listen,),
         probe=HttpProbe(f"http://{configuration.listen}/subjects"),
+        page_url=_page(configuration.listen),
     )
 
 
@@ -186,6 +203,7 @@ def _mirror(name: str, configuration: MirrorConfiguration, host: Host) -> UnitPr
         ),
         listens=(configuration.status,),
         probe=HttpProbe(f"http://{configuration.status}/status"),
+        page_url=_page(configuration.status),
     )
 
 
@@ -205,6 +223,7 @@ def _auditor(name: str, configuration: AuditorConfiguration, host: Host) -> Unit
         ),
         listens=(configuration.status,),
         probe=HttpProbe(f"http://{configuration.status}/status"),
+        page_url=_page(configuration.status),
         files={store: configuration.store} if store and configuration.store else {},
     )
 
@@ -226,9 +245,29 @@ def _hdfs(name: str, configuration: HdfsConfiguration, host: Host) -> UnitProces
         ),
         listens=tuple(Address(configuration.host, port) for port in ports.values()),
         probe=HdfsProbe(f"http://{configuration.host}:{configuration.http_port}"),
+        page_url=_page(Address(configuration.host, configuration.http_port)),
         # Read by the java launcher: a start takes 5 s of CPU, 8 s with the optimising compiler.
         environment={"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
         start_timeout_s=120.0,
+        data_dir=directory,
+    )
+
+
+def _postgresql(name: str, configuration: PostgresqlConfiguration, host: Host) -> UnitProcess:
+    directory, sockets = configuration.data_dir or host.data(name), socket_folder(host.home, name)
+    return UnitProcess(
+        command=_module(
+            configuration.python or host.airflow_python,
+            "headrace.postgresql",
+            data_dir=directory,
+            socket_folder=sockets,
+        ),
+        listens=(),
+        probe=PostgresqlProbe(sockets / SOCKET_NAME),
+        start_timeout_s=120.0,
+        # The fast shutdown: sessions are ended, and what is committed is flushed.
+        stop_signal="INT",
+        stop_timeout_s=30,
         data_dir=directory,
     )
 
@@ -242,6 +281,7 @@ def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> Unit
         files[connections] = json.dumps(configuration.connections, indent=1, sort_keys=True)
     if configuration.database_url:
         files[host.secret(name)] = configuration.database_url
+    of_unit = configuration.postgresql
     return UnitProcess(
         command=_module(
             configuration.python or host.airflow_python,
@@ -251,6 +291,8 @@ def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> Unit
             listen=configuration.listen,
             dags=configuration.dags or host.dags,
             connections=connections if is_api else None,
+            # No secret: the server knows its users by the kernel.
+            database_url=database_url(socket_folder(host.home, of_unit)) if of_unit else None,
             database_url_file=host.secret(name) if configuration.database_url else None,
         ),
         listens=(configuration.listen,) if is_api else (),
@@ -260,6 +302,8 @@ def _airflow(name: str, configuration: AirflowConfiguration, host: Host) -> Unit
             else AirflowProbe(url, HEARTBEATS[configuration.component])
         ),
         files=files,
+        environment=dict(VARIABLES),
+        page_url=_page(configuration.listen) if is_api else None,
         # The first start creates the database.
         start_timeout_s=120.0,
         # Running tasks are stopped first, each with its Spark application.
@@ -283,6 +327,7 @@ KINDS: Final[Kinds] = {
     "mirror": UnitKind(MirrorConfiguration, _mirror),
     "auditor": UnitKind(AuditorConfiguration, _auditor),
     "hdfs": UnitKind(HdfsConfiguration, _hdfs),
+    "postgresql": UnitKind(PostgresqlConfiguration, _postgresql),
     "airflow": UnitKind(AirflowConfiguration, _airflow),
 }
 

@@ -7,11 +7,14 @@ ready, else the problem in a few words. Probes never raise, and `PROBE_TIMEOUT_S
 from __future__ import annotations
 
 import socket
+import struct
 from dataclasses import dataclass
-from typing import Final, Protocol
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
 
 import httpx
 
+from headrace.postgresql.place import DATABASE, ROLE
 from headrace.site.addresses import Address
 
 PROBE_TIMEOUT_S: Final = 3.0
@@ -71,6 +74,56 @@ class BrokerProbe:
         if self.broker_id in cluster.brokers:
             return None
         return f"broker {self.broker_id} responds at {self.address} but is not registered in ZooKeeper yet"
+
+
+@dataclass(frozen=True)
+class PostgresqlProbe:
+    """Begins a session as Airflow does, over the Unix socket; the server must be ready for queries."""
+
+    path: Path
+
+    def check(self) -> str | None:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(PROBE_TIMEOUT_S)
+                connection.connect(str(self.path))
+                connection.sendall(_postgresql_startup())
+                with connection.makefile("rb") as answers:
+                    problem = _postgresql_problem(answers)
+                connection.sendall(_POSTGRESQL_GOODBYE)
+        except OSError as error:
+            return f"PostgreSQL at {self.path} {_problem_of(error)}"
+        return None if problem is None else f"PostgreSQL at {self.path}: {problem}"
+
+
+# See "Message Formats" on postgresql.org: version 3.0, then pairs of a name and a value, each ended by 0.
+_POSTGRESQL_VERSION: Final = 3 << 16
+_POSTGRESQL_GOODBYE: Final = b"X" + struct.pack("!i", 4)
+
+
+def _postgresql_startup() -> bytes:
+    pairs = "".join(f"{text}\0" for text in ("user", ROLE, "database", DATABASE)).encode() + b"\0"
+    return struct.pack("!ii", 8 + len(pairs), _POSTGRESQL_VERSION) + pairs
+
+
+def _postgresql_problem(answers: BinaryIO) -> str | None:
+    """Reads what the server answers until it is ready for queries, or says why not."""
+    total_bytes = 0
+    while len(head := answers.read(5)) == 5:
+        kind, (length,) = head[:1], struct.unpack("!i", head[1:])
+        total_bytes += length
+        if length < 4 or total_bytes > RESPONSE_MAX_BYTES:
+            return "its answer is not PostgreSQL's"
+        body = answers.read(length - 4)
+        if kind == b"Z":
+            return None
+        if kind == b"R" and body[:4] != bytes(4):
+            return "it asks for a password; its pg_hba.conf was changed"
+        if kind == b"E":
+            # Fields: a letter, the text, 0. M is the message for people.
+            fields = {field[:1]: field[1:].decode(errors="replace") for field in body.split(b"\0") if field}
+            return fields.get(b"M", "it refuses the session")
+    return "it closed the connection"
 
 
 @dataclass(frozen=True)

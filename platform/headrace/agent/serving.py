@@ -55,6 +55,8 @@ def serve(
     reached: Callable[[str], None],
 ) -> None:
     """Serves until a signal or a shutdown request. Raises `AgentStateError` before it starts to serve."""
+    name, port = listening.getsockname()[:2]
+    url = f"{'https' if context else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
     host = Host.here(paths.home)
     ending = threading.Event()
     keeper = Keeper(
@@ -62,6 +64,7 @@ def serve(
         DesiredState(paths.units, partial(parse_configuration, kinds=kinds)),
         partial(unit_of, host=host, kinds=kinds),
         ending=ending,
+        agent_url=url,
         reached=reached,
     )
     watch = Watch(keeper, ending)
@@ -81,8 +84,6 @@ def serve(
     keeper.open()
     watch.start()
     try:
-        name, port = listening.getsockname()[:2]
-        url = f"{'https' if context else 'http'}://{f'[{name}]' if ':' in name else name}:{port}"
         trusted = str(certificate) if certificate else None
         AgentRecord(url, trusted, os.getpid(), build_name, is_daemon).write(paths.record)
         logger.info("the agent of %s listens on %s, with %d units", paths.home, url, len(keeper.names()))

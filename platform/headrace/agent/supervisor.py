@@ -14,7 +14,6 @@ import re
 import shlex
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -31,8 +30,15 @@ from headrace.agent.errors import SupervisorError
 from headrace.agent.folders import holds, write_durably
 from headrace.agent.processes import command_of, end_units_left_in, has_ended, is_alive
 from headrace.agent.unit import Unit, UnitState
+from headrace.process.neighbours import PageAddress, file_text
+from headrace.process.own_folder import make_own_folder
 from headrace.process.text import has_control
-from headrace.site.environment_variables import DEFINITION_VARIABLE, HOME_VARIABLE, UNIT_VARIABLE
+from headrace.site.environment_variables import (
+    DEFINITION_VARIABLE,
+    HOME_VARIABLE,
+    PAGES_VARIABLE,
+    UNIT_VARIABLE,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -62,26 +68,39 @@ class Differences(NamedTuple):
 
 
 class Supervisor:
-    """The supervisord of one home directory.
+    """The supervisord of one home directory. `agent_url`: where the agent serves, given by the agent itself,
+    which alone writes down the units' pages.
 
     All calls raise `SupervisorError` if the daemon does not respond.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, agent_url: str | None = None) -> None:
         self.home = home.absolute()
+        self._agent_url = agent_url
+        self.pages_path = self.home / "agent" / "pages.json"
         self.configuration_path = self.home / "supervisord.conf"
         self.log_path = self.home / "logs" / "supervisord.log"
         self.pid_path = self.home / "supervisord.pid"
         self.socket_path = _socket_path(self.home)
 
     def write_configuration(self, units: Iterable[Unit]) -> None:
-        """Writes the daemon's configuration; a reader sees the old one or the new."""
+        """Writes the daemon's configuration, and which pages the units have; a reader of either file sees the
+        old one or the new."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _make_own_folder(self.socket_path.parent)
-        text = self._configuration(units)
-        # Reports of units come here, too: they need no room on a full disk.
-        if not holds(self.configuration_path, text):
-            write_durably(self.configuration_path, text, is_durable=False)
+        units = list(units)
+        texts = {self.configuration_path: self._configuration(units)}
+        if self._agent_url is not None:
+            own = PageAddress("agent", "", f"{self._agent_url}/")
+            pages = [
+                PageAddress(each.name, each.datacenter, each.page_url) for each in units if each.page_url
+            ]
+            by_datacenter = sorted(pages, key=lambda page: (page.datacenter, page.unit))
+            texts[self.pages_path] = file_text([own, *by_datacenter])
+        for path, text in texts.items():
+            # Reports of units come here, too: they need no room on a full disk.
+            if not holds(path, text):
+                write_durably(path, text, is_durable=False)
 
     def _configuration(self, units: Iterable[Unit]) -> str:
         daemon = {
@@ -110,6 +129,7 @@ class Supervisor:
             **unit.environment,
             HOME_VARIABLE: str(self.home),
             UNIT_VARIABLE: unit.name,
+            PAGES_VARIABLE: str(self.pages_path),
             # supervisord compares environments, but not the files of a unit.
             DEFINITION_VARIABLE: unit.definition,
         }
@@ -121,6 +141,7 @@ class Supervisor:
             "autorestart": "true",
             "startsecs": START_S,
             "startretries": START_RETRIES,
+            "stopsignal": unit.stop_signal,
             "stopwaitsecs": unit.stop_timeout_s,
             "stopasgroup": "true",
             "killasgroup": "true",
@@ -277,10 +298,7 @@ def _socket_path(home: Path) -> Path:
 def _make_own_folder(folder: Path) -> None:
     """Makes the socket's folder. Raises `SupervisorError` for one that somebody else made or may change: they
     could put a socket of their own in the daemon's place."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = folder.lstat()
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-    if not is_own:
+    if not make_own_folder(folder):
         raise SupervisorError(
             f"others than this user can write {folder}, where the supervisor's socket has to be: remove it, "
             f"or `chmod go-w {folder}`"

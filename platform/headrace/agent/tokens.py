@@ -5,6 +5,7 @@ Owns that file and the check of a request's header. The token is never logged.
 
 from __future__ import annotations
 
+import base64
 import hmac
 import secrets
 import stat
@@ -41,6 +42,18 @@ def make_token(path: Path) -> str:
     if not path.exists():
         write_durably(path, secrets.token_urlsafe(TOKEN_BYTES) + "\n")
     return read_token(path)
+
+
+def with_password(header: bytes | None) -> bytes | None:
+    """The header as if the password of `Basic` authentication, which browsers know, were sent as a token."""
+    scheme, _, given = (header or b"").partition(b" ")
+    if scheme.lower() != b"basic":
+        return header
+    try:
+        _, _, password = base64.b64decode(given.strip(), validate=True).partition(b":")
+    except ValueError:
+        return None
+    return b"Bearer " + password
 
 
 def is_authorized(header: bytes | None, token: str) -> bool:

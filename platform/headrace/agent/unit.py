@@ -23,7 +23,8 @@ from headrace.site.errors import SiteError
 class UnitProcess:
     """How a unit's process is started and probed: what its kind decides.
 
-    `files` are written before the start: path → text. `data_dir` belongs to this unit alone.
+    `files` are written before the start: path → text. `data_dir` belongs to this unit alone. `page_url`: its
+    page for people, None if it has none.
     """
 
     command: tuple[str, ...]
@@ -33,7 +34,9 @@ class UnitProcess:
     files: Mapping[Path, str] = field(default_factory=dict)
     start_timeout_s: float = 60.0
     stop_timeout_s: int = 15
+    stop_signal: str = "TERM"
     data_dir: Path | None = None
+    page_url: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,9 @@ PASSWORD_FILE_NAME: Final = "passwords.json"
 SECRETS_FILE_NAME: Final = "secrets.json"
 # Worker slots: two loads plus sensors and seals. Each costs an idle process of about 50 MB.
 PARALLELISM: Final = 4
+# Two dictionaries, because Airflow adds to the first one what the asynchronous driver does not know.
 SQLITE_CONNECT_ARGS: Final[Mapping[str, float]] = {"timeout": 30.0}
+SQLITE_CONNECT_ARGS_ASYNC: Final[Mapping[str, float]] = {"timeout": 30.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ def configuration(settings: AirflowSettings, secret: Mapping[str, str]) -> str:
     if settings.sqlalchemy_url.startswith("sqlite"):
         # Five processes share the file: a writer waits for another one instead of failing.
         sections["database"]["sql_alchemy_connect_args"] = f"{__name__}.SQLITE_CONNECT_ARGS"
+        sections["database"]["sql_alchemy_connect_args_async"] = f"{__name__}.SQLITE_CONNECT_ARGS_ASYNC"
+        sections["database"]["sql_alchemy_session_maker"] = "headrace.airflow.sqlite.session_maker"
     parser = configparser.RawConfigParser()
     for name, values in sections.items():
         # Airflow reads the file with configparser, where % begins a reference.

@@ -6,12 +6,10 @@ Owns `/headrace/audit` (every topic) and `/headrace/audit/TOPIC?from=…&to=…`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from html import escape
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from headrace.airflow.hook import HeadraceHook
@@ -19,20 +17,13 @@ from headrace.airflow.hours import HourFormatError, window
 from headrace.airflow.installation import ConnectionFieldError
 from headrace.audit import phrases
 from headrace.audit.declarations import FROM_LOG, FROM_LOG_TEXT
-from headrace.audit.evidence import Verdict
+from headrace.audit.evidence import Status, Verdict
 from headrace.audit.report import Report, report
 from headrace.audit.store import AuditStore, StoreError
+from headrace.process.page import FRAMED_HEADERS, ROWS_MAX, Cell, Lines, Mark, Page, Table, Tone, render
 
-ROWS_MAX: Final = 2_000
-
-_STYLE: Final = """
-body { font: 14px system-ui, sans-serif; margin: 2em; color: #222 }
-table { border-collapse: collapse } th, td { padding: .3em .8em; text-align: left; vertical-align: top }
-th { border-bottom: 2px solid #999 } td { border-bottom: 1px solid #ddd }
-td.n { text-align: right; font-variant-numeric: tabular-nums }
-.complete { color: #17652b } .pending, .unknown { color: #8a6100 }
-.lost, .corrupt, .duplicated { color: #b00020 }
-"""
+_COUNTED: Final = ("producer", "datacenter", "analysis", "warehouse")
+_COLUMNS: Final = ("topic", "hour (UTC)", "from", *_COUNTED, "verdict")
 
 app = FastAPI(title="headrace audit report", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -42,6 +33,7 @@ app = FastAPI(title="headrace audit report", docs_url=None, redoc_url=None, open
 @app.get("/audit/{topic}")
 def audit(
     user: GetUserDep,
+    request: Request,
     topic: str | None = None,
     since: Annotated[str | None, Query(alias="from", max_length=40)] = None,
     until: Annotated[str | None, Query(alias="to", max_length=40)] = None,
@@ -64,35 +56,45 @@ def audit(
         store.close()
     if form == "json":
         return JSONResponse(audited.to_json())
-    return HTMLResponse(page(audited, topic))
+    shown = page(audited, topic, f"?{request.url.query}")
+    return HTMLResponse(render(shown, audited.judged_ms), headers=dict(FRAMED_HEADERS))
 
 
-def page(audited: Report, topic: str | None) -> str:
-    """Returns the report as an HTML page; if it has more than `ROWS_MAX` rows, only the worst of them."""
+def page(audited: Report, topic: str | None, path: str = "?") -> Page:
+    """Returns the report as a page; if it has more than `ROWS_MAX` rows, only the worst of them."""
     verdicts: list[Verdict] = list(audited.verdicts)
     note = ""
     if len(verdicts) > ROWS_MAX:
-        note = f"<p>The worst {ROWS_MAX} of {len(verdicts)} hours; narrow the window to see others.</p>"
+        note = f"The worst {ROWS_MAX} of {len(verdicts):,} hours; narrow the window to see others."
         verdicts = sorted(verdicts, key=lambda verdict: -verdict.status.severity)[:ROWS_MAX]
-    title = f"Audit of {topic}" if topic else "Audit"
-    rows = "\n".join(_row(verdict) for verdict in verdicts)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style></head><body>
-<h1>{escape(title)}</h1>
-<p>As of {phrases.instant(audited.judged_ms)} UTC: <b class="{audited.status}">{audited.status}</b></p>{note}
-<table><tr><th>topic<th>hour (UTC)<th>datacenter<th>producer<th>datacenter<th>analysis<th>warehouse<th>verdict
-</tr>
-{rows}
-</table></body></html>
-"""
+    return Page(
+        title=f"Audit of {topic}" if topic else "Audit",
+        state=Mark(audited.status, _tone(audited.status)),
+        about="What each tier counted, by hour of event time.",
+        tables=(Table("Hours", _COLUMNS, [_row(verdict) for verdict in verdicts], note),),
+        path=path,
+    )
 
 
-def _row(verdict: Verdict) -> str:
+def _row(verdict: Verdict) -> tuple[Cell, ...]:
     counts = verdict.counts
-    numbers: Iterable[int] = (counts.producer, counts.datacenter, counts.analysis, counts.warehouse)
-    cells: list[Any] = [verdict.topic, phrases.hour(verdict.hour_ms), verdict.datacenter]
-    text = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
-    text += "".join(f'<td class="n">{number}</td>' for number in numbers)
-    findings = "<br>".join(escape(finding.text) for finding in verdict.findings)
-    origin = f" <i>{FROM_LOG_TEXT}</i>" if verdict.counted_from == FROM_LOG else ""
-    return f'<tr>{text}<td class="{verdict.status}"><b>{verdict.status}</b>{origin}<br>{findings}</td></tr>'
+    said = [Mark(verdict.status, _tone(verdict.status))]
+    if verdict.counted_from == FROM_LOG:
+        said.append(Mark(FROM_LOG_TEXT, Tone.PLAIN))
+    said += [Mark(finding.text, Tone.PLAIN) for finding in verdict.findings]
+    return (
+        verdict.topic,
+        phrases.hour(verdict.hour_ms),
+        verdict.datacenter,
+        *(counts.producer, counts.datacenter, counts.analysis, counts.warehouse),
+        Lines(said),
+    )
+
+
+def _tone(status: Status) -> Tone:
+    match status:
+        case Status.COMPLETE:
+            return Tone.GOOD
+        case Status.PENDING | Status.UNKNOWN:
+            return Tone.WARN
+    return Tone.BAD

@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
 from headrace.airflow.home import AirflowSettings, write_home
+from headrace.process.leftovers import end_leftovers
 
 COMPONENTS: Final[dict[str, tuple[str, ...]]] = {
     "api-server": (),
@@ -25,7 +24,6 @@ COMPONENTS: Final[dict[str, tuple[str, ...]]] = {
     "dag-processor": (),
     "triggerer": ("--skip-serve-logs",),
 }
-LEFTOVERS_TIMEOUT_S: Final = 10.0
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -40,6 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
     # The working directory identifies the component's processes, and holds the files they create.
     directory = (settings.home / "run" / options.component).resolve()
     directory.mkdir(parents=True, exist_ok=True)
+    # A killed scheduler leaves its workers and their tasks running. The next one runs those tasks again, so
+    # the old ones must end. Nothing is lost: tasks commit their results by rename.
     end_leftovers(directory)
     os.chdir(directory)
     os.environ["AIRFLOW_HOME"] = str(settings.home)
@@ -77,40 +77,6 @@ def _parser() -> argparse.ArgumentParser:
         help="JSON file {id: {conn_type, …}} of connections; those that users edited are kept",
     )
     return parser
-
-
-def processes_in(directory: Path) -> list[int]:
-    """Returns other processes without a terminal whose working directory this is (proc(5))."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                # After the name: state, ppid, pgrp, session, tty_nr. A user's shell has a terminal.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                is_ours = fields[0] != "Z" and fields[4] == "0" and (entry / "cwd").readlink() == directory
-            except OSError:
-                continue
-            if is_ours:
-                found.append(int(entry.name))
-    return found
-
-
-def end_leftovers(directory: Path) -> list[int]:
-    """Kills the processes that a killed component left behind, and returns their pids.
-
-    A killed scheduler leaves its workers and their tasks running. The next scheduler runs those tasks again,
-    so the old ones must end. Nothing is lost: tasks commit their results by rename.
-    """
-    leftovers = processes_in(directory)
-    deadline = time.monotonic() + LEFTOVERS_TIMEOUT_S
-    while (living := processes_in(directory)) and time.monotonic() < deadline:
-        for pid in living:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        time.sleep(0.05)
-    return leftovers
 
 
 if __name__ == "__main__":

@@ -153,8 +153,8 @@ def _defaults(schedule: LoadSchedule) -> dict[str, Any]:
 
 _LOAD_DOC: Final = """
 Loads `{schedule.topic}` from the analysis brokers into
-`{schedule.output}/{schedule.topic}/hourly/YYYY/MM/DD/HH`. Each run continues where the last load ended. A run
-may be repeated, killed, or run twice at once: every record is stored exactly once.
+`{schedule.output}/{schedule.topic}/hourly/dt=YYYY-MM-DD/hour=HH`. Each run continues where the last load
+ended. A run may be repeated, killed, or run twice at once: every record is stored exactly once.
 
 Manual runs: `until` loads only records before a time, `dry_run` prints the plan without loading anything. A
 backfill loads up to the end of each of its intervals, without loading anything twice.

@@ -98,16 +98,24 @@ def read_declarations(path: Path) -> dict[str, str]:
     return parse_declarations(text, where=str(path))
 
 
+def read_defaults(path: Path) -> dict[str, Any]:
+    """Returns the fields of a load that a `topics.yaml` gives to all its topics; none without the file.
+
+    Raises `TopicsFileError`.
+    """
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise TopicsFileError(f"{path} cannot be read: {error.strerror}") from error
+    fields = _document(text, str(path))[0]
+    return {name: value for name, value in fields.items() if name != PRODUCERS}
+
+
 def _topics(text: str, where: str) -> list[tuple[str, dict[str, Any], str]]:
     """Returns each topic's name, its fields with the defaults, and its place for errors."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise TopicsFileError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
-    document = _mapping(data, where, known=("defaults", "topics"))
-    known = (*FIELDS, PRODUCERS)
-    defaults = _mapping(document.get("defaults") or {}, f"{where}: defaults", known=known)
-    topics = _mapping(document.get("topics"), f"{where}: topics", known=None)
+    defaults, topics = _document(text, where)
     if not topics:
         raise TopicsFileError(f"{where}: topics is empty; name at least one topic")
     if len(topics) > TOPICS_MAX:
@@ -117,6 +125,18 @@ def _topics(text: str, where: str) -> list[tuple[str, dict[str, Any], str]]:
         (name, {**defaults, **_mapping(fields or {}, places[name], known=None)}, places[name])
         for name, fields in topics.items()
     ]
+
+
+def _document(text: str, where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Returns the defaults, and the topics."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise TopicsFileError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+    document = _mapping(data, where, known=("defaults", "topics"))
+    known = (*FIELDS, PRODUCERS)
+    defaults = _mapping(document.get("defaults") or {}, f"{where}: defaults", known=known)
+    return defaults, _mapping(document.get("topics"), f"{where}: topics", known=None)
 
 
 def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Mapping[str, Any]:

@@ -123,6 +123,20 @@ class AirflowClient:
                 return
         raise AirflowError(f"Airflow at {self.url} has no DAG {dag_id}{self._import_error()}")
 
+    def is_paused(self, dag_id: str) -> bool | None:
+        """Returns whether a DAG is paused; None if Airflow does not know it."""
+        response = self._request("GET", _dag_path(dag_id))
+        return None if response.status_code == 404 else bool(self._check(response).json()["is_paused"])
+
+    def read_dags_again(self, tag: str) -> None:
+        """Makes Airflow read soon the file of the DAGs with this tag, for those that it does not know yet."""
+        found = self.request_json("GET", "/dags", params={"tags": tag, "limit": 1})["dags"]
+        for row in found:
+            token = quote(row["file_token"], safe="")
+            response = self._request("PUT", f"/parseDagFile/{token}")
+            if response.status_code != 409:  # it was asked for already
+                self._check(response)
+
     def wait(self, run: Run, *, timeout_s: float) -> Run:
         """Waits until a run has succeeded. Raises `RunFailedError`, or `AirflowError` after `timeout_s`."""
         for _ in self._polls(timeout_s):

@@ -1,4 +1,4 @@
-"""Airflow's units: api-server, scheduler, dag-processor and triggerer, in Airflow's own environment.
+"""Airflow's units: its database, api-server, scheduler, dag-processor, triggerer, in its own environment.
 
 Owns their configurations, with the connections to the site, and Airflow's address and login. Does not import
 Airflow, which is installed in another environment; `python -m headrace.airflow.run` starts each component.
@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.agent.airflow_environment import HEARTBEATS, airflow_python, dags_folder
-from headrace.agent.configuration import AirflowConfiguration, Configuration
+from headrace.agent.configuration import AirflowConfiguration, Configuration, PostgresqlConfiguration
+from headrace.fleet.airflow_client import AirflowClient
+from headrace.fleet.airflow_database import EXTERNAL, airflow_database, check_database, data_dir, unit_name
 from headrace.site.errors import SiteError
-from headrace.site.site import Site
+from headrace.site.site import POSTGRESQL, Site
 
 USER: Final = "admin"
 
@@ -36,13 +38,22 @@ def airflow_password(site: Site) -> str | None:
     return passwords[USER]
 
 
+def airflow_of(site: Site) -> AirflowClient:
+    """Returns a client of the site's own Airflow. Raises `SiteError` if that has never been started."""
+    password = airflow_password(site)
+    if password is None:
+        raise SiteError(f"Airflow has never been started in {site.home}; start the site with `headrace up`")
+    return AirflowClient(airflow_url(site), user=USER, password=password)
+
+
 def check_installed(site: Site) -> None:
-    """Raises `SiteError` if the site has Airflow among its units, and Airflow is not installed."""
+    """Raises `SiteError` if the site has Airflow among its units, and it or its database is not installed."""
     if site.airflow and not airflow_python().exists():
         raise SiteError(
             f"Airflow is not installed: there is no {airflow_python()}. Run `make airflow`, "
             "or start the site without it: `headrace up --without airflow`"
         )
+    check_database(site)
 
 
 def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
@@ -68,23 +79,37 @@ def airflow_connections(site: Site) -> dict[str, dict[str, object]]:
 
 
 def airflow_configurations(site: Site) -> dict[str, Configuration]:
-    """The configurations of the four units by name; all others require the api-server."""
+    """The configurations of the units by name; the other components require the api-server, which requires
+    the database if that is a unit, too.
+    """
+    database = airflow_database(site).kind
+    postgresql = unit_name(site) if database == POSTGRESQL else None
+    # An absolute path: the agent may run with other environment variables.
+    python = airflow_python().absolute()
 
     def configuration(**component: Any) -> AirflowConfiguration:
         return AirflowConfiguration(
             datacenter=site.warehouse,
             listen=site.airflow_address,
             home=airflow_home(site),
-            # Absolute paths: the agent may run with other environment variables.
             dags=dags_folder().absolute(),
-            python=airflow_python().absolute(),
-            database_url=site.airflow_database,
+            python=python,
+            database_url=site.airflow_database if database == EXTERNAL else None,
+            postgresql=postgresql,
             **component,
         )
 
     api = f"{site.warehouse}-airflow-api-server"
+    found: dict[str, Configuration] = {}
+    if postgresql is not None:
+        found[postgresql] = PostgresqlConfiguration(
+            datacenter=site.warehouse, data_dir=data_dir(site), python=python
+        )
     return {
-        api: configuration(component="api-server", connections=airflow_connections(site)),
+        **found,
+        api: configuration(
+            component="api-server", connections=airflow_connections(site), requires=tuple(found)
+        ),
         **{
             f"{site.warehouse}-airflow-{component}": configuration(component=component, requires=(api,))
             for component in HEARTBEATS

@@ -36,6 +36,7 @@ from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet.foreign import MADE_BY, ForeignUnit, ForeignUnitsError, foreign_units
 from headrace.fleet.units import units_of
+from headrace.fleet.waiting import Waiting, start_all
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
@@ -73,13 +74,14 @@ def up(
     units: Sequence[Unit] | None = None,
     *,
     may_change: MayChange = _never,
+    waiting: Waiting | None = None,
 ) -> None:
     """Puts the units to this machine's agent, and returns when all of them are ready.
 
     Deletes all other units of the agent; those that another program made, such as Terraform, only if
     `may_change` agrees, else raises `ForeignUnitsError`. Raises `AddressTakenError` before it starts
     anything, and `UnitFailedError` if a unit is not ready within its time; units that run then keep running,
-    so that they can be examined.
+    so that they can be examined. With `waiting` the others go on, and `UnitsMissingError` names all at last.
     """
     units = units_of(site) if units is None else units
     site.home.mkdir(parents=True, exist_ok=True)
@@ -90,7 +92,21 @@ def up(
         except SiteError:
             end_idle_daemon(site.home, agent)
             raise
-        _start_in_order(agent, units, unchanged, observe)
+        if waiting is None:
+            _start_in_order(agent, units, unchanged, observe)
+            return
+
+        def start(unit: Unit) -> None:
+            if unit.name not in unchanged:
+                agent.put(unit.name, _configuration(unit))
+
+        start_all(
+            units,
+            waiting,
+            start=start,
+            reports=lambda names: agent.units(names, with_drift=False),
+            observe=observe,
+        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Paths that a whole site cannot live in, named before anything is started.
+"""Homes that a whole site cannot live in, named before anything is started.
 
 Owns which characters break which program. headrace's own processes take any path; HAProxy's configuration,
 Hadoop's URIs, Java's class paths and Spark's scripts and lists do not.
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from headrace.agent.home import check_restored
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
@@ -17,7 +18,10 @@ FORBIDDEN: Final = {" ": "a space", "\t": "a tab", ",": "a comma", ":": "a colon
 
 
 def check_paths(site: Site, environment: Path = Path(sys.prefix)) -> None:
-    """Raises `SiteError` if the home, or the virtual environment that runs this, has such a path."""
+    """Raises `SiteError` if the home, or the virtual environment that runs this, has such a path, or the
+    home is half restored.
+    """
+    check_restored(site.home)
     for what, path, way_out in (
         ("the home", site.home, "set HEADRACE_HOME to a folder without it"),
         ("headrace's environment", environment.absolute(), "move the checkout to a folder without it"),

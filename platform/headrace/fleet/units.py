@@ -87,6 +87,7 @@ def _broker(site: Site, datacenter: Datacenter, broker_id: int) -> Configuration
         listen=datacenter.brokers[broker_id],
         front_listen=datacenter.front(broker_id) if has_balancer else None,
         front_advertise=datacenter.balancer if has_balancer else None,
+        status=datacenter.broker_status(broker_id),
         zookeeper=str(datacenter.zookeeper),
         data_dir=_data(site, datacenter.name, f"broker-{broker_id}"),
         settings={**BROKER_SETTINGS, **datacenter.broker_settings},

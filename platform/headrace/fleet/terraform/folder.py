@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.agent.airflow_environment import airflow_python, dags_folder
+from headrace.fleet.airflow_database import EXTERNAL, airflow_database
 from headrace.fleet.units import BROKER_SETTINGS
-from headrace.site.site import Datacenter, Site
+from headrace.site.site import POSTGRESQL, SQLITE, Datacenter, Site
 
 ENVIRONMENT_VARIABLE: Final = "HEADRACE_TERRAFORM_ENVIRONMENT"
 # The first version in which the validation of a variable may refer to another variable.
@@ -80,7 +81,10 @@ def process_environment() -> dict[str, str]:
 
 
 def terraform_variables_of(site: Site) -> dict[str, Any]:
-    """The values of the example's variables. Pure, except that Airflow's paths depend on its installation."""
+    """The values of the example's variables. Pure, except that Airflow's paths, and its database, depend on
+    what is installed.
+    """
+    database = airflow_database(site).kind
     return {
         "home": str(site.home),
         **{datacenter.name: _datacenter(datacenter) for datacenter in site.datacenters},
@@ -89,7 +93,8 @@ def terraform_variables_of(site: Site) -> dict[str, Any]:
             "dags": str(dags_folder().absolute()),
             "python": str(airflow_python().absolute()),
             "job_python": sys.executable,
-            "database_url": site.airflow_database,
+            "database_url": site.airflow_database if database == EXTERNAL else None,
+            "database": SQLITE if database == SQLITE else POSTGRESQL,
         },
     }
 
