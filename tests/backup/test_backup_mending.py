@@ -1,0 +1,180 @@
+"""One partition is mended with a backup's bytes: what is whole stays, what is damaged is the backup's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fix_log import SMALL, Built, batch, build, content, segments
+from headrace.backup import manifest, mending
+from headrace.backup.errors import DamagedBackupError, RefusedError
+from headrace.backup.manifest import Manifest, Piece
+from headrace.backup.mending import Mended
+from headrace.backup.pace import Pace
+from headrace.backup.writer import Writer
+from headrace.log import snapshot
+from headrace.log.claims import Claims
+from headrace.log.partition import PartitionLog
+
+BACKED_UP = 20
+WRITTEN_LATER = 10
+
+
+class World(NamedTuple):
+    """A broker's folder with a partition whose log went on after a backup."""
+
+    data_dir: Path
+    folder: Path
+    backup: Path
+    piece: Piece
+    built: Built
+
+    def mend(self, *, may_be_shorter: bool = False) -> Mended:
+        return mending.mend(self.backup, self.piece, "topic-0", self.data_dir, may_be_shorter=may_be_shorter)
+
+    def served(self) -> bytes:
+        """What the broker serves once it opens the log."""
+        log = PartitionLog(self.folder, SMALL)
+        found = content(log)
+        log.close()
+        return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    data_dir = tmp_path / "broker"
+    folder = data_dir / "topic-0"
+    folder.mkdir(parents=True)
+    topic_id = str(uuid.uuid4())
+    (folder / "partition.json").write_text(json.dumps({"topic_id": topic_id}))
+    build(folder, [100] * BACKED_UP, clean=True)
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    taken = snapshot.take(folder, None)
+    with Writer(backup, [], Pace()) as writer:
+        for part in taken.segments:
+            writer.copy(f"broker/topic-0/{part.name}", folder / part.name, part.length_bytes)
+        for name in taken.indexes:
+            writer.copy(f"broker/topic-0/{name}", folder / name)
+        for name, small in taken.small_files.items():
+            writer.put(f"broker/topic-0/{name}", small)
+        files = tuple(writer.files.values())
+    facts = {"partitions": {"topic-0": {"topic_id": topic_id, "start": 0, "end": taken.end}}}
+    piece = Piece("broker", "broker", "east", "data/broker", facts)
+    manifest.save(backup, Manifest(0, 0, "/home", "host", {}, {}, (piece,), files))
+    log = PartitionLog(folder, SMALL)
+    for number in range(BACKED_UP, BACKED_UP + WRITTEN_LATER):
+        log.append(batch(number, 100))
+        log.flush()
+    log.close()
+    data = b"".join(path.read_bytes() for path in segments(folder))
+    return World(data_dir, folder, backup, piece, Built(data, [], len(data)))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_is_mended_and_what_was_written_later_stays(world: World) -> None:
+    flip(segments(world.folder)[1], 100)
+    done = world.mend()
+    assert world.served() == world.built.data
+    assert done.end == len(world.built.data) and done.kept_as is not None
+    assert done.kept_as.name == "topic-0.0.damaged"
+    assert not list(world.data_dir.glob("*.restoring"))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_lost_segment_is_mended(world: World, number: int) -> None:
+    segments(world.folder)[number].unlink()
+    world.mend()
+    assert world.served() == world.built.data
+
+
+def test_a_segment_that_was_cut_short_is_mended(world: World) -> None:
+    path = segments(world.folder)[1]
+    path.write_bytes(path.read_bytes()[:-200])
+    world.mend()
+    assert world.served() == world.built.data
+
+
+def test_damage_in_the_segment_that_was_written_during_the_backup_is_mended(world: World) -> None:
+    ends = manifest.load(world.backup).files_of("broker")
+    last = max(entry.path for entry in ends if entry.path.endswith(".log")).rpartition("/")[2]
+    assert (world.folder / last).stat().st_size > (world.backup / "broker/topic-0" / last).stat().st_size
+    flip(world.folder / last, 100)
+    world.mend()
+    assert world.served() == world.built.data
+
+
+def test_damage_behind_the_backup_is_refused_by_addresses(world: World) -> None:
+    path = segments(world.folder)[-2]
+    flip(path, 100)
+    before = path.read_bytes()
+    with pytest.raises(RefusedError, match=r"the addresses \[\d+, \d+\) are not in this backup"):
+        world.mend()
+    assert path.read_bytes() == before and not list(world.data_dir.glob("*.restoring"))
+
+
+def test_a_lost_folder_needs_consent_as_its_end_is_unknown(world: World) -> None:
+    shutil.rmtree(world.folder)
+    with pytest.raises(RefusedError, match="--shorter"):
+        world.mend()
+    assert not world.folder.exists()
+    done = world.mend(may_be_shorter=True)
+    assert world.served() == world.built.data[: done.end]
+    assert done.end == world.piece.facts["partitions"]["topic-0"]["end"]
+
+
+def test_a_whole_log_is_left_alone(world: World) -> None:
+    with pytest.raises(RefusedError, match="is whole"):
+        world.mend()
+    assert world.served() == world.built.data
+
+
+def test_a_log_that_its_broker_has_open_is_left_alone(world: World) -> None:
+    flip(segments(world.folder)[1], 100)
+    claims = Claims(world.data_dir)
+    assert claims.take("topic-0")
+    with pytest.raises(RefusedError, match="open in a running broker"):
+        world.mend()
+    claims.close()
+
+
+def test_another_topic_of_the_same_name_is_left_alone(world: World) -> None:
+    flip(segments(world.folder)[1], 100)
+    (world.folder / "partition.json").write_text(json.dumps({"topic_id": str(uuid.uuid4())}))
+    with pytest.raises(RefusedError, match="deleted and created again"):
+        world.mend()
+
+
+def test_a_rotten_backup_changes_nothing(world: World) -> None:
+    flip(segments(world.folder)[1], 100)
+    flip(segments(world.backup / "broker/topic-0")[1], 50)
+    before = {path.name: path.read_bytes() for path in world.folder.iterdir()}
+    with pytest.raises(DamagedBackupError, match="1 files are damaged"):
+        world.mend()
+    assert {path.name: path.read_bytes() for path in world.folder.iterdir()} == before
+
+
+def test_what_an_interrupted_mend_left_is_removed(world: World) -> None:
+    flip(segments(world.folder)[1], 100)
+    (world.data_dir / "topic-0.restoring").mkdir()
+    (world.data_dir / "topic-0.restoring" / "half").write_text("x")
+    world.mend()
+    assert world.served() == world.built.data
+
+
+def test_a_partition_is_found_by_its_datacenter(world: World) -> None:
+    made = manifest.load(world.backup)
+    assert mending.find(made, "topic-0", None) == world.piece
+    for partition, datacenter in (("topic-1", None), ("topic-0", "west")):
+        with pytest.raises(RefusedError, match="has no partition"):
+            mending.find(made, partition, datacenter)
