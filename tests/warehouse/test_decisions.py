@@ -19,7 +19,15 @@ from headrace.warehouse import by_datacenter, compact, schemas, tables
 from headrace.warehouse.by_datacenter import Share, for_each_source
 from headrace.warehouse.decode import ADDRESS_COLUMNS
 from headrace.warehouse.hdfs.errors import HdfsFullError, raised_in
-from headrace.warehouse.layout import TopicNameError, TopicPaths, hour_name, hour_of, parse_hour
+from headrace.warehouse.layout import (
+    TIME_MAX_US,
+    TIME_MIN_US,
+    TopicNameError,
+    TopicPaths,
+    hour_name,
+    hour_of,
+    parse_hour,
+)
 from headrace.warehouse.manifest import (
     DataFile,
     DeadFile,
@@ -185,12 +193,15 @@ def test_hours_to_seal_are_closed_and_changed_since_their_seal() -> None:
     assert hours_to_seal(late, {0: seal}, 2 * HOUR, 0) == [0, HOUR]
 
 
-@given(st.integers(0, 200_000_000_000_000))
+@given(st.integers(TIME_MIN_US // 1000, TIME_MAX_US // 1000))
 def test_hours_have_one_name_and_one_directory(time_ms: int) -> None:
     hour_ms = hour_of(time_ms)
     assert hour_ms <= time_ms < hour_ms + HOUR
     assert parse_hour(hour_name(hour_ms)) == hour_ms
-    assert parse_hour(PATHS.hour_dir(hour_ms).removeprefix(f"{PATHS.hourly}/")) == hour_ms
+    for directory in (PATHS.hour_dir(hour_ms), PATHS.older_hour_dir(hour_ms)):
+        assert parse_hour(directory.removeprefix(f"{PATHS.hourly}/")) == hour_ms
+    older = f"{PATHS.older_hour_dir(hour_ms)}/{0:020d}-00007.parquet"
+    assert PATHS.moved(older, hour_ms) == PATHS.data_file(hour_ms, 0, 7)
 
 
 @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "..", "with space", "x" * 250])

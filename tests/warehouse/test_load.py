@@ -75,7 +75,7 @@ def test_every_event_lands_once_in_the_hour_of_its_time(world: World) -> None:
     assert len({(row._partition, row._offset) for row in rows}) == 9_000
     assert {row.number: row.word for row in rows} == {event["number"]: event["word"] for event in events}
     for path in topic.files():
-        assert path.startswith(f"{topic.paths.hourly}/2023/11/1")
+        assert path.startswith(f"{topic.paths.hourly}/dt=2023-11-1")
     assert not world.hdfs.entries(topic.paths.staging)
     assert verify_topics(warehouse_of(world), [topic.name])[0].problems == ()
 

@@ -8,6 +8,7 @@ import pytest
 
 from fix_warehouse import BASE_TIME_MS, CLICK, NUMBER, TestTopic, World, click, event_schema
 from headrace.warehouse.errors import known_error
+from headrace.warehouse.source import lag_bytes
 
 pytestmark = pytest.mark.spark
 
@@ -70,6 +71,48 @@ def test_a_stream_reads_what_is_available_and_resumes_from_its_checkpoint(
     assert run(maxOffsetsPerTrigger="10000") > 1
     rows = world.spark.read.parquet(out).select("partition", "offset").collect()
     assert len(rows) == len(set(rows)) == 3000
+
+
+def test_a_stream_takes_so_many_records_and_tells_its_lag(world: World, tmp_path: Path) -> None:
+    topic = world.topic("limited")
+    topic.publish(clicks(0, 700))
+    source = options(topic, startingOffsets="earliest", maxRecordsPerTrigger="300")
+    query = (
+        world.spark.readStream.format("headrace")
+        .options(**source)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert query.exception() is None
+    progress = [each for each in query.recentProgress if each.numInputRows]
+    assert all(each.numInputRows <= 300 for each in progress)
+    assert sum(each.numInputRows for each in progress) == 700
+    behind = [sum(lag_bytes(each)[topic.name].values()) for each in progress]
+    assert behind == sorted(behind, reverse=True)
+    assert behind[0] > behind[-1] == 0
+
+
+def test_errors_have_a_traceback_only_for_debugging(world: World) -> None:
+    topic = world.topic("plain", partitions=1)
+    topic.publish(clicks(0, 10), CLICK)
+    cases = [
+        {"topic": "nowhere"},
+        {"minPartitions": "many"},
+        {"valueFormat": "avro", "schema.registry.url": world.registry_url, "subject": "nowhere"},
+    ]
+    for more in cases:
+        texts = []
+        for debug in ("false", "true"):
+            with pytest.raises(Exception) as caught:
+                given = options(topic, debug=debug) | more
+                world.spark.read.format("headrace").options(**given).load().collect()
+            texts.append(str(caught.value))
+        assert ["Traceback" in text for text in texts] == [False, True], texts[0]
+        assert known_error(Exception(texts[0]), "read") == known_error(Exception(texts[1]), "read")
 
 
 def test_the_avro_mode_gives_the_record(world: World) -> None:

@@ -12,6 +12,7 @@ from headrace.warehouse.change import TopicTable, hdfs_of
 from headrace.warehouse.compact import CompactResult, compact_topic
 from headrace.warehouse.layout import hour_name
 from headrace.warehouse.loading import LoadResult, load_topic, plan_topic
+from headrace.warehouse.move import MoveResult, move_topic
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.plan import LoadPlan
 from headrace.warehouse.replay import ReplayResult, replay_topic
@@ -128,6 +129,12 @@ def retain_topics(
     """Deletes hours older than `keep_ms`, orphaned staging and old trash. Needs no Spark."""
     with _tables(warehouse, topics) as tables:
         return [retain_topic(table, keep_ms=keep_ms) for table in tables]
+
+
+def move_topics(warehouse: WarehouseOptions, topics: Iterable[str]) -> list[MoveResult]:
+    """Moves the files of an older headrace to `dt=…/hour=…`, where tools find columns. Needs no Spark."""
+    with _tables(warehouse, topics) as tables:
+        return [move_topic(table) for table in tables]
 
 
 def verify_topics(

@@ -6,7 +6,7 @@ Owns the order of steps that makes a change happen exactly once:
 2. Its manifest is written there as well, then renamed to `_log/<sequence>.json`. HDFS refuses the rename if
    the name is taken, so only one of two changes gets the sequence. **This is the commit.**
 3. Removed files move to the trash, staged files to their final names. The manifest names them, so this step
-   can be repeated.
+   can be repeated. (A move's staged files are the removed ones: they are renamed once.)
 4. The change is reported to the audit.
 5. The staging directory is deleted. As long as it exists, the next run repeats steps 3 to 5.
 """
@@ -62,6 +62,15 @@ class CommitLog:
         for sequence in manifests:
             if sequence > state.sequence:
                 state = state.after(self.manifest(sequence))
+        return state
+
+    def state_at(self, sequence: int) -> TableState:
+        """Returns what was committed up to this sequence. Raises `ManifestError`."""
+        states, manifests = self._sequences()
+        state = self._last_state([each for each in states if each <= sequence])
+        for each in manifests:
+            if state.sequence < each <= sequence:
+                state = state.after(self.manifest(each))
         return state
 
     def manifest(self, sequence: int) -> Manifest:
@@ -201,11 +210,13 @@ class CommitLog:
             )
 
     def _remove(self, manifest: Manifest) -> None:
-        if not manifest.removed:
+        moved = {file.staged for file in manifest.files}
+        removed = [path for path in manifest.removed if path not in moved]
+        if not removed:
             return
         trash = self.paths.trashed(manifest.change_id)
         self.hdfs.makedirs(trash)
-        for path in manifest.removed:
+        for path in removed:
             self.hdfs.rename(path, f"{trash}/{path.rsplit('/', 1)[-1]}")
 
     def _write_state(self, change_id: str) -> None:

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,10 +22,9 @@ from headrace.warehouse.decode import (
     TIMESTAMP_COLUMN,
 )
 from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS
 
-WHOLE_FILE_MAX_BYTES: Final = 4 << 20
-TAIL_SIZE_BYTES: Final = 128 << 10
 FILES_AT_ONCE: Final = 4
 
 
@@ -55,6 +53,8 @@ class FileCount:
     rows: int
     groups: tuple[GroupCount, ...]
     schema_ids: tuple[int, ...]
+    schema_rows: tuple[int, ...]
+    """The rows of each of these schema ids."""
 
 
 def count_files(hdfs: HdfsClient, sizes: Mapping[str, int]) -> list[FileCount]:
@@ -68,8 +68,8 @@ def count_file(hdfs: HdfsClient, path: str, size_bytes: int) -> FileCount:
     """Counts one file."""
     addresses = _read_addresses(hdfs, path, size_bytes)
     groups = group(path, addresses.partitions, addresses.offsets, addresses.hours_ms)
-    ids = tuple(int(schema_id) for schema_id in np.unique(addresses.schema_ids))
-    return FileCount(path, int(addresses.offsets.size), groups, ids)
+    ids, rows = np.unique(addresses.schema_ids, return_counts=True)
+    return FileCount(path, int(addresses.offsets.size), groups, tuple(ids.tolist()), tuple(rows.tolist()))
 
 
 def distinct_offsets(hdfs: HdfsClient, sizes: Mapping[str, int]) -> dict[tuple[int, int], int]:
@@ -137,7 +137,7 @@ class _Addresses(NamedTuple):
 
 
 def _read_addresses(hdfs: HdfsClient, path: str, size_bytes: int) -> _Addresses:
-    remote = _Remote(hdfs, path, size_bytes)
+    remote = RemoteFile(hdfs, path, size_bytes)
     try:
         parquet = pq.ParquetFile(remote)
         tables = [_read_group(parquet, remote, index) for index in range(parquet.metadata.num_row_groups)]
@@ -154,7 +154,7 @@ def _read_addresses(hdfs: HdfsClient, path: str, size_bytes: int) -> _Addresses:
     )
 
 
-def _read_group(parquet: pq.ParquetFile, remote: "_Remote", index: int) -> pa.Table:
+def _read_group(parquet: pq.ParquetFile, remote: RemoteFile, index: int) -> pa.Table:
     row_group = parquet.metadata.row_group(index)
     chunks = [row_group.column(number) for number in range(row_group.num_columns)]
     wanted = [chunk for chunk in chunks if chunk.path_in_schema in ADDRESS_COLUMNS]
@@ -169,59 +169,3 @@ def _read_group(parquet: pq.ParquetFile, remote: "_Remote", index: int) -> pa.Ta
 def _start(chunk: Any) -> int:
     dictionary = chunk.dictionary_page_offset
     return int(chunk.data_page_offset if dictionary is None else min(dictionary, chunk.data_page_offset))
-
-
-class _Remote:
-    """A file in HDFS for pyarrow, which reads it in small pieces: they come from a range fetched at once."""
-
-    def __init__(self, hdfs: HdfsClient, path: str, size_bytes: int) -> None:
-        self._hdfs = hdfs
-        self._path = path
-        self._size_bytes = size_bytes
-        self._at = 0
-        self._held = BytesIO()
-        self._held_from = 0
-        self.closed = False
-        whole = size_bytes <= WHOLE_FILE_MAX_BYTES
-        self.fetch(0 if whole else size_bytes - TAIL_SIZE_BYTES, size_bytes)
-
-    def fetch(self, start: int, end: int) -> None:
-        """Fetches the bytes `[start, end)`, unless they are held already."""
-        if self._holds(start, end):
-            return
-        data = self._hdfs.read(self._path, offset=start, length=end - start) if end > start else b""
-        self._held, self._held_from = BytesIO(data), start
-
-    def _holds(self, start: int, end: int) -> bool:
-        return self._held_from <= start and end <= self._held_from + len(self._held.getbuffer())
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size_bytes if size < 0 else min(self._at + size, self._size_bytes)
-        self.fetch(self._at, end)
-        self._held.seek(self._at - self._held_from)
-        data = self._held.read(end - self._at)
-        self._at += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = {0: 0, 1: self._at, 2: self._size_bytes}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True

@@ -8,7 +8,7 @@ the first to the last of them writes the files.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from headrace.warehouse.decode import (
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import DEAD_HOUR
 from headrace.warehouse.plan import PlannedRange
-from headrace.warehouse.reasons import reason
+from headrace.warehouse.reasons import with_reasons
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.columns import END_MARK, FRAMING_SIZE_BYTES, NO_SCHEMA_ID
 from headrace.warehouse.source.options import PROBLEM_COLUMN
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RAW_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", PROBLEM_COLUMN)
+DEAD_COLUMNS: Final = (
+    *(PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN),
+    *("reason", "key", "value"),
+)
 DEAD_SCHEMA: Final = (
     f"{PARTITION_COLUMN} int, {OFFSET_COLUMN} bigint, {TIMESTAMP_COLUMN} timestamp, {SCHEMA_ID_COLUMN} int, "
     "reason string, key binary, value binary"
@@ -123,44 +127,13 @@ def unframed(raw: "DataFrame") -> "DataFrame":
 def write_dead(dead: "DataFrame", schemas: TopicSchemas, target: str) -> None:
     """Writes undecodable records, each with its reason, below the URL `target`."""
     texts = {writer.schema_id: writer.text for writer in schemas.writers}
+    refused = {writer.schema_id: problem for writer, problem in schemas.refused}
     reader = schemas.reader.text
 
-    def with_reasons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _with_reasons(batches, texts, reader)
+    def add_reasons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return with_reasons(batches, texts, reader, refused, DEAD_COLUMNS)
 
-    dead.repartition(1).mapInArrow(with_reasons, DEAD_SCHEMA).write.mode("overwrite").parquet(target)
-
-
-def _with_reasons(
-    batches: Iterator[pa.RecordBatch], texts: dict[int, str], reader: str
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        columns: dict[str, Any] = {name: batch.column(name) for name in (*RAW_COLUMNS, "schemaId")}
-        reasons = [
-            problem or reason(value, schema_id, time_us, texts, reader)
-            for value, schema_id, time_us, problem in zip(
-                columns["value"].to_pylist(),
-                columns["schemaId"].to_pylist(),
-                columns["timestamp"].cast(pa.int64()).to_pylist(),
-                columns[PROBLEM_COLUMN].to_pylist(),
-                strict=True,
-            )
-        ]
-        yield pa.RecordBatch.from_arrays(
-            [
-                columns["partition"],
-                columns["offset"],
-                columns["timestamp"],
-                columns["schemaId"],
-                pa.array(reasons, pa.string()),
-                columns["key"],
-                columns["value"],
-            ],
-            names=[
-                *(PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN),
-                *("reason", "key", "value"),
-            ],
-        )
+    dead.repartition(1).mapInArrow(add_reasons, DEAD_SCHEMA).write.mode("overwrite").parquet(target)
 
 
 def _spans(dead: Sequence[StagedFile]) -> list[PlannedRange]:

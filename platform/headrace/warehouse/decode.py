@@ -9,6 +9,7 @@ payload, and the schemas here have it as their last field: a record is decoded o
 mark. Other records go to the hour `DEAD_HOUR` instead of failing the whole load.
 """
 
+import hashlib
 import json
 import logging
 from importlib.util import find_spec
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from headrace.warehouse.layout import DEAD_HOUR, HOUR_MS, HOUR_NUMBER_MAX, TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.schema_bounds import can_nest, is_shallow
 from headrace.warehouse.schemas import TopicSchemas, WriterSchema, has_event_time
 from headrace.warehouse.soundness import is_showable
 from headrace.warehouse.source.columns import END_MARK
 from headrace.warehouse.source.program import NoProgramError, compile_program
 from headrace.warehouse.staging_task import Decoding
+from headrace.warehouse.types import arrow_fields, commented
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,12 +38,13 @@ SCHEMA_ID_COLUMN: Final = "_schema_id"
 ADDRESS_COLUMNS: Final = (PARTITION_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, SCHEMA_ID_COLUMN)
 """The columns with a row's origin, which follow the event's own columns."""
 
-_ADDRESS_FIELDS: Final = (
+ADDRESS_FIELDS: Final = (
     pa.field(PARTITION_COLUMN, pa.int32()),
     pa.field(OFFSET_COLUMN, pa.int64()),
     pa.field(TIMESTAMP_COLUMN, pa.timestamp("us", "UTC")),
     pa.field(SCHEMA_ID_COLUMN, pa.int32()),
 )
+"""Their Arrow types."""
 _JAVA_STRING: Final = "avro.java.string"
 _NO_SPARK_TYPE: Final = ("time-millis", "time-micros", "timestamp-nanos", "local-timestamp-nanos")
 _log = logging.getLogger(__name__)
@@ -57,7 +61,7 @@ def decoding_of(schemas: TopicSchemas) -> Decoding | None:
     except NoProgramError as error:
         _log.info("subject %s is decoded by from_avro: %s", schemas.subject, error)
         return None
-    schema = pa.schema([*program.fields, *_ADDRESS_FIELDS])
+    schema = pa.schema([*program.fields, *ADDRESS_FIELDS])
     if len({name.lower() for name in (*schema.names, HOUR_COLUMN)}) <= len(schema.names):
         # A field has the name of one of our columns. Spark's error says so.
         return None
@@ -65,7 +69,8 @@ def decoding_of(schemas: TopicSchemas) -> Decoding | None:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     is_timed = has_event_time(schemas.reader.text)
-    return Decoding(program, is_timed, schema, from_arrow_schema(schema).json())
+    spark_schema = commented(from_arrow_schema(schema).jsonValue(), arrow_fields(schemas.reader.text))
+    return Decoding(program, is_timed, schema, json.dumps(spark_schema, separators=(",", ":")))
 
 
 def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
@@ -84,7 +89,24 @@ def table_rows(source: "DataFrame", schemas: TopicSchemas) -> "DataFrame":
         f.col("schemaId").alias(SCHEMA_ID_COLUMN),
     )
     hour = event_hour_or_dead(decoded, schemas)
-    return decoded.select("decoded.event.*", *ADDRESS_COLUMNS, hour.alias(HOUR_COLUMN))
+    rows = decoded.select("decoded.event.*", *ADDRESS_COLUMNS, hour.alias(HOUR_COLUMN))
+    return with_comments(rows, commented(rows.schema.jsonValue(), arrow_fields(schemas.reader.text)))
+
+
+def with_comments(rows: "DataFrame", columns: dict[str, Any]) -> "DataFrame":
+    """Returns the rows with these columns, a struct in Spark's JSON, and its comments at every depth.
+
+    A column that the rows lack is null. The comments survive a write.
+    """
+    # Imported here because commands without Spark import this module, too.
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    target = StructType.fromJson(columns)
+    # `to` sets the metadata of members; its own of a column would be lost when the rows are written.
+    return rows.to(target).select(
+        *(f.col(each.name).alias(each.name, metadata=each.metadata or None) for each in target)
+    )
 
 
 def decoded_event(schemas: TopicSchemas) -> "Column":
@@ -93,15 +115,31 @@ def decoded_event(schemas: TopicSchemas) -> "Column":
     from pyspark.sql import functions as f
     from pyspark.sql.avro.functions import from_avro
 
-    reader = _with_end(schemas.reader)
+    # No schema can have types of these names: they follow from all of their texts.
+    texts = "\n".join([schemas.reader.text, *(writer.text for writer in schemas.writers)])
+    mark = hashlib.sha256(texts.encode()).hexdigest()[:16]
+    reader = _with_end(schemas.reader, mark)
     options = {"avroSchema": reader, "mode": "PERMISSIVE"}
     branches: Column | None = None
     for writer in schemas.writers:
-        event = from_avro(f.col("payload"), _with_end(writer), options)
         chosen = f.col("schemaId") == writer.schema_id
+        payload = f.col("payload")
+        if can_nest(writer.text):
+            payload = _shallow(f.when(chosen, payload), writer.text)
+        event = from_avro(payload, _with_end(writer, mark), options)
         branches = f.when(chosen, event) if branches is None else branches.when(chosen, event)
     assert branches is not None
     return branches
+
+
+def _shallow(payload: "Column", text: str) -> "Column":
+    """Returns null for values that nest too deep by this schema: they would end the JVM, as no error does."""
+    # Imported here because commands without Spark import this module, too.
+    from pyspark.sql import functions as f
+
+    # Without type hints, in which Spark looks for kinds of functions of its own.
+    checked = f.udf(lambda value: value if value and is_shallow(bytes(value), text) else None, "binary")
+    return cast("Column", checked(payload))
 
 
 def event_hour_or_dead(decoded: "DataFrame", schemas: TopicSchemas) -> "Column":
@@ -124,15 +162,18 @@ def event_hour_or_dead(decoded: "DataFrame", schemas: TopicSchemas) -> "Column":
     return f.when(is_sound & is_storable, hour).otherwise(DEAD_HOUR)
 
 
-def _with_end(schema: WriterSchema) -> str:
+def _with_end(schema: WriterSchema, mark: str) -> str:
     event: Any = _for_spark(json.loads(schema.text))
     return json.dumps(
         {
             "type": "record",
-            "name": "HeadraceEnvelope",
+            "name": f"HeadraceEnvelope_{mark}",
             "fields": [
                 {"name": "event", "type": event},
-                {"name": "end", "type": {"type": "fixed", "name": "HeadraceEnd", "size": len(END_MARK)}},
+                {
+                    "name": "end",
+                    "type": {"type": "fixed", "name": f"HeadraceEnd_{mark}", "size": len(END_MARK)},
+                },
             ],
         }
     )

@@ -4,21 +4,22 @@ Owns the command line, the exit code and the result file. Exit code 0: done; 1: 
 line that names the problem and what to do. Every command is safe to repeat.
 """
 
+import os
 import sys
-from pathlib import Path
 
-if __name__ == "__main__" and sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
-    # spark-submit puts this file's folder first on the path, where `hdfs` would hide the library `hdfs`.
+if __name__ == "__main__" and os.path.realpath(sys.path[0]) == os.path.realpath(__file__).rpartition("/")[0]:
+    # spark-submit puts this file's folder first on the path, where `hdfs` and `types` hide other modules of
+    # these names. So nothing is imported before this but what Python itself has imported.
     del sys.path[0]
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from headrace.warehouse import api

@@ -1,14 +1,16 @@
 """The paths of a topic below the warehouse's root. Pure; the only place that knows these paths.
 
-    <root>/<topic>/hourly/YYYY/MM/DD/HH/<sequence>-<number>.parquet   the table, by hour of event time (UTC)
-    <root>/<topic>/_log/<sequence>.json                               the commit log: a manifest per change
-    <root>/<topic>/_log/<sequence>.state.json                         the state that the log adds up to there
-    <root>/<topic>/_sealed/YYYY-MM-DD-HH.v<version>.json              proofs that an hour is complete
-    <root>/<topic>/_dead/<sequence>-<number>.parquet                  records that could not be decoded
-    <root>/<topic>/_staging/<change id>/                              a change until it is complete
-    <root>/<topic>/_trash/<change id>/                                files that a change removed
+    <root>/<topic>/hourly/dt=YYYY-MM-DD/hour=HH/<sequence>-<number>.parquet
+                                                           the table, by hour of event time (UTC)
+    <root>/<topic>/_log/<sequence>.json                    the commit log: a manifest per change
+    <root>/<topic>/_log/<sequence>.state.json              the state that the log adds up to there
+    <root>/<topic>/_sealed/YYYY-MM-DD-HH.v<version>.json   proofs that an hour is complete
+    <root>/<topic>/_dead/<sequence>-<number>.parquet       records that could not be decoded
+    <root>/<topic>/_staging/<change id>/                   a change until it is complete
+    <root>/<topic>/_trash/<change id>/                     files that a change removed
 
-Spark, Hive and other readers ignore names that begin with `_`.
+Spark, Hive and other readers ignore names that begin with `_`, and make columns of the directories' names.
+Until November 2026 an hour's directory was `hourly/YYYY/MM/DD/HH`; `move` renames such files.
 """
 
 import re
@@ -56,7 +58,16 @@ class TopicPaths:
 
     def hour_dir(self, hour_ms: int) -> str:
         """Returns the directory of the hour that begins at `hour_ms`."""
-        return f"{self.hourly}/{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y/%m/%d/%H}"
+        day, hour = hour_name(hour_ms).split("T")
+        return f"{self.hourly}/dt={day}/hour={hour}"
+
+    def older_hour_dir(self, hour_ms: int) -> str:
+        """Returns the directory where an older headrace put this hour."""
+        return f"{self.hourly}/{hour_name(hour_ms).replace('T', '/').replace('-', '/')}"
+
+    def moved(self, path: str, hour_ms: int) -> str:
+        """Returns where a data file of this hour belongs today: its own path, except of older ones."""
+        return f"{self.hour_dir(hour_ms)}/{path.rsplit('/', 1)[-1]}"
 
     def data_file(self, hour_ms: int, sequence: int, number: int) -> str:
         return f"{self.hour_dir(hour_ms)}/{padded(sequence)}-{number:05d}.parquet"
@@ -94,16 +105,18 @@ def hour_name(hour_ms: int) -> str:
     """Returns `2026-11-20T18`, in UTC; the number of the hour if it is before the year 1 or after 9999."""
     if not TIME_MIN_US <= hour_ms * 1000 <= TIME_MAX_US:
         return f"hour {hour_ms // HOUR_MS}"
-    return f"{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y-%m-%dT%H}"
+    # Not by strftime, which writes the year 999 with three digits.
+    return datetime.fromtimestamp(hour_ms / 1000, UTC).isoformat()[: len("2026-11-20T18")]
 
 
 def parse_hour(text: str) -> int:
     """Returns the beginning in ms of the hour `2026-11-20T18`.
 
-    Accepts `:00`, `Z`, and a space or `/` between the parts as well. Raises `ValueError`.
+    Accepts `:00`, `Z`, a space or `/` between the parts, and `dt=2026-11-20/hour=18`. Raises `ValueError`.
     """
     found = re.fullmatch(
-        r"(\d{4})[-/](\d{2})[-/](\d{2})[T /-](\d{2})(?::00){0,2}(?:Z|\+00:00)?", text.strip()
+        r"(?:dt=)?(\d{4})[-/](\d{2})[-/](\d{2})[T /-](?:hour=)?(\d{2})(?::00){0,2}(?:Z|\+00:00)?",
+        text.strip(),
     )
     if found is None:
         raise ValueError(f"{text!r} is not an hour; write it as 2026-11-20T18 (UTC)")

@@ -5,6 +5,7 @@ decisions are in `plan`, the Spark jobs in `stage` and `dead`, the steps in HDFS
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -165,20 +166,26 @@ def _stage(
     while True:
         stage_load(spark, table, ranges, schemas, hours)
         staged = staged_files(table.hdfs, hours)
-        dead_schema_ids = {
-            schema_id for file in staged if file.is_dead for schema_id in file.count.schema_ids
-        }
-        undecoded_schema_ids = dead_schema_ids - {writer.schema_id for writer in schemas.writers}
-        with_found_writers = schemas
-        if undecoded_schema_ids:
-            with_found_writers = with_writers(schemas, undecoded_schema_ids, registries)
-        with_found_writers.refuse(undecoded_schema_ids)
+        dead_ids = _most_frequent(staged)
+        known_ids = {writer.schema_id for writer in schemas.writers}
+        undecoded_ids = [schema_id for schema_id in dead_ids if schema_id not in known_ids]
+        with_found_writers = with_writers(schemas, undecoded_ids, registries) if undecoded_ids else schemas
+        with_found_writers.refuse(undecoded_ids)
         if len(with_found_writers.writers) == len(schemas.writers):
-            if undecoded_schema_ids - {NO_SCHEMA_ID}:
+            if undecoded_ids:
                 registries.check_all_answered()
-            return _Staged(staged, stage_dead(spark, table, staged, schemas, directory), schemas.reader)
+            dead = stage_dead(spark, table, staged, with_found_writers, directory)
+            return _Staged(staged, dead, schemas.reader)
         # Some records have another subject's schema, which a registry knows by id: stage again with it.
         schemas = with_found_writers
+
+
+def _most_frequent(staged: Iterable[StagedFile]) -> list[int]:
+    """Returns the schema ids of the rows that could not be decoded, the most frequent one first."""
+    rows: Counter[int] = Counter()
+    for count in (file.count for file in staged if file.is_dead):
+        rows.update(dict(zip(count.schema_ids, count.schema_rows, strict=True)))
+    return [schema_id for schema_id, _ in rows.most_common() if schema_id != NO_SCHEMA_ID]
 
 
 def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_state: TableState) -> Manifest:

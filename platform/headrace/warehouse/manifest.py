@@ -13,7 +13,9 @@ from typing import Any, Final, Literal, NamedTuple
 from headrace.warehouse.layout import hour_name
 
 FORMAT: Final = 1
-Kind = Literal["load", "replay", "compact", "retain"]
+MOVE_FORMAT: Final = 2
+"""The format of moves. A headrace that does not know them must stop at one, and not complete it."""
+Kind = Literal["load", "replay", "compact", "retain", "move"]
 
 
 class ManifestError(Exception):
@@ -70,7 +72,10 @@ class FileSchema(NamedTuple):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A Parquet file of one hour of event time. `staged` is its path when the change was committed."""
+    """A Parquet file of one hour of event time.
+
+    `staged` is its path when the change was committed; of a move, that is the path which the move removes.
+    """
 
     path: str
     staged: str
@@ -132,14 +137,15 @@ class Manifest:
         return dict(sorted(rows.items()))
 
     def to_json(self) -> bytes:
-        data = _without_unset({"format": FORMAT, **asdict(self), "rows": self.rows})
+        known_from = MOVE_FORMAT if self.kind == "move" else FORMAT
+        data = _without_unset({"format": known_from, **asdict(self), "rows": self.rows})
         data["hours"] = {hour_name(hour): rows for hour, rows in self.hours().items()}
         return json.dumps(data, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Manifest":
         with reading(where):
-            raw = parsed(data, where, FORMAT)
+            raw = parsed(data, where, FORMAT, MOVE_FORMAT)
             del raw["rows"], raw["hours"]
             ranges = tuple(
                 LoadedRange(**{**loaded, "hours": tuple(HourCount(**hour) for hour in loaded["hours"])})
@@ -189,7 +195,7 @@ class TableState:
                 )
             ends[loaded.partition] = loaded.to_address
         changed = dict(self.changed)
-        if manifest.kind != "compact":
+        if manifest.kind not in ("compact", "move"):
             changed.update(dict.fromkeys(manifest.hours(), manifest.sequence))
         removed = set(manifest.removed)
         files = {path: file for path, file in self.files.items() if path not in removed}
@@ -253,9 +259,9 @@ def reading(where: str) -> Iterator[None]:
         raise ManifestError(f"{where} can't be read: {type(error).__name__}: {error}") from error
 
 
-def parsed(data: bytes, where: str, known_format: int) -> dict[str, Any]:
+def parsed(data: bytes, where: str, *known_formats: int) -> dict[str, Any]:
     """Returns the JSON object in `data` without its format. Raises `ManifestError` for an unknown format."""
     raw: dict[str, Any] = json.loads(data)
-    if raw.pop("format") != known_format:
+    if raw.pop("format") not in known_formats:
         raise ManifestError(f"{where} has an unknown format; a newer headrace wrote it")
     return raw

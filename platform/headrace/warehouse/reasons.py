@@ -5,20 +5,29 @@ Decides nothing: the decoder refused the record already. fastavro reads it again
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import fastavro
+import pyarrow as pa
 
 from headrace.registry.value_reading import ValueReader
 from headrace.warehouse.layout import TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.schema_bounds import (
+    DEPTH_MAX,
+    SCHEMAS_KEPT_MAX,
+    can_nest,
+    is_shallow,
+    without_logical_types,
+)
 from headrace.warehouse.source.columns import FRAMING_SIZE_BYTES
+from headrace.warehouse.source.options import PROBLEM_COLUMN
 
 REASON_SIZE_MAX: Final = 500
 SHOWN_MAX_BYTES: Final = 40
 """Of a string that is not UTF-8."""
-SCHEMAS_KEPT_MAX: Final = 64
 
 _UNITS_US: Final = {
     "timestamp-millis": 1000,
@@ -29,16 +38,56 @@ _UNITS_US: Final = {
 }
 
 
+def with_reasons(
+    batches: Iterable[pa.RecordBatch],
+    texts: Mapping[int, str],
+    reader: str,
+    refused: Mapping[int, str],
+    names: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """Yields dead letters as they are stored: seven columns with these names, the fifth of them the reason.
+
+    `batches` have the raw columns of a record, its schema id, and the problem of its batch if that has one.
+    Executors run this, and have neither the registry's client nor its compatibility rules.
+    """
+    for batch in batches:
+        columns: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}
+        reasons = [
+            problem or reason(value, schema_id, time_us, texts, reader, refused)
+            for value, schema_id, time_us, problem in zip(
+                columns["value"].to_pylist(),
+                columns["schemaId"].to_pylist(),
+                columns["timestamp"].cast(pa.int64()).to_pylist(),
+                columns[PROBLEM_COLUMN].to_pylist(),
+                strict=True,
+            )
+        ]
+        address = [columns[name] for name in ("partition", "offset", "timestamp", "schemaId")]
+        kept = [*address, pa.array(reasons, pa.string()), columns["key"], columns["value"]]
+        yield pa.RecordBatch.from_arrays(kept, names=list(names))
+
+
 def reason(
-    value: bytes | None, schema_id: int, time_us: int, texts: Mapping[int, str], reader: str | None = None
+    value: bytes | None,
+    schema_id: int,
+    time_us: int,
+    texts: Mapping[int, str],
+    reader: str | None = None,
+    refused: Mapping[int, str] = MappingProxyType({}),
 ) -> str:
-    """Returns why a value can't become a row. `texts` has the writer schemas by id, `reader` the table's."""
+    """Returns why a value can't become a row. `texts` has the writer schemas by id, `reader` the table's;
+    `refused` says why values of other schemas are not read.
+    """
     if value is None:
         return "the value is null"
     if len(value) < FRAMING_SIZE_BYTES or value[0] != 0:
         start = value[:FRAMING_SIZE_BYTES].hex(" ") or "nothing"
         return f"no schema id: the value begins with {start}, not with 00"
     if schema_id not in texts:
+        if schema_id in refused:
+            return f"schema {schema_id}, not of this subject, can't be read: {refused[schema_id]}"[
+                :REASON_SIZE_MAX
+            ]
         return f"no registry knows schema id {schema_id}"
     try:
         values, schema = _parsed(texts[schema_id], reader or texts[schema_id])
@@ -47,6 +96,8 @@ def reason(
         # The decoder may raise any error for arbitrary bytes.
         problem = f"the bytes aren't what schema {schema_id} says: {type(error).__name__}: {error}"
         return problem[:REASON_SIZE_MAX]
+    if can_nest(texts[schema_id]) and not is_shallow(value[FRAMING_SIZE_BYTES:], texts[schema_id]):
+        return f"the value nests more than {DEPTH_MAX} deep by schema {schema_id}, which refers to itself"
     if left:
         return f"{left} bytes are left after the record of schema {schema_id}"
     for problem in _unshowable(event, schema, "", {}):
@@ -63,18 +114,8 @@ def reason(
 def _parsed(writer: str, reader: str) -> tuple[ValueReader, Any]:
     """Returns a reader of values by both schemas without logical types, and the reader's schema as it is."""
     schema = json.loads(reader)
-    parsed = fastavro.parse_schema(_without_logical_types(schema))
-    return ValueReader(_without_logical_types(json.loads(writer)), parsed), schema
-
-
-def _without_logical_types(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_logical_types(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: value for key, value in schema.items() if key != "logicalType"}
-    inner = kept.keys() & {"type", "items", "values", "fields"}
-    return kept | {key: _without_logical_types(kept[key]) for key in inner}
+    parsed = fastavro.parse_schema(without_logical_types(schema))
+    return ValueReader(without_logical_types(json.loads(writer)), parsed), schema
 
 
 def _unshowable(value: Any, schema: Any, path: str, named: dict[str, Any]) -> Iterator[str]:

@@ -180,5 +180,6 @@ def _letters(spark: "SparkSession", urls: Sequence[str]) -> "DataFrame":
 
 
 def _schemas(raw: "DataFrame", share: Share, subject: str) -> TopicSchemas:
-    ids = {row.schemaId for row in unframed(raw).select("schemaId").distinct().collect()}
-    return with_writers(share.schemas(subject), ids - {NO_SCHEMA_ID}, share.registries)
+    rows = unframed(raw).groupBy("schemaId").count().orderBy("count", ascending=False).collect()
+    ids = [row.schemaId for row in rows if row.schemaId != NO_SCHEMA_ID]
+    return with_writers(share.schemas(subject), ids, share.registries)

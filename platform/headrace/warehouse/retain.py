@@ -10,7 +10,7 @@ from typing import Final
 from headrace.warehouse.change import Change, TopicTable
 from headrace.warehouse.commitlog import CommitConflictError, StagedChange
 from headrace.warehouse.hdfs.client import FileStatus, HdfsClient
-from headrace.warehouse.layout import HOUR_MS
+from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.manifest import DataFile, Manifest, TableState
 
 ORPHAN_AGE_MS: Final = 24 * HOUR_MS
@@ -64,8 +64,7 @@ def retain_topic(table: TopicTable, *, keep_ms: int | None = None) -> RetainResu
     manifest: Manifest | None = None
     if files:
         manifest = _commit(table, files, now_ms - (keep_ms or 0))
-        for hour_ms in old:
-            _delete_if_empty(hdfs, paths.hour_dir(hour_ms))
+        delete_empty_dirs(hdfs, paths, (file.path for file in files))
     dead = orphans(table.log.staged_changes(), now_ms)
     for change_id in dead:
         hdfs.delete(paths.staged(change_id))
@@ -98,9 +97,10 @@ def _commit(table: TopicTable, files: Sequence[DataFile], before_ms: int) -> Man
     return change.commit(rebase)
 
 
-def _delete_if_empty(hdfs: HdfsClient, directory: str) -> None:
-    # The hour, then its day, month and year, as long as nothing else is in them.
-    for _ in range(4):
-        if hdfs.entries(directory) or not hdfs.delete_empty(directory):
-            return
-        directory = directory.rsplit("/", 1)[0]
+def delete_empty_dirs(hdfs: HdfsClient, paths: TopicPaths, gone: Iterable[str]) -> None:
+    """Deletes the hours' directories in which files are gone, and their days', if nothing else is in them."""
+    for directory in sorted({path.rsplit("/", 1)[0] for path in gone}):
+        while directory.startswith(f"{paths.hourly}/") and not hdfs.entries(directory):
+            if not hdfs.delete_empty(directory):
+                break
+            directory = directory.rsplit("/", 1)[0]

@@ -1,15 +1,17 @@
 """The schemas that a topic's records were written with, and the one to read them with.
 
-Owns the choice of the reader schema, and the refusal of writer schemas that it can't read. Looks schemas up
-in several registries: a schema's id, made from its content, is the same in all of them, so mirrored records
-are read with the schemas of their source datacenter. Where two registries have different schemas for one id,
-the records' source datacenter says which one it is; if that is not known, nothing is read.
+Owns the choice of the reader schema, and the refusal of writer schemas that it can't read: those of the
+subject stop a load, those of strangers only make their own records dead letters. Looks schemas up in several
+registries: a schema's id, made from its content, is the same in all of them, so mirrored records are read
+with the schemas of their source datacenter. Where two registries have different schemas for one id, the
+records' source datacenter says which one it is; if that is not known, nothing is read.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeVar
 
 from headrace.registry.client import (
@@ -28,6 +30,13 @@ from headrace.registry.errors import (
     RegistryError,
     RegistryUnavailableError,
 )
+from headrace.registry.workers import TASK_MAX_S, Lane, TooLongError
+from headrace.warehouse.schema_bounds import no_table, unusable
+
+FOREIGN_MAX: Final = 200
+"""Ids of other subjects' schemas that one load looks up."""
+FOREIGN_MAX_S: Final = 60.0
+"""For comparing them with the table's schema."""
 
 _POINTER: Final = re.compile(r"/fields/\d+[\w/]*")
 _NAMED_TYPES: Final = ("record", "enum", "fixed", "error")
@@ -69,10 +78,13 @@ class TopicSchemas:
     """The schemas that it can't, each with the problem."""
 
     def refuse(self, schema_ids: Iterable[int]) -> None:
-        """Raises `IncompatibleSchemaError` if one of these ids is refused."""
+        """Raises `IncompatibleSchemaError` if one of these ids is of a refused version of the subject.
+
+        Any client can put another schema's id before a value: such records are dead letters.
+        """
         present = set(schema_ids)
         for writer, problem in self.refused:
-            if writer.schema_id in present:
+            if writer.schema_id in present and writer.version is not None:
                 raise IncompatibleSchemaError(
                     f"subject {self.subject}: version {self.reader.version} can't read what version "
                     f"{writer.version} (schema id {writer.schema_id}) wrote: {problem}. Nothing is loaded; "
@@ -188,15 +200,62 @@ def topic_schemas(subject: str, registries: Registries) -> TopicSchemas:
     return _divided(subject, known[by_registry[0][1][-1].schema_id], known.values())
 
 
-def with_writers(schemas: TopicSchemas, schema_ids: Iterable[int], registries: Registries) -> TopicSchemas:
-    """Returns `schemas` with those of other subjects that the registries have under these ids."""
-    known = {writer.schema_id: writer for writer in schemas.writers}
-    known.update((writer.schema_id, writer) for writer, _ in schemas.refused)
-    for schema_id in set(schema_ids) - known.keys():
+def with_writers(schemas: TopicSchemas, schema_ids: Sequence[int], registries: Registries) -> TopicSchemas:
+    """Returns `schemas` with those of other subjects that the registries have under these ids.
+
+    `schema_ids`: the most frequent one first. Looks up no more than `FOREIGN_MAX`.
+    """
+    known = {writer.schema_id for writer in schemas.writers}
+    known.update(writer.schema_id for writer, _ in schemas.refused)
+    wanted = [schema_id for schema_id in dict.fromkeys(schema_ids) if schema_id not in known]
+    found: list[WriterSchema] = []
+    refused = list(schemas.refused)
+    for schema_id in wanted[:FOREIGN_MAX]:
         text = registries.text(schema_id)
         if text is not None:
-            known[schema_id] = WriterSchema(schema_id, None, text)
-    return _divided(schemas.subject, schemas.reader, known.values())
+            found.append(WriterSchema(schema_id, None, text))
+    if len(wanted) > FOREIGN_MAX:
+        problem = f"it was not looked up, since this load has more than {FOREIGN_MAX} ids of other subjects"
+        refused += [(WriterSchema(each, None, ""), problem) for each in wanted[FOREIGN_MAX:]]
+    readable, unreadable = _foreign(schemas.reader, sorted(found, key=_order))
+    return replace(schemas, writers=(*schemas.writers, *readable), refused=(*refused, *unreadable))
+
+
+def _foreign(
+    reader: WriterSchema, found: Sequence[WriterSchema]
+) -> tuple[list[WriterSchema], list[tuple[WriterSchema, str]]]:
+    """Divides schemas that anybody may have registered. To compare two can take for ever: a process of its
+    own does, and is ended at a deadline.
+    """
+    readable: list[WriterSchema] = []
+    refused: list[tuple[WriterSchema, str]] = []
+    lane = Lane("load")
+    deadline_s = time.monotonic() + FOREIGN_MAX_S
+    try:
+        for writer in found:
+            problem = unusable(writer.text) or _compared(lane, reader, writer, deadline_s)
+            if problem:
+                refused.append((writer, problem))
+            else:
+                readable.append(writer)
+    finally:
+        lane.close()
+    return readable, refused
+
+
+def _compared(lane: Lane, reader: WriterSchema, writer: WriterSchema, deadline_s: float) -> str:
+    """Returns why the reader can't read what this schema writes; "" if it can."""
+    if time.monotonic() > deadline_s:
+        return f"it was not compared: comparing others had taken {FOREIGN_MAX_S:g} s"
+    task = {"do": "compare", "level": Level.BACKWARD, "new": reader.text, "earlier": [(0, writer.text)]}
+    try:
+        answer = lane.run(task)
+    except TooLongError:
+        return f"to compare it with the table's schema takes more than {TASK_MAX_S:g} s"
+    if "invalid" in answer:
+        return str(answer["invalid"])
+    problems: list[str] = answer["problems"]
+    return in_field_names(problems[0].partition(": ")[2], reader.text) if problems else ""
 
 
 def with_reader(schemas: TopicSchemas, reader: WriterSchema) -> TopicSchemas:
@@ -245,15 +304,20 @@ def _order(writer: WriterSchema) -> tuple[bool, int, int]:
 
 
 def _divided(subject: str, reader: WriterSchema, known: Iterable[WriterSchema]) -> TopicSchemas:
+    """Raises `SchemasError` for a reader that makes no table."""
+    if problem := unusable(reader.text) or no_table(reader.text):
+        raise SchemasError(
+            f"subject {subject}: version {reader.version} makes no table: {problem}. Register a version "
+            "without it, or delete that version"
+        )
     writers: list[WriterSchema] = []
     refused: list[tuple[WriterSchema, str]] = []
     for writer in sorted(known, key=_order):
-        problems = (
-            []
-            if (writer.schema_id, writer.text) == (reader.schema_id, reader.text)
-            else incompatibilities(Level.BACKWARD, reader.text, [(writer.version or 0, writer.text)])
-        )
-        if problems:
+        if (writer.schema_id, writer.text) == (reader.schema_id, reader.text):
+            writers.append(writer)
+        elif problem := unusable(writer.text):
+            refused.append((writer, problem))
+        elif problems := incompatibilities(Level.BACKWARD, reader.text, [(writer.version or 0, writer.text)]):
             refused.append((writer, in_field_names(problems[0].partition(": ")[2], reader.text)))
         else:
             writers.append(writer)

@@ -123,19 +123,33 @@ def _try_seal(
     return sealed
 
 
-def seals(hdfs: HdfsClient, paths: TopicPaths, *, only: Collection[int] | None = None) -> dict[int, Seal]:
-    """Returns the latest seal of every sealed hour, or of the hours in `only`."""
-    found: dict[int, tuple[int, str]] = {}
+def seals(
+    hdfs: HdfsClient,
+    paths: TopicPaths,
+    *,
+    only: Collection[int] | None = None,
+    until_ms: int | None = None,
+) -> dict[int, Seal]:
+    """Returns the latest seal of every sealed hour, or of the hours in `only`.
+
+    `until_ms`: the latest of those that were written by this time.
+    """
+    found: dict[int, list[tuple[int, str]]] = {}
     for hour_ms, version, name in _names(hdfs, paths):
         if only is None or hour_ms in only:
-            found[hour_ms] = max(found.get(hour_ms, (0, "")), (version, name))
+            found.setdefault(hour_ms, []).append((version, name))
 
-    def read(name: str) -> Seal:
-        return Seal.from_json(hdfs.read(f"{paths.sealed}/{name}"), name)
+    def read(hour_ms: int) -> Seal | None:
+        for _, name in sorted(found[hour_ms], reverse=True):
+            seal = Seal.from_json(hdfs.read(f"{paths.sealed}/{name}"), name)
+            if until_ms is None or seal.sealed_ms <= until_ms:
+                return seal
+        return None
 
+    hours = sorted(found)
     with ThreadPoolExecutor(SEALS_AT_ONCE, thread_name_prefix="seals") as pool:
-        names = {hour_ms: name for hour_ms, (_, name) in sorted(found.items())}
-        return dict(zip(names, pool.map(read, names.values()), strict=True))
+        read_seals = zip(hours, pool.map(read, hours), strict=True)
+        return {hour_ms: seal for hour_ms, seal in read_seals if seal is not None}
 
 
 def due_hours(

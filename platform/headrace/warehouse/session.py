@@ -24,7 +24,19 @@ HOURS_OPEN_MAX: Final = 64
 
 _LOG4J: Final = Path(__file__).parent / "log4j2.properties"
 _WORKER_PYTHON: Final = Path(__file__).parent / "worker-python"
-_SHIPPED: Final = ("wire", "warehouse")
+_SHIPPED: Final = (
+    *("wire/**/*.py", "warehouse/**/*.py", "process/*.py"),
+    *("registry/__init__.py", "registry/value_reading.py"),
+)
+"""Of the package: what the sources, the tasks of a load and the reasons of dead letters import."""
+_ITEMS_MAX: Final = 1 << 24
+_LENGTH_MAX_BYTES: Final = 1 << 26
+_AVRO_LIMITS: Final = {
+    "collectionItems.maxLength": _ITEMS_MAX,
+    "bytes.maxLength": _LENGTH_MAX_BYTES,
+    "string.maxLength": _LENGTH_MAX_BYTES,
+}
+"""Java's Avro takes the memory that a length announces: five bytes were 8 GB, and the JVM's end."""
 
 
 def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
@@ -52,8 +64,10 @@ def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
         "spark.hadoop.dfs.client.retry.policy.spec": "500,10",
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseSerialGC {archive_options(home)}"
+            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseSerialGC {avro_limits()} "
+            f"{archive_options(home)}"
         ).strip(),
+        "spark.executor.extraJavaOptions": avro_limits(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
     }
@@ -67,6 +81,11 @@ def spark_conf(*, home: Path | None = None, local: bool) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
         }
     return conf
+
+
+def avro_limits() -> str:
+    """Returns Java options by which `from_avro` refuses lengths that no value has."""
+    return " ".join(f"-Dorg.apache.avro.limits.{name}={most}" for name, most in _AVRO_LIMITS.items())
 
 
 def worker_environment(python: str) -> dict[str, str]:
@@ -123,14 +142,14 @@ def ship(spark: "SparkSession") -> None:
 
 
 def python_files() -> bytes:
-    """Returns a zip of the rooms that executors import."""
+    """Returns a zip of what executors import."""
     out = io.BytesIO()
     top = Path(__file__).parents[1]
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         # Python finds a namespace package in a zip only if its folder has an entry of its own.
         archive.writestr(zipfile.ZipInfo("headrace/"), "")
-        for room in _SHIPPED:
-            for path in sorted((top / room).rglob("*.py")):
+        for pattern in _SHIPPED:
+            for path in sorted(top.glob(pattern)):
                 archive.write(path, Path("headrace") / path.relative_to(top))
     return out.getvalue()
 

@@ -1,29 +1,29 @@
 """Reads a table through the commit log, so that no incomplete change is visible.
 
-Owns `read`, which gives exactly the files of one state of the log, wherever they are at the time. Other
-tools may read the plain paths below `hourly/`, where a change may be visible in part while it is completed.
+Owns Spark's data frames of a table: its files wherever they are at the time, under the newest schema's
+names, with the schema's docs as comments. Other tools may read the plain paths below `hourly/`, where a
+change may be visible in part while it is completed.
 """
 
 import json
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from headrace.registry.client import SchemaConflictError
 from headrace.warehouse.change import hdfs_of
 from headrace.warehouse.commitlog import CommitLog
-from headrace.warehouse.decode import ADDRESS_COLUMNS
-from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.completing import path_now, wait_until_complete
+from headrace.warehouse.decode import ADDRESS_COLUMNS, ADDRESS_FIELDS, with_comments
 from headrace.warehouse.layout import TopicPaths, hour_of, parse_hour
-from headrace.warehouse.manifest import DataFile, FileSchema
+from headrace.warehouse.manifest import FileSchema
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.schemas import Registries, SchemasError
+from headrace.warehouse.types import arrow_fields, commented
+from headrace.warehouse.versions import LocatedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-COMPLETION_WAIT_S: Final = 5.0
 
 Hours = Iterable[int | str] | None
 
@@ -53,10 +53,10 @@ def read(
     )
     with hdfs_of(warehouse) as hdfs:
         log = CommitLog(hdfs, TopicPaths(warehouse.root, topic))
-        incomplete = _wait_until_complete(log)
+        staged = wait_until_complete(log)
         state = log.state()
         located = [
-            (file, _path_now(hdfs, file, incomplete))
+            LocatedFile(file, path_now(hdfs, file, staged))
             for hour_ms, files in state.hours().items()
             if wanted is None or hour_ms in wanted
             for file in files
@@ -64,10 +64,59 @@ def read(
     if not located:
         where = "" if wanted is None else " in these hours"
         raise NoSuchTableError(f"the warehouse {warehouse.name} has no rows of {topic}{where}")
-    if not by_schema or state.schema_id is None:
-        return spark.read.option("mergeSchema", "true").parquet(*[warehouse.url(path) for _, path in located])
-    newest = FileSchema(state.schema_id, state.schema_datacenter)
-    return _with_newest_columns(spark, warehouse, located, newest)
+    newest = None if state.schema_id is None else FileSchema(state.schema_id, state.schema_datacenter)
+    return spark_frame(spark, warehouse, located, newest if by_schema else None)
+
+
+def spark_frame(
+    spark: "SparkSession",
+    warehouse: WarehouseOptions,
+    files: Sequence[LocatedFile],
+    newest: FileSchema | None,
+) -> "DataFrame":
+    """Returns the rows of these files. Columns are those of `newest`; None: as the files have them."""
+    if newest is None:
+        paths = [warehouse.url(located.path) for located in files]
+        return spark.read.option("mergeSchema", "true").parquet(*paths)
+    by_schema: dict[FileSchema, list[str]] = {}
+    for located in files:
+        by_schema.setdefault(located.file.schema, []).append(warehouse.url(located.path))
+    tables = {schema: spark.read.parquet(*paths) for schema, paths in by_schema.items()}
+    texts = schema_texts(warehouse, newest, {schema: frame.columns for schema, frame in tables.items()})
+    frames: list[DataFrame] = []
+    for schema, frame in tables.items():
+        for old, new in renames(texts[newest], texts[schema]).items():
+            frame = frame.withColumnRenamed(old, new)
+        frames.append(frame)
+    rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+    return _with_columns_of(rows, texts[newest])
+
+
+def _with_columns_of(rows: "DataFrame", schema: str) -> "DataFrame":
+    """Returns the rows with all columns of the schema, in its order, with its docs as comments."""
+    # Imported here because programs without Spark import this module, too.
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    fields = arrow_fields(schema)
+    present = {field.name: field for field in rows.schema}
+    columns = [
+        present.get(field.name)
+        or StructField(field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True), nullable=True)
+        for field in [*fields, *ADDRESS_FIELDS]
+    ]
+    return with_comments(rows, commented(StructType(columns).jsonValue(), fields))
+
+
+def schema_texts(
+    warehouse: WarehouseOptions, newest: FileSchema, columns: Mapping[FileSchema, Sequence[str]]
+) -> dict[FileSchema, str]:
+    """Returns the Avro schemas of files, whose columns are given, and of the newest.
+
+    Raises `SchemasError`, and errors of the registries.
+    """
+    with Registries(warehouse.registry_url) as registries:
+        return {schema: _text(registries, schema, columns.get(schema)) for schema in {*columns, newest}}
 
 
 def renames(newest: str, older: str) -> dict[str, str]:
@@ -80,32 +129,6 @@ def renames(newest: str, older: str) -> dict[str, str]:
         for alias in field.get("aliases", ())
         if alias in old_names and alias not in new_names and field["name"] not in old_names
     }
-
-
-def _with_newest_columns(
-    spark: "SparkSession",
-    warehouse: WarehouseOptions,
-    files: Sequence[tuple[DataFile, str]],
-    newest: FileSchema,
-) -> "DataFrame":
-    by_schema: dict[FileSchema, list[str]] = {}
-    for file, path in files:
-        by_schema.setdefault(file.schema, []).append(warehouse.url(path))
-    tables = {schema: spark.read.parquet(*paths) for schema, paths in by_schema.items()}
-    with Registries(warehouse.registry_url) as registries:
-        texts = {
-            schema: _text(registries, schema, tables[schema].columns if schema in tables else None)
-            for schema in {*by_schema, newest}
-        }
-    frames: list[DataFrame] = []
-    for schema, frame in tables.items():
-        for old, new in renames(texts[newest], texts[schema]).items():
-            frame = frame.withColumnRenamed(old, new)
-        frames.append(frame)
-    rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-    names = [field["name"] for field in _fields(texts[newest])]
-    present = [name for name in names if name in rows.columns]
-    return rows.select(*present, *ADDRESS_COLUMNS)
 
 
 def _text(registries: Registries, schema: FileSchema, columns: Sequence[str] | None) -> str:
@@ -135,24 +158,6 @@ def _text_with(registries: Registries, schema_id: int, columns: Sequence[str] | 
             if columns is not None and [*names, *ADDRESS_COLUMNS] == list(columns):
                 return text
         raise
-
-
-def _wait_until_complete(log: CommitLog) -> set[str]:
-    """Waits briefly until committed changes are complete; returns the ids of those that are not."""
-    deadline = time.monotonic() + COMPLETION_WAIT_S
-    while True:
-        incomplete = {manifest.change_id for manifest in log.to_complete()}
-        if not incomplete or time.monotonic() >= deadline:
-            return incomplete
-        time.sleep(0.2)
-
-
-def _path_now(hdfs: HdfsClient, file: DataFile, incomplete: set[str]) -> str:
-    """The final path of a file, or its staged one if its change was interrupted before the move."""
-    change_id = file.staged.split("/_staging/")[-1].split("/")[0]
-    if change_id in incomplete and hdfs.status(file.path) is None:
-        return file.staged
-    return file.path
 
 
 def _fields(schema: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ the outcome of a repeated call whose first response was lost. Knows no path of t
 
 import getpass
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -153,6 +153,15 @@ class HdfsClient:
         Raises `HdfsExistsError` if the file exists, unless `overwrite`.
         """
         self._call(f"write {path}", lambda: self._client.write(path, data, overwrite=overwrite))
+
+    def write_stream(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Writes a new file of any size, and makes its directories. Not repeated: the pieces come once."""
+        try:
+            with self._client.write(path, overwrite=True) as writer:
+                for piece in pieces:
+                    writer.write(piece)
+        except (LibraryError, requests.RequestException) as error:
+            raise self._explained(error, f"write {path}") from error
 
     def makedirs(self, path: str) -> None:
         self._call(f"make {path}", lambda: self._client.makedirs(path))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 from xml.sax.saxutils import escape
 
+from headrace.warehouse.hdfs.page import html
 from headrace.warehouse.jars import ensure_jars, java
 
 Role = Literal["both", "namenode", "datanode"]
@@ -102,7 +103,9 @@ def settings(config: HdfsConfig) -> dict[str, str]:
 
 
 def write_conf(config: HdfsConfig) -> Path:
-    """Writes `conf/`, which a client may use as `HADOOP_CONF_DIR`, and the web stubs; returns `conf/`."""
+    """Writes `conf/`, which a client may use as `HADOOP_CONF_DIR`, and what the web server needs; returns
+    `conf/`.
+    """
     conf = config.data_dir / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     named = settings(config)
@@ -112,10 +115,12 @@ def write_conf(config: HdfsConfig) -> Path:
     (conf / "hdfs-site.xml").write_text(_xml(hdfs))
     (conf / "log4j.properties").write_text(_LOG4J)
     for app in _WEB_APPS:
-        # Maven's artifacts have no web pages, but Jetty needs a web.xml.
+        # Jetty needs a web.xml.
         stub = config.data_dir / "web" / "webapps" / app / "WEB-INF"
         stub.mkdir(parents=True, exist_ok=True)
         (stub / "web.xml").write_text(_EMPTY_WEB_XML)
+    data_url = f"http://{config.host}:{config.data_http_port}"
+    (config.data_dir / "web" / "webapps" / "hdfs" / "index.html").write_text(html(config.hdfs_url, data_url))
     return conf
 
 

@@ -7,6 +7,7 @@ Call `register(spark)` once, then
 Options, columns and errors are those of Spark's Kafka source. Executors need only `wire` besides this room.
 """
 
+from headrace.warehouse.source.lag import lag_bytes
 from headrace.warehouse.source.provider import HeadraceDataSource, register
 
-__all__ = ["HeadraceDataSource", "register"]
+__all__ = ["HeadraceDataSource", "lag_bytes", "register"]

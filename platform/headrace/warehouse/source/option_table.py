@@ -59,6 +59,12 @@ OPTIONS: Final = (
         "stream",
     ),
     SparkOption("maxBytesPerTrigger", "", "another name of maxOffsetsPerTrigger", "stream"),
+    SparkOption(
+        "maxRecordsPerTrigger",
+        "",
+        "how many records a micro-batch reads at most; the headers of their batches are read twice",
+        "stream",
+    ),
     SparkOption("includeHeaders", "false", "whether rows have the column `headers`"),
     SparkOption(
         "columns",
@@ -77,6 +83,7 @@ OPTIONS: Final = (
         "what happens at a batch that cannot be read: fail; skip (left out, with a warning); keep (a row "
         "without key and value for each of its records)",
     ),
+    SparkOption("debug", "false", "true: an error shows the traceback of Spark's Python worker, too"),
     SparkOption(
         "kafka.fetch.max.bytes", "8388608", "how much one Fetch of a task asks for; at most 268435456"
     ),

@@ -64,6 +64,8 @@ class SourceOptions:
     min_partitions: int | None = None
     include_headers: bool = False
     max_offsets_per_trigger: int | None = None
+    max_records_per_trigger: int | None = None
+    is_debug: bool = False
     fetch_size_bytes: int = FETCH_SIZE_BYTES
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
     columns: tuple[str, ...] = KAFKA_COLUMNS
@@ -106,6 +108,8 @@ def parse(options: Mapping[str, str], *, streaming: bool = False, for_schema: bo
         include_headers=include_headers,
         max_offsets_per_trigger=_positive(given, "maxoffsetspertrigger")
         or _positive(given, "maxbytespertrigger"),
+        max_records_per_trigger=_positive(given, "maxrecordspertrigger"),
+        is_debug=_boolean(given, "debug", False),
         fetch_size_bytes=_positive(given, "kafka.fetch.max.bytes", FETCH_SIZE_MAX_BYTES) or FETCH_SIZE_BYTES,
         request_timeout_ms=_positive(given, "kafka.request.timeout.ms") or REQUEST_TIMEOUT_MS,
         columns=_columns(given, include_headers),

@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from headrace.warehouse.source.options import parse
+from headrace.warehouse.source.plain_errors import plain_errors
 from headrace.warehouse.source.reader import BatchReader, spark_schema
 
 if TYPE_CHECKING:
@@ -26,13 +27,23 @@ class HeadraceDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         # Spark does not say here whether it will stream; streamReader checks the options again.
-        return spark_schema(parse(dict(self.options), for_schema=True))
+        with plain_errors(is_debug=self._is_debug):
+            return spark_schema(parse(dict(self.options), for_schema=True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(parse(dict(self.options)), schema)
+        with plain_errors(is_debug=self._is_debug):
+            return BatchReader(parse(dict(self.options)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         # Imported here because executors of a batch read do not need it.
         from headrace.warehouse.source.stream import StreamReader
 
-        return StreamReader(parse(dict(self.options), streaming=True), schema)
+        with plain_errors(is_debug=self._is_debug):
+            return StreamReader(parse(dict(self.options), streaming=True), schema)
+
+    @property
+    def _is_debug(self) -> bool:
+        # Not by `parse`, which may be what fails.
+        return any(
+            name.lower() == "debug" and value.lower() == "true" for name, value in self.options.items()
+        )

@@ -27,6 +27,7 @@ from headrace.warehouse.source.columns import record_batches
 from headrace.warehouse.source.connection import Address
 from headrace.warehouse.source.errors import SourceError
 from headrace.warehouse.source.options import PROBLEM_COLUMN, SourceOptions
+from headrace.warehouse.source.plain_errors import plain_errors
 from headrace.warehouse.source.ranges import Range, split
 from headrace.warehouse.source.reading import read_batches
 from headrace.warehouse.source.resolve import resolve_ranges
@@ -86,7 +87,11 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         # Imported here because executors do not need it.
         from headrace.warehouse.source.metadata import MetadataClient
 
-        with MetadataClient(self.options.bootstrap, self.options.request_timeout_ms / 1000) as cluster:
+        timeout_s = self.options.request_timeout_ms / 1000
+        with (
+            plain_errors(is_debug=self.options.is_debug),
+            MetadataClient(self.options.bootstrap, timeout_s) as cluster,
+        ):
             ranges = resolve_ranges(cluster, self.options)
             planned = plan_tasks(cluster, ranges, self.options)
         # Spark would turn an empty list into one partition of None.
@@ -108,6 +113,11 @@ def plan_tasks(
 
 def read_range(partition: RangeTask, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yields the Arrow batches of one range."""
+    with plain_errors(is_debug=options.is_debug):
+        yield from _read_range(partition, options, schema)
+
+
+def _read_range(partition: RangeTask, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     range_ = partition.range_
     if range_ is None:
         return iter(())

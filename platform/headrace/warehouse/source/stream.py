@@ -19,8 +19,10 @@ from pyspark.sql.types import StructType
 
 from headrace.warehouse.source.errors import DataLossError
 from headrace.warehouse.source.options import EARLIEST, LATEST, Partition, SourceOptions
+from headrace.warehouse.source.plain_errors import plain_errors
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reader import RangeTask, plan_tasks, read_range
+from headrace.warehouse.source.record_limit import batches_of, ends_within
 from headrace.warehouse.source.resolve import partitions_of, resolve
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._available: dict[Partition, int] | None = None
 
     def initialOffset(self) -> Offsets:
-        with self._cluster() as cluster:
+        with plain_errors(is_debug=self.options.is_debug), self._cluster() as cluster:
             partitions = partitions_of(cluster, self.options)
             earliest = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
             latest = cluster.offsets(dict.fromkeys(partitions, LATEST))
@@ -49,21 +51,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._available = self._latest()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self.options.max_offsets_per_trigger
+        # Spark only hands this back to `latestOffset`; the options say what is limited.
+        limit = self.options.max_offsets_per_trigger or self.options.max_records_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        latest = self._latest() if self._available is None else self._available
-        begin = self._with_new_partitions(from_json(start), latest)
-        self._check_none_deleted(begin, latest)
-        if isinstance(limit, ReadMaxRows):
-            return to_json(limited(begin, latest, limit.max_rows))
-        return to_json({partition: max(end, begin[partition]) for partition, end in latest.items()})
+        with plain_errors(is_debug=self.options.is_debug):
+            latest = self._latest() if self._available is None else self._available
+            begin = self._with_new_partitions(from_json(start), latest)
+            self._check_none_deleted(begin, latest)
+            end = {partition: max(end, begin[partition]) for partition, end in latest.items()}
+            if isinstance(limit, ReadMaxRows):
+                end = self._limited(begin, end)
+            return to_json(end)
 
     def reportLatestOffset(self) -> Offsets | None:
-        return to_json(self._latest())
+        with plain_errors(is_debug=self.options.is_debug):
+            return to_json(self._latest())
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        with plain_errors(is_debug=self.options.is_debug):
+            return self._partitions(start, end)
+
+    def _limited(self, begin: Mapping[Partition, int], latest: dict[Partition, int]) -> dict[Partition, int]:
+        if self.options.max_offsets_per_trigger is not None:
+            latest = limited(begin, latest, self.options.max_offsets_per_trigger)
+        if self.options.max_records_per_trigger is None:
+            return latest
+        with self._cluster() as cluster:
+            leaders = cluster.leaders({topic for topic, _ in latest})
+        batches = batches_of(self.options, leaders)
+        return ends_within(begin, latest, self.options.max_records_per_trigger, batches)
+
+    def _partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         ends = from_json(end)
         begin = self._with_new_partitions(from_json(start), ends)
         ranges = [

@@ -1,0 +1,142 @@
+"""The rows of a table's files as Arrow record batches, over WebHDFS, without Spark.
+
+Owns the reading of files by a few threads, and how rows of older schemas get the newest schema's columns:
+renamed by aliases, null where a file lacks them, cast where a type became wider.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.warehouse.counting import NotParquetError
+from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.hdfs.remote_file import RemoteFile
+from headrace.warehouse.versions import LocatedFile
+
+FILES_AT_ONCE: Final = 4
+"""Files that are read ahead of their reader at the same time: their rows are what a reader holds."""
+
+Keep = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """Rows whose time is in `[from_ms, until_ms)`; None is no bound. `path` leads to the time's column."""
+
+    path: tuple[str, ...]
+    from_ms: int | None
+    until_ms: int | None
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Returns the rows in the range. A row without a time is none of them."""
+        time: Any = rows.column(self.path[0])
+        for name in self.path[1:]:
+            time = pc.struct_field(time, name)
+        time_us = time.cast(pa.int64())
+        for bound_ms, is_within in ((self.from_ms, pc.greater_equal), (self.until_ms, pc.less)):
+            if bound_ms is not None:
+                chosen = is_within(time_us, bound_ms * 1000)
+                rows, time_us = rows.filter(chosen), time_us.filter(chosen)
+        return rows
+
+
+def batches(
+    hdfs: HdfsClient,
+    files: Sequence[LocatedFile],
+    schema: pa.Schema,
+    renamed: Mapping[str, Mapping[str, str]],
+    times: TimeRange | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of the files, in their order, with the columns of `schema`.
+
+    `renamed` has old and new names of columns, by the file's path. Holds the rows of at most
+    `FILES_AT_ONCE` files. Raises `HdfsError`, `NotParquetError`.
+    """
+
+    def rows_of(located: LocatedFile) -> pa.Table:
+        return read_file(hdfs, located, schema, renamed.get(located.path, {}), times)
+
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="read") as pool:
+        reading: deque[Future[pa.Table]] = deque()
+        left = iter(files)
+        try:
+            for located in left:
+                reading.append(pool.submit(rows_of, located))
+                if len(reading) >= FILES_AT_ONCE:
+                    yield from reading.popleft().result().to_batches()
+            while reading:
+                yield from reading.popleft().result().to_batches()
+        finally:
+            for future in reading:
+                future.cancel()
+
+
+def read_file(
+    hdfs: HdfsClient,
+    located: LocatedFile,
+    schema: pa.Schema,
+    renamed: Mapping[str, str],
+    times: TimeRange | None = None,
+) -> pa.Table:
+    """Reads the columns of `schema` from one file, and of its rows those in the range."""
+    old_names = {new: old for old, new in renamed.items()}
+    needed = {field.name: old_names.get(field.name, field.name) for field in schema}
+    if times is not None:
+        needed.setdefault(times.path[0], old_names.get(times.path[0], times.path[0]))
+    try:
+        parquet = pq.ParquetFile(RemoteFile(hdfs, located.path, located.file.size_bytes))
+        present = set(parquet.schema_arrow.names)
+        read = parquet.read([name for name in needed.values() if name in present])
+        rows = read.rename_columns({old: new for new, old in needed.items() if old in present})
+        if times is not None:
+            rows = times.of(rows)
+        columns = [_column(rows, field) for field in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
+    except (pa.ArrowException, KeyError) as error:
+        raise NotParquetError(f"{located.path} can't be read as a file of the warehouse: {error}") from error
+
+
+def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    if field.name not in rows.column_names:
+        return pa.chunked_array([pa.nulls(rows.num_rows, field.type)], field.type)
+    chunks = [as_type(chunk, field.type) for chunk in rows.column(field.name).chunks]
+    return pa.chunked_array(chunks, field.type)
+
+
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns the values with this type: members of structs by their names, null where there is none."""
+    if array.type.equals(kind, check_metadata=True):
+        return array
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        names = {member.name: index for index, member in enumerate(array.type)}
+        # `field`, not `flatten`: a null struct hides its members, and `mask` says where.
+        members = [
+            as_type(array.field(names[member.name]), member.type)
+            if member.name in names
+            else pa.nulls(len(array), member.type)
+            for member in kind
+        ]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        values = as_type(array.values, kind.value_type)
+        return _rebuilt(array, kind, [values])
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        items = as_type(array.items, kind.item_type)
+        keys = array.keys.cast(kind.key_type)
+        entries = pa.StructArray.from_arrays([keys, items], fields=[kind.key_field, kind.item_field])
+        return _rebuilt(array, kind, [entries])
+    return array.cast(kind)
+
+
+def _rebuilt(array: pa.Array, kind: pa.DataType, children: Sequence[pa.Array]) -> pa.Array:
+    """The same lists or maps over other children: offsets and nulls stay as they are."""
+    validity, offsets = array.buffers()[:2]
+    return pa.Array.from_buffers(
+        kind, len(array), [validity, offsets], offset=array.offset, children=list(children)
+    )

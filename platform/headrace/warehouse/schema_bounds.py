@@ -1,0 +1,115 @@
+"""Which schemas a load can use: with some, neither Java's Avro nor a compiled program comes to an end. Pure.
+
+Anybody may register a schema and put its id before a value. Java's Avro and our programs write every type
+out where it is referred to, and Java's reader descends by recursion: a small schema can take all memory, and
+a small value ends the JVM.
+"""
+
+import json
+from functools import lru_cache
+from typing import Any, Final
+
+import fastavro.schema
+
+from headrace.registry.value_reading import ValueReader, endless, refers_to_itself
+
+WRITTEN_OUT_MAX: Final = 10_000
+"""Types of a schema with each one written out wherever it is referred to."""
+DEPTH_MAX: Final = 64
+"""Of a value whose schema refers to itself. Java's stack has room for hundreds."""
+SCHEMAS_KEPT_MAX: Final = 64
+
+
+def unusable(text: str) -> str:
+    """Returns why no value of a writer's schema can be read in a load; "" if they can."""
+    try:
+        schema = _parsed(text)
+    except Exception as error:
+        # A registry's schema can raise anything in json and fastavro.
+        return f"it can't be parsed ({type(error).__name__}: {error})"[:200]
+    if problem := endless(schema):
+        return f"it has {problem}"
+    if _written_out(schema) > WRITTEN_OUT_MAX:
+        return f"with each type written out where it is used, it has more than {WRITTEN_OUT_MAX} types"
+    return ""
+
+
+def no_table(text: str) -> str:
+    """Returns why a reader's schema, which is usable, makes no table; "" if it does."""
+    if refers_to_itself(_parsed(text)):
+        return "it has a type that refers to itself, and no column of a table can"
+    return ""
+
+
+def can_nest(text: str) -> bool:
+    """Whether values of this schema can nest without a bound: they must be `is_shallow` to be decoded."""
+    return refers_to_itself(_parsed(text))
+
+
+def is_shallow(payload: bytes, text: str) -> bool:
+    """Whether a value of this schema is one, and nests at most `DEPTH_MAX` deep. For executors, too."""
+    try:
+        value, _ = _reader(text).read(payload, unicode_errors="surrogateescape")
+    except Exception:
+        # Python's reader may raise anything for arbitrary bytes: for too deep ones, RecursionError.
+        return False
+    return _depth_is_at_most(value, DEPTH_MAX)
+
+
+def without_logical_types(schema: Any) -> Any:
+    """Returns a schema by which times and decimals are read as they are written."""
+    if isinstance(schema, list):
+        return [without_logical_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != "logicalType"}
+    inner = kept.keys() & {"type", "items", "values", "fields"}
+    return kept | {key: without_logical_types(kept[key]) for key in inner}
+
+
+@lru_cache(SCHEMAS_KEPT_MAX)
+def _parsed(text: str) -> Any:
+    return fastavro.schema.parse_schema(json.loads(text))
+
+
+@lru_cache(SCHEMAS_KEPT_MAX)
+def _reader(text: str) -> ValueReader:
+    return ValueReader(without_logical_types(json.loads(text)))
+
+
+def _written_out(schema: Any) -> int:
+    """Returns the types of a parsed schema, written out. Each definition is counted once."""
+    return _count(schema, {})
+
+
+def _count(schema: Any, known: dict[str, int]) -> int:
+    """`known`: the types of each named type so far. One that is not complete counts as 1."""
+    if isinstance(schema, str):
+        return known.get(schema, 1)
+    if isinstance(schema, list):
+        return sum(_count(branch, known) for branch in schema)
+    name = schema.get("name")
+    if name is not None:
+        known[name] = 1
+    kind = schema["type"]
+    parts = [schema[key] for key in ("items", "values") if key in schema]
+    parts += [kind] if isinstance(kind, dict | list) else []
+    parts += [field["type"] for field in schema.get("fields", ())]
+    total = min(1 + sum(_count(part, known) for part in parts), WRITTEN_OUT_MAX + 1)
+    if name is not None:
+        known[name] = total
+    return total
+
+
+def _depth_is_at_most(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return True
+    return False

@@ -1,0 +1,212 @@
+"""A context's tables in Spark, pandas, Arrow and DuckDB, from real HDFS; and plain reads by fsspec."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fsspec
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fix_every_type import SCHEMA, TYPES, event
+from fix_warehouse import BASE_TIME_MS, HOUR_MS, NUMBER, ROOT, TestTopic, World, click, event_schema
+from headrace.site.context import Context, ContextDatacenter
+from headrace.site.context_store import ContextStore
+from headrace.tables import Connection, connect
+from headrace.tables.table import NoSuchColumnError
+from headrace.warehouse.api import compact_topics
+from headrace.warehouse.seal import seal_hour
+from headrace.warehouse.tables import NoSuchTableError
+from headrace.warehouse.versions import VersionError
+
+pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
+
+FIRST, SECOND = BASE_TIME_MS, BASE_TIME_MS + HOUR_MS
+
+
+@pytest.fixture(scope="module")
+def home(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a context of this world."""
+    home = tmp_path_factory.mktemp("home")
+    analysis = ContextDatacenter(
+        name="analysis",
+        bootstrap_servers=(world.bootstrap,),
+        registry_url=world.registry_url,
+        zookeeper_servers="127.0.0.1:2181",
+    )
+    ContextStore(home).save(
+        Context(
+            name="world",
+            origin="terraform",
+            datacenters=(analysis,),
+            warehouse="analysis",
+            hdfs=world.process.hdfs_url,
+            webhdfs=world.process.webhdfs_url,
+        )
+    )
+    return home
+
+
+@pytest.fixture(scope="module")
+def connection(home: Path) -> Connection:
+    return connect("world", home=home)
+
+
+@pytest.fixture(scope="module")
+def typed(world: World) -> Iterator[TestTopic]:
+    """Two hours of ten events with every type; the first is sealed."""
+    topic = world.topic("typed")
+    topic.publish([event(number, FIRST + number * 360_000) for number in range(20)], SCHEMA)
+    assert topic.load().rows == 20
+    seal_hour(world.process.webhdfs_url, topic.name, FIRST, {}, root=ROOT)
+    yield topic
+
+
+def test_every_tool_shows_the_same_rows(connection: Connection, typed: TestTopic, world: World) -> None:
+    table = connection.table(typed.name, sealed=False)
+    arrow = table.arrow()
+    assert arrow.num_rows == 20
+    spark = table.spark(world.spark)
+    assert spark.columns == arrow.column_names
+    collected = spark.orderBy("number").limit(1).collect()[0].asDict(recursive=True)
+    first = arrow.sort_by("number").slice(0, 1).to_pylist()[0]
+    pandas = table.pandas().sort_values("number").iloc[0]
+    con = duckdb.connect()
+    con.execute("SET TimeZone = 'UTC'")
+    table.duckdb(con, view="typed")
+    by_duckdb = con.sql("SELECT * FROM typed ORDER BY number LIMIT 1").to_arrow_table().to_pylist()[0]
+    for row in TYPES:
+        shown = {**plain(first), "words": first["words"]}[row.name]
+        assert plain(collected)[row.name] == shown, row.name
+        assert plain(by_duckdb)[row.name] == shown, row.name
+        if not isinstance(pandas[row.name], list | dict) and row.name not in ("words", "counts", "inner"):
+            assert plain({"x": pandas[row.name]})["x"] == shown, row.name
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with values that compare across tools: times without zones, maps as dicts, bytes as bytes."""
+    made = {}
+    for name, value in row.items():
+        if isinstance(value, pd.Timestamp):
+            value = value.to_pydatetime()
+        if getattr(value, "tzinfo", None) is not None:
+            value = value.replace(tzinfo=None)
+        if isinstance(value, bytearray):
+            value = bytes(value)
+        if isinstance(value, list) and value and isinstance(value[0], tuple):
+            value = dict(value)
+        made[name] = value
+    return made
+
+
+def test_docs_are_comments_in_every_tool(connection: Connection, typed: TestTopic, world: World) -> None:
+    table = connection.table(typed.name)
+    words = "The price; it's a test."
+    assert table.arrow(["price"]).schema.field("price").metadata[b"comment"].decode() == words
+    rows = table.spark(world.spark)
+    assert rows.schema["price"].metadata == {"comment": words}
+    assert rows.schema["inner"].dataType["x"].metadata == {"comment": "Across."}
+    # The files have them, too: a plain read, and a table of Spark SQL or Hive over the folder.
+    plain = world.spark.read.parquet(f"{world.process.hdfs_url}{typed.paths.hourly}")
+    assert plain.schema["price"].metadata == {"comment": words}
+    plain.createOrReplaceTempView("typed_rows")
+    described = {row.col_name: row.comment for row in world.spark.sql("DESCRIBE typed_rows").collect()}
+    assert described["price"] == words
+    con = duckdb.connect()
+    table.duckdb(con, view="typed")
+    comments = dict(con.execute("SELECT column_name, comment FROM duckdb_columns()").fetchall())
+    assert comments["price"] == words
+
+
+def test_sealed_hours_by_default(connection: Connection, typed: TestTopic) -> None:
+    assert connection.table(typed.name).hours() == ["2023-11-14T22"]
+    assert connection.table(typed.name, sealed=False).hours() == ["2023-11-14T22", "2023-11-14T23"]
+    assert connection.table(typed.name).pandas(["number"])["number"].sum() == sum(range(10))
+    assert typed.name in connection.topics()
+
+
+def test_a_range_of_time(connection: Connection, typed: TestTopic, world: World) -> None:
+    # From the sixth event of the first hour to the third of the second.
+    table = connection.table(
+        typed.name, sealed=False, from_="2023-11-14T22:30", until=pd.Timestamp("2023-11-14T23:18")
+    )
+    assert sorted(table.pandas(["number"])["number"]) == list(range(5, 13))
+    assert sorted(row.number for row in table.spark(world.spark).collect()) == list(range(5, 13))
+    hour = connection.table(typed.name, sealed=False, from_="2023-11-14T23")
+    assert hour.files()
+    assert all("/dt=2023-11-14/hour=23/" in url for url in hour.files())
+    assert sorted(hour.arrow(["number"])["number"].to_pylist()) == list(range(10, 20))
+
+
+def test_a_table_that_changed(connection: Connection, world: World) -> None:
+    topic = world.topic("changed", partitions=1)
+    topic.publish([click(number, FIRST) for number in range(10)])
+    topic.load()
+    seal_hour(world.process.webhdfs_url, topic.name, FIRST, {}, root=ROOT)
+    renamed = event_schema(
+        {"name": "number", "type": "double"},
+        {"name": "term", "type": ["null", "string"], "aliases": ["word"], "default": None},
+        {"name": "added", "type": ["null", "string"], "default": None},
+    )
+    late = [{**click(number, FIRST), "term": "new", "added": "x"} for number in range(10, 15)]
+    topic.publish(late, renamed)
+    topic.load()
+
+    def both(**options: Any) -> list[tuple[float, str, str | None]]:
+        table = connection.table(topic.name, **options)
+        names = ["number", "term", "added"]
+        rows = [tuple(row.values()) for row in table.arrow(names).to_pylist()]
+        assert [tuple(row) for row in table.spark(world.spark).select(names).collect()] == rows
+        return sorted(rows)
+
+    sealed = [(float(number), f"w{number}", None) for number in range(10)]
+    everything = [*sealed, *((float(number), "new", "x") for number in range(10, 15))]
+    assert both() == sealed  # the late rows are not sealed yet
+    assert both(sealed=False) == everything
+    assert connection.table(topic.name, as_of=0).arrow().column_names[:3] == ["header", "number", "word"]
+    topic.publish([{**click(15, FIRST), "term": "new", "added": "x"}], renamed)
+    topic.load()
+    assert compact_topics(world.spark, connection.warehouse, [topic.name])[0].sequence == 3
+    assert both() == sealed
+    assert both(sealed=False, as_of=1) == everything  # what the compaction removed is in the trash
+    with pytest.raises(VersionError, match="there is no change 9; the last one is 3"):
+        connection.table(topic.name, as_of=9).hours()
+
+
+def test_what_cannot_be_read(connection: Connection, typed: TestTopic, world: World) -> None:
+    with pytest.raises(NoSuchTableError, match="has no rows of nothing"):
+        connection.table("nothing").pandas()
+    with pytest.raises(NoSuchTableError, match=r"is sealed here \(loaded: 1\).*sealed=False"):
+        connection.table(typed.name, from_="2023-11-14T23").spark(world.spark)
+    with pytest.raises(NoSuchColumnError, match="has no column 'numbre'; it has header, number"):
+        connection.table(typed.name).arrow(["numbre"])
+
+
+def test_batches_stream(connection: Connection, typed: TestTopic) -> None:
+    reader = connection.table(typed.name, sealed=False).batches(["number"])
+    assert sorted(number for batch in reader for number in batch["number"].to_pylist()) == list(range(20))
+    assert pa.types.is_int64(reader.schema.field("number").type)
+    started = connection.table(typed.name, sealed=False).batches()
+    started.read_next_batch()
+    started.close()
+
+
+def test_plain_reads_by_pandas_and_duckdb(typed: TestTopic, world: World) -> None:
+    """The one-liners of docs/warehouse.md: no headrace, only the folder, over WebHDFS."""
+    host, _, port = world.process.webhdfs_url.removeprefix("http://").partition(":")
+    url = f"webhdfs://{host}:{port}{typed.paths.hourly}"
+    rows = pd.read_parquet(url, columns=["number"], filters=[("hour", "=", 23)])
+    assert sorted(rows["number"]) == list(range(10, 20))
+    con = duckdb.connect()
+    con.register_filesystem(fsspec.filesystem("webhdfs", host=host, port=int(port)))
+    counts = con.execute(
+        f"SELECT dt, hour, count(*) FROM read_parquet('webhdfs://{typed.paths.hourly}/*/*/*.parquet') "
+        "GROUP BY ALL ORDER BY ALL"
+    ).fetchall()
+    assert [(str(day), int(hour), count) for day, hour, count in counts] == [
+        ("2023-11-14", 22, 10),
+        ("2023-11-14", 23, 10),
+    ]
+    assert NUMBER["name"] in rows.columns

@@ -1,0 +1,109 @@
+"""How much a micro-batch reads, how far a stream is behind, and which errors keep their traceback."""
+
+import json
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.warehouse.source.errors import OptionError
+from headrace.warehouse.source.examining import Batch
+from headrace.warehouse.source.lag import lag_bytes
+from headrace.warehouse.source.plain_errors import plain_errors
+from headrace.warehouse.source.ranges import Range
+from headrace.warehouse.source.record_limit import Batches, ends_within
+
+Log = list[tuple[int, int]]
+"""Batches of a partition: their records and bytes."""
+A, B = ("t", 0), ("t", 1)
+
+
+def offsets_of(log: Log) -> list[int]:
+    """The offsets of all records: a batch has them at the last of its addresses."""
+    found: list[int] = []
+    end = 0
+    for records, size_bytes in log:
+        end += size_bytes
+        found += range(end - records, end)
+    return found
+
+
+def reading(logs: dict[tuple[str, int], Log]) -> Batches:
+    def batches(range_: Range) -> Iterator[Batch]:
+        at = 0
+        for records, size_bytes in logs[range_.topic, range_.partition]:
+            base, at = at + size_bytes - records, at + size_bytes
+            if at > range_.from_offset and base < range_.to_offset:
+                header = SimpleNamespace(
+                    base_offset=base, next_offset=at, record_count=records, size_bytes=size_bytes
+                )
+                yield cast(Batch, SimpleNamespace(header=header))
+
+    return batches
+
+
+batch = st.integers(1, 50).flatmap(lambda records: st.tuples(st.just(records), st.integers(records, 500)))
+
+
+@settings(deadline=None)
+@given(st.lists(batch, max_size=8), st.lists(batch, max_size=8), st.integers(1, 40))
+def test_a_limit_of_records_is_kept_and_everything_is_read(one: Log, other: Log, limit: int) -> None:
+    logs = {A: one, B: other}
+    latest = {partition: sum(size for _, size in log) for partition, log in logs.items()}
+    at, read = dict.fromkeys(logs, 0), 0
+    while at != latest:
+        ends = ends_within(at, latest, limit, reading(logs))
+        found = sum(
+            at[partition] <= offset < ends[partition]
+            for partition, log in logs.items()
+            for offset in offsets_of(log)
+        )
+        assert found <= limit
+        assert all(at[partition] <= ends[partition] <= latest[partition] for partition in logs)
+        assert ends != at, "a stream that stands still never ends"
+        at, read = ends, read + found
+    assert read == sum(len(offsets_of(log)) for log in logs.values())
+
+
+def test_shares_follow_what_is_left() -> None:
+    logs = {A: [(1, 10)] * 90, B: [(1, 10)] * 10}
+    assert ends_within({A: 0, B: 0}, {A: 900, B: 100}, 20, reading(logs)) == {A: 180, B: 20}
+
+
+def test_the_lag_of_a_query() -> None:
+    source = {"endOffset": {"t": {"0": 5, "1": 7}}, "latestOffset": {"t": {"0": 9, "1": 7}, "new": {"0": 3}}}
+    other = {"endOffset": 5, "latestOffset": 9}
+    progress = {"sources": [source, other, {"endOffset": None, "latestOffset": None}]}
+    expected = {"t": {0: 4, 1: 0}, "new": {0: 3}}
+    assert lag_bytes(progress) == lag_bytes(json.dumps(progress)) == expected
+    texts = SimpleNamespace(
+        endOffset=json.dumps(source["endOffset"]), latestOffset=json.dumps(source["latestOffset"])
+    )
+    assert lag_bytes(SimpleNamespace(sources=[texts])) == expected
+
+
+@pytest.mark.parametrize(
+    ("runtime", "is_debug", "error", "is_hidden"),
+    [
+        ("PYTHON_WORKER", False, OptionError, True),
+        ("PYTHON_WORKER", True, OptionError, False),
+        ("PYTHON_WORKER", False, KeyError, False),
+        ("", False, OptionError, False),
+    ],
+)
+def test_expected_errors_of_a_worker_have_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+    runtime: str,
+    is_debug: bool,
+    error: type[Exception],
+    is_hidden: bool,
+) -> None:
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", runtime)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    with pytest.raises(error), plain_errors(is_debug=is_debug):
+        raise error("wrong")
+    assert bool(os.environ["SPARK_HIDE_TRACEBACK"]) is is_hidden
