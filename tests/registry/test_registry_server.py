@@ -10,9 +10,11 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from fix_pages import PageReader
 from fix_ports import free_port
 from fix_registry import StartRegistry
 from fix_zookeeper import ZooKeeperRoom
+from headrace.process.page import HEADERS
 from headrace.registry import __main__ as registry_main
 from headrace.registry.schemas import parse
 
@@ -347,12 +349,26 @@ def test_health_follows_zookeeper(
     schema_id = http.register("s", V1)["id"]
     assert http("GET", "/")["zookeeper"] == "connected"
     assert http("GET", "/contexts") == ["."]
+    browser = {"Accept": "text/html,*/*;q=0.8"}
+    for _ in range(600):  # what the page lists is fed by watches
+        page = httpx.get(registry.url, headers=browser, timeout=60)
+        if "/subjects/s/versions/1/schema" in PageReader(page.text).links:
+            break
+        threading.Event().wait(0.05)
+    assert {key: page.headers[key] for key in HEADERS} == dict(HEADERS)
+    assert "/subjects/s/versions/1/schema" in PageReader(page.text).links
     private_zookeeper.server.kill()
     for _ in range(600):
         if httpx.get(registry.url, timeout=60).status_code == 503:
             break
         threading.Event().wait(0.05)
     assert http("GET", "/", status=503)["zookeeper"] == "suspended"
+    for _ in range(600):  # a page is given again for a second
+        texts = PageReader(httpx.get(registry.url, headers=browser, timeout=60).text).texts
+        if "without ZooKeeper" in texts:
+            break
+        threading.Event().wait(0.05)
+    assert {"without ZooKeeper", "s"} <= set(texts), "it shows what was known last"
     private_zookeeper.server.start()
     for _ in range(BACK_TRIES_MAX):  # a request waits for ZooKeeper, ten seconds at most
         if httpx.get(f"{registry.url}/schemas/ids/{schema_id}", timeout=60).status_code == 200:

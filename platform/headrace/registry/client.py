@@ -176,11 +176,15 @@ class SchemaRegistryClient:
     def version(self, subject: str, version: int | str) -> RegisteredSchema:
         return _registered(self._request("GET", f"/subjects/{_quoted(subject)}/versions/{version}"))
 
-    def subjects(self) -> list[str]:
-        return list(self._request("GET", "/subjects"))
+    def subjects(self, *, deleted_only: bool = False) -> list[str]:
+        """`deleted_only`: those that were deleted, and not permanently."""
+        query = "?deleted=true&deletedOnly=true" if deleted_only else ""
+        return list(self._request("GET", f"/subjects{query}"))
 
-    def versions(self, subject: str) -> list[int]:
-        return list(self._request("GET", f"/subjects/{_quoted(subject)}/versions"))
+    def versions(self, subject: str, *, deleted_only: bool = False) -> list[int]:
+        """Raises `RegistryError` 40401 without any."""
+        query = "?deleted=true&deletedOnly=true" if deleted_only else ""
+        return list(self._request("GET", f"/subjects/{_quoted(subject)}/versions{query}"))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
         """Returns the deleted version numbers. `permanent` is possible only after a deletion without it."""

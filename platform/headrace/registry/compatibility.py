@@ -2,7 +2,6 @@
 
 Nothing here bounds the time of a check: the registry runs them in `registry.workers`."""
 
-import enum
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,27 +16,8 @@ from avro.compatibility import (
 )
 from avro.schema import NamedSchema, UnionSchema
 
+from headrace.registry.level import Level as Level
 from headrace.registry.schemas import parse_for_rules
-
-
-class Level(enum.StrEnum):
-    """BACKWARD: the new schema reads what the old one wrote. FORWARD: the old one reads what the new writes.
-
-    FULL: both. TRANSITIVE: with all earlier versions, not only the last.
-    """
-
-    NONE = "NONE"
-    BACKWARD = "BACKWARD"
-    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
-    FORWARD = "FORWARD"
-    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
-    FULL = "FULL"
-    FULL_TRANSITIVE = "FULL_TRANSITIVE"
-
-    @property
-    def transitive(self) -> bool:
-        return self.value.endswith("_TRANSITIVE")
-
 
 DEFAULT_LEVEL: Final = Level.BACKWARD
 LISTED_MAX: Final = 50
@@ -91,6 +71,12 @@ def _problems(pair: str, *, reader: str, writer: str) -> list[str]:
     if result.compatibility is not SchemaCompatibilityType.incompatible:
         return []
     return [f"{pair}: {_described(result)}"]
+
+
+def can_read(reader: Any, writer: Any) -> bool:
+    """Whether one type reads whatever the other one writes; both are types of the `avro` package."""
+    result = _Checker().get_compatibility(reader, writer)
+    return result.compatibility is SchemaCompatibilityType.compatible
 
 
 class _Checker(ReaderWriterCompatibilityChecker):  # type: ignore[misc]

@@ -6,11 +6,13 @@ threads.
 
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from headrace.coordination.session import SessionState, ZooKeeperSession
+from headrace.process.page import HEADERS, KIND, VARIES, wants_page
+from headrace.process.rendered import RenderedPage
 from headrace.registry.errors import MEDIA_TYPE
 from headrace.registry.levels import Levels
 from headrace.registry.parameters import (
@@ -39,12 +41,17 @@ def _described(schema: StoredSchema) -> dict[str, Any]:
     }
 
 
-def add_root(app: FastAPI, session: ZooKeeperSession) -> None:
+def add_root(app: FastAPI, session: ZooKeeperSession, rendered: RenderedPage) -> None:
+    """`/` is the health as JSON for programs, and a page for browsers."""
+
     @app.get("/")
-    async def get_health() -> Response:
+    async def get_root(request: Request) -> Response:
+        if wants_page(request.headers.get("accept", "")):
+            html = await run_in_threadpool(rendered.html, request.url.query)
+            return Response(html, media_type=KIND, headers={**HEADERS, **VARIES})
         connected = session.state is SessionState.CONNECTED
         health = {"service": "headrace-registry", "zookeeper": session.state.value}
-        return RegistryResponse(health, status_code=200 if connected else 503)
+        return RegistryResponse(health, status_code=200 if connected else 503, headers=VARIES)
 
     @app.get("/contexts")
     async def list_contexts() -> list[str]:

@@ -11,6 +11,7 @@ import fastavro.schema
 
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.framing import FramingError, prefix, split
+from headrace.registry.json_values import JsonForm
 from headrace.registry.schemas import record_name
 from headrace.registry.value_reading import EndlessSchemaError, ValueReader
 from headrace.registry.value_validation import SerializationError, explain, int_guard
@@ -114,6 +115,8 @@ class AvroDeserializer:
             reader_schema = json.loads(reader_schema)
         self._reader: Any = None if reader_schema is None else fastavro.schema.parse_schema(reader_schema)
         self._writers: dict[int, ValueReader] = {}
+        self._forms: dict[int, JsonForm] = {}
+        """By the identity of a parsed schema, which `_writers` or `_reader` keeps."""
 
     def deserialize(self, value: bytes) -> Any:
         """Returns the record. Raises `FramingError`, `DeserializationError`, or the client's errors."""
@@ -121,6 +124,22 @@ class AvroDeserializer:
 
     def read(self, value: bytes) -> tuple[str, Any]:
         """Returns (the written record's full name, the record): for topics with several types of records."""
+        schema, record = self._read(value)
+        name = schema.get("name", schema.get("type")) if isinstance(schema, dict) else str(schema)
+        return str(name), record
+
+    def as_json(self, value: bytes) -> Any:
+        """Returns the record in the form of `registry.json_values`. Raises as `read` does."""
+        schema, record = self._read(value)
+        if self._reader is not None:
+            schema = self._reader
+        form = self._forms.get(id(schema))
+        if form is None:
+            form = self._forms[id(schema)] = JsonForm(schema)
+        return form.to_json(record)
+
+    def _read(self, value: bytes) -> tuple[Any, Any]:
+        """Returns the parsed schema by which a value was written, and the record."""
         schema_id, payload = split(value)
         writer = self._writer(schema_id)
         try:
@@ -133,9 +152,7 @@ class AvroDeserializer:
             ) from None
         if left:
             raise DeserializationError(f"{left} bytes left after the record of schema {schema_id}")
-        schema = writer.schema
-        name = schema.get("name", schema.get("type")) if isinstance(schema, dict) else str(schema)
-        return str(name), record
+        return writer.schema, record
 
     def _writer(self, schema_id: int) -> ValueReader:
         writer = self._writers.get(schema_id)

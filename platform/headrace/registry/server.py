@@ -15,9 +15,11 @@ from starlette.exceptions import HTTPException
 
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
+from headrace.process.rendered import RenderedPage
 from headrace.registry import errors, routes
 from headrace.registry.errors import RegistryError
 from headrace.registry.levels import Levels
+from headrace.registry.page import page
 from headrace.registry.parameters import RegistryResponse
 from headrace.registry.service import SchemaRegistry
 from headrace.registry.store import SchemaStore
@@ -55,7 +57,7 @@ def create_app(store: SchemaStore, registry: SchemaRegistry, session: ZooKeeperS
     )
     app.add_middleware(RawPath)
     _add_error_handlers(app)
-    routes.add_root(app, session)
+    routes.add_root(app, session, RenderedPage(lambda: page(session.state, store.known_subjects())))
     routes.add_subjects(app, registry)
     routes.add_schemas(app, registry)
     routes.add_compatibility(app, registry)

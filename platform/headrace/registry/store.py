@@ -133,6 +133,11 @@ class SchemaStore:
     def subjects(self) -> tuple[Subject, ...]:
         return self._view.current().subjects
 
+    def known_subjects(self) -> tuple[Subject, ...] | None:
+        """Returns the subjects from memory, without waiting for anything; None before the first copy."""
+        known = self._view.known()
+        return None if known is None else known.subjects
+
     def users(self, schema_id: int) -> list[Subject]:
         """Returns the subjects that have a schema, sorted by name."""
         copy = self._view.current()

@@ -10,15 +10,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import fastavro
 import fastavro._read_py
 import fastavro.schema
 
-_WITH_BYTES: Final = frozenset(
-    ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map", "enum")
-)
+FREE_PARTS_MAX: Final = 1_000
+"""Of a value, between two of its bytes: a record of records of records … can hold 2**40 nulls in no bytes."""
+_WITH_BYTES: Final = frozenset(("boolean", "int", "long", "float", "double", "bytes", "string", "enum"))
 
 
 class EndlessSchemaError(ValueError):
@@ -33,8 +33,8 @@ class ValueReader:
 
     def __init__(self, writer: Any, reader: Any = None) -> None:
         self.schema = fastavro.schema.parse_schema(json.loads(writer) if isinstance(writer, str) else writer)
-        if has_empty_items(self.schema):
-            raise EndlessSchemaError("it has an array of items without bytes, which could have no end")
+        if problem := endless(self.schema):
+            raise EndlessSchemaError(f"it has {problem}")
         self._reader = reader
         self._read: Callable[..., Any] = fastavro.schemaless_reader
         if refers_to_itself(self.schema):
@@ -65,41 +65,75 @@ def refers_to_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
 
 def has_empty_items(schema: Any) -> bool:
     """Whether some array of a parsed schema holds items of no bytes: a few bytes can claim 2**63 of them."""
-    named: dict[str, Any] = {}
-    arrays: list[Any] = []
-    _collect(schema, named, arrays)
-    return not all(_has_bytes(array["items"], named) for array in arrays)
+    costs = _Costs(schema)
+    return not all(costs.of(array["items"]).has_bytes for array in costs.arrays)
 
 
-def _collect(schema: Any, named: dict[str, Any], arrays: list[Any]) -> None:
-    """Adds the definitions in a schema, by full name, and its arrays."""
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect(branch, named, arrays)
-    elif isinstance(schema, dict):
-        if schema.get("type") == "array":
-            arrays.append(schema)
-        if "name" in schema:
-            named[schema["name"]] = schema
-        inner = [schema.get("items"), schema.get("values"), schema.get("type")]
-        for each in inner + [field["type"] for field in schema.get("fields", ())]:
-            _collect(each, named, arrays)
+def endless(schema: Any) -> str:
+    """Returns by what a value of a few bytes could have parts without end; "" if a parsed schema has none."""
+    if has_empty_items(schema):
+        return "an array of items without bytes, which could have no end"
+    if _Costs(schema).of(schema).free_parts > FREE_PARTS_MAX:
+        return f"more than {FREE_PARTS_MAX} parts in a row without bytes, such as empty records"
+    return ""
 
 
-def _has_bytes(schema: Any, named: dict[str, Any], within: frozenset[str] = frozenset()) -> bool:
-    """Whether each value surely takes a byte."""
-    if isinstance(schema, list):
-        return True  # the branch's number
-    if isinstance(schema, str) and schema in named:
-        schema = named[schema]
-    kind = schema.get("type") if isinstance(schema, dict) else schema
-    if kind in ("record", "error"):
-        if schema["name"] in within:
-            return False  # decided by the fields around it
-        within |= {schema["name"]}
-        return any(_has_bytes(field["type"], named, within) for field in schema["fields"])
-    if kind == "fixed":
-        return bool(schema["size"] > 0)
-    if isinstance(kind, dict | list):
-        return _has_bytes(kind, named, within)
-    return kind in _WITH_BYTES
+class _Cost(NamedTuple):
+    """Of a value's parts. `has_bytes`: each value surely takes a byte. `free_parts`: the most parts without
+    any that lie between two bytes, saturating above `FREE_PARTS_MAX`.
+    """
+
+    has_bytes: bool
+    free_parts: int
+
+
+class _Costs:
+    """The costs of a parsed schema's types. Each is judged once: written out, they may be 2**40."""
+
+    def __init__(self, schema: Any) -> None:
+        self.arrays: list[Any] = []
+        self._named: dict[str, Any] = {}
+        self._known: dict[str, _Cost] = {}
+        self._collect(schema)
+
+    def _collect(self, schema: Any) -> None:
+        """Notes the definitions in a schema, by full name, and its arrays."""
+        if isinstance(schema, list):
+            for branch in schema:
+                self._collect(branch)
+        elif isinstance(schema, dict):
+            if schema.get("type") == "array":
+                self.arrays.append(schema)
+            if "name" in schema:
+                self._named[schema["name"]] = schema
+            inner = [schema.get("items"), schema.get("values"), schema.get("type")]
+            for each in inner + [field["type"] for field in schema.get("fields", ())]:
+                self._collect(each)
+
+    def of(self, schema: Any, within: frozenset[str] = frozenset()) -> _Cost:
+        """`within`: the records around, whose own fields decide about a value that refers to them."""
+        if isinstance(schema, list):
+            # The branch's number is a byte.
+            return _Cost(True, max((self.of(branch, within).free_parts for branch in schema), default=0))
+        if isinstance(schema, str) and schema in self._named:
+            schema = self._named[schema]
+        kind = schema.get("type") if isinstance(schema, dict) else schema
+        if kind in ("record", "error"):
+            return self._of_record(schema, within)
+        if kind in ("array", "map"):
+            return _Cost(True, self.of(schema["items" if kind == "array" else "values"], within).free_parts)
+        if isinstance(kind, dict | list):
+            return self.of(kind, within)
+        has_bytes = schema["size"] > 0 if kind == "fixed" else kind in _WITH_BYTES
+        return _Cost(has_bytes, 0 if has_bytes else 1)
+
+    def _of_record(self, schema: Any, within: frozenset[str]) -> _Cost:
+        name = schema["name"]
+        if name in within:
+            return _Cost(False, 0)
+        if name not in self._known:
+            fields = [self.of(field["type"], within | {name}) for field in schema["fields"]]
+            has_bytes = any(field.has_bytes for field in fields)
+            free_parts = sum(field.free_parts for field in fields) + (not has_bytes)
+            self._known[name] = _Cost(has_bytes, min(free_parts, FREE_PARTS_MAX + 1))
+        return self._known[name]
