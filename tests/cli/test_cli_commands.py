@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import httpx
 import pytest
-import yaml
 
+from fix_cli import Headrace
+from fix_pages import PageReader
 from fix_site import MIRROR_WAIT_MAX_S, RunningSite, wait_for
-from headrace.cli import main as cli
 from headrace.cli.errors import ExitCode
 from headrace.client import Producer
 from headrace.registry.client import SchemaRegistryClient
@@ -22,53 +21,7 @@ from headrace.registry.serializers import AvroSerializer
 
 pytestmark = [pytest.mark.slow, pytest.mark.hdfs]
 
-HEADERS = ("context ", "no context, ")
 SCHEMA = {"type": "record", "name": "Thing", "fields": [{"name": "name", "type": "string"}]}
-
-
-class Result(NamedTuple):
-    """A command's exit code and output."""
-
-    exit_code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Headrace = Callable[..., Result]
-
-
-@pytest.fixture
-def headrace(
-    running_site: RunningSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Headrace:
-    """Runs commands in this process, by `main`, on the running site."""
-    site = running_site.site
-    description = {
-        "datacenters": {
-            each.name: {"network": each.network, "broker_count": each.broker_count}
-            for each in site.datacenters
-        }
-    }
-    (site.home / "site.yaml").write_text(yaml.safe_dump(description, sort_keys=False))
-    monkeypatch.setenv("HEADRACE_HOME", str(site.home))
-
-    def run(*words: object, stdin: bytes = b"") -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        # The line that says on which installation the command works: tests/cli/test_contexts.py has it.
-        lines = captured.err.splitlines(keepends=True)
-        errors = "".join(line for line in lines if not line.startswith(HEADERS))
-        return Result(int(ended.value.code or 0), captured.out, errors)
-
-    return run
 
 
 @pytest.fixture
@@ -82,7 +35,24 @@ def test_status_knows_every_unit(headrace: Headrace, running_site: RunningSite) 
     rows = headrace("status", "--json").json
     assert {row["unit"] for row in rows} == set(running_site.units)
     assert all(row["ready"] and row["pid"] for row in rows)
-    assert "east-broker-1" in headrace("status").out
+    shown = headrace("status").out
+    assert "east-broker-1" in shown
+    assert f"Pages: http://{running_site.site.agent_address}/" in shown
+
+
+def test_the_page_of_each_unit_links_those_of_all_others(running_site: RunningSite) -> None:
+    units = [unit for unit in running_site.units.values() if unit.kind != "airflow"]
+    urls = {unit.name: unit.page_url for unit in units if unit.page_url is not None}
+    browser = {"Accept": "text/html"}
+    for name, url in urls.items():
+        page = httpx.get(url, headers=browser, trust_env=False, timeout=60, follow_redirects=True)
+        assert page.status_code == 200, name
+        if name == "analysis-hdfs":
+            assert f"<h1>{running_site.site.hdfs_url}</h1>" in page.text
+        else:
+            read = PageReader(page.text)
+            assert set(urls.values()) - {url} <= set(read.links), name
+            assert read.texts.count(name.partition("-")[2]) >= 1, name
 
 
 def test_a_restart_waits_for_health(headrace: Headrace, running_site: RunningSite) -> None:

@@ -110,11 +110,14 @@ def kafka_member(brokers: BrokerCluster, topic: str, group: str) -> Iterator[Non
             client_id="billing",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            # It may join before it knows the topic's partitions, and then waits for newer metadata.
+            metadata_max_age_ms=1_000,
         )
-        count = 0
+        seen: set[tuple[int, int]] = set()
         while not stop.is_set():
-            count += sum(len(records) for records in consumer.poll(timeout_ms=100).values())
-            if count == RECORDS and not caught_up.is_set():
+            for records in consumer.poll(timeout_ms=100).values():
+                seen |= {(record.partition, record.offset) for record in records}
+            if len(seen) == RECORDS and not caught_up.is_set():
                 consumer.commit()
                 caught_up.set()
         consumer.close()
@@ -253,6 +256,45 @@ def test_both_kinds_under_one_name_are_told(headrace: Run, brokers: BrokerCluste
             while row_of(headrace, group)["kind"] != "kafka and zookeeper":
                 assert time.monotonic() < deadline, "the member in ZooKeeper is not shown"
             assert "overwrite each other's offsets" in headrace("groups", "describe", group).out
+
+
+def test_without_zookeeper_the_brokers_tell_what_they_know(
+    headrace: Run, brokers: BrokerCluster, topic: str
+) -> None:
+    running, stored = (f"g-{uuid.uuid4().hex[:8]}" for _ in range(2))
+    here = ("-b", brokers.bootstrap)
+    assert headrace("groups", "reset", stored, "--topic", topic, "--to", "earliest").code == 0
+    with kafka_member(brokers, topic, running):
+        listed = headrace("groups", "list", *here, "--json")
+        assert listed.code == 0 and "coordinate through ZooKeeper cannot be seen" in listed.err
+        rows = {row["group"]: row for row in listed.json}
+        assert rows[running] | {"group": ""} == {
+            "group": "",
+            "kind": "kafka",
+            "state": "Stable",
+            "members": 1,
+            "topics": [topic],
+        }
+        assert rows[stored] | {"group": ""} == {
+            "group": "",
+            "kind": "not known",
+            "state": "Unknown",
+            "members": None,
+            "topics": [topic],
+        }
+        described = headrace("groups", "describe", running, *here, "--json").json
+        assert [each["lag_bytes"] for each in described["partitions"]] == [0] * 4
+        assert headrace("groups", "reset", running, *here, "--to", "earliest").code == ExitCode.NEGATIVE
+    refused = headrace("groups", "reset", stored, *here, "--to", "latest")
+    assert refused.code == ExitCode.NEGATIVE and "--yes if none of its members runs" in refused.err
+    assert headrace("groups", "reset", stored, *here, "--to", "latest", "--yes").code == ExitCode.DONE
+    rows = headrace("groups", "describe", stored, *here, "--json").json["partitions"]
+    assert [row["lag_bytes"] for row in rows] == [0] * 4
+    wrong = headrace("groups", "reset", stored, *here, "--topic", topic[:-1], "--to", "latest", "--yes")
+    assert wrong.code == ExitCode.NEGATIVE and f"did you mean {topic!r}?" in wrong.err
+    wrong = headrace("groups", "describe", stored[:-1], *here)
+    assert wrong.code == ExitCode.NEGATIVE and f"did you mean {stored!r}?" in wrong.err
+    assert headrace("groups", "delete", stored, *here, "--yes").code == ExitCode.DONE
 
 
 def test_any_name_of_a_group_is_shown_escaped(headrace: Run, topic: str) -> None:

@@ -140,6 +140,7 @@ def test_an_output_may_be_a_whole_module() -> None:
     ("text", "message"),
     [
         ("", "not what `terraform output -json` prints"),
+        ("[" * 100_000, "not what `terraform output -json` prints"),
         ('publish_to = "127.0.0.1:9092"', "not what `terraform output -json` prints"),
         ('["127.0.0.1:9092"]', "these are no outputs"),
         ('{"east": {"bootstrap_servers": ["a:1"]}}', "these are no outputs"),
@@ -203,12 +204,16 @@ def test_a_context_survives_and_only_its_owner_reads_it(home: Path) -> None:
     assert ContextStore(home).in_use() == "prod"
     with pytest.raises(ContextError, match=r"no context 'other' .* there are site, prod"):
         store.use("other")
-    (store.folder / "prod.json").write_text("{")
-    with pytest.raises(ContextError, match=r"prod\.json is not a context.*Import it again"):
-        store.load("prod")
+    for content in (b"{", b"[" * 100_000, b"\xff", b"[]", b'{"format": 1, "name": 1e999}'):
+        (store.folder / "prod.json").write_bytes(content)
+        with pytest.raises(ContextError, match=r"prod\.json is not a context.*Import it again"):
+            store.load("prod")
+    (store.folder / "in-use").write_bytes(b"\xff")
+    with pytest.raises(ContextError, match=r"in-use holds no context's name"):
+        store.in_use()
 
 
-@pytest.mark.parametrize("name", ["site", "", "../x", "A", "a" * 41, "a/b"])
+@pytest.mark.parametrize("name", ["site", "", "../x", "A", "a" * 41, "a/b", "prod\n"])
 def test_other_names_are_refused(home: Path, name: str) -> None:
     store = ContextStore(home)
     with pytest.raises(ContextError):
@@ -333,15 +338,19 @@ def test_every_command_that_talks_to_a_datacenter_takes_a_context() -> None:
         "log",
         "dump-log",
         "completion",
+        "backup",
     }
+    mends_this_home = {"restore"}
     for words, command in commands.items():
         options = {flag for param in command.params for flag in param.opts}
-        if words[0] in local:
+        if words[0] in mends_this_home:
+            assert "--context" not in options, words
+        elif words[0] in local:
             assert "--context" not in options, words
             assert "--datacenter" not in options, words
         else:
             assert "--context" in options, words
-    assert {words[0] for words in commands} >= local
+    assert {words[0] for words in commands} >= local | mends_this_home
 
 
 def test_the_option_changes_nothing_else_of_a_command() -> None:

@@ -123,11 +123,60 @@ def test_a_wrong_line_is_named_and_those_before_it_are_published(
     assert len(world.records()) == 2
 
 
+def test_empty_lines_are_passed_over_and_counted(world: World) -> None:
+    register(world, read_schema("page-view.avsc"))
+    result = world.produce(VIEW, b"", b"  ", b"{")
+    assert result.code == ExitCode.USAGE and "line 4: not JSON" in result.err and "1 lines" in result.err
+
+
 def test_old_events_are_published_if_that_is_allowed(world: World) -> None:
     register(world, read_schema("page-view.avsc"))
     old = {**VIEW, "header": {"time": 86_400_000}}
     assert world.produce(old, options=("--allow-before-1990",)).code == 0
     assert [record["timestamp_ms"] for record in world.records()] == [86_400_000]
+
+
+NESTED = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "raw", "type": ["null", "bytes"], "default": None},
+        {
+            "name": "items",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "Item",
+                    "fields": [{"name": "day", "type": {"type": "int", "logicalType": "date"}}],
+                },
+            },
+        },
+    ],
+}
+ORDER = {
+    "at": 1_431_864_000_000_007,
+    "price": "12.30",
+    "raw": "\x00\x1b\xff",
+    "items": [{"day": "2015-05-17"}],
+}
+
+
+def test_what_is_consumed_as_json_can_be_published_again(world: World) -> None:
+    """Nested records, decimals, microseconds, bytes and control bytes."""
+    register(world, json.dumps(NESTED))
+    assert world.produce(ORDER, {**ORDER, "at": "2015-05-17T12:00:00.000007Z", "price": 12.3}).code == 0
+    values = [record["value"] for record in world.records()]
+    assert values == [ORDER, ORDER]
+    assert world.produce(*values, options=("-k", "again")).code == 0
+    assert [record["value"] for record in world.records() if record["key"] == "again"] == values
+    shown = world.run("consume", world.topic, "--from", "beginning", "--to-end").out
+    assert "\x1b" not in shown and "\x00" not in shown
+    wrong = world.produce(ORDER, {**ORDER, "items": [{"dya": 1}]})
+    assert wrong.code == ExitCode.USAGE
+    assert "line 2: field items[0].dya is not in the schema; did you mean day?" in wrong.err
 
 
 def test_a_schema_without_a_header_is_only_serialized(world: World) -> None:

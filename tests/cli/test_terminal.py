@@ -25,8 +25,8 @@ from headrace.process.text import escaped, escaped_json, escaped_lines, has_cont
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x00\x7f\u2066"
 FOLDER = Path(headrace.cli.__path__[0])
-# Where a file may write by itself, and what: raw values to a pipe, the version.
-ALLOWED = {"records.py": {"sys.stdout"}, "main.py": {"print"}}
+# Where a file may write by itself, and what: the version.
+ALLOWED = {"main.py": {"print"}}
 WRITERS = {"print", "Console", "sys.stdout", "sys.stderr", "typer.echo", "typer.secho", "typer.confirm"}
 
 

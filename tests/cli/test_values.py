@@ -34,12 +34,30 @@ def test_times_may_count_from_now(text: str, moment_ms: int) -> None:
     assert parse_time_ms(text, AT_MS) == moment_ms
 
 
-@pytest.mark.parametrize("text", ["1700000000", "-1", "1h", "-1x", "yesterday", "٣", "1_000_000_000_000"])
+@pytest.mark.parametrize("text", ["2015", "-1", "1h", "-1x", "yesterday", "٣", "1_000_000_000_000"])
 def test_what_is_no_time_is_named_with_the_accepted_forms(text: str) -> None:
     with pytest.raises(CommandError, match="is not a time; write 2015-05-17") as caught:
         parse_time_ms(text)
     assert repr(text) in str(caught.value)
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("1700000000", "looks like seconds instead of milliseconds"),
+        ("999999999", "looks like seconds instead"),
+        ("1700000000000000", "looks like microseconds instead"),
+        ("1700000000000000000", "looks like nanoseconds instead"),
+        ("100000000000", "lie before 1990"),
+        ("9" * 30, "is not a number of milliseconds"),
+    ],
+)
+def test_a_time_in_another_unit_is_refused_by_its_word(text: str, word: str) -> None:
+    with pytest.raises(CommandError, match=f"is not a time: {text} .*{word}.*; write 2015-05-17") as caught:
+        parse_time_ms(text)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert parse_time_ms("1700000000000") == 1_700_000_000_000
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,21 @@ def test_no_two_units_share_an_address() -> None:
     assert len(listens) == len(set(listens))
 
 
+def test_every_unit_but_databases_and_airflows_workers_has_a_page() -> None:
+    units = units_of(Site.one_machine(HOME))
+    pages = {unit.name: unit.page_url for unit in units if unit.page_url is not None}
+    assert {unit.kind for unit in units if unit.name not in pages} == {
+        "zookeeper",
+        "postgresql",
+        "airflow",
+    }
+    assert pages["east-broker-2"] == "http://127.1.0.12:8085/"
+    assert pages["east-balancer"] == "http://127.1.0.3:8084/"
+    assert pages["analysis-mirror-west"] == "http://127.9.0.22:8083/"
+    assert pages["analysis-hdfs"] == "http://127.9.0.31:9870/"
+    assert all(url[len("http://") : -1] in map(str, unit.listens) for unit in units if (url := unit.page_url))
+
+
 def test_units_start_after_what_they_require() -> None:
     grouped = levels(units_of(Site.one_machine(HOME)))
     level_of = {unit.name: number for number, group in enumerate(grouped) for unit in group}

@@ -6,15 +6,18 @@ ends with the exit code of an unreachable service.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
 from headrace.cli.context import bootstrap, datacenter
-from headrace.cli.errors import ExitCode, print_error
+from headrace.cli.errors import CommandError, ExitCode, print_error
+from headrace.cli.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from headrace.client.admin import Admin
     from headrace.client.asking import SilentBroker
     from headrace.client.cluster import BrokerAddress
     from headrace.client.survey import Survey
@@ -40,6 +43,26 @@ def brokers_of(where: str | None, given: str | None) -> Brokers:
     found = datacenter(where)
     addresses = parse_bootstrap(found.bootstrap_servers)
     return Brokers(found.bootstrap, dict(zip(found.broker_ids, addresses, strict=False)))
+
+
+@contextmanager
+def naming_topic(topic: str, admin: Admin) -> Iterator[None]:
+    """Says which topic may be meant, if the brokers do not have this one."""
+    from headrace.client.errors import BrokerError, ClientError, UnknownTopicError
+    from headrace.wire.errors import ErrorCode
+
+    try:
+        yield
+    except ClientError as error:
+        is_unknown = isinstance(error, BrokerError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not (is_unknown or isinstance(error, UnknownTopicError)):
+            raise
+        try:
+            known = [name for name in admin.survey(None).topics if name != topic]
+        except ClientError:
+            known = []
+        hint = did_you_mean(topic, known, "headrace topics list")
+        raise CommandError(f"there is no topic {topic!r}{hint}") from error
 
 
 def answering(survey: Survey) -> str:

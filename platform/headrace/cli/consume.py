@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from headrace.cli.cluster import READ_TIMEOUT_MS, answering, brokers_of
+from headrace.cli import names
+from headrace.cli.cluster import READ_TIMEOUT_MS, answering, brokers_of, naming_topic
 from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import note
 from headrace.cli.records import Filter, Form, Printer, pattern
-from headrace.cli.values import parse_time_ms
+from headrace.cli.values import UNIX_DIGITS_MIN, parse_time_ms
 
 if TYPE_CHECKING:
     from headrace.client import Consumer, ConsumerRecord
@@ -60,7 +61,7 @@ RegistryOption = Annotated[
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic to read.")],
+    topic: Annotated[str, typer.Argument(help="The topic to read.", autocompletion=names.topics)],
     from_: FromOption = "end",
     until: UntilOption = None,
     partition: PartitionOption = None,
@@ -83,7 +84,10 @@ def consume(
     """
     is_bounded = to_end or until is not None
     from_ms = _time_of(from_, is_one=partition is not None)
-    wanted = Filter(key, pattern(grep), from_ms, parse_time_ms(until) if until else None)
+    until_ms = parse_time_ms(until) if until else None
+    if from_ms is not None and until_ms is not None and until_ms < from_ms:
+        raise CommandError(f"--until {until} is before --from {from_}: nothing lies between", ExitCode.USAGE)
+    wanted = Filter(key, pattern(grep), from_ms, until_ms)
     url = registry or (None if brokers else datacenter(where).registry_url)
     survey = _survey(topic, where, brokers)
     numbers = _partitions(survey, topic, partition)
@@ -92,6 +96,7 @@ def consume(
         numbers = [number for number in numbers if number not in missing]
     ends = {number: survey.ranges[topic, number].end for number in numbers} if is_bounded else None
     start = Start(numbers, from_, from_ms)
+    _check_offset(survey, topic, start)
     with _deserializer(None if raw else url) as deserializer:
         printer = Printer(Form.JSON if json else form, wanted, deserializer)
         printed = _print_records(printer, survey, topic, start, ends=ends, limit=limit)
@@ -126,11 +131,12 @@ def _print_records(
     printed = 0
     with Consumer(answering(survey), auto_offset_reset="earliest", on_corrupt="skip") as consumer:
         consumer.assign([(topic, number) for number in start.partitions])
-        _seek(consumer, topic, start)
-        for record in _records(consumer, topic, ends):
-            printed += printer.print(record)
-            if printed == limit:
-                break
+        with suppress(KeyboardInterrupt):
+            _seek(consumer, topic, start)
+            for record in _records(consumer, topic, ends):
+                printed += printer.print(record)
+                if printed == limit:
+                    break
         if consumer.corrupt_batches_skipped:
             raise CommandError(
                 f"{consumer.corrupt_batches_skipped} damaged batches were left out; the warnings name them"
@@ -143,15 +149,44 @@ def _print_records(
 
 def _time_of(text: str, *, is_one: bool) -> int | None:
     """Returns the time of --from; None if it is a place or an offset."""
-    return None if text in (*_BEGINNING, *_END) or (text.isdigit() and is_one) else parse_time_ms(text)
+    if text in (*_BEGINNING, *_END) or (_is_number(text) and is_one):
+        return None
+    if _is_number(text) and len(text) < UNIX_DIGITS_MIN:
+        raise CommandError(
+            f"--from {text} is no time; if it is an offset, say of which partition: --partition",
+            ExitCode.USAGE,
+        )
+    return parse_time_ms(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _check_offset(survey: Survey, topic: str, start: Start) -> None:
+    """Raises `CommandError` for an offset beyond the log; says so if retention has deleted it."""
+    if not _is_number(start.place) or start.time_ms is not None:
+        return
+    for number in start.partitions:
+        log = survey.ranges.get((topic, number))
+        if log is not None and int(start.place) > log.end:
+            raise CommandError(
+                f"--from {start.place} is not in the log of {topic}-{number}, which goes from {log.start} to "
+                f"{log.end}",
+                ExitCode.USAGE,
+            )
+        if log is not None and int(start.place) < log.start:
+            note(f"{topic}-{number} begins at {log.start}: retention has deleted what was before it")
 
 
 def _survey(topic: str, where: str | None, brokers: str | None) -> Survey:
     from headrace.client.admin import Admin
 
     found = brokers_of(where, brokers)
-    with Admin(found.bootstrap, timeout_ms=READ_TIMEOUT_MS) as admin:
-        return admin.survey([topic], known=found.known)
+    with Admin(found.bootstrap, timeout_ms=READ_TIMEOUT_MS) as admin, naming_topic(topic, admin):
+        survey = admin.survey([topic], known=found.known)
+        survey.topic(topic)
+    return survey
 
 
 def _partitions(survey: Survey, topic: str, partition: int | None) -> list[int]:
@@ -159,7 +194,9 @@ def _partitions(survey: Survey, topic: str, partition: int | None) -> list[int]:
     if partition is None:
         return numbers
     if partition not in numbers:
-        raise CommandError(f"{topic} has no partition {partition}, only 0 to {len(numbers) - 1}")
+        raise CommandError(
+            f"{topic} has no partition {partition}, only 0 to {len(numbers) - 1}", ExitCode.USAGE
+        )
     return [partition]
 
 
@@ -210,11 +247,7 @@ def _records(consumer: Consumer, topic: str, ends: dict[int, int] | None) -> Ite
                 raise CommandError(
                     f"no broker gave anything of {which} for {STALL_MAX_S:g} s", ExitCode.UNREACHABLE
                 )
-        try:
-            records = consumer.poll(POLL_S)
-        except KeyboardInterrupt:
-            return
-        for record in records:
+        for record in consumer.poll(POLL_S):
             if ends is None or record.offset < ends[record.partition]:
                 yield record
 

@@ -13,13 +13,18 @@ if TYPE_CHECKING:
     from headrace.site.context import Context, ContextDatacenter
     from headrace.site.site import Site
 
+from headrace.cli import names
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.selection import current, tell
 
 DatacenterOption = Annotated[
     str | None,
     typer.Option(
-        "--datacenter", "-d", help="A datacenter of the context, such as east.", envvar="HEADRACE_DATACENTER"
+        "--datacenter",
+        "-d",
+        help="A datacenter of the context, such as east.",
+        envvar="HEADRACE_DATACENTER",
+        autocompletion=names.datacenters,
     ),
 ]
 BootstrapOption = Annotated[

@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json, print_table
-from headrace.cli.selection import current, store
+from headrace.cli.selection import complete_contexts, current, store
 
 if TYPE_CHECKING:
     from headrace.site.context import Context
@@ -57,15 +57,27 @@ def list_(json: JsonOption = False) -> None:
 
 
 @app.command()
-def use(name: Annotated[str, typer.Argument(help="A context; site is this home's own.")]) -> None:
+def use(
+    name: Annotated[
+        str,
+        typer.Argument(help="A context; site is this home's own.", autocompletion=complete_contexts),
+    ],
+    json: JsonOption = False,
+) -> None:
     """Choose the context of all later commands in this home."""
     store().use(name)
-    out.print(f"commands work on context {plain(name)} now")
+    if json:
+        print_json({"context": name, "in_use": True})
+    else:
+        out.print(f"commands work on context {plain(name)} now")
 
 
 @app.command()
 def show(
-    name: Annotated[str | None, typer.Argument(help="A context; by default the one in use.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A context; by default the one in use.", autocompletion=complete_contexts),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Show the addresses of a context. Passwords are left out."""
@@ -113,6 +125,7 @@ def import_(
         Path | None,
         typer.Option("--site", help="Make it of this site.yaml, or of a home that has one.", metavar="PATH"),
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Make a context of Terraform's outputs: `terraform output -json | headrace context import NAME`.
 
@@ -125,10 +138,16 @@ def import_(
     context = _of_site(site, name) if site is not None else _of_outputs(file, name)
     is_new = name not in contexts.names()
     contexts.save(context)
-    datacenters = ", ".join(each.name for each in context.datacenters)
-    out.print(f"{'made' if is_new else 'replaced'} context {name}: {plain(datacenters)}")
-    if contexts.in_use() is None:
+    is_first = contexts.in_use() is None
+    if is_first:
         contexts.use(name)
+    names = [each.name for each in context.datacenters]
+    if json:
+        in_use = contexts.in_use() == name
+        print_json({"context": name, "datacenters": names, "created": is_new, "in_use": in_use})
+        return
+    out.print(f"{'made' if is_new else 'replaced'} context {name}: {plain(', '.join(names))}")
+    if is_first:
         out.print(f"commands work on context {name} now; `headrace context use site` changes that")
 
 

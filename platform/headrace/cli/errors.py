@@ -1,7 +1,6 @@
 """Turns exceptions into one line for the user and an exit code.
 
-Owns the exit codes: 0 done, 1 the result is negative or a service has refused, 2 wrong usage, 3 a service
-does not answer. Users see no traceback unless `HEADRACE_DEBUG` is set.
+Owns the exit codes. Users see no traceback unless `HEADRACE_DEBUG` is set.
 """
 
 from __future__ import annotations
@@ -28,6 +27,9 @@ class ExitCode(IntEnum):
     NEGATIVE = 1
     USAGE = 2
     UNREACHABLE = 3
+    UNPARSED = 4
+    INTERRUPTED = 130
+    CLOSED = 141
 
 
 EXIT_CODES: Final = {
@@ -35,8 +37,11 @@ EXIT_CODES: Final = {
     ExitCode.NEGATIVE: "the result is negative: something is lost, damaged, not ready, not found, or refused",
     ExitCode.USAGE: "wrong usage: an unknown command or option, or a value that it cannot have",
     ExitCode.UNREACHABLE: "a service does not answer",
+    ExitCode.UNPARSED: "`demo` alone: nothing is lost, but more than 1 % of the log's lines did not parse",
+    ExitCode.INTERRUPTED: "ended by Ctrl-C; consume and logs --follow, which nothing else ends, end with 0",
+    ExitCode.CLOSED: "the reader of its output has gone, as in `headrace consume … | head`",
 }
-"""What each code means, for the pages."""
+"""What each code means: docs/cli.md and the pages made from the code say the same."""
 
 
 class CommandError(Exception):

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli import names
 from headrace.cli.cluster import answering, exit_if_silent
-from headrace.cli.context import DatacenterOption
+from headrace.cli.context import BootstrapOption, DatacenterOption
 from headrace.cli.errors import CommandError, ExitCode, print_error
 from headrace.cli.group_reset import Change, Target, offsets_at, plan, target_of
-from headrace.cli.group_state import all_groups, group_admin, one_group, zookeeper
+from headrace.cli.group_state import all_groups, group_admin, one_group, stored_offsets, zookeeper
 from headrace.cli.group_view import (
     NOT_KNOWN,
     as_json,
@@ -20,24 +21,33 @@ from headrace.cli.group_view import (
     print_partitions,
 )
 from headrace.cli.output import JsonOption, confirm, out, plain, print_json, print_table
+from headrace.cli.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from headrace.client.cluster import TopicPartition
     from headrace.client.group_admin import GroupAdmin
     from headrace.client.survey import LogRange, Survey
+    from headrace.coordination.session import ZooKeeperSession
 
 app = typer.Typer(help="Consumer groups of both kinds: their members, offsets and lag.", no_args_is_help=True)
 
-GroupArgument = Annotated[str, typer.Argument(help="A group's name.")]
+GroupArgument = Annotated[str, typer.Argument(help="A group's name.", autocompletion=names.groups)]
+SureOption = Annotated[
+    bool,
+    typer.Option(
+        "--yes", "-y", help="No member runs: needed where those that coordinate by ZooKeeper are not seen."
+    ),
+]
 
 
 @app.command("list")
-def list_(where: DatacenterOption = None, json: JsonOption = False) -> None:
+def list_(where: DatacenterOption = None, brokers: BootstrapOption = None, json: JsonOption = False) -> None:
     """List the groups: how their members find each other, state, number of members, topics.
 
-    What a silent broker or ZooKeeper would tell is missing or "not known"; the exit code is then 3.
+    What a silent broker or ZooKeeper would tell is missing or "not known"; the exit code is then 3. Where no
+    ZooKeeper is known, the brokers alone are asked: members that coordinate through it are "not known".
     """
-    found, silent, problem = all_groups(where)
+    found, silent, problem = all_groups(where, brokers)
     if json:
         print_json(
             [
@@ -74,19 +84,23 @@ def list_(where: DatacenterOption = None, json: JsonOption = False) -> None:
 
 
 @app.command()
-def describe(group: GroupArgument, where: DatacenterOption = None, json: JsonOption = False) -> None:
+def describe(
+    group: GroupArgument,
+    where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
+    json: JsonOption = False,
+) -> None:
     """Show the members with their clients, and each partition's stored offset, lag and reader.
 
     Lag in bytes is exact. Records are counted from batch headers, for at most a second; a number with ~ is an
     estimate. The lag in time is the age of the first unread batch, by its own timestamp.
     """
     from headrace.client.lag import lags
-    from headrace.coordination.consumers import ConsumerRegistry
 
-    with zookeeper(where) as session, group_admin(where) as (admin, brokers):
-        survey = admin.survey(known=brokers.known)
+    with zookeeper(where, brokers) as session, group_admin(where, brokers) as (admin, asked):
+        survey = admin.survey(known=asked.known)
         found = one_group(session, admin, group, list(survey.silent))
-        stored = ConsumerRegistry(session, group).all_offsets()
+        stored = stored_offsets(session, admin, group, survey.silent)
     ranges = {key: log for key, log in survey.ranges.items() if key[0] in found.topics}
     behind = lags(answering(survey), stored, ranges)
     rows = partition_rows(found, survey, stored, behind)
@@ -104,7 +118,10 @@ def reset(
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", help="A topic; may be repeated. By default all that the group has read."
+            "--topic",
+            "-t",
+            help="A topic; may be repeated. By default all that the group has read.",
+            autocompletion=names.topics,
         ),
     ] = None,
     partition: Annotated[
@@ -125,34 +142,29 @@ def reset(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
     ] = False,
+    yes: SureOption = False,
     where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
     """Set the offsets at which a group continues. Refused while it has members: stop them first."""
-    from headrace.coordination.consumers import ConsumerRegistry
-
     target = target_of(to, to_offset, shift_by)
     if partition and (topic is None or len(topic) != 1):
         raise CommandError("--partition needs exactly one --topic", ExitCode.USAGE)
-    with zookeeper(where) as session, group_admin(where) as (admin, brokers):
-        survey = admin.survey(known=brokers.known)
-        registry = ConsumerRegistry(session, group)
-        stored = registry.all_offsets()
+    with zookeeper(where, brokers) as session, group_admin(where, brokers) as (admin, asked):
+        survey = admin.survey(known=asked.known)
+        stored = stored_offsets(session, admin, group, survey.silent)
         ranges = _selected(group, survey, stored, topic, partition)
         found = one_group(session, admin, group, list(survey.silent), must_exist=False)
         changes = _planned(admin, target, stored, ranges)
         if dry_run:
             print_changes(group, changes, is_done=False, json=json)
-            found.refuse_if_live("reset")
+            found.refuse_if_live("reset", is_sure=yes)
             return
-        found.refuse_if_live("reset")
+        found.refuse_if_live("reset", is_sure=yes)
         _store(admin, group, changes)
         print_changes(group, changes, is_done=True, json=json)
-        if joined := registry.members():
-            raise CommandError(
-                f"group {group}: {', '.join(sorted(joined))} joined meanwhile and may overwrite these "
-                "offsets; stop it, and reset the group again"
-            )
+        _refuse_if_joined(session, group)
 
 
 @app.command()
@@ -160,13 +172,15 @@ def delete(
     group: GroupArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     where: DatacenterOption = None,
+    brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
     """Delete a group and its offsets. Refused while it has members: stop them first."""
-    with zookeeper(where) as session, group_admin(where) as (admin, brokers):
-        survey = admin.survey([], known=brokers.known)
+    with zookeeper(where, brokers) as session, group_admin(where, brokers) as (admin, asked):
+        survey = admin.survey([], known=asked.known)
         found = one_group(session, admin, group, list(survey.silent))
-        found.refuse_if_live("delete")
+        # The broker refuses while members of either kind live.
+        found.refuse_if_live("delete", is_sure=True)
         if not yes:
             confirm(f"delete group {group} and its offsets of {', '.join(found.topics) or 'no topic'}?")
         _delete(admin, group)
@@ -192,6 +206,9 @@ def _selected(
         raise CommandError(f"group {group} has stored no offsets; give --topic", ExitCode.USAGE)
     keys = []
     for topic in chosen:
+        if topic not in survey.topics:
+            hint = did_you_mean(topic, survey.topics, "headrace topics list")
+            raise CommandError(f"there is no topic {topic!r}{hint}")
         numbers = sorted(survey.topic(topic).partitions)
         if wrong := sorted(set(partitions or ()) - set(numbers)):
             raise CommandError(
@@ -215,6 +232,17 @@ def _planned(
     ranges: dict[TopicPartition, LogRange],
 ) -> list[Change]:
     return plan(target, stored, ranges, offsets_at(admin, target.time_ms, ranges))
+
+
+def _refuse_if_joined(session: ZooKeeperSession | None, group: str) -> None:
+    """Raises `CommandError` if members came in ZooKeeper; brokers refuse the others by themselves."""
+    from headrace.coordination.consumers import ConsumerRegistry
+
+    if session is not None and (joined := ConsumerRegistry(session, group).members()):
+        raise CommandError(
+            f"group {group}: {', '.join(sorted(joined))} joined meanwhile and may overwrite these "
+            "offsets; stop it, and reset the group again"
+        )
 
 
 def _store(admin: GroupAdmin, group: str, changes: list[Change]) -> None:

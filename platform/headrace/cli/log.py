@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +67,7 @@ def set_aside(
             "--resume-at", min=0, help="Where the log goes on, if nobody knows where it ended; one partition."
         ),
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Move damaged segments aside, so that their partition serves again, with a named gap.
 
@@ -85,17 +86,30 @@ def set_aside(
         raise CommandError(
             f"{data_dir} is not a broker's data directory: it lacks {OWNER_FILE}", ExitCode.USAGE
         )
-    if dry_run:
-        for folder in folders:
-            _print_plan(folder, *room.set_aside(folder, resume_at=resume_at, dry_run=True), dry_run=True)
-        return
-    with _free(data_dir, folders) as free:
+    rows: list[dict[str, Any]] = []
+    with nullcontext(folders) if dry_run else _free(data_dir, folders, quiet=json) as free:
         for folder in free:
-            _print_plan(folder, *room.set_aside(folder, resume_at=resume_at), dry_run=False)
+            planned, moved = room.set_aside(folder, resume_at=resume_at, dry_run=dry_run)
+            rows.append(_plan_as_json(folder, planned, moved, dry_run=dry_run))
+            if not json:
+                _print_plan(folder, planned, moved, dry_run=dry_run)
+    if json:
+        print_json(rows)
+
+
+def _plan_as_json(folder: Path, planned: Plan, moved: list[str], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "partition": folder.name,
+        "changed": bool(moved or planned.gaps) and not dry_run,
+        "gaps": [{"from": gap.start, "to": gap.end, "cause": gap.cause} for gap in planned.gaps],
+        "aside": list(planned.aside),
+        "kept_as": list(moved),
+        "end": planned.end,
+    }
 
 
 @contextmanager
-def _free(data_dir: Path, folders: list[Path]) -> Iterator[list[Path]]:
+def _free(data_dir: Path, folders: list[Path], *, quiet: bool) -> Iterator[list[Path]]:
     """Claims the partitions that no broker has open, and says which it has. Raises `CommandError` if there
     are none.
     """
@@ -115,7 +129,7 @@ def _free(data_dir: Path, folders: list[Path]) -> Iterator[list[Path]]:
                 f"{data_dir}: {', '.join(busy[:BUSY_SHOWN_MAX])}: the log is open in a running broker, or "
                 "another command is at work there: stop the broker first"
             )
-        if busy:
+        if busy and not quiet:
             _say(f"{len(busy)} partitions are open in the running broker, and left alone")
         yield free
     finally:

@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from headrace.cli import (
     audit,
+    backup,
     completion,
     consume,
     contexts,
@@ -24,13 +25,17 @@ from headrace.cli import (
     log,
     mirror,
     produce,
+    schema_changes,
+    schema_diff,
     schemas,
     site,
     topics,
+    topics_new,
     warehouse,
     warehouse_upkeep,
 )
 from headrace.cli.errors import DEBUG_VARIABLE, ExitCode, exit_with, print_error
+from headrace.cli.output import OutputClosedError, drop_output
 from headrace.cli.selection import in_context
 from headrace.process.logs import LineFormatter
 
@@ -49,15 +54,22 @@ app.command("produce", rich_help_panel="Topics and events")(in_context(produce.p
 app.command("consume", rich_help_panel="Topics and events")(in_context(consume.consume))
 app.add_typer(groups.app, name="groups", rich_help_panel="Topics and events")
 app.add_typer(mirror.app, name="mirror", rich_help_panel="Between datacenters")
+topics.app.command()(topics_new.new)
 warehouse.app.command()(warehouse_upkeep.replay)
 warehouse.app.command()(warehouse_upkeep.compact)
 warehouse.app.command()(warehouse_upkeep.retain)
+warehouse.app.command()(warehouse_upkeep.move)
 warehouse.app.command()(warehouse_upkeep.verify)
 app.add_typer(warehouse.app, name="warehouse", rich_help_panel="Warehouse")
 app.add_typer(audit.app, name="audit", rich_help_panel="Audit")
+schemas.app.command()(schema_diff.diff)
+schemas.app.command()(schema_changes.delete)
+schemas.app.command()(schema_changes.compatibility)
 app.add_typer(schemas.app, name="schemas", rich_help_panel="Schemas")
 app.add_typer(log.app, name="log", rich_help_panel="Topics and events")
 app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)
+app.add_typer(backup.app, name="backup", rich_help_panel="The site on this machine")
+app.command("restore", rich_help_panel="The site on this machine")(backup.restore)
 app.add_typer(contexts.app, name="context", rich_help_panel="The site on this machine")
 for group in (topics.app, groups.app, mirror.app, warehouse.app, audit.app, schemas.app):
     for known in group.registered_commands:
@@ -95,6 +107,9 @@ def main() -> None:
         except typer.Abort:
             print_error("nothing was done, as you did not confirm")
             sys.exit(ExitCode.NEGATIVE)
+        except OutputClosedError:
+            drop_output()
+            sys.exit(ExitCode.CLOSED)
         except Exception as error:
             exit_with(error)
 
@@ -104,7 +119,8 @@ def _exit_with_usage(error: TyperException) -> NoReturn:
     if message:  # without one the help was printed instead
         context = getattr(error, "ctx", None)
         command = "headrace" if context is None else context.command_path
-        print_error(f"{message.rstrip('.')}; see `{command} --help`")
+        message = message.rstrip(".")
+        print_error(f"{message}{' See' if message.endswith('?') else '; see'} `{command} --help`")
     sys.exit(error.exit_code)
 
 

@@ -7,8 +7,10 @@ print is escaped on its way, and JSON before it is written. Knows nothing of wha
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -24,6 +26,10 @@ from headrace.process.text import escaped, escaped_json, escaped_lines, has_cont
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 TIME_MAX_MS: Final = 253_402_300_799_999
+
+
+class OutputClosedError(Exception):
+    """The reader of the output has gone, as `head` does. Nothing is left to say."""
 
 
 class _Escaped:
@@ -52,6 +58,9 @@ class SafeConsole(Console):
         super().__init__(highlight=False, soft_wrap=True, emoji=False, stderr=stderr, width=width)
         self.push_render_hook(_EscapingHook())
 
+    def on_broken_pipe(self) -> None:
+        raise OutputClosedError
+
 
 # A pipe has no width of its own; its lines are not wrapped.
 out: Final = SafeConsole(width=None if sys.stdout.isatty() else 200)
@@ -70,8 +79,37 @@ def json_text(data: Any, *, indent: int | None = None, default: Callable[[Any], 
 
 def write(text: str) -> None:
     """Writes text to stdout at once, escaped: for what needs no layout."""
-    sys.stdout.write(escaped_lines(text))
-    sys.stdout.flush()
+    with _to_reader():
+        sys.stdout.write(escaped_lines(text))
+        sys.stdout.flush()
+
+
+def write_bytes(data: bytes) -> None:
+    """Writes bytes to stdout as they are, for programs: only where `is_terminal` is false."""
+    with _to_reader():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal, to which bytes of strangers would be commands."""
+    return sys.stdout.isatty()
+
+
+@contextmanager
+def _to_reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise OutputClosedError from None
+
+
+def drop_output() -> None:
+    """Lets what is still buffered go nowhere, so that the end of the process does not stumble over it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def note(message: str) -> None:
@@ -86,8 +124,8 @@ def confirm(question: str) -> None:
 
 
 def agrees(question: str) -> bool:
-    """Asks, and returns whether the answer is yes."""
-    return typer.confirm(escaped(question))
+    """Asks on stderr, and returns whether the answer is yes."""
+    return typer.confirm(escaped(question), err=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:

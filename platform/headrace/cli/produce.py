@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
+from headrace.cli import names
 from headrace.cli.cluster import brokers_of
 from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.produce_avro import LineError, Options, Send, avro_sender
-from headrace.cli.values import parse_pairs
+from headrace.cli.values import parse_pairs, parse_time_ms
 
 if TYPE_CHECKING:
     from headrace.client import RecordMetadata
 
+COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+LINE_MAX_BYTES: Final = 64 << 20
+
 KeySeparatorOption = Annotated[
     str | None, typer.Option("--key-separator", "-K", help="The text between a line's key and its value.")
+]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")]
+NullOption = Annotated[
+    bool, typer.Option("--null", "-Z", help="An empty value or key is null, instead of empty text.")
+]
+TimestampOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timestamp",
+        help="The time of records that have no header.time: 2015-05-17T10 or -1h; by default now.",
+        metavar="TIME",
+    ),
 ]
 PartitionOption = Annotated[
     int | None,
@@ -47,11 +63,14 @@ RegistryOption = Annotated[
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic to publish to.")],
+    topic: Annotated[str, typer.Argument(help="The topic to publish to.", autocompletion=names.topics)],
     file: Annotated[typer.FileBinaryRead | None, typer.Argument(help="The file; by default stdin.")] = None,
     key_separator: KeySeparatorOption = None,
+    key: KeyOption = None,
+    null: NullOption = False,
     partition: PartitionOption = None,
     header: HeaderOption = None,
+    timestamp: TimestampOption = None,
     acks: AcksOption = "all",
     compression: CompressionOption = "none",
     avro: AvroOption = False,
@@ -63,33 +82,42 @@ def produce(
 ) -> None:
     """Publish each line as one record: its bytes as they are, or with --avro as an event.
 
-    An event's header is made here; header.time is kept if the line has it. A wrong line ends the command: its
-    number is named, and the lines before it are published.
+    An event's header is made here; header.time is kept if the line has it. Bytes, times and decimals are
+    written in JSON as `consume -o json` prints them. A wrong line ends the command: its number and its field
+    are named, and the lines before it are published.
     """
+    lines = _Lines(file or sys.stdin.buffer, key_separator, key, is_null=null, skips_empty=avro)
     if acks not in ("0", "1", "all"):
         raise CommandError(f"--acks {acks} is not 0, 1 or all", ExitCode.USAGE)
-    headers = tuple((name, value.encode()) for name, value in parse_pairs(header or []).items())
-    if avro and (headers or acks != "all"):
-        raise CommandError("--avro publishes with acks=all, and sets the headers itself", ExitCode.USAGE)
-    if avro:
-        if brokers and not registry:
-            raise CommandError("--avro with --bootstrap needs --registry URL", ExitCode.USAGE)
-        here = None if brokers else datacenter(where)
-        url = registry or (here.registry if here else "")
-        name = here.name if here else None
-        bootstrap = brokers_of(where, brokers).bootstrap
-        sender = avro_sender(Options(topic, bootstrap, url, name, partition, compression, allow_before_1990))
-    else:
-        sender = _plain_sender(
-            topic, brokers_of(where, brokers).bootstrap, partition, headers, acks, compression
-        )
-    counts = _publish(file or sys.stdin.buffer, sender, key_separator)
+    if compression not in COMPRESSIONS:
+        raise CommandError(f"--compression {compression} is not {', '.join(COMPRESSIONS)}", ExitCode.USAGE)
+    if avro and acks != "all":
+        raise CommandError(f"--avro publishes with acks=all, not {acks}", ExitCode.USAGE)
+    if avro and brokers and not registry:
+        raise CommandError("--avro with --bootstrap needs --registry URL", ExitCode.USAGE)
+    here = datacenter(where) if avro and not brokers else None
+    options = Options(
+        topic=topic,
+        bootstrap=brokers_of(where, brokers).bootstrap,
+        registry_url=registry or (here.registry if here else ""),
+        datacenter=here.name if here else None,
+        partition=partition,
+        compression=compression,
+        allow_before_1990=allow_before_1990,
+        time_ms=None if timestamp is None else parse_time_ms(timestamp),
+        headers=tuple((name, value.encode()) for name, value in parse_pairs(header or []).items()),
+    )
+    sender = avro_sender(options) if avro else _plain_sender(options, acks)
+    counts = _publish(lines, sender)
     if json:
         print_json({"topic": topic, "records": sum(counts.values()), "partitions": counts})
     else:
         spread = ", ".join(f"{count} in partition {number}" for number, count in sorted(counts.items()))
         total = sum(counts.values())
-        out.print(f"published {total:,} records to {plain(topic)}" + (f": {spread}" if spread else ""))
+        out.print(
+            f"published {total:,} record{'' if total == 1 else 's'} to {plain(topic)}"
+            + (f": {spread}" if spread else "")
+        )
 
 
 class _Outcomes:
@@ -108,24 +136,65 @@ class _Outcomes:
             self.counts[metadata.partition] = self.counts.get(metadata.partition, 0) + 1
 
 
-def _publish(
-    lines: Iterable[bytes], sender: AbstractContextManager[Send], separator: str | None
-) -> dict[int, int]:
+class _Lines:
+    """The records of a file: a key and a value for each line, or `LineError` for one that is none."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        separator: str | None,
+        key: str | None,
+        *,
+        is_null: bool,
+        skips_empty: bool,
+    ) -> None:
+        if separator is not None and key is not None:
+            raise CommandError("give either --key or --key-separator, not both", ExitCode.USAGE)
+        if separator == "":
+            raise CommandError("--key-separator is empty", ExitCode.USAGE)
+        self.number = 0
+        self._file = file
+        self._separator = None if separator is None else separator.encode()
+        self._key = None if key is None else key.encode()
+        self._is_null = is_null
+        self._skips_empty = skips_empty
+
+    def __iter__(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        while line := self._file.readline(LINE_MAX_BYTES + 1):
+            self.number += 1
+            if len(line) > LINE_MAX_BYTES:
+                raise LineError(f"it has more than {LINE_MAX_BYTES} bytes")
+            line = line.rstrip(b"\r\n")
+            if line.strip() or not self._skips_empty:
+                yield self._split(line)
+
+    def _split(self, line: bytes) -> tuple[bytes | None, bytes | None]:
+        key, value = self._key, line
+        if self._separator is not None:
+            key, found, value = line.partition(self._separator)
+            if not found:
+                raise LineError(f"{line[:60]!r} has no key separator {self._separator.decode()!r}")
+        if self._is_null:
+            return key or None, value or None
+        return key, value
+
+
+def _publish(lines: _Lines, sender: AbstractContextManager[Send]) -> dict[int, int]:
     """Publishes the lines; returns how many records each partition has got.
 
     Raises `CommandError` for the first wrong line, after those before it were published, and for records that
     were not delivered.
     """
+    from headrace.client.errors import RecordTooLargeError
+
     outcomes = _Outcomes()
     problem = ""
     with sender as send:  # ends when all is delivered, or has failed
-        for number, line in enumerate(lines, start=1):
-            try:
-                key, value = _split(line.rstrip(b"\r\n"), separator)
+        try:
+            for key, value in lines:
                 send(key, value).report(outcomes.on_delivery)
-            except LineError as error:
-                problem = f"line {number}: {error}"
-                break
+        except (LineError, RecordTooLargeError) as error:
+            problem = f"line {lines.number}: {error}"
     published = sum(outcomes.counts.values())
     if outcomes.failed:
         raise CommandError(f"{outcomes.failed} records were not delivered: {outcomes.first_error}")
@@ -135,26 +204,19 @@ def _publish(
 
 
 @contextmanager
-def _plain_sender(
-    topic: str,
-    bootstrap: str,
-    partition: int | None,
-    headers: tuple[tuple[str, bytes], ...],
-    acks: str,
-    compression: str,
-) -> Iterator[Send]:
+def _plain_sender(options: Options, acks: str) -> Iterator[Send]:
     from headrace.client import Producer
 
     with Producer(
-        bootstrap, acks="all" if acks == "all" else "1" if acks == "1" else "0", compression=compression
+        options.bootstrap,
+        acks="all" if acks == "all" else "1" if acks == "1" else "0",
+        compression=options.compression,
     ) as producer:
-        yield lambda key, value: producer.send(topic, value, key=key, partition=partition, headers=headers)
-
-
-def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
-    if separator is None:
-        return None, line
-    key, found, value = line.partition(separator.encode())
-    if not found:
-        raise LineError(f"{line[:60]!r} has no key separator {separator!r}")
-    return key, value
+        yield lambda key, value: producer.send(
+            options.topic,
+            value,
+            key=key,
+            partition=options.partition,
+            timestamp_ms=options.time_ms,
+            headers=options.headers,
+        )

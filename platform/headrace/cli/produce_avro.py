@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.cli.errors import CommandError
+from headrace.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
     from headrace.client import DeliveryFuture
+    from headrace.registry.json_values import JsonForm
 
 SERVICE: Final = "headrace-produce"
 HEADER_FIELDS: Final = {"time", "datacenter", "server", "service", "guid"}
 
-Send = Callable[[bytes | None, bytes], "DeliveryFuture"]
+Send = Callable[[bytes | None, bytes | None], "DeliveryFuture"]
 """Publishes a key and a line."""
 
 
@@ -33,6 +34,8 @@ class Options(NamedTuple):
     partition: int | None
     compression: str
     allow_before_1990: bool
+    time_ms: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class LineError(CommandError):
@@ -47,6 +50,11 @@ def avro_sender(options: Options) -> Iterator[Send]:
     with SchemaRegistryClient(options.registry_url, retry_rounds=1) as registry:
         schema = _newest(registry, options.topic)
         if options.datacenter is not None and _has_header(schema):
+            if options.headers:
+                raise CommandError(
+                    f"events of {options.topic} carry headers of their own; leave --header out",
+                    ExitCode.USAGE,
+                )
             with _events(options, schema) as send:
                 yield send
         else:
@@ -69,14 +77,20 @@ def _events(options: Options, schema: str) -> Iterator[Send]:
         producer_options={"compression": options.compression},
         allow_before_1990=options.allow_before_1990,
     ) as publisher:
+        form = _form(options, schema)
 
-        def send(key: bytes | None, line: bytes) -> DeliveryFuture:
+        def send(key: bytes | None, line: bytes | None) -> DeliveryFuture:
             record = _parsed(line)
             header = record.pop("header", None)
             time_ms = header.get("time") if isinstance(header, dict) else None
+            record = _converted(form, record)
             try:
                 return publisher.publish(
-                    options.topic, record, key=key, time_ms=time_ms, partition=options.partition
+                    options.topic,
+                    record,
+                    key=key,
+                    time_ms=options.time_ms if time_ms is None else time_ms,
+                    partition=options.partition,
                 )
             except InvalidEventError as error:
                 problem = str(error).removeprefix(f"{options.topic}: ")
@@ -92,16 +106,44 @@ def _values(options: Options, registry: Any, schema: str) -> Iterator[Send]:
     from headrace.registry.serializers import AvroSerializer, SerializationError
 
     serializer = AvroSerializer(registry, schema, register=False)
+    form = _form(options, schema)
     with Producer(options.bootstrap, acks="all", compression=options.compression) as producer:
 
-        def send(key: bytes | None, line: bytes) -> DeliveryFuture:
+        def send(key: bytes | None, line: bytes | None) -> DeliveryFuture:
             try:
-                value = serializer.serialize(options.topic, _parsed(line))
+                value = serializer.serialize(options.topic, _converted(form, _parsed(line)))
             except SerializationError as error:
                 raise LineError(str(error)) from None
-            return producer.send(options.topic, value, key=key, partition=options.partition)
+            return producer.send(
+                options.topic,
+                value,
+                key=key,
+                partition=options.partition,
+                timestamp_ms=options.time_ms,
+                headers=options.headers,
+            )
 
         yield send
+
+
+def _form(options: Options, schema: str) -> JsonForm:
+    import fastavro.schema
+
+    from headrace.registry.json_values import JsonForm
+
+    parsed = fastavro.schema.parse_schema(json.loads(schema))
+    return JsonForm(parsed, checks_times=not options.allow_before_1990)
+
+
+def _converted(form: JsonForm, record: dict[str, Any]) -> dict[str, Any]:
+    """Returns the record with bytes, times and decimals instead of the text and numbers of JSON."""
+    from headrace.registry.value_validation import SerializationError
+
+    try:
+        converted: dict[str, Any] = form.from_json(record)
+    except SerializationError as error:
+        raise LineError(str(error)) from None
+    return converted
 
 
 def _newest(registry: Any, topic: str) -> str:
@@ -129,11 +171,11 @@ def _has_header(schema: str) -> bool:
     return isinstance(kind, dict) and {field["name"] for field in kind.get("fields", ())} == HEADER_FIELDS
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+def _parsed(line: bytes | None) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = json.loads(line or b"")
     except ValueError as error:
         raise LineError(f"not JSON: {error}") from None
     if not isinstance(record, dict):
-        raise LineError(f"{line[:60]!r} is not a JSON object with the event's fields")
+        raise LineError(f"{(line or b'')[:60]!r} is not a JSON object with the event's fields")
     return record

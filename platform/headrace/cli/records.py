@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
 
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import in_time, json_text, out, write
+from headrace.cli.output import in_time, is_terminal, json_text, out, write, write_bytes
 from headrace.process.text import escaped_lines
 
 if TYPE_CHECKING:
@@ -30,7 +28,10 @@ class Form(StrEnum):
 
 
 class Filter(NamedTuple):
-    """What a record must be to be printed; None: anything. `key` is the whole key, `text` a search."""
+    """What a record must be to be printed; None: anything. `key` is the whole key, `text` a search.
+
+    A key that is not text is named as it is shown, such as `\\xff`.
+    """
 
     key: str | None = None
     text: re.Pattern[str] | None = None
@@ -43,7 +44,7 @@ class Filter(NamedTuple):
             return False
         if self.until_ms is not None and record.timestamp_ms >= self.until_ms:
             return False
-        return self.key is None or record.key == self.key.encode()
+        return self.key is None or self.key in (_decoded(record.key), _as_text(record.key))
 
     def has_text(self, record: ConsumerRecord, shown: str) -> bool:
         """Whether the search finds something in the value, as it is shown, or in the key."""
@@ -79,7 +80,7 @@ class Printer:
         if not self._wanted.takes(record):
             return False
         value = self._value(record.value)
-        shown = value if isinstance(value, str) else json_text(value, default=_plain)
+        shown = value if isinstance(value, str) else json_text(value)
         if not self._wanted.has_text(record, shown):
             return False
         if self._form is Form.RAW:
@@ -98,7 +99,7 @@ class Printer:
             return None
         if self._deserializer is not None and len(value) >= FRAMED_MIN_BYTES and value[0] == 0:
             try:
-                return self._deserializer.deserialize(value)
+                return self._deserializer.as_json(value)
             except (RegistryError, RegistryUnavailableError, ValueError):
                 # Not an event, although it begins like one; or this registry does not have its schema.
                 pass
@@ -107,12 +108,10 @@ class Printer:
 
 def _print_raw(value: bytes) -> None:
     """Writes a value's own bytes and a line end; to a terminal as text without control characters."""
-    if sys.stdout.isatty():
+    if is_terminal():
         write(value.decode(errors="backslashreplace") + "\n")
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(value + b"\n")
-    sys.stdout.buffer.flush()
+    else:
+        write_bytes(value + b"\n")
 
 
 def _print_json(record: ConsumerRecord, value: Any) -> None:
@@ -124,7 +123,7 @@ def _print_json(record: ConsumerRecord, value: Any) -> None:
         "value": value,
         "headers": {name: _header(name, data) for name, data in record.headers},
     }
-    write(json_text(row, default=_plain) + "\n")
+    write(json_text(row) + "\n")
 
 
 def _print_line(record: ConsumerRecord, shown: str) -> None:
@@ -135,6 +134,14 @@ def _print_line(record: ConsumerRecord, shown: str) -> None:
     out.print(escaped_lines(shown), markup=False)
 
 
+def _decoded(key: bytes | None) -> str | None:
+    """Returns a key that is text; None for another one."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def _as_text(data: bytes | None) -> str | None:
     return None if data is None else data.decode(errors="backslashreplace")
 
@@ -143,11 +150,3 @@ def _header(name: str, data: bytes | None) -> Any:
     if name == "published-ms" and data is not None and len(data) == 8:
         return int.from_bytes(data, "big")
     return _as_text(data)
-
-
-def _plain(value: object) -> object:
-    if not isinstance(value, datetime):
-        return str(value)
-    # `timestamp` fails at the edges of the calendar.
-    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-    return (aware - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
+import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,14 +21,44 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from headrace.cli.errors import CommandError, ExitCode, print_note
+from headrace.site.environment_variables import CONTEXT_VARIABLE
 
 if TYPE_CHECKING:
     from headrace.site.context import Context
     from headrace.site.context_store import ContextStore
-    from headrace.site.site import Site
 
-VARIABLE: Final = "HEADRACE_CONTEXT"
-UNITS_SHOWN_MAX: Final = 3
+COMPLETED_MAX: Final = 500
+# Shells evaluate what they get, zsh by `eval`: names with other characters are left out.
+_SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+Complete = Callable[[typer.Context, str], list[str]]
+
+_given: ContextVar[str | None] = ContextVar("given", default=None)
+_told: ContextVar[set[str] | None] = ContextVar("told", default=None)
+
+
+def completes(find: Callable[[dict[str, Any]], Iterable[str]]) -> Complete:
+    """Makes a function for `autocompletion` of what finds names by the options that were given so far.
+
+    Prints nothing on stderr; a problem of any kind means that there is nothing to complete.
+    """
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        logging.disable(logging.CRITICAL)
+        with suppress(Exception), redirect_stderr(io.StringIO()):
+            choose(ctx.params.get("context_name"))
+            found = sorted(name for name in find(ctx.params) if name.startswith(incomplete))
+            return [name for name in found if _SAFE.fullmatch(name)][:COMPLETED_MAX]
+        return []
+
+    return complete
+
+
+@completes
+def complete_contexts(given: dict[str, Any]) -> Iterable[str]:
+    """The contexts of this home."""
+    return store().names()
+
 
 ContextOption = Annotated[
     str | None,
@@ -32,12 +66,10 @@ ContextOption = Annotated[
         "--context",
         help="A context, as `headrace context list` shows them; by default the one in use.",
         metavar="NAME",
-        envvar=VARIABLE,
+        envvar=CONTEXT_VARIABLE,
+        autocompletion=complete_contexts,
     ),
 ]
-
-_given: ContextVar[str | None] = ContextVar("given", default=None)
-_told: ContextVar[set[str] | None] = ContextVar("told", default=None)
 
 
 def in_context(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,8 +77,7 @@ def in_context(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(*arguments: Any, context_name: str | None = None, **options: Any) -> Any:
-        _given.set(context_name)
-        _told.set(set())
+        choose(context_name)
         return command(*arguments, **options)
 
     signature = inspect.signature(command, eval_str=True)
@@ -55,6 +86,12 @@ def in_context(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
     return run
+
+
+def choose(name: str | None) -> None:
+    """Makes `current` return the named context; None: the one that `--context` would not have named."""
+    _given.set(name)
+    _told.set(set())
 
 
 def store() -> ContextStore:
@@ -70,34 +107,12 @@ def current() -> Context:
 
     Raises `CommandError` where nobody has chosen one, and this home's units are not those of its site.
     """
-    contexts = store()
-    name = _given.get() or os.environ.get(VARIABLE) or contexts.in_use()
-    if name is not None:
-        return contexts.load(name)
-    from headrace.site.context import SITE, context_of
-    from headrace.site.site import Site
+    from headrace.agent.chosen_context import ContextUnclearError, chosen_context
 
-    site = Site.load(contexts.home)
-    if others := _brokers_of_others(site):
-        more = f" and {len(others) - UNITS_SHOWN_MAX} more" if len(others) > UNITS_SHOWN_MAX else ""
-        raise CommandError(
-            f"which installation is meant? Terraform made the brokers of {contexts.home} "
-            f"({', '.join(others[:UNITS_SHOWN_MAX])}{more}), and its site.yaml, or the default, describes "
-            "others. Make a context of Terraform's outputs (`terraform output -json | headrace context "
-            f"import NAME`), or give --context {SITE}",
-            ExitCode.USAGE,
-        )
-    return context_of(site)
-
-
-def _brokers_of_others(site: Site) -> list[str]:
-    """The brokers of this home, with their addresses, that Terraform made and the site does not describe."""
-    from headrace.agent.desired import brokers_made_by
-    from headrace.agent.home import AgentHome
-
-    described = {str(address) for each in site.datacenters for address in each.brokers.values()}
-    made = brokers_made_by("terraform", AgentHome(site.home).units)
-    return [f"{name} at {address}" for name, address in made.items() if address not in described]
+    try:
+        return chosen_context(store(), _given.get())
+    except ContextUnclearError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
 
 
 def tell(line: str) -> None:

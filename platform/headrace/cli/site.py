@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.fleet.foreign import ForeignUnit
     from headrace.site.site import Site
 
+from headrace.cli import names
 from headrace.cli.context import site
 from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import (
@@ -34,7 +35,10 @@ from headrace.cli.output import (
 from headrace.cli.topics import declare_topics
 from headrace.cli.values import parse_span_ms
 
+UP_WAIT = "5m"
 RESTART_WAIT_MAX_MS = 600_000
+UP_WAIT_MAX_MS = 3_600_000
+PUBLISHING_MAX_MS = 86_400_000
 
 
 class Part(StrEnum):
@@ -43,44 +47,82 @@ class Part(StrEnum):
     AIRFLOW = "airflow"
 
 
+WithoutOption = Annotated[
+    list[Part] | None, typer.Option("--without", help="A part to leave out, and to stop if it runs.")
+]
+OthersOption = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Remove units that others made, such as Terraform, without asking."),
+]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Go on waiting for units that are slow or fail, until --timeout.")
+]
+TimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout", help="With --wait: how long all units together may take, such as 90s; by default 5m."
+    ),
+]
+
+
 def up(
-    without: Annotated[
-        list[Part] | None, typer.Option("--without", help="A part to leave out, and to stop if it runs.")
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="Remove units that others made, such as Terraform, without asking."),
-    ] = False,
+    without: WithoutOption = None,
+    yes: OthersOption = False,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Start every unit of the site that does not run yet, and wait until all are ready.
+
+    Each unit has its own time to become ready, and the first one that does not ends the command. With --wait
+    the others go on: what is still missing is printed every ten seconds, and named at the end (exit code 1).
 
     Units that the site no longer has are stopped. If `headrace up` did not make one of them, the command
     names them and asks first; without a terminal it needs --yes.
     """
     from headrace.fleet import operate
+    from headrace.fleet.airflow_database import airflow_database
     from headrace.fleet.airflow_units import check_installed
     from headrace.fleet.paths import check_paths
     from headrace.fleet.units import units_of
+    from headrace.fleet.waiting import Waiting
 
+    if timeout is not None and not wait:
+        raise CommandError("--timeout is the bound of --wait; give both", ExitCode.USAGE)
+    wait_s = parse_span_ms(timeout or UP_WAIT, "s", least_ms=1000, most_ms=UP_WAIT_MAX_MS) / 1000
     here = site()
     if without:
         here = here.model_copy(update={part.value: False for part in without})
     check_paths(here)
     check_installed(here)
+    if here.airflow and (note := airflow_database(here).note):
+        print_note(note)
     units = units_of(here)
-    out.print(f"starting {len(units)} units; state and logs in [bold]{here.home}[/]")
-    ready = 0
+    ready: list[str] = []
 
     def show(unit: Unit, event: str) -> None:
-        nonlocal ready
         if event == "ready":
-            ready += 1
+            ready.append(unit.name)
             where = " ".join(str(address) for address in unit.listens[:2])
-            out.print(f"  [green]ready[/] {ready:2d}/{len(units)}  {unit.name:<24} {where}")
+            if not json:
+                out.print(f"  [green]ready[/] {len(ready):2d}/{len(units)}  {unit.name:<24} {where}")
 
-    operate.up(here, show, may_change=lambda units: _may_change(units, is_agreed=yes))
-    out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
-    declare_topics()
+    if not json:
+        out.print(f"starting {len(units)} units; state and logs in [bold]{escape(str(here.home))}[/]")
+    operate.up(
+        here,
+        show,
+        may_change=lambda units: _may_change(units, is_agreed=yes),
+        waiting=Waiting(wait_s, print_note) if wait else None,
+    )
+    if not json:
+        out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
+    topics = declare_topics(quiet=json)
+    if json:
+        declared = [each._asdict() for each in topics]
+        print_json({"home": str(here.home), "ready": ready, "topics": declared})
+        return
+    _print_pages(here)
     if here.airflow:
         _print_login(here)
 
@@ -95,20 +137,28 @@ def _may_change(units: Sequence[ForeignUnit], *, is_agreed: bool) -> bool:
     return agrees("Their data stays on disk. Shall it?")
 
 
-def down() -> None:
+def down(json: JsonOption = False) -> None:
     """Stop every unit of the site, in the reverse order of the start."""
     from headrace.fleet import operate
 
     here = site()
+    stopped: list[str] = []
 
     def show(unit: Unit, event: str) -> None:
         if event == "stopped":
-            out.print(f"  stopped  {unit.name}")
+            stopped.append(unit.name)
+            if not json:
+                out.print(f"  stopped  {unit.name}")
 
     def tell_foreign(names: Sequence[str]) -> None:
-        out.print(f"  stopping {', '.join(names)}: not of this site, but of this home")
+        stopped.extend(names)
+        if not json:
+            out.print(f"  stopping {', '.join(names)}: not of this site, but of this home")
 
     was_running = operate.down(here, show, tell_foreign=tell_foreign)
+    if json:
+        print_json({"home": str(here.home), "was_running": was_running, "stopped": stopped})
+        return
     out.print("the site is stopped; its data stays" if was_running else f"nothing was running in {here.home}")
 
 
@@ -161,6 +211,7 @@ def status(json: JsonOption = False) -> None:
                 out.print(f"[yellow]drift[/]  {row.name}: {escape(drift.message)}; `headrace up` repairs it")
         _print_disks(rows)
         _print_unsupervised(rows)
+        _print_pages(here)
         if any(row.kind == "airflow" and row.state for row in rows):
             _print_login(here)
     if not all(row.is_ready for row in rows):
@@ -200,6 +251,15 @@ def _state(row: UnitReport) -> str:
     return f"[green]ready[/] {escape(row.notice)}".rstrip()
 
 
+def _print_pages(here: Site) -> None:
+    from headrace.agent.home import AgentHome, AgentRecord
+
+    paths = AgentHome(here.home)
+    record = AgentRecord.read(paths.record)
+    if record is not None:
+        out.print(f"Pages: {record.url}/  any user name, its password is in {escape(str(paths.read_token))}")
+
+
 def _print_login(here: Site) -> None:
     from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
 
@@ -208,7 +268,12 @@ def _print_login(here: Site) -> None:
 
 
 def logs(
-    unit: Annotated[str, typer.Argument(help="A unit, such as east-broker-1, or supervisord, or agent.")],
+    unit: Annotated[
+        str,
+        typer.Argument(
+            help="A unit, such as east-broker-1, or supervisord, or agent.", autocompletion=names.units
+        ),
+    ],
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="Number of lines.")] = 30,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Also print new lines, until Ctrl-C.")
@@ -243,6 +308,8 @@ def _follow(path: Path, lines: int) -> int:
         try:
             for line in tail.stdout:
                 write(line)
+        except KeyboardInterrupt:
+            return ExitCode.DONE
         finally:
             tail.terminate()
         return tail.wait()
@@ -250,26 +317,31 @@ def _follow(path: Path, lines: int) -> int:
 
 def restart(
     units: Annotated[
-        list[str] | None, typer.Argument(help="Units to restart, in this order; by default all.")
+        list[str] | None,
+        typer.Argument(help="Units to restart, in this order; by default all.", autocompletion=names.units),
     ] = None,
     wait: Annotated[
         str,
         typer.Option("--wait", help="How long until each unit must be ready again: seconds, or such as 2m."),
     ] = "60",
+    json: JsonOption = False,
 ) -> None:
     """Restart units one after another, each after the one before is ready again."""
     from headrace.fleet import operate
 
     wait_s = parse_span_ms(wait, "s", least_ms=1000, most_ms=RESTART_WAIT_MAX_MS) / 1000
-    count = 0
+    done: list[str] = []
 
     def show(name: str) -> None:
-        nonlocal count
-        count += 1
-        out.print(f"  [green]ready again[/]  {name}")
+        done.append(name)
+        if not json:
+            out.print(f"  [green]ready again[/]  {name}")
 
     operate.restart(site(), units or None, show, wait_s=wait_s)
-    out.print(f"restarted {count} unit{'' if count == 1 else 's'}, one after another")
+    if json:
+        print_json({"restarted": done})
+    else:
+        out.print(f"restarted {len(done)} unit{'' if len(done) == 1 else 's'}, one after another")
 
 
 def agent(
@@ -316,10 +388,11 @@ def demo(
         int, typer.Option("--count", min=100, help="Page views to generate, without --access-log.")
     ] = 20_000,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1.0, help="Seconds that the services take to publish.")
-    ] = 15.0,
+        str, typer.Option("--seconds", help="How long the services publish: seconds, or such as 2m.")
+    ] = "15",
 ) -> None:
     """Run the whole pipeline, and account for every event. The exit code is 0 only if all is complete."""
     from headrace.demo.main import run_demo
 
-    raise typer.Exit(run_demo(access_log=access_log, drop=drop, event_count=count, publishing_s=seconds))
+    publishing_s = parse_span_ms(seconds, "s", least_ms=1000, most_ms=PUBLISHING_MAX_MS) / 1000
+    raise typer.Exit(run_demo(access_log=access_log, drop=drop, event_count=count, publishing_s=publishing_s))

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from headrace.client.admin import Admin
     from headrace.client.cluster import PartitionInfo, TopicInfo
     from headrace.client.survey import Survey
+    from headrace.fleet.declare import Declared
 
-from headrace.cli.cluster import CHANGE_TIMEOUT_MS, READ_TIMEOUT_MS, brokers_of, exit_if_incomplete
+from headrace.cli import names
+from headrace.cli.cluster import (
+    CHANGE_TIMEOUT_MS,
+    READ_TIMEOUT_MS,
+    brokers_of,
+    exit_if_incomplete,
+    naming_topic,
+)
 from headrace.cli.context import BootstrapOption, DatacenterOption, site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
@@ -26,6 +34,9 @@ from headrace.coordination import declared
 app = typer.Typer(help="Topics: their partitions and settings.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(help="A topic's name.", show_default=False)]
+ExistingTopic = Annotated[
+    str, typer.Argument(help="A topic's name.", show_default=False, autocompletion=names.topics)
+]
 
 
 class Producers(StrEnum):
@@ -172,18 +183,23 @@ def create(
     producers: ProducersOption = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Create a topic; its partitions are distributed over the brokers."""
     settings = _settings(config, producers)
     with _admin(where, brokers) as admin:
         admin.create_topic(topic, partitions, replication_factor, settings)
+    if json:
+        made = {"partitions": partitions, "replication_factor": replication_factor, "config": settings}
+        print_json({"topic": topic, **made, "created": True})
+        return
     replicas = "one replica" if replication_factor == 1 else f"{replication_factor} replicas"
     out.print(f"created {plain(topic)}: {partitions} partitions, {replicas} each")
 
 
 @app.command()
 def describe(
-    topic: TopicArgument,
+    topic: ExistingTopic,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
     json: JsonOption = False,
@@ -191,7 +207,8 @@ def describe(
     """Show leader, replicas and addresses of each partition, and the topic's settings."""
     with _admin(where, brokers, timeout_ms=READ_TIMEOUT_MS) as admin:
         survey = admin.survey([topic], known=brokers_of(where, brokers).known)
-        info = survey.topic(topic)
+        with naming_topic(topic, admin):
+            info = survey.topic(topic)
         problems = survey.problems_of(topic) | _offline_logs(admin, topic, info)
         settings = admin.describe_configs(topic)
     partitions = [
@@ -261,7 +278,7 @@ def _print_partitions(topic: str, rows: list[dict[str, Any]]) -> None:
 
 @app.command()
 def alter(
-    topic: TopicArgument,
+    topic: ExistingTopic,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", help="A new value; NAME= restores the default.", metavar="NAME=VALUE"),
@@ -273,6 +290,7 @@ def alter(
     producers: ProducersOption = None,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Change a topic's settings, or add partitions.
 
@@ -283,15 +301,20 @@ def alter(
         raise CommandError(
             "nothing to change: give --config NAME=VALUE, --producers or --partitions N", ExitCode.USAGE
         )
-    with _admin(where, brokers) as admin:
+    with _admin(where, brokers) as admin, naming_topic(topic, admin):
         if changes:
             admin.alter_configs(topic, changes)
-            out.print(f"changed {plain(', '.join(changes))} of {plain(topic)}")
-            if declared.PRODUCERS in changes:
-                out.print("it applies to the hours that begin from now on; `topics describe` shows it")
         if partitions is not None:
             admin.create_partitions(topic, partitions)
-            out.print(f"{plain(topic)} has {partitions} partitions now; keys may move to other partitions")
+    if json:
+        print_json({"topic": topic, "config": changes, "partitions": partitions, "changed": True})
+        return
+    if changes:
+        out.print(f"changed {plain(', '.join(changes))} of {plain(topic)}")
+    if declared.PRODUCERS in changes:
+        out.print("it applies to the hours that begin from now on; `topics describe` shows it")
+    if partitions is not None:
+        out.print(f"{plain(topic)} has {partitions} partitions now; keys may move to other partitions")
 
 
 @app.command()
@@ -299,17 +322,22 @@ def declare(
     file: Annotated[
         Path | None, typer.Argument(help="A topics.yaml; by default that of the DAGs.", show_default=False)
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Put the field `producers` of a topics.yaml into the topics' settings, in every datacenter of services.
 
     The exit code is 0 only if every topic declares it.
     """
-    if not declare_topics(file):
+    outcomes = declare_topics(file, quiet=json)
+    is_declared = not any(each.problem for each in outcomes)
+    if json:
+        print_json({"declared": is_declared, "topics": [each._asdict() for each in outcomes]})
+    if not is_declared:
         raise typer.Exit(ExitCode.NEGATIVE)
 
 
-def declare_topics(file: Path | None = None) -> bool:
-    """Returns whether every topic declares now what the file says; prints changes and problems."""
+def declare_topics(file: Path | None = None, *, quiet: bool = False) -> list[Declared]:
+    """Declares what the file says, and returns what became of each topic; prints changes and problems."""
     from headrace.agent.airflow_environment import dags_folder
     from headrace.airflow.topics import read_declarations
     from headrace.fleet.declare import declare
@@ -318,25 +346,29 @@ def declare_topics(file: Path | None = None) -> bool:
         raise CommandError(f"there is no file {file}")
     wanted = read_declarations(file or dags_folder() / "topics.yaml")
     outcomes = list(declare(site(), wanted))
-    for each in outcomes:
+    for each in [] if quiet else outcomes:
         if each.problem:
             out.print(f"[yellow]not declared[/]  {plain(each.problem)}")
         elif each.changed:
             where = f"{plain(each.topic)} of {plain(each.datacenter)}"
             out.print(f"{where}: producers {each.producers}, for hours from now on")
-    return not any(each.problem for each in outcomes)
+    return outcomes
 
 
 @app.command()
 def delete(
-    topic: TopicArgument,
+    topic: ExistingTopic,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     where: DatacenterOption = None,
     brokers: BootstrapOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Delete a topic and all its records. Records that were mirrored or loaded stay there."""
     if not yes:
         confirm(f"delete {topic} and all its records?")
-    with _admin(where, brokers) as admin:
+    with _admin(where, brokers) as admin, naming_topic(topic, admin):
         admin.delete_topic(topic)
-    out.print(f"deleted {plain(topic)}")
+    if json:
+        print_json({"topic": topic, "deleted": True})
+    else:
+        out.print(f"deleted {plain(topic)}")

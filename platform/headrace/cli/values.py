@@ -12,9 +12,10 @@ from typing import Final
 
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.process.clock import now_ms
+from headrace.process.timestamps import time_problem
 
-UNIX_MS_DIGITS_MIN: Final = 11
-"""Unix milliseconds have 12 digits or more since 1973; fewer digits are seconds, or a year."""
+UNIX_DIGITS_MIN: Final = 9
+"""A number of so many digits is meant as a Unix time, in whatever unit; one of eight is a date."""
 TIME_FORMS: Final = (
     "2015-05-17, 2015-05-17T10, 2015-05-17T10:05:00Z, now, -1h (an hour ago), or Unix milliseconds"
 )
@@ -42,14 +43,19 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
 
 
 def parse_time_ms(text: str, at_ms: int | None = None) -> int:
-    """Returns Unix ms of one of `TIME_FORMS`; a time without a zone is UTC. `at_ms` is now."""
+    """Returns Unix ms of one of `TIME_FORMS`; a time without a zone is UTC. `at_ms` is now.
+
+    A number of seconds or microseconds is refused by that word.
+    """
     candidate = text.strip()
     present_ms = now_ms() if at_ms is None else at_ms
     if candidate == "now":
         return present_ms
     if candidate[:1] in ("-", "+") and _DURATION.fullmatch(candidate[1:]):
         return present_ms + parse_signed(candidate, parse_duration_ms)
-    if candidate.isascii() and candidate.isdigit() and len(candidate) >= UNIX_MS_DIGITS_MIN:
+    if candidate.isascii() and candidate.isdigit() and len(candidate) >= UNIX_DIGITS_MIN:
+        if problem := time_problem(int(candidate)):
+            raise CommandError(f"{text!r} is not a time: {problem}; write {TIME_FORMS}", ExitCode.USAGE)
         return int(candidate)
     if len(candidate) == len("2015-05-17T10"):
         candidate += ":00"

@@ -37,20 +37,9 @@ PATIENCE_S = 5.0
 
 def warehouse() -> WarehouseOptions:
     """Returns the context's warehouse."""
-    from headrace.warehouse.options import WarehouseOptions
+    from headrace.tables.options import warehouse_of
 
-    here = context()
-    # Search the publishers' registries first: subjects are registered there.
-    registries = [*(source for source in here.sources if source != here.analysis), here.analysis]
-    return WarehouseOptions(
-        hdfs_url=here.hdfs_url,
-        webhdfs_url=here.webhdfs_url,
-        bootstrap=here.analysis.bootstrap,
-        registry_url=",".join(f"{each.name}={each.registry}" for each in registries),
-        datacenter=here.analysis.name,
-        zookeeper=here.analysis.zookeeper,
-        patience_s=PATIENCE_S,
-    )
+    return warehouse_of(context(), patience_s=PATIENCE_S)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`headrace warehouse replay | compact | retain | verify`: the upkeep of tables.
+"""`headrace warehouse replay | compact | retain | move | verify`: the upkeep of tables.
 
 Each change is committed by the commit log: readers see all of it or nothing, and commands may be repeated.
 """
@@ -89,6 +89,21 @@ def retain(
             f"{result.topic}: deleted {deleted}, {len(result.orphans)} orphaned staging directories "
             f"and the trash of {len(result.trash)} changes"
         )
+
+
+def move(topics: TopicsArgument, json: JsonOption = False) -> None:
+    """Move hours that an older headrace stored as YYYY/MM/DD/HH to dt=YYYY-MM-DD/hour=HH."""
+    from headrace.warehouse import api
+
+    results = api.move_topics(warehouse(), topics)
+    if json:
+        print_json([asdict(result) for result in results])
+        return
+    for result in results:
+        if not result.files:
+            out.print(f"{result.topic}: every file is in its place")
+        else:
+            out.print(f"{result.topic}: moved {result.files:,} files of {len(result.hours):,} hours")
 
 
 def verify(

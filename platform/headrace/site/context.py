@@ -176,7 +176,7 @@ def parse_outputs(text: str, name: str) -> Context:
     """
     try:
         outputs = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ContextError(
             f"this is not what `terraform output -json` prints ({error}); write "
             f"`terraform output -json | headrace context import {name}`"

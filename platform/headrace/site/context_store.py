@@ -39,6 +39,10 @@ class ContextStore:
             return None
         except OSError as error:
             raise ContextError(f"{error.filename} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise ContextError(
+                f"{self.folder / _IN_USE} holds no context's name: choose one by `headrace context use`"
+            ) from None
 
     def use(self, name: str) -> None:
         """Chooses the context of all later commands."""
@@ -56,7 +60,7 @@ class ContextStore:
             if data.pop("format") != FORMAT:
                 raise ValueError("it has another format than this version knows")
             return Context.model_validate(data)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             problem = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
             raise ContextError(f"{path} is not a context: {problem}. Import it again") from error
 
@@ -68,7 +72,7 @@ class ContextStore:
 
     def check_name(self, name: str) -> None:
         """Raises `ContextError` for a name that an imported context cannot have."""
-        if name == SITE or not re.match(NAME_PATTERN, name):
+        if name == SITE or not re.fullmatch(NAME_PATTERN, name):
             why = "is the context of this home's own site" if name == SITE else "is not a name for a context"
             raise ContextError(
                 f"{name!r} {why}: give 1 to 40 lowercase letters, digits and hyphens, beginning with a letter"

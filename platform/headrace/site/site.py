@@ -5,10 +5,10 @@ converts a site into units. Reads one file and the environment; writes nothing.
 
 The address plan of a datacenter whose network is `127.1.0`:
 
-    .2   ZooKeeper :2181          .4  auditor's status :8082      .11, .12, …  brokers :9092, fronts :9093
-    .3   registry :8081           .7  Airflow :8080               .21, .22, …  mirrors' status :8083
-    .3   balancer :9092, status   .9  agent :8084                 .31          HDFS
-         :8084, HAProxy's :8404
+    .2   ZooKeeper :2181          .4  auditor's status :8082      .11, .12, …  brokers :9092, fronts :9093,
+    .3   registry :8081           .7  Airflow :8080                            status :8085
+    .3   balancer :9092, status   .9  agent :8084                 .21, .22, …  mirrors' status :8083
+         :8084, HAProxy's :8404                                   .31          HDFS
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ BOOTSTRAP_BROKERS_MAX: Final = 3
 ZOOKEEPER_PORT: Final = 2181
 BROKER_PORT: Final = 9092
 FRONT_PORT: Final = 9093
+BROKER_STATUS_PORT: Final = 8085
 BALANCER_STATUS_PORT: Final = 8084
 HAPROXY_STATISTICS_PORT: Final = 8404
 REGISTRY_PORT: Final = 8081
@@ -45,6 +46,10 @@ WEBHDFS_PORT: Final = 9870
 DATANODE_PORTS: Final = (9866, 9867, 9864)
 AIRFLOW_PORT: Final = 8080
 AGENT_PORT: Final = 8084
+
+POSTGRESQL: Final = "postgresql"
+SQLITE: Final = "sqlite"
+AIRFLOW_DATABASE_PATTERN: Final = rf"^({POSTGRESQL}|{SQLITE}|[A-Za-z][A-Za-z0-9+.-]*://.*)$"
 
 
 class _Part(BaseModel):
@@ -97,6 +102,10 @@ class Datacenter(_Part):
         """Where the balancer reaches a broker."""
         return Address(self.brokers[broker_id].host, FRONT_PORT)
 
+    def broker_status(self, broker_id: int) -> Address:
+        """Where a broker serves its page."""
+        return Address(self.brokers[broker_id].host, BROKER_STATUS_PORT)
+
     @property
     def balancer(self) -> Address:
         return Address(self.host(3), BROKER_PORT)
@@ -126,7 +135,8 @@ class Site(_Part):
     """A whole installation.
 
     `warehouse` names the datacenter that runs HDFS and Airflow, and whose auditor keeps the audit store.
-    `airflow` False leaves Airflow out; `airflow_database` is an SQLAlchemy URL, None for a SQLite file.
+    `airflow` False leaves Airflow out. `airflow_database` is `postgresql` (a unit of the site), `sqlite` (a
+    file), or an SQLAlchemy URL; None leaves the choice to the host, see `fleet.airflow_database`.
     """
 
     home: Path
@@ -235,7 +245,7 @@ class _SiteFile(_Part):
     mirrors: tuple[MirrorRoute, ...] | None = None
     warehouse: str | None = None
     airflow: bool = True
-    airflow_database: str | None = None
+    airflow_database: Annotated[str, Field(pattern=AIRFLOW_DATABASE_PATTERN)] | None = None
 
 
 class _Problem(NamedTuple):

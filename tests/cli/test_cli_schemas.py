@@ -1,0 +1,190 @@
+"""`headrace schemas` on a real registry: what differs, what is deleted in which step, which level applies."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace.cli import main as cli
+from headrace.cli.errors import ExitCode
+from headrace.registry.client import SchemaRegistryClient
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Result]
+
+
+def schema(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "View", "namespace": "test", "fields": list(fields)}
+
+
+PATH = {"name": "path", "type": "string"}
+STATUS = {"name": "status", "type": "int"}
+REFERRER = {"name": "referrer", "type": ["null", "string"], "default": None}
+V1, V2 = schema(PATH, STATUS), schema(PATH, {**STATUS, "type": "long"}, REFERRER)
+
+
+@pytest.fixture
+def headrace(registry_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `headrace schemas …` in this process, with the test's registry."""
+
+    def run(command: str, *words: object) -> Result:
+        capsys.readouterr()
+        line = ["headrace", "schemas", command, *map(str, words), "--registry", registry_url]
+        monkeypatch.setattr(sys, "argv", line)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        output = capsys.readouterr()
+        assert "Traceback" not in output.out + output.err
+        return Result(int(ended.value.code or 0), output.out, output.err)
+
+    return run
+
+
+@pytest.fixture
+def subject(registry_url: str) -> str:
+    """A subject with two versions, of which the second reads the first, and not the reverse."""
+    name = f"view-{uuid.uuid4().hex[:8]}-value"
+    with SchemaRegistryClient(registry_url) as registry:
+        registry.register(name, V1)
+        registry.register(name, V2)
+    return name
+
+
+@pytest.fixture
+def avsc(tmp_path: Path) -> Callable[[object], Path]:
+    def write(content: object) -> Path:
+        path = tmp_path / "new.avsc"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    return write
+
+
+def test_two_versions_are_compared_by_field(headrace: Run, subject: str) -> None:
+    for words in ((), (1,), (1, 2), ("1", "latest")):
+        found = headrace("diff", subject, *words, "--json").json
+        assert (found["old"]["version"], found["new"]["version"]) == (1, 2), words
+    rows = {row.pop("field"): row for row in found["differences"]}
+    assert rows["status"] == {
+        "change": "changed",
+        "old": {"type": "int"},
+        "new": {"type": "long"},
+        "new_reads_old": True,
+        "old_reads_new": False,
+        "note": "",
+    }
+    assert (rows["referrer"]["old"], rows["referrer"]["new"]) == (
+        None,
+        {"type": "null | string", "default": None},
+    )
+    assert (found["new_reads_old"], found["old_reads_new"], found["compatibility"]) == (
+        True,
+        False,
+        "BACKWARD",
+    )
+    shown = headrace("diff", subject, 2, 1)
+    assert shown.code == ExitCode.DONE
+    assert "version 2 → version 1" in shown.out
+    assert "new readers of old records" in shown.out
+    assert "readers with version 1 cannot read records of version 2" in shown.out
+
+
+def test_a_file_is_compared_with_the_newest_version(
+    headrace: Run, subject: str, avsc: Callable[[object], Path]
+) -> None:
+    file = avsc(schema(PATH))
+    found = headrace("diff", subject, file, "--json").json
+    assert (found["old"]["version"], found["new"]) == (2, {"file": str(file)})
+    assert {(row["field"], row["change"]) for row in found["differences"]} == {
+        ("status", "removed"),
+        ("referrer", "removed"),
+    }
+    assert headrace("diff", subject, 1, file, "--json").json["old"]["version"] == 1
+    assert "version 2 → new.avsc" in headrace("diff", subject, file).out
+    assert "no difference" in headrace("diff", subject, avsc(V2)).out
+    wrong = headrace("diff", subject, avsc({"type": "record"}))
+    assert wrong.code == ExitCode.USAGE and "new.avsc is not an Avro schema: " in wrong.err
+    missing = headrace("diff", subject, "no.avsc")
+    assert missing.code == ExitCode.USAGE and "no.avsc cannot be read" in missing.err
+
+
+def test_one_version_has_nothing_to_be_compared_with(headrace: Run, avsc: Callable[[object], Path]) -> None:
+    name = f"one-{uuid.uuid4().hex[:8]}-value"
+    first = headrace("register", name, avsc(V1), "--json").json
+    again = headrace("register", name, avsc(V1), "--json").json
+    assert (first["registered"], again["registered"]) == (True, False)
+    assert {**first, "registered": False} == again
+    alone = headrace("diff", name)
+    assert alone.code == ExitCode.NEGATIVE and "has one version only" in alone.err
+    assert headrace("diff", name, 7).err.startswith("error: Version 7 not found")
+
+
+def test_a_subject_is_deleted_in_two_steps(headrace: Run, subject: str) -> None:
+    early = headrace("delete", subject, "--permanent", "--yes")
+    assert early.code == ExitCode.NEGATIVE
+    assert f"error: {subject} is not deleted yet" in early.err
+    first = headrace("delete", subject, "--yes", "--json").json
+    assert first == {"subject": subject, "versions": [1, 2], "permanent": False, "deleted": True}
+    assert subject not in headrace("list").out
+    assert {"subject": subject, "versions": 2} in headrace("list", "--deleted", "--json").json
+    assert [row["version"] for row in headrace("list", subject, "--deleted", "--json").json] == [1, 2]
+    again = headrace("delete", subject, "--yes")
+    assert again.code == ExitCode.NEGATIVE and "--permanent removes it for good" in again.err
+    assert headrace("delete", subject, "--permanent", "--yes").out.startswith("deleted versions 1, 2 of ")
+    assert "no version is deleted" in headrace("list", "--deleted").out
+
+
+def test_a_version_is_deleted_alone(headrace: Run, subject: str) -> None:
+    assert headrace("delete", subject, "--version", "latest", "--yes", "--json").json["versions"] == [2]
+    assert [row["version"] for row in headrace("list", subject, "--json").json] == [1]
+    assert headrace("delete", subject, "--version", 2, "--permanent", "--yes").code == ExitCode.DONE
+    assert headrace("delete", subject, "--version", 9, "--yes").code == ExitCode.NEGATIVE
+
+
+def test_a_deletion_asks(headrace: Run, subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    refused = headrace("delete", subject)
+    assert refused.code == ExitCode.NEGATIVE and "you did not confirm" in refused.err
+    assert headrace("list", subject, "--json").json
+
+
+def test_levels_are_shown_and_set(headrace: Run, subject: str) -> None:
+    show = ("compatibility", subject, "--json")
+    assert headrace(*show).json == {
+        "subject": subject,
+        "level": "BACKWARD",
+        "set_for": "global",
+        "changed": False,
+    }
+    own = headrace(*show, "--set", "full").json
+    assert (own["level"], own["set_for"], own["changed"]) == ("FULL", "subject", True)
+    assert headrace(*show, "--set", "FULL").json["changed"] is False
+    assert headrace("compatibility", "--set", "NONE", "--json").json["level"] == "NONE"
+    assert headrace("compatibility").out.strip().endswith(": NONE")
+    assert headrace(*show).json["level"] == "FULL", "its own level stays"
+    assert "NONE (the global level)" in headrace("compatibility", subject, "--unset").out
+    for words in (("--set", "SIDEWAYS"), ("--unset",), (subject, "--set", "FULL", "--unset")):
+        assert headrace("compatibility", *words).code == ExitCode.USAGE, words
+
+
+def test_an_unknown_subject_is_nearly_known(headrace: Run, subject: str) -> None:
+    for words in (("show",), ("diff",), ("list",), ("delete", "--yes")):
+        wrong = headrace(words[0], subject.replace("view", "veiw"), *words[1:])
+        assert wrong.code == ExitCode.NEGATIVE
+        assert f"did you mean {subject!r}? `headrace schemas list` lists what there is" in wrong.err, words

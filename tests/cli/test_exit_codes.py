@@ -1,0 +1,144 @@
+"""Each exit code, by a real command in a process of its own; docs/cli.md lists the same codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fix_client import FakeCluster, StartCluster
+from headrace.cli.errors import EXIT_CODES, ExitCode
+from headrace.demo import outcome
+from headrace.wire.records import Record, encode_batch
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+HEADRACE = [sys.executable, "-m", "headrace.cli"]
+NOBODY = "127.106.4.1:1"
+END_MAX_S = 60.0
+RECORDS = 2_000
+"""Their values are more than a pipe holds."""
+
+
+def with_ctrl_c() -> None:
+    """In the child: a shell that runs the tests in the background lets them ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "HEADRACE_HOME": str(tmp_path), "HEADRACE_DEBUG": "", "HEADRACE_CONTEXT": ""}
+
+
+@pytest.fixture
+def cluster(fake_cluster: StartCluster) -> FakeCluster:
+    made = fake_cluster(brokers=1, partitions=1)
+    with made.lock:
+        records = [Record(0, 1_431_856_800_000, None, b"x" * 100) for _ in range(RECORDS // 10)]
+        for _ in range(10):
+            made.log(0).append(encode_batch(records))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--version"], ExitCode.DONE),
+        (["topics", "--help"], ExitCode.DONE),
+        (["context", "list", "--json"], ExitCode.DONE),
+        (["context", "use", "nowhere"], ExitCode.NEGATIVE),
+        (["topics", "list", "--wrong"], ExitCode.USAGE),
+        (["topics", "lits"], ExitCode.USAGE),
+        (["consume", "t", "--from", "1700000000"], ExitCode.USAGE),
+        (["topics", "list", "-b", NOBODY], ExitCode.UNREACHABLE),
+        (["schemas", "list", "-r", f"http://{NOBODY}"], ExitCode.UNREACHABLE),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_command_ends_with_its_code(environment: dict[str, str], words: list[str], code: ExitCode) -> None:
+    done = subprocess.run(
+        [*HEADRACE, *words], env=environment, capture_output=True, text=True, timeout=END_MAX_S, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code is not ExitCode.DONE:
+        assert done.stdout == ""
+        errors = [line for line in done.stderr.splitlines() if not line.startswith("no context, ")]
+        assert len(errors) == 1 and errors[0].startswith("error: "), done.stderr
+
+
+def test_a_wrong_command_is_answered_by_the_nearest(environment: dict[str, str]) -> None:
+    line = [*HEADRACE, "topics", "descibe", "t"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert "No such command 'descibe'. Did you mean 'describe'? See `" in done.stderr
+
+
+def test_ctrl_c_ends_a_command(environment: dict[str, str], cluster: FakeCluster) -> None:
+    with subprocess.Popen(
+        [*HEADRACE, "produce", "t", "-b", cluster.bootstrap],
+        env=environment,
+        preexec_fn=with_ctrl_c,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdin is not None and running.stderr is not None
+        running.stderr.readline()  # the line that says on what it works: it has begun
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=END_MAX_S)
+    assert running.returncode == ExitCode.INTERRUPTED
+    assert "Traceback" not in errors and "error" not in errors
+
+
+def test_ctrl_c_is_how_consume_ends(environment: dict[str, str], cluster: FakeCluster) -> None:
+    with subprocess.Popen(
+        [*HEADRACE, "consume", "t", "-b", cluster.bootstrap, "--from", "beginning", "-o", "raw"],
+        env=environment,
+        preexec_fn=with_ctrl_c,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        for _ in range(RECORDS):
+            assert running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        rest, errors = running.communicate(timeout=END_MAX_S)
+    assert (running.returncode, rest) == (ExitCode.DONE, "")
+    assert "Traceback" not in errors and "error" not in errors
+
+
+@pytest.mark.parametrize("form", ["table", "json", "raw"])
+def test_a_reader_that_goes_ends_a_command(
+    environment: dict[str, str], cluster: FakeCluster, form: str
+) -> None:
+    with subprocess.Popen(
+        [*HEADRACE, "consume", "t", "-b", cluster.bootstrap, "--from", "beginning", "-o", form],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None and running.stderr is not None
+        assert "x" in running.stdout.readline()
+        running.stdout.close()
+        errors = running.stderr.read()
+        code = running.wait(END_MAX_S)
+    assert code == ExitCode.CLOSED
+    assert len(errors.splitlines()) == 1 and errors.startswith("no context, brokers "), errors
+
+
+def test_unparsed_lines_have_a_code_of_their_own() -> None:
+    assert int(ExitCode.UNPARSED) == outcome.MUCH_UNPARSABLE
+    assert outcome.exit_code(is_complete=True, lines=100, unparsable=2) == ExitCode.UNPARSED
+
+
+def test_the_page_lists_the_codes() -> None:
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", PAGE.partition("**Exit codes.**")[2], re.MULTILINE))
+    assert {int(code): meaning.replace("\\|", "|") for code, meaning in rows.items()} == {
+        int(code): meaning for code, meaning in EXIT_CODES.items()
+    }
