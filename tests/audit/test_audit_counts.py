@@ -6,8 +6,10 @@ import http.client
 import io
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fastavro
@@ -226,13 +228,52 @@ def test_connections_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPa
         silent = [socket.create_connection((host, int(port)), timeout=60) for _ in range(2)]
         for each in silent:
             each.sendall(b"GET /status HT")
-        with socket.create_connection((host, int(port)), timeout=60) as third:
-            assert _received(third) == b"", "it is closed at once"
+        assert asked(running, "GET", "/status") == (200, b"{}"), "in the place of the oldest"
         for each in silent:
-            assert _received(each) == b"", "its time is over"
+            assert _received(each) == b"", "its place was taken, or its time is over"
             each.close()
         assert _status_soon(running) == (200, b"{}")
     finally:
+        running.close()
+
+
+def test_half_requests_without_end_keep_nobody_from_reporting(server: StatusServer) -> None:
+    host, _, port = server.address.partition(":")
+    halves = []
+    try:
+        for _ in range(3):
+            for number in range(status.CONNECTIONS_MAX + 5):
+                halves.append(socket.create_connection((host, int(port)), timeout=60))
+                halves[-1].sendall((b"", b"POST /counts HTTP/1.0\r\nContent-Length: 9\r\n\r\n{")[number % 2])
+            assert asked(server, "GET", "/status")[0] == 200
+            assert asked(server, "POST", "/counts", b"{}")[0] == 422
+    finally:
+        for each in halves:
+            each.close()
+
+
+def test_a_request_that_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "CONNECTIONS_MAX", 2)
+    began, ends = threading.Semaphore(0), threading.Event()
+
+    def slow(body: bytes) -> status.Answer:
+        began.release()
+        ends.wait(60)
+        return status.Answer(200, {"size": len(body)})
+
+    running = StatusServer("127.0.0.1:0", dict, posts={"/slow": slow})
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            answers = [pool.submit(asked, running, "POST", "/slow", b"four") for _ in range(2)]
+            for _ in answers:
+                assert began.acquire(timeout=60)
+            host, _, port = running.address.partition(":")
+            with socket.create_connection((host, int(port)), timeout=60) as third:
+                assert _received(third) == b"", "it is closed at once"
+            ends.set()
+            assert [json.loads(each.result()[1]) for each in answers] == [{"size": 4}] * 2
+    finally:
+        ends.set()
         running.close()
 
 

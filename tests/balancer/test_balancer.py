@@ -253,9 +253,13 @@ def test_a_broker_that_hangs_gets_no_connections(balanced_cluster: Balanced) -> 
             with RawClient(balancer.address) as raw:
                 raw.send(raw.produce_frame("nowhere", 0, encode_batch([Record(0, 1, None, b"v")])))
                 assert raw.read_produced().error_code
+        # Its session with ZooKeeper expires, and so does its front.
+        wait_until(lambda: balancer.withdrawn().get(2) == "does not answer", "the status says that it hangs")
+        assert "does not answer, and gets no connections" in balancer.page()
     finally:
         hung.send_signal(signal.SIGCONT)
     balancer.wait_serving(1, 2)
+    assert 2 not in balancer.withdrawn()
 
 
 def haproxy_statistics(balancer: BalancerProcess) -> str:

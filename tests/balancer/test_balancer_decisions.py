@@ -26,6 +26,7 @@ from headrace.balancer.haproxy_config import (
 )
 from headrace.balancer.page import page
 from headrace.coordination.fronts import Front
+from headrace.process.page import render
 
 SETTINGS = HaproxySettings(("127.1.0.3", 9092), Path("/run/h/haproxy.sock"), 10_000, ("127.1.0.3", 8404))
 ONE = Backend(1, ("127.1.0.11", 9093), Phase.READY)
@@ -204,9 +205,8 @@ def test_the_backend_with_the_fewest_connections_is_chosen() -> None:
 
 def test_the_page_shows_every_backend_and_escapes() -> None:
     row = {"broker_id": 1, "address": "127.1.0.11:9093", "phase": "ready", "is_up": False, "check": "<gone>"}
-    text = page(
-        {"engine": "embedded", "why": "a & b", "listen": "h:1", "problem": "none <is> up", "backends": [row]}
-    )
+    status = {"engine": "embedded", "why": "a & b", "listen": "h:1", "problem": "none <is> up"}
+    text = render(page({**status, "backends": [row], "withdrawn": []}), 0).decode()
     assert "127.1.0.11:9093" in text
     assert "&lt;gone&gt;" in text
     assert "none &lt;is&gt; up" in text

@@ -18,6 +18,7 @@ from headrace.audit import counts
 from headrace.audit.auditor import Auditor
 from headrace.audit.counts import CountsDesk
 from headrace.audit.fold_loop import FoldLoop
+from headrace.audit.page import page
 from headrace.audit.publish import AuditPublisher
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
@@ -144,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"the auditor of {options.datacenter} cannot start: {error}", file=sys.stderr)
         return 1
     try:
-        server = StatusServer(options.status, process.status, posts={counts.PATH: process.counts.take})
+        server = StatusServer(options.status, process.status, page, posts={counts.PATH: process.counts.take})
     except (OSError, ValueError) as error:
         print(f"the auditor cannot serve its status on {options.status}: {error}", file=sys.stderr)
         return 1
@@ -198,7 +199,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MS",
         help="span of event time (600000)",
     )
-    add("--status", default="127.0.0.1:0", metavar="HOST:PORT", help="where to serve GET /status")
+    add(
+        "--status",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where to serve its page and its status",
+    )
     return parser
 
 

@@ -33,7 +33,7 @@ from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError
 from headrace.registry.framing import split
-from headrace.registry.value_reading import has_empty_items, refers_to_itself
+from headrace.registry.value_reading import endless, refers_to_itself
 
 SCHEMA_FILES: Final = (
     *(kind.schema_file for kind in (RangeTally, HeartbeatRecord, GapRecord, CorruptRecord, LoadReport)),
@@ -165,9 +165,8 @@ class AuditDecoder:
         if refers_to_itself(parsed):
             # fastavro descends in C, and checks no depth: such a value of a megabyte ends the process.
             return _refused(f"schema {schema_id} refers to itself, as no audit record does")
-        if has_empty_items(parsed):
-            problem = f"schema {schema_id} has an array of items without bytes, which could have no end"
-            return _refused(problem)
+        if problem := endless(parsed):
+            return _refused(f"schema {schema_id} has {problem}")
         return _Writer(name, parsed, ours)
 
 

@@ -5,5 +5,5 @@ ZooKeeper (`coordination.fronts`). HAProxy moves the bytes; where it is not inst
 the same command line, health checks, draining and figures.
 
 `backends` and `haproxy_config` decide and are pure; `haproxy` and `embedded` are the two engines; `control`
-drives one of them; `page` shows it.
+drives one of them; `withdrawn` keeps brokers visible that are gone or hang; `page` shows it.
 """

@@ -14,9 +14,11 @@ import shutil
 import signal
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from headrace.balancer.backends import text_of
 from headrace.balancer.control import Control, Engine
 from headrace.balancer.embedded import EmbeddedEngine
 from headrace.balancer.errors import BalancerError
@@ -98,7 +100,9 @@ async def _serve(options: argparse.Namespace) -> None:
     control = Control(engine, FrontRegistry(session), name=name, listen=listen, why=why)
     server = None
     if options.status:
-        server = StatusServer(options.status, control.status, lambda: page(control.status()))
+        statistics: HostPort | None = options.statistics if engine.kind == HaproxyEngine.kind else None
+        url = f"http://{text_of(statistics)}/" if statistics else None
+        server = StatusServer(options.status, control.status, partial(page, statistics_url=url))
     running = asyncio.create_task(control.run())
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:

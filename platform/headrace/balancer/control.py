@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from headrace.balancer.backends import Backend, BackendFigures, Phase, after_fronts, text_of, without_drained
 from headrace.balancer.errors import BalancerError
+from headrace.balancer.withdrawn import WithdrawnBrokers
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.fronts import Front, FrontRegistry
 from headrace.coordination.standing import HeldNode
@@ -52,6 +53,7 @@ class Control:
         self._backends: dict[int, Backend] = {}
         self._figures: dict[int, BackendFigures] = {}
         self._marks: dict[int, HeldNode] = {}
+        self._withdrawn = WithdrawnBrokers()
         self._announced: list[Front] | None = None
         self._problem: str | None = None
         self._changed = asyncio.Event()
@@ -66,6 +68,7 @@ class Control:
 
         await self._engine.start()
         failed = asyncio.create_task(self._engine.failed())
+        looking = asyncio.create_task(self._withdrawn.watch())
         try:
             await asyncio.to_thread(self._fronts.forget, text_of(self._listen))
             await asyncio.to_thread(self._fronts.watch, on_fronts)
@@ -78,6 +81,7 @@ class Control:
             raise BalancerError(failed.result())
         finally:
             failed.cancel()
+            looking.cancel()
             await self._engine.stop()
 
     def want_reload(self) -> None:
@@ -108,6 +112,7 @@ class Control:
         before = self._backends
         if self._announced is not None:
             self._backends = after_fronts(before, self._announced)
+            self._withdrawn.follow(self._backends.values())
         for backend in self._backends.values():
             if before.get(backend.broker_id) != backend:
                 logger.info("%s at %s:%d is %s", backend.name, *backend.address, backend.phase)
@@ -144,4 +149,5 @@ class Control:
             "listen": text_of(self._listen),
             "problem": self._problem or (None if serving else "no broker takes connections"),
             "backends": rows,
+            "withdrawn": self._withdrawn.rows(),
         }

@@ -7,7 +7,6 @@ nothing of Kafka except the health check's request.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from typing import Final
 
 from headrace.balancer.backends import (
     CHECK_INTERVAL_S,
-    CHECK_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
     Backend,
     BackendFigures,
@@ -24,14 +22,14 @@ from headrace.balancer.backends import (
     choose,
     text_of,
 )
-from headrace.balancer.haproxy_config import CHECK_REQUEST, CHECK_RESPONSE, HALF_CLOSED_TIMEOUT_S
+from headrace.balancer.checking import check
+from headrace.balancer.haproxy_config import HALF_CLOSED_TIMEOUT_S
 from headrace.process.command_line import HostPort
 
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 256 << 10  # read ahead at most, in each direction of each connection
 BACKLOG: Final = 1024
-FRAME_LENGTH_BYTES: Final = 4
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -77,7 +75,7 @@ class _Member:
 
     async def _check_always(self) -> None:
         while True:
-            problem = await _check(self.backend.address)
+            problem = await check(self.backend.address)
             before, self.health = self.health, self.health.after(not problem)
             self.check = problem or "ok"
             if before.is_up != self.health.is_up:
@@ -224,23 +222,3 @@ class EmbeddedEngine:
             sink.write(data)
             await sink.drain()
         sink.write_eof()
-
-
-async def _check(address: HostPort) -> str:
-    """What is wrong with the broker at this address; empty if it responds as a broker."""
-    writer = None
-    try:
-        async with asyncio.timeout(CHECK_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(CHECK_REQUEST)
-            response = await reader.readexactly(FRAME_LENGTH_BYTES + len(CHECK_RESPONSE))
-    except TimeoutError:
-        return f"no response within {CHECK_TIMEOUT_S:g} s"
-    except (OSError, asyncio.IncompleteReadError) as error:
-        return str(error)
-    finally:
-        if writer is not None:
-            # The rest of the response is not read, so the connection cannot be closed in order.
-            with contextlib.suppress(OSError):
-                writer.transport.abort()
-    return "" if response[FRAME_LENGTH_BYTES:] == CHECK_RESPONSE else "it does not respond as a broker"

@@ -1,4 +1,4 @@
-"""The status page of a process: `GET /status` returns JSON, `GET /` an HTML page if the process has one.
+"""The status of a process over HTTP: `GET /status` returns JSON, `GET /` a page for people.
 
 Owns one small HTTP server with a thread for each connection, and its bounds: connections at once, the time
 and the size of a request. A process may take JSON by POST, too.
@@ -13,14 +13,20 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from headrace.process import page as pages
 from headrace.process.command_line import split_address
+from headrace.process.page import Page
+from headrace.process.rendered import RenderedPage
 
 CONNECTIONS_MAX: Final = 64
 REQUEST_MAX_S: Final = 30.0
 """From the connection's start to the end of the response."""
 SILENCE_MAX_S: Final = 10.0
+ROOM_WAIT_MAX_S: Final = 5.0
+"""For the thread of a connection that was cut off to end."""
 BODY_MAX_BYTES: Final = 512 * 1024
 
 
@@ -32,8 +38,8 @@ class Answer(NamedTuple):
 
 
 class StatusServer:
-    """Serves on "host:port" what `status` returns, as JSON; `page` returns HTML. `posts` has the functions
-    that answer bodies POSTed to their paths; several threads call them at once.
+    """Serves on "host:port" what `status` returns, as JSON, and the page that `page` makes of it. `posts` has
+    the functions that answer bodies POSTed to their paths; several threads call them at once.
 
     Port 0 takes any free port; `address` has the one taken. Raises `OSError` if the address is in use,
     `ValueError` if it is not HOST:PORT.
@@ -43,18 +49,22 @@ class StatusServer:
         self,
         listen: str,
         status: Callable[[], dict[str, Any]],
-        page: Callable[[], str] | None = None,
+        page: Callable[[dict[str, Any]], Page] | None = None,
         posts: Mapping[str, Callable[[bytes], Answer]] | None = None,
     ) -> None:
+        rendered = None if page is None else RenderedPage(lambda: page(status()))
+
         class Handler(_Handler):
             def do_GET(self) -> None:
-                path = self.path.split("?")[0]
+                self.arrived()
+                path, _, query = self.path.partition("?")
                 if path == "/status":
                     self.answer(200, json.dumps(status()).encode(), "application/json")
-                elif path == "/" and page is not None:
-                    self.answer(200, page().encode(), "text/html; charset=utf-8")
+                elif path == "/" and rendered is not None:
+                    body = rendered.html(query)
+                    self.answer(200, body, pages.KIND, pages.HEADERS)
                 else:
-                    self.send_error(404, "there is only /status")
+                    self.send_error(404, "there is only /status" if rendered is None else "see / and /status")
 
             def do_POST(self) -> None:
                 take = (posts or {}).get(self.path.split("?")[0])
@@ -101,6 +111,11 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
+    def arrived(self) -> None:
+        """Called once all of the request was read: from then on no newcomer takes its place."""
+        assert isinstance(self.server, _BoundedServer)
+        self.server.arrived(self.connection)
+
     def read_body(self) -> bytes | None:
         """Returns the request's body; None once a request without a believable length is refused."""
         length = self.headers.get("Content-Length", "")
@@ -112,15 +127,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer_json(Answer(413, {"error": problem}))
             return None
         body = self.rfile.read(int(length))
+        self.arrived()
         return body if len(body) == int(length) else None
 
     def answer_json(self, answer: Answer) -> None:
         self.answer(answer.status, json.dumps(answer.body).encode() + b"\n", "application/json")
 
-    def answer(self, status: int, body: bytes, kind: str) -> None:
+    def answer(
+        self, status: int, body: bytes, kind: str, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -129,27 +149,57 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _BoundedServer(ThreadingHTTPServer):
-    """Closes connections beyond `CONNECTIONS_MAX` at once."""
+    """Has at most `CONNECTIONS_MAX` connections. A newcomer takes the place of the oldest one whose request
+    has not arrived yet; it is closed at once if all others are being answered.
+    """
 
     def __init__(self, *arguments: Any) -> None:
-        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._changed = threading.Condition()
+        self._open_count = 0
+        self._arriving: dict[Any, None] = {}  # the oldest first
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._slots.acquire(blocking=False):
+        if not self._makes_room():
             self.shutdown_request(request)
             return
+        with self._changed:
+            self._open_count += 1
+            self._arriving[request] = None
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._slots.release()
+            self._ended(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            self._ended(request)
+
+    def arrived(self, request: Any) -> None:
+        """Called once all of a request was read."""
+        with self._changed:
+            self._arriving.pop(request, None)
+
+    def _makes_room(self) -> bool:
+        with self._changed:
+            if self._open_count < CONNECTIONS_MAX:
+                return True
+            oldest = next(iter(self._arriving), None)
+            if oldest is None:
+                return False
+            del self._arriving[oldest]
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+            return self._changed.wait_for(lambda: self._open_count < CONNECTIONS_MAX, ROOM_WAIT_MAX_S)
+
+    def _ended(self, request: Any) -> None:
+        with self._changed:
+            self._open_count -= 1
+            self._arriving.pop(request, None)
+            self._changed.notify()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing of clients that went."""
