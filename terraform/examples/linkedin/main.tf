@@ -58,6 +58,7 @@ module "analysis" {
     dags         = coalesce(var.airflow.dags, abspath("${local.checkout}/dags"))
     python       = coalesce(var.airflow.python, abspath("${local.checkout}/.venv-airflow/bin/python"))
     job_python   = coalesce(var.airflow.job_python, abspath("${local.checkout}/.venv/bin/python"))
+    database     = var.airflow.database
     database_url = var.airflow.database_url
   }
   data_dir = "${local.home}/data/analysis"

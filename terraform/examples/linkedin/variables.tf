@@ -58,11 +58,12 @@ variable "topics" {
 }
 
 variable "airflow" {
-  description = "Airflow's DAG folder, its interpreter, headrace's interpreter for the loads (job_python), and its database. Default: those of the checkout, and SQLite."
+  description = "Airflow's DAG folder, its interpreter, headrace's interpreter for the loads (job_python), and its database. Default: those of the checkout, and PostgreSQL."
   type = object({
     dags         = optional(string)
     python       = optional(string)
     job_python   = optional(string)
+    database     = optional(string, "postgresql")
     database_url = optional(string)
   })
   default = {}

@@ -41,7 +41,8 @@ SCHEMA: Final = BlockSchema(
             description="Cron expression, in UTC. Default: loads by hand only.",
         ),
         _defaulted(
-            "output", "The warehouse's root in HDFS; an hour is stored in OUTPUT/TOPIC/hourly/YYYY/MM/DD/HH."
+            "output",
+            "The warehouse's root in HDFS; an hour is stored in OUTPUT/TOPIC/hourly/dt=YYYY-MM-DD/hour=HH.",
         ),
         _defaulted(
             "completeness",

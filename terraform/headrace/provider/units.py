@@ -53,10 +53,11 @@ class BrokerResource(UnitResource):
             "advertise": "HOST:PORT that clients connect to. Default: `listen`.",
             "front_listen": "HOST:PORT where the balancer connects to; requires `front_advertise`.",
             "front_advertise": "The balancer's address, which producers that connect through it receive.",
+            "status": "HOST:PORT of its page, and of its status as JSON. Default: none.",
             "settings": "Settings by Kafka's names, such as num.partitions.",
         },
         replaces=("broker_id", "zookeeper", "data_dir"),
-        listens_at=("listen", "front_listen"),
+        listens_at=("listen", "front_listen", "status"),
         holds_data=True,
         one_at_a_time=True,
     )
@@ -165,6 +166,18 @@ class WarehouseResource(UnitResource):
         holdings.refuse_if_any(what, held)
 
 
+class PostgresqlResource(UnitResource):
+    type_name = "postgresql"
+    kind = UnitKind(
+        model=configuration.PostgresqlConfiguration,
+        descriptions={
+            "python": "The interpreter of Airflow's environment on the host. Default: the host's own.",
+        },
+        replaces=("data_dir",),
+        listens_at=(),
+    )
+
+
 class AirflowResource(UnitResource):
     type_name = "airflow"
     kind = UnitKind(
@@ -175,7 +188,9 @@ class AirflowResource(UnitResource):
             "home": "Airflow's home on the host, the same for all components. Default: in the agent's home.",
             "dags": "The folder of DAGs on the host. Default: headrace's own.",
             "python": "The interpreter of Airflow's environment on the host. Default: the host's own.",
-            "database_url": "An SQLAlchemy URL. Default: an SQLite file in `home`.",
+            "database_url": "An SQLAlchemy URL of a database. Default: that of `postgresql`.",
+            "postgresql": "The name of the headrace_postgresql of this host whose database it uses. Default: "
+            "an SQLite file in `home`.",
         },
         replaces=("component", "home"),
         listens_at=("listen", "component"),

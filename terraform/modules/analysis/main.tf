@@ -65,6 +65,13 @@ locals {
   registry_urls = var.sources[*].registry_url
 
   units_here = module.datacenter.source.units
+
+  # Airflow's own PostgreSQL, by its unit's name; null if it has another database.
+  postgresql = (
+    try(var.airflow.database_url, null) == null && try(var.airflow.database, "sqlite") == "postgresql"
+    ? "${var.name}-postgresql"
+    : null
+  )
 }
 
 resource "headrace_mirror" "this" {
@@ -117,19 +124,33 @@ resource "headrace_warehouse" "this" {
   allow_data_loss = var.allow_data_loss
 }
 
-# The api-server creates the database, the user and the connections, so the other components wait for it.
+# Its data stays on the host when it is destroyed.
+resource "headrace_postgresql" "this" {
+  count = local.postgresql == null ? 0 : 1
+
+  host       = local.unit_hosts.airflow
+  name       = local.postgresql
+  datacenter = var.name
+  data_dir   = var.data_dir == null ? null : "${var.data_dir}/postgresql"
+  python     = var.airflow.python
+}
+
+# The api-server creates the tables, the user and the connections, so the other components wait for it.
 resource "headrace_airflow" "api_server" {
-  count = var.airflow == null ? 0 : 1
+  count      = var.airflow == null ? 0 : 1
+  depends_on = [headrace_postgresql.this]
 
   host         = local.unit_hosts.airflow
   name         = "${var.name}-airflow-api-server"
   datacenter   = var.name
+  requires     = local.postgresql == null ? [] : [local.postgresql]
   component    = "api-server"
   listen       = local.listen.airflow
   home         = var.airflow.home
   dags         = var.airflow.dags
   python       = var.airflow.python
   database_url = var.airflow.database_url
+  postgresql   = local.postgresql
   connections = {
     headrace_default = {
       conn_type = "headrace"
@@ -171,6 +192,7 @@ resource "headrace_airflow" "component" {
   dags         = var.airflow.dags
   python       = var.airflow.python
   database_url = var.airflow.database_url
+  postgresql   = local.postgresql
 }
 
 resource "headrace_load" "this" {

@@ -146,17 +146,24 @@ variable "warehouse_settings" {
 variable "airflow" {
   description = <<-EOT
     Airflow, which loads and seals; null for none. `python` is the interpreter of Airflow's environment, `job_python`
-    that of headrace's main environment, which runs the loads on `spark_master`. `database_url`: SQLite by default.
+    that of headrace's main environment, which runs the loads on `spark_master`. `database`: postgresql, a unit on
+    Airflow's host, or sqlite, a file that several slots of a backfill may lock; `database_url` replaces both.
   EOT
   type = object({
     home         = optional(string)
     dags         = optional(string)
     python       = optional(string)
     job_python   = optional(string)
+    database     = optional(string, "postgresql")
     database_url = optional(string)
     spark_master = optional(string, "local[2]")
   })
   default = {}
+
+  validation {
+    condition     = var.airflow == null || contains(["postgresql", "sqlite"], try(var.airflow.database, "sqlite"))
+    error_message = "Airflow's database is postgresql or sqlite; an existing one is given by database_url."
+  }
 }
 
 variable "loads" {

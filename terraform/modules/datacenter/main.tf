@@ -37,6 +37,14 @@ locals {
         : "${local.hosts[local.unit_hosts[place.unit]].network}.${place.number}:${place.port}"
       )
     },
+    {
+      for id, host in local.broker_hosts :
+      "broker-status-${id}" => (
+        local.hosts[host].network == null
+        ? "${local.hosts[host].address}:${8200 + local.broker_ranks[id]}"
+        : "${local.hosts[host].network}.${10 + tonumber(id)}:8085"
+      )
+    },
     # A broker's front, where the balancer connects, is on the port after the broker's own.
     [
       for what, offset in { broker = 0, front = 1 } : {
@@ -89,6 +97,7 @@ resource "headrace_broker" "this" {
   broker_id       = tonumber(each.key)
   zookeeper       = local.zookeeper
   listen          = local.listen["broker-${each.key}"]
+  status          = local.listen["broker-status-${each.key}"]
   front_listen    = var.balancer ? local.listen["front-${each.key}"] : null
   front_advertise = var.balancer ? local.listen.balancer : null
   data_dir        = local.data_dirs["broker-${each.key}"]

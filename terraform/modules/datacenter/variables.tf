@@ -162,7 +162,7 @@ variable "placement" {
 variable "listen" {
   description = <<-EOT
     Addresses HOST:PORT that replace the module's own, by unit: zookeeper, registry, balancer, balancer-status,
-    balancer-statistics, auditor, broker-N, and front-N, where the balancer connects to broker N.
+    balancer-statistics, auditor, broker-N, broker-status-N, and front-N, where the balancer connects to broker N.
   EOT
   type        = map(string)
   default     = {}
@@ -171,9 +171,9 @@ variable "listen" {
   validation {
     condition = alltrue([
       for unit in keys(var.listen) :
-      can(regex("^(zookeeper|registry|balancer(-status|-statistics)?|auditor|(broker|front)-[1-9][0-9]*)$", unit))
+      can(regex("^(zookeeper|registry|balancer(-status|-statistics)?|auditor|(broker|broker-status|front)-[1-9][0-9]*)$", unit))
     ])
-    error_message = "The units are zookeeper, registry, balancer, balancer-status, balancer-statistics, auditor, broker-N, front-N."
+    error_message = "The units are zookeeper, registry, balancer, balancer-status, balancer-statistics, auditor, broker-N, broker-status-N, front-N."
   }
   validation {
     condition     = alltrue([for address in values(var.listen) : can(regex("^[^:/,\\s]+:[0-9]{1,5}$", address))])

@@ -53,6 +53,15 @@ run "one_host_with_a_network" {
     condition     = keys(headrace_airflow.component) == ["dag-processor", "scheduler", "triggerer"]
     error_message = "Airflow has three components besides the api-server."
   }
+  assert {
+    condition = (
+      headrace_postgresql.this[0].name == "analysis-postgresql" &&
+      headrace_airflow.api_server[0].requires == tolist(["analysis-postgresql"]) &&
+      headrace_airflow.api_server[0].database_url == null &&
+      alltrue([for each in concat(headrace_airflow.api_server, values(headrace_airflow.component)) : each.postgresql == "analysis-postgresql"])
+    )
+    error_message = "All of Airflow uses the PostgreSQL of its host, which starts first."
+  }
 }
 
 run "several_hosts" {
@@ -79,7 +88,7 @@ run "several_hosts" {
   }
   assert {
     condition = (
-      length(headrace_warehouse.this) + length(headrace_airflow.api_server) + length(headrace_airflow.component) == 0 &&
+      length(headrace_warehouse.this) + length(headrace_airflow.api_server) + length(headrace_airflow.component) + length(headrace_postgresql.this) == 0 &&
       output.hdfs_url == "hdfs://nn:8020" && output.airflow_url == null
     )
     error_message = "Units that are switched off are not created, and a given HDFS is used."
