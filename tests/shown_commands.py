@@ -44,6 +44,8 @@ class Block:
     language: str
     first: int
     lines: tuple[str, ...]
+    raw: tuple[str, ...] = ()
+    """The lines with their indentation, those of a fence as they stand."""
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -54,7 +56,7 @@ def blocks(text: str) -> Iterator[Block]:
         fence = re.match(r"\s*```(\w*)", lines[number])
         if fence:
             body = list(takewhile(lambda line: not line.strip().startswith("```"), lines[number + 1 :]))
-            yield Block(fence[1], number + 2, tuple(line.strip() for line in body))
+            yield Block(fence[1], number + 2, tuple(line.strip() for line in body), tuple(body))
             number += len(body) + 2
         elif lines[number].startswith("    ") and number and not lines[number - 1].strip():
             body = list(takewhile(lambda line: line.startswith("    "), lines[number:]))

@@ -15,6 +15,7 @@ from headrace.audit.auditor import Auditor
 from headrace.audit.fold_loop import FoldLoop
 from headrace.balancer.backends import BackendFigures
 from headrace.balancer.control import Control
+from headrace.balancer.withdrawn import WithdrawnBrokers
 from headrace.broker.broker import Broker
 from headrace.broker.disk_guard import DiskGuard
 from headrace.broker.server import Server
@@ -23,8 +24,8 @@ from headrace.mirror.service import MirrorService
 from reference.markdown import GENERATED, code, table
 
 INTRODUCTION: Final = (
-    "`GET /status` at a process's status address returns these fields as JSON. [The site "
-    "file](../cli.md#the-site-file) says which address that is."
+    "`GET /status` at a process's status address returns these fields as JSON, and `GET /` shows them as [a "
+    "page](../pages.md). [The site file](../cli.md#the-site-file) says which address that is."
 )
 
 
@@ -94,13 +95,16 @@ FIGURES: Final = (
     ),
     Figures(
         "Balancer",
-        _fields(Control.status) | frozenset(BackendFigures._fields),
+        _fields(Control.status) | _fields(WithdrawnBrokers.rows) | frozenset(BackendFigures._fields),
         {
             "engine": "haproxy or embedded",
             "why": "why this engine serves",
             "listen": "where producers connect",
             "problem": "what is wrong, as one line; null if nothing",
             "backends": "one row for each broker, with the fields below",
+            "withdrawn": "one row for each broker whose front is withdrawn: it stops, has ended or hangs",
+            "withdrawn_ms": "when that was, in Unix milliseconds",
+            "condition": "not checked yet, does not answer (it hangs), not running, or answers",
             "broker_id": "the broker's id",
             "address": "where its front listens",
             "phase": "ready or draining",

@@ -17,6 +17,11 @@ LITERAL_MIN = 8
 FOR_USERS = frozenset(
     {
         "CommandError",
+        "BackupError",
+        "HalfBackupError",
+        "DamagedBackupError",
+        "RefusedError",
+        "UnitUnreachableError",
         "SiteError",
         "SiteFileError",
         "AddressTakenError",
@@ -35,6 +40,7 @@ FOR_USERS = frozenset(
         "LoadUnknownError",
         "TooManyLoadsError",
         "AirflowError",
+        "ClusterError",
         "RunFailedError",
         "BalancerError",
         "ConfigError",
@@ -69,6 +75,8 @@ FOR_USERS = frozenset(
         "DivergedError",
         "RegistryError",
         "RegistryUnavailableError",
+        "NewTopicError",
+        "NotCopiedError",
         "MissingSchemaError",
         "InvalidTopicError",
         "TopicExistsError",

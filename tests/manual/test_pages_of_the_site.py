@@ -72,6 +72,7 @@ def test_every_page_is_in_the_navigation() -> None:
         "Start",
         "Tutorial",
         "How to",
+        "Operations",
         "Reference",
         "Explanation",
     ]

@@ -1,9 +1,8 @@
-// Publishes events, and reports how many: reporting BALANCER http://AUDITOR/counts TOPIC COUNT.
+// Counts events, and reports the counts to a datacenter's auditor.
 package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -11,11 +10,8 @@ import (
 	"log"
 	"net/http"
 	"os"
-	"strconv"
 	"sync"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 const bucketMs, deliveryMax = 600_000, 2 * time.Minute
@@ -31,8 +27,26 @@ type reporting struct {
 	sync.Mutex
 	url, publisher, server string
 	startedMs, number      int64
+	late                   time.Duration // how old an event may be when it is published
 	closed                 bool
 	counts                 map[tally]int64 // by topic and bucket: events handed over
+}
+
+// startReporting reports every ten seconds from now on; the last report is the caller's report(true).
+func startReporting(url string, late time.Duration) *reporting {
+	random := make([]byte, 16)
+	rand.Read(random)
+	server, _ := os.Hostname()
+	r := &reporting{url: url, publisher: fmt.Sprintf("%x", random), server: server, late: late,
+		startedMs: time.Now().UnixMilli(), counts: map[tally]int64{}}
+	go func() {
+		for ; ; time.Sleep(10 * time.Second) {
+			if err := r.report(false); err != nil {
+				log.Print("not reported: ", err)
+			}
+		}
+	}()
+	return r
 }
 
 func (r *reporting) count(topic string, at time.Time) {
@@ -48,7 +62,7 @@ func (r *reporting) report(closed bool) error {
 	if r.closed {
 		return nil
 	}
-	ended := time.Now().Add(-2*deliveryMax).UnixMilli() - bucketMs
+	ended := time.Now().Add(-r.late-2*deliveryMax).UnixMilli() - bucketMs
 	tallies := []tally{}
 	for key, count := range r.counts {
 		final := closed || key.BucketStartMs < ended
@@ -73,39 +87,4 @@ func (r *reporting) report(closed bool) error {
 		}
 	}
 	return nil
-}
-
-func main() {
-	random, server := make([]byte, 16), ""
-	rand.Read(random)
-	server, _ = os.Hostname()
-	r := &reporting{url: os.Args[2], publisher: fmt.Sprintf("%x", random), server: server,
-		startedMs: time.Now().UnixMilli(), counts: map[tally]int64{}}
-	go func() {
-		for ; ; time.Sleep(10 * time.Second) {
-			if err := r.report(false); err != nil {
-				log.Print("not reported: ", err)
-			}
-		}
-	}()
-	client, err := kgo.NewClient(kgo.SeedBrokers(os.Args[1]), kgo.RecordDeliveryTimeout(deliveryMax))
-	if err != nil {
-		log.Fatal(err)
-	}
-	for n, end := 0, must(strconv.Atoi(os.Args[4])); n < end; n++ {
-		event := &kgo.Record{Topic: os.Args[3], Timestamp: time.Now(), Value: fmt.Appendf(nil, "event %d", n)}
-		r.count(event.Topic, event.Timestamp) // before the event is sent: what the client drops is then missed
-		client.Produce(context.Background(), event, nil)
-	}
-	client.Flush(context.Background()) // returns once every event is delivered or has failed
-	if err := r.report(true); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func must(number int, err error) int {
-	if err != nil {
-		log.Fatal(err)
-	}
-	return number
 }
