@@ -13,13 +13,16 @@ pytest_plugins = [
     "fix_balancer",
     "fix_broker",
     "fix_client",
+    "fix_cli",
     "fix_clients",
     "fix_containers",
     "fix_controller",
     "fix_datacenter",
+    "fix_days",
     "fix_ends",
     "fix_fake_log",
     "fix_faulty_disk",
+    "fix_chromium",
     "fix_hdfs",
     "fix_java",
     "fix_kafka",
@@ -43,29 +46,44 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 pytest.register_assert_rewrite(*pytest_plugins)
 
 # `make test` runs three test processes. All tests of a file run in one of them, as do all files that share
-# a session fixture: the running site, in this order (Airflow starts late, and stays), or the Spark session
-# with its brokers and HDFS.
+# a session fixture: the days with the demo's site, in this order; the running site, which has no Airflow; or
+# the Spark session with its brokers and HDFS.
+_DAYS = (
+    "tests/days/test_newcomer.py",
+    "tests/days/test_reader.py",
+    "tests/days/test_data_engineer.py",
+    "tests/dags/test_first_topic.py",
+    "tests/dags/test_airflow_end_to_end.py",
+    "tests/days/test_operator.py",
+    "tests/days/test_platform_engineer.py",
+)
 _SITE = (
     "tests/cli/test_cli_commands.py",
+    "tests/cli/test_topics_new.py",
     "tests/terraform/test_provider_site.py",
     "tests/kill/test_kill_units.py",
     "tests/kill/test_kill_loads.py",
-    "tests/dags/test_airflow_end_to_end.py",
-    "tests/demo/test_demo_run.py",
 )
 _SPARK = (
     "tests/hostile/test_readers_load.py",
+    "tests/hostile/test_readers_schemas.py",
     "tests/hostile/test_readers_values.py",
+    "tests/tables/test_pages_run.py",
+    "tests/tables/test_tables.py",
     "tests/warehouse/test_hdfs_problems.py",
+    "tests/warehouse/test_hive_paths.py",
     "tests/warehouse/test_load.py",
     "tests/warehouse/test_load_decoders.py",
     "tests/warehouse/test_source_peer.py",
     "tests/warehouse/test_source_spark.py",
 )
-_GROUPS = {**dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
+_GROUPS = {**dict.fromkeys(_DAYS, "days"), **dict.fromkeys(_SITE, "site"), **dict.fromkeys(_SPARK, "spark")}
+# Sites that a session has one of, with the group whose files may use it.
+_SITES = {"demo_site": "days", "running_site": "site"}
 # The order in which groups and files start; all others follow. Long ones are early, and those that need much
 # CPU are apart.
 _ORDER = (
+    ("days",),
     ("site",),
     ("tests/network/test_network_datacenters.py",),  # waits for a minute, and needs no CPU then
     ("tests/audit/", "tests/broker/", "tests/client/"),
@@ -88,21 +106,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups = {item.nodeid: _group(item.nodeid) for item in items}
     for item in items:
-        if "running_site" in getattr(item, "fixturenames", ()) and groups[item.nodeid] != "site":
-            raise pytest.UsageError(
-                f"{item.nodeid} uses the site: add its file to _SITE in tests/conftest.py"
-            )
+        for fixture in _SITES.keys() & set(getattr(item, "fixturenames", ())):
+            if groups[item.nodeid] != _SITES[fixture]:
+                raise pytest.UsageError(
+                    f"{item.nodeid} uses {fixture}: add its file to _{_SITES[fixture].upper()} in "
+                    "tests/conftest.py"
+                )
     items.sort(key=lambda item: (_position(groups[item.nodeid]), _position_in_group(item.nodeid)))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Ends the site after the last test that needs it, because an idle one takes a fifth of a core."""
+    """Ends a site after the last test that needs it, because an idle one takes a fifth of a core."""
     assert isinstance(item, pytest.Function)
-    if _group(item.nodeid) != "site" or (nextitem is not None and _group(nextitem.nodeid) == "site"):
-        return
-    for definition in item.session._fixturemanager.getfixturedefs("running_site", item) or ():
-        definition.finish(item._request)  # type: ignore[arg-type]  # pytest has no public way
+    for fixture, group in _SITES.items():
+        if fixture not in item.fixturenames or _needs(nextitem, fixture, group):
+            continue
+        for definition in item.session._fixturemanager.getfixturedefs(fixture, item) or ():
+            definition.finish(item._request)  # type: ignore[arg-type]  # pytest has no public way
+
+
+def _needs(item: pytest.Item | None, fixture: str, group: str) -> bool:
+    """Whether this test, or one behind it in the same group, may need the fixture."""
+    if item is None or _group(item.nodeid) != group:
+        return False
+    tests = item.session.items
+    return any(fixture in getattr(each, "fixturenames", ()) for each in tests[tests.index(item) :])
 
 
 def _position(group: str) -> int:
@@ -112,7 +141,7 @@ def _position(group: str) -> int:
 
 def _position_in_group(nodeid: str) -> int:
     file = nodeid.partition("::")[0]
-    return _SITE.index(file) if file in _SITE else 0
+    return next((files.index(file) for files in (_DAYS, _SITE) if file in files), 0)
 
 
 def _group(nodeid: str) -> str:

@@ -1,53 +1,69 @@
-"""Airflow in the running site of `fix_site`, with DAGs for the tests' topics. Fixture: `airflow_site`."""
+"""Airflow of the demo's site (`fix_days`), with DAGs for the tests' topics. Fixture: `airflow_site`."""
 
-import shutil
+import os
+import subprocess
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from fix_site import MIRROR_WAIT_MAX_S, RunningSite, wait_for
+from fix_days import DAYS, DemoSite
+from fix_site import MIRROR_WAIT_MAX_S, RunningSite, Service, wait_for
 from headrace.agent.airflow_environment import airflow_python
-from headrace.fleet import operate
 from headrace.fleet.airflow_client import AirflowClient, Run
-from headrace.fleet.airflow_units import airflow_password, airflow_url
+from headrace.fleet.airflow_units import airflow_home, airflow_password, airflow_url
 from headrace.site.site import Site
 from headrace.warehouse.hdfs.client import HdfsClient
-from headrace.warehouse.layout import TopicPaths
+from headrace.warehouse.layout import HOUR_MS, TopicPaths
 from headrace.warehouse.seal import seals
 
 CALM: Final = "af-calm"
 KILLS: Final = "af-kills"
-# A schedule with no slot during the tests: only a backfill starts a run.
-LEAP_DAY: Final = "0 0 29 2 *"
-# `page-view` is the demo's topic.
-TOPICS: Final = f"""
-defaults: {{owner: tests, schedule: null, audit_delay: 5s, audit_wait: 2m, retries: 2, retry_delay: 1s}}
-topics: {{{CALM}: {{schedule: "{LEAP_DAY}"}}, {KILLS}: {{}}, page-view: {{}}}}
-"""
+LOAD_WAIT_S: Final = 240.0
+SEAL_WAIT_S: Final = 240.0
+BACKFILL_COMMAND_MAX_S: Final = 240.0
+BACKFILL_WAIT_S: Final = 240.0
 
 
 class AirflowSite:
-    """A site with Airflow among its units, and a client of that Airflow."""
+    """A running site with Airflow among its units, and a client of that Airflow."""
 
-    def __init__(self, running: RunningSite) -> None:
+    # 2015-05-17T08:00Z
+    FIRST_MS: Final = 1_431_849_600_000
+    COUNT: Final = 300
+    # All in three hours.
+    STEP_MS: Final = 3 * HOUR_MS // COUNT
+
+    def __init__(self, running: RunningSite, client: AirflowClient) -> None:
         self.running = running
-        self.site: Site = running.site.model_copy(update={"airflow": True})
-        self.client: AirflowClient
+        self.site: Site = running.site
+        self.client = client
 
-    def start(self) -> None:
-        operate.up(self.site)
-        password = airflow_password(self.site)
-        assert password is not None
-        self.client = AirflowClient(airflow_url(self.site), user="admin", password=password)
+    def publish(self, topic: str) -> set[str]:
+        """Publishes `COUNT` events in the first datacenter; returns their names once they are mirrored."""
+        service = Service(
+            self.site.sources[0],
+            topic,
+            label=topic,
+            count_max=self.COUNT,
+            from_ms=self.FIRST_MS,
+            step_ms=self.STEP_MS,
+        )
+        service.start()
+        service.finish(at_once=False)
+        self.wait_mirrored(topic)
+        return service.acknowledged
 
-    def stop(self) -> None:
-        self.client.close()
-        # `up` without Airflow stops its units.
-        operate.up(self.running.site, may_change=lambda _: True)  # the demo's are Terraform's
+    def check_every_event_once(self, topic: str, names: set[str]) -> None:
+        rows = self.running.rows(topic)
+        assert set(rows) == names
+        assert max(rows.values()) == 1
+
+    def check_sealed(self, topic: str) -> None:
+        hours = {self.FIRST_MS + number * HOUR_MS: self.COUNT // 3 for number in range(3)}
+        assert self.sealed(topic) == hours
 
     def load(self, topic: str) -> Run:
         return self.client.trigger(f"load-{topic}")
@@ -68,6 +84,22 @@ class AirflowSite:
         }
         found = self.client.request_json("GET", f"/dags/{dag_id}/dagRuns", params=params)
         return [Run.from_json(row) for row in found["dag_runs"]]
+
+    def backfill_by_command(self, dag_id: str, since: str, until: str) -> str:
+        """Runs the command that docs/airflow.md shows; returns its output."""
+        command = [str(airflow_python().parent / "airflow"), "backfill", "create", "--dag-id", dag_id]
+        done = subprocess.run(
+            [*command, "--from-date", since, "--to-date", until],
+            env={**os.environ, "AIRFLOW_HOME": str(airflow_home(self.site))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BACKFILL_COMMAND_MAX_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
     def asset_events(self, run: Run) -> list[dict[str, Any]]:
         """The assets that a run has updated: events in Airflow's form (`name`, `partition_key`, `extra`)."""
@@ -101,22 +133,12 @@ class AirflowSite:
 
 
 @pytest.fixture(scope="session")
-def airflow_site(
-    running_site: RunningSite, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AirflowSite]:
-    if not airflow_python().exists():
-        pytest.skip(f"Airflow is not set up ({airflow_python()} is missing): run `make airflow`")
-    dags = tmp_path_factory.mktemp("airflow") / "dags"
-    shutil.copytree(Path(__file__).parents[1] / "dags", dags)
-    (dags / "topics.yaml").write_text(TOPICS)
-    example = dags / "daily_active_users.py"
-    example.write_text(example.read_text().replace("page-view", CALM))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEADRACE_DAGS", str(dags))
-        made = AirflowSite(running_site)
-        made.start()
+def airflow_site(demo_site: DemoSite) -> Iterator[AirflowSite]:
+    site = demo_site.site
+    password = airflow_password(site)
+    assert password is not None
+    with AirflowClient(airflow_url(site), user="admin", password=password) as client:
         # An asset triggers a DAG only if it is not paused.
-        for dag_id in (f"seal-{CALM}", f"seal-{KILLS}", "daily-active-users"):
-            made.client.unpause(dag_id)
-        yield made
-        made.stop()
+        for dag_id in (f"seal-{CALM}", f"seal-{KILLS}", "daily-active-users", *DAYS):
+            client.unpause(dag_id)
+        yield AirflowSite(RunningSite(site), client)

@@ -65,6 +65,10 @@ class BalancerProcess:
             found: dict[str, Any] = json.load(answer)
         return found
 
+    def withdrawn(self) -> dict[int, str]:
+        """The condition of each broker whose front is withdrawn, by broker id."""
+        return {row["broker_id"]: row["condition"] for row in self.status()["withdrawn"]}
+
     def backends(self) -> dict[int, dict[str, Any]]:
         """Rows of the status by broker id; empty while the balancer does not respond."""
         assert self.process.poll() is None, f"the balancer ended:\n{self.output()[-4000:]}"

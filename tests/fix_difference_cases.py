@@ -316,19 +316,15 @@ def fetched(asker: Asker, topic: str, *parts: Any, **values: Any) -> Any:
     return asker.fetch([{"topic": topic, "partitions": list(parts)}] if parts else [], **values)
 
 
-@case("Fetch: a session that does not exist")
+@case("Fetch: sessions that nobody was given, of each epoch")
 def _(asker: Asker) -> Any:
-    return fetched(asker, asker.topic(), part_to_fetch(0), session_id=12345, session_epoch=5)
-
-
-@case("Fetch: a new session of a negative epoch")
-def _(asker: Asker) -> Any:
-    return fetched(asker, asker.topic(), part_to_fetch(0), session_id=0, session_epoch=-7)
-
-
-@case("Fetch: a new session")
-def _(asker: Asker) -> Any:
-    return fetched(asker, asker.topic(), part_to_fetch(0), session_epoch=0)
+    name = asker.topic()
+    return [
+        fetched(asker, name, *parts, session_id=session_id, session_epoch=epoch)
+        for parts in ((part_to_fetch(0),), ())
+        for session_id in (0, 12345, -1)
+        for epoch in (0, -1, 1, 5, -2, -7, 2**31 - 1)
+    ]
 
 
 @case("Fetch: unknown topic, unknown and negative partition")

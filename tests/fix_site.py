@@ -135,11 +135,6 @@ class RunningSite:
         self.units: dict[str, Unit] = {unit.name: unit for unit in units_of(site)}
         self.supervisor = Supervisor(site.home)
 
-    def without_airflow(self) -> None:
-        """Stops Airflow if other tests have started it; it would take CPU from tests that do not need it."""
-        if self.supervisor.states().keys() - self.units.keys():
-            operate.up(self.site)
-
     def pid(self, unit: str) -> int:
         return self.supervisor.states()[unit].pid
 
@@ -254,7 +249,7 @@ if site.home.exists():
 
 
 @contextlib.contextmanager
-def _ended_with_tests(site: Site) -> Iterator[None]:
+def ended_with_tests(site: Site) -> Iterator[None]:
     """Ends the site even if the test process is killed: another process sees its pipe close, and ends it."""
     command = [sys.executable, "-c", _END_WITH_TESTS, site.model_dump_json()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
@@ -273,7 +268,7 @@ def running_site(java_jars: dict[str, Path]) -> Iterator[RunningSite]:
             operate.check_addresses(units_of(site))
         except AddressTakenError:
             site = _site(home, block)
-    with _ended_with_tests(site):
+    with ended_with_tests(site):
         try:
             operate.up(site)
             yield RunningSite(site)

@@ -17,6 +17,8 @@ HEAVY_FIXTURES: Final = frozenset(
         "java_jars",
         "kafka_jars",
         "airflow_site",
+        "demo_site",
+        "hcl_site",
         "terraform",
         "namespaces_work",
     }

@@ -31,7 +31,6 @@ class Difference(NamedTuple):
 
 
 DIFFERENCES: Final[dict[str, Difference]] = {
-    "Fetch: a new session of a negative epoch": Difference(SERVED, ("FETCH_SESSION_ID_NOT_FOUND", [])),
     "Fetch: offsets out of range": Difference(
         [("NONE", [(0, "OFFSET_OUT_OF_RANGE", 0)])] * 3, [("NONE", [(0, "OFFSET_OUT_OF_RANGE", -1)])] * 3
     ),

@@ -1,4 +1,4 @@
-"""The examples of docs/reporting.md, in Java and Go: they publish and report, and the audit believes them."""
+"""The examples of reporting.md and first-topic.md, in Java and Go: the audit believes their reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
 
 from fix_audit import AuditorProcess
@@ -21,12 +23,16 @@ from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status
 from headrace.audit.report import Report, report, wait_until_resolved
 from headrace.audit.store import AuditStore
-from headrace.client import Admin, Producer
+from headrace.client import Admin, Consumer, ConsumerRecord, Producer
 from headrace.coordination.declared import ANY, PRODUCERS
+from headrace.registry.client import SchemaRegistryClient
+from headrace.registry.serializers import AvroDeserializer
 
 pytestmark = pytest.mark.real_client
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "reporting"
+FIRST_TOPIC = EXAMPLES.with_name("first-topic")
+ORDERS = "order-placed"
 GO_MODULE = Path(__file__).parents[1] / "programs" / "franz-go"
 COUNT = 1_000
 RUN_WAIT_MAX_S = 240.0
@@ -42,6 +48,7 @@ class East:
     cluster: BrokerCluster
     auditor: AuditorProcess
     store: AuditStore
+    registry_url: str
 
     @property
     def counts_url(self) -> str:
@@ -68,7 +75,7 @@ def east(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFac
         auditor = AuditorProcess(cluster, registry.url, directory, "--store", url)
         auditor.start()
         store = AuditStore(url)
-        yield East(cluster, auditor, store)
+        yield East(cluster, auditor, store, registry.url)
         store.close()
     finally:
         if auditor is not None:
@@ -79,24 +86,44 @@ def east(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def java_example(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def java(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs a class of both examples."""
     for tool in ("java", "javac", "mvn"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed: the Java example is not run")
-    jars, classes = ensure_kafka_jars(), tmp_path_factory.mktemp("classes")
-    source = str(EXAMPLES / "Reporting.java")
-    run_checked(["javac", "-cp", class_path(jars), "-d", str(classes), source], timeout_s=RUN_WAIT_MAX_S)
-    return ["java", *QUICK_JVM, QUIET, "-cp", f"{classes}:{class_path(jars)}", "Reporting"]
+    (avro,) = (Path(pyspark.__file__).parent / "jars").glob("avro-1*.jar")
+    jars, classes = f"{class_path(ensure_kafka_jars())}:{avro}", tmp_path_factory.mktemp("classes")
+    sources = [str(EXAMPLES / "Reporting.java"), str(FIRST_TOPIC / "Checkout.java")]
+    run_checked(["javac", "-cp", jars, "-d", str(classes), *sources], timeout_s=RUN_WAIT_MAX_S)
+    return ["java", *QUICK_JVM, QUIET, "-cp", f"{classes}:{jars}"]
+
+
+@pytest.fixture(scope="module")
+def java_example(java: list[str]) -> list[str]:
+    return [*java, "Reporting"]
+
+
+@pytest.fixture(scope="module")
+def java_checkout(java: list[str]) -> list[str]:
+    return [*java, "Checkout"]
 
 
 @pytest.fixture(scope="module")
 def go_example(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return _built(tmp_path_factory.mktemp("go"), *EXAMPLES.glob("*.go"))
+
+
+@pytest.fixture(scope="module")
+def go_checkout(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return _built(tmp_path_factory.mktemp("go"), FIRST_TOPIC / "checkout.go", EXAMPLES / "reporting.go")
+
+
+def _built(module: Path, *sources: Path) -> list[str]:
     if shutil.which("go") is None:
         pytest.skip("go is not installed: the Go example is not run")
-    module = tmp_path_factory.mktemp("go")
-    for path in (EXAMPLES / "reporting.go", GO_MODULE / "go.mod", GO_MODULE / "go.sum"):
+    for path in (*sources, GO_MODULE / "go.mod", GO_MODULE / "go.sum"):
         shutil.copy(path, module)
-    program = module / "reporting"
+    program = module / "program"
     run_checked(["go", "vet", "-C", str(module), "."], timeout_s=RUN_WAIT_MAX_S)
     run_checked(["go", "build", "-C", str(module), "-o", str(program), "."], timeout_s=RUN_WAIT_MAX_S)
     return [str(program)]
@@ -117,6 +144,59 @@ def test_an_example_reports_what_it_publishes(
     assert {verdict.counted_from for verdict in found.verdicts} == {FROM_PRODUCERS}
     counts = [verdict.counts for verdict in found.verdicts]
     assert sum(each.producer for each in counts) == sum(each.datacenter for each in counts) == COUNT
+
+
+@pytest.fixture(scope="module")
+def orders(east: East) -> str:
+    """The schema of the orders, whose topic is there."""
+    schema = FIRST_TOPIC / "order-placed.avsc"
+    with SchemaRegistryClient(east.registry_url) as registry:
+        registry.register(f"{ORDERS}-value", schema.read_text())
+    east.create(ORDERS)
+    return str(schema)
+
+
+@pytest.mark.parametrize("language", ["java", "go"])
+def test_a_service_publishes_events_of_a_schema(
+    language: str, east: East, orders: str, request: pytest.FixtureRequest
+) -> None:
+    command: list[str] = request.getfixturevalue(f"{language}_checkout")
+    addresses = ["east", east.cluster.bootstrap, east.registry_url, east.counts_url]
+    schema = [orders] if language == "java" else []
+    run_checked([*command, *addresses, *schema, str(COUNT)], timeout_s=RUN_WAIT_MAX_S)
+    events = _read(east, ORDERS)
+    mine = [(record, event) for record, event in events if event["order_id"].startswith(language)]
+    assert {event["order_id"].rpartition("-")[2] for _, event in mine} == {str(n) for n in range(COUNT)}
+    record, event = mine[-1]
+    assert event["header"]["service"] == f"checkout-{language}"
+    assert event["header"]["datacenter"] == "east"
+    assert int(event["header"]["time"].timestamp() * 1000) == record.timestamp_ms
+    assert event["total"] == 10 + int(event["order_id"].rpartition("-")[2])
+    assert (event["currency"], event["coupon"]) == ("EUR", None)
+    assert record.key == str(event["customer_id"]).encode()
+    found = east.resolved(ORDERS)
+    assert found.status is Status.COMPLETE, found.to_json()
+    counts = [verdict.counts for verdict in found.verdicts]
+    assert sum(each.producer for each in counts) == sum(each.datacenter for each in counts) == len(events)
+
+
+def _read(east: East, topic: str) -> list[tuple[ConsumerRecord, Any]]:
+    """All records of a topic, with their events."""
+    found: list[tuple[ConsumerRecord, Any]] = []
+    with (
+        Admin(east.cluster.bootstrap) as admin,
+        SchemaRegistryClient(east.registry_url) as registry,
+        Consumer(east.cluster.bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        ends = {partition: end.offset for partition, end in admin.list_offsets(topic).items()}
+        consumer.assign([(topic, partition) for partition in ends])
+        read, deadline = AvroDeserializer(registry).deserialize, time.monotonic() + RUN_WAIT_MAX_S
+        while any(consumer.position(topic, partition) < end for partition, end in ends.items()):
+            assert time.monotonic() < deadline, f"{len(found)} records are read"
+            for record in consumer.poll(1.0):
+                assert record.value is not None
+                found.append((record, read(record.value)))
+    return found
 
 
 def test_what_a_report_counts_beyond_the_log_is_lost(east: East) -> None:
@@ -178,3 +258,5 @@ def _eventually(judge: Callable[[], Report], count: int, status: Status) -> Repo
 def test_the_page_names_both() -> None:
     page = (EXAMPLES.parents[1] / "reporting.md").read_text()
     assert {f"examples/reporting/{path.name}" in page for path in EXAMPLES.iterdir()} == {True}
+    page = (EXAMPLES.parents[1] / "first-topic.md").read_text()
+    assert {f"examples/first-topic/{path.name}" in page for path in FIRST_TOPIC.iterdir()} == {True}

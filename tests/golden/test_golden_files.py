@@ -34,6 +34,17 @@ def test_a_manifest() -> None:
     assert manifest.to_json() == stored
 
 
+def test_a_manifest_of_a_move() -> None:
+    """Of a table in memory, after the code that first wrote it: format 2, which older versions refuse."""
+    stored = (HERE / "manifest-move.json").read_bytes()
+    manifest = Manifest.from_json(stored, "manifest-move.json")
+    assert (manifest.kind, manifest.sequence, manifest.rows) == ("move", 1, 20)
+    assert [file.staged for file in manifest.files] == list(manifest.removed)
+    assert manifest.files[0].path.endswith("/hourly/dt=2026-11-20/hour=22/00000000000000000000-00000.parquet")
+    assert json.loads(stored)["format"] == 2
+    assert manifest.to_json() == stored
+
+
 def test_a_seal() -> None:
     stored = (HERE / "seal.json").read_bytes()
     seal = Seal.from_json(stored, "seal.json")

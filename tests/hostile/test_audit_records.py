@@ -278,9 +278,17 @@ def test_an_older_or_newer_writer_is_read_into_our_schema() -> None:
 def test_an_array_without_end_is_not_read() -> None:
     endless = json.loads(read_schema("audit-gap.avsc"))
     endless["fields"].insert(0, {"name": "more", "type": {"type": "array", "items": "null"}})
-    decode, _ = decoder({60: json.dumps(endless), 61: "{" * 500, 62: "x" * 100_000})
-    # 2**62 items of no bytes
-    for schema_id, problem in ((60, "could have no end"), (61, "cannot be used"), (62, "100000 characters")):
+    doubled: Any = {"type": "record", "name": "D", "fields": []}
+    for level in range(40):
+        fields = [{"name": "one", "type": doubled}, {"name": "two", "type": doubled["name"]}]
+        doubled = {"type": "record", "name": f"D{level}", "fields": fields}
+    twice = json.loads(read_schema("audit-gap.avsc"))
+    twice["fields"].insert(0, {"name": "more", "type": doubled})
+    texts = {60: json.dumps(endless), 61: "{" * 500, 62: "x" * 100_000, 63: json.dumps(twice)}
+    decode, _ = decoder(texts)
+    # 2**62 items of no bytes, and as many records
+    problems = ("could have no end", "cannot be used", "100000 characters", "in a row without bytes")
+    for schema_id, problem in zip(texts, problems, strict=True):
         with pytest.raises(NotAnAuditRecordError, match=problem):
             decode.decode(prefix(schema_id) + b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01")
 

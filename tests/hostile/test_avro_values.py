@@ -1,4 +1,4 @@
-"""Values of schemas that anybody registered: too deep, or with arrays without end. A reader names them.
+"""Values of schemas that anybody registered: too deep, or with parts without end. A reader names them.
 
 Each case of `DEEP` ended a consumer with SIGSEGV: fastavro's compiled reader descends without a bound.
 """
@@ -14,7 +14,7 @@ import pytest
 
 from headrace.registry.framing import prefix
 from headrace.registry.serializers import AvroDeserializer, DeserializationError
-from headrace.registry.value_reading import has_empty_items, refers_to_itself
+from headrace.registry.value_reading import FREE_PARTS_MAX, endless, has_empty_items, refers_to_itself
 
 LINK = {"type": "record", "name": "a.Link", "fields": [{"name": "next", "type": ["null", "a.Link"]}]}
 TREE = {
@@ -102,3 +102,57 @@ def test_items_that_are_named_elsewhere_have_the_bytes_of_their_definition() -> 
     assert not has_empty_items(of(item)) and not refers_to_itself(of(item))
     assert has_empty_items(of({**item, "fields": []}))
     assert not has_empty_items(fastavro.parse_schema(TREE)) and refers_to_itself(fastavro.parse_schema(TREE))
+
+
+def doubled(innermost: Any, levels: int, between: Any = None) -> Any:
+    """A record that holds the next record twice, and so on: written out, 2**levels of the innermost type."""
+    schema = innermost
+    for level in range(levels):
+        name = schema["name"] if isinstance(schema, dict) else schema
+        schema = {
+            "type": "record",
+            "name": f"D{level}",
+            "fields": [
+                {"name": "one", "type": schema if between is None else between(schema)},
+                {"name": "other", "type": name if between is None else between(name)},
+            ],
+        }
+    return schema
+
+
+EMPTY = {"type": "record", "name": "E", "fields": []}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        doubled(EMPTY, 45),
+        doubled("null", 45),
+        doubled({"type": "fixed", "name": "F", "size": 0}, 45),
+        {"type": "array", "items": doubled(EMPTY, 45)},
+        {"type": "record", "name": "R", "fields": [{"name": "u", "type": ["int", doubled(EMPTY, 45)]}]},
+        {"type": "map", "values": {**doubled(EMPTY, 45)}},
+    ],
+    ids=["records", "nulls", "fixed", "items", "a branch", "a map"],
+)
+def test_a_value_of_no_bytes_with_parts_without_end_is_not_read(schema: Any) -> None:
+    """Each took a reader 2**45 steps: years, with the interpreter's lock held."""
+    with pytest.raises(DeserializationError, match=r"it has .* without bytes"):
+        deserializer(schema).deserialize(prefix(1) + b"\2" * 20)
+    assert "without bytes" in endless(fastavro.parse_schema(schema))
+
+
+def test_values_whose_parts_have_bytes_end_with_them() -> None:
+    one_byte = {"type": "record", "name": "B", "fields": [{"name": "b", "type": "boolean"}]}
+    with pytest.raises(DeserializationError, match="EOFError"):
+        deserializer(doubled(one_byte, 45)).deserialize(prefix(1) + b"\1" * 50)
+    with pytest.raises(DeserializationError):
+        deserializer(doubled(EMPTY, 45, lambda inner: ["null", inner])).deserialize(prefix(1) + b"\2" * 50)
+    few = {
+        "type": "record",
+        "name": "Few",
+        "fields": [{"name": f"n{number}", "type": "null"} for number in range(FREE_PARTS_MAX - 1)],
+    }
+    assert len(deserializer(few).deserialize(prefix(1)).keys()) == FREE_PARTS_MAX - 1
+    for schema in (LINK, TREE, MAPS, EVENT, doubled(one_byte, 45)):
+        assert not endless(fastavro.parse_schema(schema))

@@ -25,7 +25,7 @@ ITEMS: Final = REQUEST_ITEMS_MAX - ROOM
 HOT_ITEMS: Final = produce.REQUEST_PARTITIONS_MAX - ROOM
 TOPIC: Final = b"real"
 TIMEOUT_MS: Final = 1_000
-SERVED_WAIT_MAX_S: Final = 10.0
+SERVED_WAIT_MAX_S: Final = 60.0
 
 Frame = Callable[[int], bytes]
 

@@ -31,6 +31,7 @@ from headrace.balancer.haproxy_config import HaproxySettings, config_text
 from headrace.balancer.page import page
 from headrace.cli import output
 from headrace.process.logs import LineFormatter
+from headrace.process.page import render
 from headrace.process.text import escaped, has_control, is_host
 
 FORGED = "2026-11-22 12:00:00,000 INFO headrace.broker: all is well"
@@ -179,7 +180,9 @@ def test_supervisord_gets_values_as_they_are(tmp_path: Path, value: str) -> None
 def test_the_balancers_page_escapes() -> None:
     evil = "<script>alert(1)</script>"
     backend = dict.fromkeys(("broker_id", "address", "phase", "check"), evil) | {"is_up": False}
-    html = page({"listen": evil, "why": evil, "problem": evil, "backends": [backend]})
+    html = render(
+        page({"listen": evil, "why": evil, "problem": evil, "backends": [backend], "withdrawn": []}), 0
+    ).decode()
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 8
 

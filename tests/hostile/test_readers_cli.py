@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from fix_bad_batches import flipped
 from fix_client import StartCluster
 from headrace.cli import main as cli
-from headrace.cli import records
 from headrace.cli.output import in_time
 from headrace.process.text import escaped_lines
 from headrace.wire.batch import read_header, readdress
@@ -138,13 +136,6 @@ def test_consume_prints_what_it_can_and_names_the_rest(headrace: Run, fake_clust
     assert result.code == 1 and "1 damaged batches were left out" in result.err
     lines = headrace(*words, "--json").out.splitlines()
     assert len(lines) == 2 and "\x1b" not in lines[0]
-
-
-def test_times_at_the_edges_of_the_calendar_are_printed() -> None:
-    edges = [datetime.min, datetime.max, datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
-    first_ms, last_ms = -62_135_596_800_000, 253_402_300_799_999
-    assert [records._plain(each) for each in edges] == [first_ms, last_ms] * 2
-    assert records._plain(date.max) == "9999-12-31"
 
 
 def test_what_moves_a_terminals_cursor_is_escaped() -> None:

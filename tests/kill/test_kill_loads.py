@@ -78,7 +78,6 @@ def load_while_hdfs_dies(site: RunningSite) -> Crash:
 
 @pytest.fixture(scope="module")
 def aftermath(running_site: RunningSite) -> Aftermath:
-    running_site.without_airflow()
     found = Aftermath()
     for step in STEPS:
         crash = found.crashes[step] = Crash(publish(running_site, step))

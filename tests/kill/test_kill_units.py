@@ -72,7 +72,6 @@ def kill_while_publishing(site: RunningSite, kill: Kill) -> None:
 
 @pytest.fixture(scope="module")
 def aftermath(running_site: RunningSite) -> Aftermath:
-    running_site.without_airflow()
     kills = [Kill(unit, FIRST_EVENT_MS + number * DAY_MS) for number, unit in enumerate(UNITS)]
     for kill in kills:
         try:

@@ -1,0 +1,65 @@
+"""Commands of `headrace` on the running site, in this process. Fixture: `headrace`."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pytest
+import yaml
+
+from fix_site import RunningSite
+from headrace.cli import main as cli
+
+HEADERS: Final = ("context ", "no context, ")
+
+
+class Result(NamedTuple):
+    """A command's exit code and output."""
+
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Headrace = Callable[..., Result]
+
+
+@pytest.fixture
+def headrace(
+    running_site: RunningSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Headrace:
+    """Runs commands in this process, by `main`, on the running site."""
+    site = running_site.site
+    description = {
+        "datacenters": {
+            each.name: {"network": each.network, "broker_count": each.broker_count}
+            for each in site.datacenters
+        }
+    }
+    (site.home / "site.yaml").write_text(yaml.safe_dump(description, sort_keys=False))
+    monkeypatch.setenv("HEADRACE_HOME", str(site.home))
+    return command_runner(monkeypatch, capsys)
+
+
+def command_runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headrace:
+    """What runs a command by `main`, with the words of a command line."""
+
+    def run(*words: object, stdin: bytes = b"") -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        # The line that says on which installation the command works: tests/cli/test_contexts.py has it.
+        lines = captured.err.splitlines(keepends=True)
+        errors = "".join(line for line in lines if not line.startswith(HEADERS))
+        return Result(int(ended.value.code or 0), captured.out, errors)
+
+    return run
