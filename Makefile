@@ -48,7 +48,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
 .PHONY: help demo test check lint image fuzz bench bench-smoke bench-page bench-hostile bench-load bench-terraform docs up down status clean distclean requirements setup airflow terraform \
-	java jars debian haproxy
+	java jars debian haproxy postgresql
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,10 +60,10 @@ TERRAFORM := $(if $(shell command -v terraform),terraform)
 TOGETHER := @$(MAKE) -s -j2
 
 demo:
-	$(TOGETHER) setup airflow jars haproxy $(TERRAFORM)
+	$(TOGETHER) setup airflow jars postgresql $(TERRAFORM)
 	@$(BIN)/headrace demo $(if $(ACCESS_LOG),--access-log "$(ACCESS_LOG)") $(if $(DROP),--drop "$(DROP)")
 
-up: haproxy
+up: postgresql
 up status:
 	$(TOGETHER) setup airflow jars
 	@$(BIN)/headrace $@
@@ -157,7 +157,7 @@ $(VENV)/.installed: requirements/bootstrap.txt requirements/dev.txt pyproject.to
 airflow: $(AIRFLOW_VENV)/.installed
 
 $(AIRFLOW_VENV)/.installed: $(VENV)/.installed requirements/airflow.txt pyproject.toml
-	@echo "setting up $(AIRFLOW_VENV): Airflow and its providers, pinned with hashes (about 550 MB)"
+	@echo "setting up $(AIRFLOW_VENV): Airflow and its providers, pinned with hashes (about 630 MB)"
 	@if ! [ -x $(AIRFLOW_VENV)/bin/python ]; then $(UV) venv -q --python $(BIN)/python $(AIRFLOW_VENV); fi
 	@$(UV) pip sync $(QUIET) --python $(AIRFLOW_VENV)/bin/python --require-hashes requirements/airflow.txt
 	@$(UV) pip install -q --python $(AIRFLOW_VENV)/bin/python --no-deps --no-build-isolation -e .
@@ -204,12 +204,18 @@ jars: setup java
 	@$(BIN)/python -c "from headrace.warehouse.jars import ensure_jars; ensure_jars()"
 	@$(BIN)/python -c "from headrace.warehouse.archive import ensure_archive; ensure_archive()"
 
-debian: haproxy
+debian: postgresql
 	@$(call from_debian,kcat,for the tests with librdkafka's own tool,its tests are skipped)
 	@$(call from_debian,librdkafka-dev,for the C client of the benchmarks,its tests are skipped,[ -f /usr/include/librdkafka/rdkafka.h ])
 
 haproxy:
 	@$(call from_debian,haproxy,which balances producers' connections,headrace's own balancer serves in its place)
+
+# After haproxy, because two apt-get at once would not both get their lock.
+postgresql: haproxy
+	@$(call from_debian,postgresql,for Airflow's database,the wheel of it in $(AIRFLOW_VENV) serves in its place$(COMMA) except for root,ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1)
+
+COMMA := ,
 
 # Installs a Debian package. Arguments: its name, its purpose, what happens without it, how to see that it is there
 # (by default: a program of its name). Starts no service.
@@ -217,7 +223,7 @@ define from_debian
 if ! $(or $(4),PATH="$$PATH:/usr/sbin" command -v $(1) >/dev/null); then \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing $(1) (Debian), $(2)"; \
-		{ apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq $(1); } >/dev/null 2>&1 \
+		{ apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); } >/dev/null 2>&1 \
 			|| echo "$(1) could not be installed: $(3)"; \
 	else echo "$(1) is not installed: $(3) (as root: apt-get install $(1))"; fi; fi
 endef
@@ -226,7 +232,7 @@ endef
 
 COMPILE := $(UV) pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 requirements: setup
-	$(COMPILE) pyproject.toml --extra warehouse --extra fleet --extra postgresql --group dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra warehouse --extra notebooks --extra fleet --extra postgresql --group dev -o requirements/dev.txt
 	$(COMPILE) pyproject.toml --extra fleet --extra postgresql -c requirements/dev.txt -o requirements/image.txt
 	$(COMPILE) pyproject.toml --extra airflow requirements/airflow.in -o requirements/airflow.txt
 	$(COMPILE) requirements/terraform.in -o requirements/terraform.txt

@@ -224,7 +224,7 @@ def _load_live(spark: SparkSession, warehouse: WarehouseOptions, readable_ms: di
 def _ages_s(
     spark: SparkSession, bench: BenchSite, warehouse: WarehouseOptions, readable_ms: dict[int, int]
 ) -> list[float]:
-    files = f"{warehouse.url(warehouse.root)}/{LIVE_TOPIC}/hourly/*/*/*/*/*.parquet"
+    files = f"{warehouse.url(warehouse.root)}/{LIVE_TOPIC}/hourly/*/*/*.parquet"
     sequence = f.regexp_extract(f.input_file_name(), r"/(\d{20})-\d+\.parquet", 1).cast("int")
     rows = spark.read.parquet(files).select(
         f.unix_millis("header.time").alias("ms"), sequence.alias("sequence")
