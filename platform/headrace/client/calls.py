@@ -24,9 +24,9 @@ LATEST: Final = -1
 """What ListOffsets accepts in place of a timestamp."""
 
 SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
-    # Produce and Fetch stop before the versions that identify topics by id: this client uses names.
+    # Produce stops before the versions that identify topics by id: this client uses names.
     ApiKey.PRODUCE: (3, 12),
-    ApiKey.FETCH: (4, 12),
+    ApiKey.FETCH: (4, 17),
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (4, 12),
     # These stop before the versions that batch several groups in a request.
@@ -40,6 +40,7 @@ SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.DELETE_TOPICS: (1, 6),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
     ApiKey.CREATE_PARTITIONS: (0, 3),
@@ -49,16 +50,23 @@ SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
 """The lowest and highest version of each API that this client writes and reads."""
 
 
+ANY_VERSION: Final = (0, 32_767)
+FETCH_BY_NAME: Final = (0, fetch.TOPIC_IDS_FROM - 1)
+FETCH_BY_ID: Final = (fetch.TOPIC_IDS_FROM, fetch.VERSION_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """`encode(version, correlation_id, client_id)` returns the framed request, whole or in pieces, and
-    `decode(frame, version)` the response's body.
+    `decode(frame, version)` the response's body. `versions`: the lowest and the highest that say what this
+    call means, of those that the client speaks.
     """
 
     api_key: int
     encode: Callable[[int, int, str], bytes | list[Buffer]]
     decode: Callable[[memoryview, int], Any]
     expects_response: bool = True
+    versions: tuple[int, int] = ANY_VERSION
 
 
 def produce_call(request: produce.ProduceRequest) -> Call:
@@ -73,7 +81,11 @@ def produce_call(request: produce.ProduceRequest) -> Call:
     return Call(ApiKey.PRODUCE, encode, decode, expects_response=request.acks != 0)
 
 
-def fetch_call(request: fetch.FetchRequest) -> Call:
+def fetch_call(request: fetch.FetchRequest, *, by_id: bool = False) -> Call:
+    """Requests batches. `by_id`: the request's topics have ids, not names (KIP-516): a topic that is made
+    again under its name is another one then.
+    """
+
     def encode(version: int, correlation_id: int, client_id: str) -> bytes:
         return fetch.encode_request(
             request, version=version, correlation_id=correlation_id, client_id=client_id
@@ -82,7 +94,7 @@ def fetch_call(request: fetch.FetchRequest) -> Call:
     def decode(frame: memoryview, version: int) -> fetch.FetchResponse:
         return fetch.decode_response(frame, version=version)[1]
 
-    return Call(ApiKey.FETCH, encode, decode)
+    return Call(ApiKey.FETCH, encode, decode, versions=FETCH_BY_ID if by_id else FETCH_BY_NAME)
 
 
 def control_call(api_key: ApiKey, build: Callable[[Schema], Any]) -> Call:
@@ -180,3 +192,23 @@ def list_offsets_call(wanted: dict[str, dict[int, int]]) -> Call:
         return schema.make("ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics)
 
     return control_call(ApiKey.LIST_OFFSETS, build)
+
+
+def leader_epochs_call(wanted: dict[str, dict[int, int]]) -> Call:
+    """Requests where leader epochs end (KIP-320). `wanted`: topic → partition → epoch."""
+
+    def build(schema: Schema) -> Any:
+        topics = tuple(
+            schema.make(
+                "OffsetForLeaderTopic",
+                topic=topic,
+                partitions=tuple(
+                    schema.make("OffsetForLeaderPartition", partition=partition, leader_epoch=epoch)
+                    for partition, epoch in partitions.items()
+                ),
+            )
+            for topic, partitions in wanted.items()
+        )
+        return schema.make("OffsetForLeaderEpochRequest", replica_id=-1, topics=topics)
+
+    return control_call(ApiKey.OFFSET_FOR_LEADER_EPOCH, build)

@@ -151,8 +151,9 @@ class BrokerConnection:
 
         Raises `UnsupportedApiError` if broker and client share no version.
         """
-        version = self.versions.get(call.api_key)
-        if version is None:
+        lowest, highest = call.versions
+        version = min(self.versions.get(call.api_key, -1), highest)
+        if version < lowest:
             name = ApiKey(call.api_key).name
             raise UnsupportedApiError(
                 f"the broker at {self.address} supports no version of {name} that this client speaks"

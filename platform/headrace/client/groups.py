@@ -26,7 +26,7 @@ from headrace.client.lifecycle import Client
 from headrace.client.streams import MessageStream
 from headrace.client.unpacking import ConsumerRecord
 from headrace.coordination.assignment import StreamId, assign_streams
-from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, check_group_name
+from headrace.coordination.consumers import STREAMS_MAX, ConsumerRegistry, NotOwnerError, check_group_name
 from headrace.coordination.errors import CoordinationError, NodeHeldError
 from headrace.coordination.session import SessionState, ZooKeeperSession
 from headrace.coordination.standing import HeldNode, Watch
@@ -120,8 +120,8 @@ class ConsumerGroup(Client):
         self._check_usable()
         if self._thread is not None:
             raise RuntimeError("this member has joined with its streams already")
-        if count < 1:
-            raise ValueError(f"a member needs at least one stream, not {count}")
+        if not 1 <= count <= STREAMS_MAX:
+            raise ValueError(f"a member needs 1 to {STREAMS_MAX} streams, not {count}")
         self._streams = [MessageStream(i, wants_more=self._consumer.wakeup) for i in range(count)]
         self._session.start()
         self._session.on_restored(self._want_rebalance)

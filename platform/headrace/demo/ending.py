@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.padding import Padding
 from rich.table import Table
 
+from headrace.agent.home import AgentHome, AgentRecord
 from headrace.audit.evidence import Finding, Status
 from headrace.audit.phrases import hour
 from headrace.audit.report import Report
@@ -174,5 +175,9 @@ def _print_hints(plan: DemoPlan, screen: Screen) -> None:
         table.add_row(f".venv/bin/headrace {command}", what)
     login = f"user {USER}, password {airflow_password(plan.site)} (`headrace status` shows it, too)"
     table.add_row(airflow_url(plan.site), f"Airflow: {login}")
+    paths = AgentHome(plan.site.home)
+    if (agent := AgentRecord.read(paths.record)) is not None:
+        login = f"any user name, its password is in {paths.read_token}"
+        table.add_row(f"{agent.url}/", f"pages of every process: {login}")
     table.add_row("make down", "stop; data stays")
     screen.console.print(Padding(table, (0, 0, 0, 3), expand=False))

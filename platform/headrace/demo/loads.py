@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 from headrace.demo.outcome import DemoLoad
 from headrace.fleet.airflow_client import AirflowClient, Run, RunFailedError
-from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
-from headrace.site.errors import SiteError
+from headrace.fleet.airflow_units import airflow_of
 from headrace.site.site import Site
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
@@ -27,14 +26,6 @@ SEAL_START_TIMEOUT_S: Final = 60.0
 SEAL_TIMEOUT_S: Final = 600.0
 # The kinds of changes that add rows to the table.
 ADDING: Final = ("load", "replay")
-
-
-def airflow_of(site: Site) -> AirflowClient:
-    """Returns a client of the site's own Airflow. Raises `SiteError` if that has never been started."""
-    password = airflow_password(site)
-    if password is None:
-        raise SiteError(f"Airflow has never been started in {site.home}; start the site with `headrace up`")
-    return AirflowClient(airflow_url(site), user=USER, password=password)
 
 
 class DemoLoads:

@@ -52,6 +52,7 @@ def count_rows(
     rows: Counter[int] = Counter()
     distinct: dict[int, set[tuple[int, int]]] = {}
     with HdfsClient(webhdfs_url) as hdfs, ThreadPoolExecutor(READERS, thread_name_prefix="recount") as pool:
+        # Loads of this headrace alone, so not the directories of older ones.
         listed = pool.map(lambda hour_ms: hdfs.walk(paths.hour_dir(hour_ms)), sorted(set(hours_ms)))
         # Earlier loads cannot hold events that arrived after `start`.
         files = [
