@@ -21,6 +21,8 @@ from headrace.agent.report import ChangeOutcome, UnitReport
 CONNECT_TIMEOUT_S: Final = 10.0
 # Longer than the slowest response without a wait: after another change of a unit that stops slowly.
 REQUEST_TIMEOUT_S: Final = 100.0
+# Shorter than `process.web.KEEP_ALIVE_S`: a request on a connection that the agent is closing gets no answer.
+IDLE_MAX_S: Final = 5.0
 
 
 class Put(NamedTuple):
@@ -55,6 +57,7 @@ class AgentClient:
             timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             # Creating a context takes as long as a hundred requests.
             verify=tls or not is_plain,
+            limits=httpx.Limits(keepalive_expiry=IDLE_MAX_S),
             trust_env=False,
         )
 

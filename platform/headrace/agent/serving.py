@@ -33,7 +33,7 @@ from headrace.agent.kinds import Kinds, parse_configuration, unit_of
 from headrace.agent.loads import LoadStore
 from headrace.agent.permitted import PermittedPaths
 from headrace.agent.watch import Watch
-from headrace.process.web import bounded_http, bounded_https
+from headrace.process.web import KEEP_ALIVE_S, bounded_http, bounded_https
 
 SHUTDOWN_WAIT_MAX_S: Final = 5
 CONNECTIONS_MAX: Final = 200
@@ -122,6 +122,7 @@ def _server(app: ASGIApp, tokens: Tokens, context: ssl.SSLContext | None) -> uvi
         server_header=False,
         http=http if context is None else bounded_https(http, context),
         timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     config.load()
     # uvicorn raises the signal again after its own orderly end; without a handler the agent would die of it.

@@ -15,7 +15,7 @@ import uvicorn
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.session import ZooKeeperSession
 from headrace.process.command_line import on_stop_signals, set_up_logging, split_address
-from headrace.process.web import bounded_http
+from headrace.process.web import KEEP_ALIVE_S, bounded_http
 from headrace.registry.client import NamedUrl, parse_urls
 from headrace.registry.copying import SubjectCopier
 from headrace.registry.server import create_app
@@ -99,6 +99,7 @@ def serve(serving: socket.socket, zookeeper: str, sources: Sources) -> int:
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_WAIT_MAX_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
         lifespan="off",
     )
     host, port = serving.getsockname()[:2]
