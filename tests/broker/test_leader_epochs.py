@@ -52,9 +52,7 @@ def lead(cluster: BrokerCluster, client: RawClient, epoch: int) -> None:
     with cluster.zookeeper.session() as session:
         registry = TopicRegistry(session)
         state = registry.get("t").partitions[0]
-        registry.set_partition_state(
-            "t", 0, replace(state, leader_epoch=epoch), expected_leader_epoch=state.leader_epoch
-        )
+        registry.set_partition_state("t", 0, replace(state, leader_epoch=epoch), expected=state)
     deadline = time.monotonic() + WAIT_MAX_S
     while ask(client, epoch, current=epoch)[0] != "none":
         assert time.monotonic() < deadline

@@ -99,7 +99,7 @@ def test_a_new_leader_epoch_is_stamped(broker_cluster: StartCluster) -> None:
         assert client.produce("t", 0, batch(1, leader_epoch=77)).error_code == 0
         registry = TopicRegistry(session)
         state = registry.get("t").partitions[0]
-        registry.set_partition_state("t", 0, replace(state, leader_epoch=5), expected_leader_epoch=0)
+        registry.set_partition_state("t", 0, replace(state, leader_epoch=5), expected=state)
         deadline = time.monotonic() + WAIT_MAX_S
         while _epochs(client)[-1] != 5:
             assert time.monotonic() < deadline

@@ -1,5 +1,4 @@
-"""A group's registries: members, claims that wait for dead owners, offsets that a dead member cannot reset;
-and elections."""
+"""A group's registries: members, claims that wait for dead owners, offsets that no dead member resets."""
 
 import threading
 import time
@@ -11,14 +10,12 @@ import pytest
 from fix_zookeeper import ZooKeeperRoom, has_topics
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, NotOwnerError, groups
-from headrace.coordination.election import Election
 from headrace.coordination.errors import (
     CoordinationError,
     CorruptNodeError,
     NodeHeldError,
     ZooKeeperUnavailableError,
 )
-from headrace.coordination.session import ZooKeeperSession
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -155,46 +152,3 @@ def test_a_group_is_deleted_only_when_empty(zookeeper: ZooKeeperRoom) -> None:
 def test_names_that_no_group_may_have(zookeeper: ZooKeeperRoom, name: str) -> None:
     with zookeeper.session() as session, pytest.raises(ValueError, match="is not a group name"):
         ConsumerRegistry(session, name)
-
-
-class Candidate:
-    def __init__(self, session: ZooKeeperSession, name: str) -> None:
-        self.log: list[str] = []
-        self.election = Election(
-            session,
-            znodes.CONTROLLER_ELECTION,
-            name,
-            on_elected=lambda: self.log.append("elected"),
-            on_deposed=lambda: self.log.append("deposed"),
-        )
-        self.election.start()
-
-
-def test_the_next_candidate_leads_when_the_leader_leaves(zookeeper: ZooKeeperRoom) -> None:
-    with zookeeper.session(timeout_s=2) as one, zookeeper.session() as two:
-        first = Candidate(one, "one")
-        wait_for(lambda: first.election.leading)
-        second = Candidate(two, "two")
-        wait_for(lambda: second.election.candidates() == ["one", "two"])
-        assert not second.election.leading
-        zookeeper.expire(one)
-        wait_for(lambda: second.election.leading)
-        wait_for(lambda: first.log == ["elected", "deposed"])
-        wait_for(lambda: first.election.candidates() == ["two", "one"])
-        second.election.close()
-        assert second.log == ["elected", "deposed"]
-        wait_for(lambda: first.election.leading)
-        first.election.close()
-        assert first.log == ["elected", "deposed"] * 2
-
-
-def test_a_leader_in_doubt_steps_down_and_may_be_elected_again(private_zookeeper: ZooKeeperRoom) -> None:
-    with private_zookeeper.session(timeout_s=8) as session:
-        candidate = Candidate(session, "only")
-        wait_for(lambda: candidate.election.leading)
-        private_zookeeper.server.kill()
-        wait_for(lambda: candidate.log == ["elected", "deposed"])
-        private_zookeeper.server.start()
-        wait_for(lambda: candidate.election.leading)
-        assert len(candidate.election.candidates()) == 1, "this session's old candidacy must be deleted"
-        candidate.election.close()

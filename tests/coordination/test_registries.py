@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -36,16 +37,22 @@ def registration(broker_id: int, port: int = 9092) -> BrokerRegistration:
     return BrokerRegistration(broker_id, f"127.1.0.1{broker_id}", port, "east")
 
 
+def without_epochs(brokers: list[BrokerRegistration]) -> list[BrokerRegistration]:
+    return [replace(broker, epoch=0) for broker in brokers]
+
+
 def test_brokers_come_and_go(zookeeper: ZooKeeperRoom) -> None:
     seen: list[list[BrokerRegistration]] = []
     with zookeeper.session() as one, zookeeper.session() as two:
         assert BrokerRegistry(one).live() == []
         watching = BrokerRegistry(two)
-        watching.watch(seen.append)
+        watching.watch(lambda brokers: seen.append(without_epochs(brokers)))
         held = BrokerRegistry(one).register(registration(1))
         BrokerRegistry(two).register(registration(2))
         wait_for(lambda: seen[-1:] == [[registration(1), registration(2)]])
-        assert watching.live() == [registration(1), registration(2)]
+        assert without_epochs(watching.live()) == [registration(1), registration(2)]
+        first = {broker.broker_id: broker.epoch for broker in watching.live()}
+        assert 0 < first[1] < first[2], "each registration has a later broker epoch"
         with pytest.raises(NodeHeldError, match=r"/brokers/ids/1 is held by another live session"):
             watching.register(registration(1), wait_s=0.2)
         held.release()
@@ -53,6 +60,25 @@ def test_brokers_come_and_go(zookeeper: ZooKeeperRoom) -> None:
         # The same id on another port: the children's names are unchanged, the watch must still report it.
         BrokerRegistry(one).register(registration(1, port=9999))
         wait_for(lambda: seen[-1] == [registration(1, port=9999), registration(2)])
+        assert watching.live()[0].epoch > first[2]
+        again, two_ = watching.live()
+        assert two_.epoch == first[2]
+        zookeeper.expire(one)
+        wait_for(lambda: [broker.broker_id for broker in watching.live()] == [1, 2])
+        assert watching.live()[0].epoch > again.epoch, "a new session is a new registration"
+
+
+def test_a_registration_has_a_rack(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session:
+        registry = BrokerRegistry(session)
+        registry.register(registration(1))
+        registry.register(replace(registration(2), rack="r7"))
+        path = znodes.broker(3)
+        session.create(path, b'{"version":1,"host":"127.1.0.13","port":9092,"datacenter":"east"}')
+        found = {broker.broker_id: (broker.rack, broker.shown_rack) for broker in registry.live()}
+        assert found == {1: ("127.1.0.11", "east"), 2: ("r7", "r7"), 3: ("127.1.0.13", "east")}
+        session.set(path, b'{"version":1,"host":"h","port":9092,"datacenter":"east","rack":{"a":1}}')
+        assert [broker.broker_id for broker in registry.live()] == [1, 2]
 
 
 def test_fronts_are_announced_marked_and_released(zookeeper: ZooKeeperRoom) -> None:
@@ -98,7 +124,7 @@ def test_a_damaged_registration_is_named_and_hides_no_other(
         BrokerRegistry(session).register(registration(8))
         FrontRegistry(session).watch(seen.append)
         FrontRegistry(session).announce(Front(8, "127.1.0.11", 9093))
-        assert BrokerRegistry(session).live() == [registration(8)]
+        assert without_epochs(BrokerRegistry(session).live()) == [registration(8)]
         wait_for(lambda: seen[-1:] == [[Front(8, "127.1.0.11", 9093)]])
     for path in (znodes.broker(7), znodes.front(7)):
         assert any(path in line and problem in line for line in caplog.messages)
@@ -126,10 +152,10 @@ def test_topic_life(zookeeper: ZooKeeperRoom) -> None:
         assert registry.list()["page-view"].config == {"flush.ms": "5"}
 
         moved = PartitionState(leader=2, leader_epoch=1, replicas=(1, 2), isr=(2,))
-        registry.set_partition_state("page-view", 0, moved, expected_leader_epoch=0)
+        registry.set_partition_state("page-view", 0, moved, expected=made.partitions[0])
         assert registry.list()["page-view"].partitions[0] == moved
-        with pytest.raises(BadVersionError, match="leader epoch is 1, expected 0"):
-            registry.set_partition_state("page-view", 0, moved, expected_leader_epoch=0)
+        with pytest.raises(BadVersionError, match=r"leader_epoch=1.*expected.*leader_epoch=0"):
+            registry.set_partition_state("page-view", 0, made.partitions[1], expected=made.partitions[0])
 
         registry.delete("page-view")
         assert registry.list() == {}
@@ -165,7 +191,7 @@ def test_one_watch_reports_every_change_of_every_topic(zookeeper: ZooKeeperRoom)
         registry.add_partitions("t4", {1: (2,)})
         wait_for(lambda: len(seen[-1]["t4"].partitions) == 2)
         led = PartitionState(leader=-1, leader_epoch=1, replicas=(1,), isr=())
-        registry.set_partition_state("t5", 0, led, expected_leader_epoch=0)
+        registry.set_partition_state("t5", 0, led, expected=registry.get("t5").partitions[0])
         wait_for(lambda: seen[-1]["t5"].partitions[0] == led)
         zookeeper.expire(session)
         registry.delete("t6")

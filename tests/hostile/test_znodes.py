@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -70,7 +71,7 @@ def test_names_that_are_no_numbers_hide_no_broker_front_or_offline_log(zookeeper
     brokers: list[list[BrokerRegistration]] = []
     fronts: list[list[Front]] = []
     with zookeeper.session() as one, zookeeper.session() as stranger:
-        BrokerRegistry(one).watch(brokers.append)
+        BrokerRegistry(one).watch(lambda live: brokers.append([replace(each, epoch=0) for each in live]))
         FrontRegistry(one).watch(fronts.append)
         for name in NAMES:
             for parent in (znodes.BROKER_IDS, znodes.FRONTS, znodes.BALANCED):

@@ -111,8 +111,8 @@ def test_a_source_whose_bytes_are_another_leader_s_halts_that_partition(
     mirror.kill()
     with east.zookeeper.session() as session:
         topics = TopicRegistry(session)
-        elected = replace(topics.get("t").partitions[0], leader_epoch=1)
-        topics.set_partition_state("t", 0, elected, expected_leader_epoch=0)
+        before = topics.get("t").partitions[0]
+        topics.set_partition_state("t", 0, replace(before, leader_epoch=1), expected=before)
     east[1].stop()
     log = PartitionLog(east[1].data_dir / "t-0")
     log.truncate(0)

@@ -54,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m headrace.broker", description="One headrace broker, speaking Kafka's protocol."
     )
     made.add_argument("--broker-id", type=int, help="number of this broker, unique in its datacenter")
-    made.add_argument("--datacenter", help="name of the datacenter; clients see it as the rack")
+    made.add_argument(
+        "--datacenter", help="name of the datacenter; clients see it as the rack, unless broker.rack is set"
+    )
     made.add_argument(
         "--listen",
         type=parse_address,

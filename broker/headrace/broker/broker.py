@@ -245,7 +245,8 @@ class Broker:
     def _register(self) -> HeldNode:
         """Registers this broker in ZooKeeper. Called on a control thread."""
         host, port = self._advertised
-        registration = BrokerRegistration(self._options.broker_id, host, port, self._options.datacenter)
+        rack = self._config["broker.rack"]
+        registration = BrokerRegistration(self._options.broker_id, host, port, self._options.datacenter, rack)
         self._remove_predecessor(registration)
         self._offline_news.registry.forget(registration.broker_id)
         held = self._brokers.register(registration)

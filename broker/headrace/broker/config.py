@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from headrace.broker.replication_settings import ACKS_ALL, FLUSHED, REPLICATION_SETTINGS
 from headrace.broker.setting import (
     BOOLEAN,
     GAPS,
@@ -38,7 +39,7 @@ _BROKER_SETTINGS: Final = (
         "false",
         "whether a request for an unknown topic creates it; Apache Kafka's default is true",
     ),
-    Setting("default.replication.factor", INT, "1", "replicas of a topic created without a number", 1, 1),
+    *REPLICATION_SETTINGS,
     Setting("delete.topic.enable", BOOLEAN, "true", "whether DeleteTopics is allowed"),
     Setting("log.segment.bytes", INT, "134217728", "size at which a segment is rolled", 1024, INT_MAX),
     Setting("log.roll.ms", LONG, WEEK_MS, "age at which a segment is rolled", 1, LONG_MAX),
@@ -228,6 +229,8 @@ _INHERITED: Final = {
     "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
     "message.validation": "log.message.validation",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 TOPIC_SETTINGS: Final = {
     setting.name: setting
@@ -240,7 +243,7 @@ TOPIC_SETTINGS: Final = {
         Setting(
             "compression.type", STRING, "producer", "batches are stored as they come", choices=("producer",)
         ),
-        Setting("min.insync.replicas", INT, "1", "replicas acks=all waits for", 1, 1),
+        ACKS_ALL,
         Setting(
             "headrace.mirror",
             BOOLEAN,
@@ -273,7 +276,10 @@ TOPIC_SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings, parsed; `log` holds those of its partitions' logs."""
+    """A topic's settings, parsed; `log` holds those of its partitions' logs.
+
+    `acks_all_waits_for_fsync`: acks=all waits until every in-sync replica has flushed, not only received.
+    """
 
     log: LogConfig
     max_message_bytes: int
@@ -282,6 +288,9 @@ class TopicConfig:
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     checks_records: bool
+    min_insync_replicas: int = 1
+    unclean_leader_election: bool = False
+    acks_all_waits_for_fsync: bool = True
     accepted_gaps: tuple[AcceptedGap, ...] = ()
 
 
@@ -330,6 +339,9 @@ class BrokerConfig:
             timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
             timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
             checks_records=value("message.validation") == "records",
+            min_insync_replicas=value("min.insync.replicas"),
+            unclean_leader_election=value("unclean.leader.election.enable"),
+            acks_all_waits_for_fsync=value(ACKS_ALL.name) == FLUSHED,
             accepted_gaps=value(gaps.SETTING),
         )
 

@@ -3,7 +3,7 @@ registry")."""
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 from headrace.coordination import documents, znodes
@@ -19,12 +19,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker and its client listener; the listener for balancers is registered in `coordination.fronts`."""
+    """A broker and its client listener; the listener for balancers is registered in `coordination.fronts`.
+
+    `rack`: replicas of a partition are spread over racks; by default the host. `epoch`: the broker epoch,
+    which grows with each registration (its node's czxid, KIP-380); 0 before it is registered.
+    """
 
     broker_id: int
     host: str
     port: int
     datacenter: str
+    rack: str = ""
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.rack:
+            object.__setattr__(self, "rack", self.host)
+
+    @property
+    def shown_rack(self) -> str:
+        """Returns what clients see as the rack: the datacenter, unless the broker's rack was set."""
+        return self.datacenter if self.rack == self.host else self.rack
 
 
 class BrokerRegistry:
@@ -37,8 +52,14 @@ class BrokerRegistry:
         Waits for the node of a killed predecessor to expire, at most `wait_s` (default: three session
         timeouts); then raises `NodeHeldError`: another live broker has this id.
         """
-        path = znodes.broker(registration.broker_id)
-        return self._session.hold_ephemeral(path, documents.encode(asdict(registration)), wait_s=wait_s)
+        fields = asdict(registration)
+        del fields["epoch"]
+        return self._session.hold_ephemeral(
+            znodes.broker(registration.broker_id),
+            documents.encode(fields),
+            wait_s=wait_s,
+            counter=znodes.registrations(registration.broker_id),
+        )
 
     def live(self) -> list[BrokerRegistration]:
         """Returns the live brokers, sorted by id; leaves out damaged registrations, and logs them."""
@@ -54,7 +75,7 @@ class BrokerRegistry:
         nodes = self._session.get_many(znodes.broker(broker_id) for broker_id in ids)
         pairs = zip(ids, nodes, strict=True)
         return [
-            registration
+            replace(registration, epoch=node.stat.created_zxid)
             for broker_id, node in pairs
             if node is not None and (registration := read_or_log(parse, broker_id, node.data)) is not None
         ]
@@ -66,10 +87,12 @@ def parse(broker_id: int, data: bytes) -> BrokerRegistration:
     fields = documents.decode(path, data)
     del fields["version"]
     try:
-        registration = BrokerRegistration(**{**fields, "broker_id": broker_id})
+        registration = BrokerRegistration(**{**fields, "broker_id": broker_id, "epoch": 0})
     except TypeError as error:
         raise CorruptNodeError(f"{path}: not a broker's registration: {error}") from None
     check_address(path, registration.host, registration.port)
+    if not isinstance(registration.rack, str):
+        raise CorruptNodeError(f"{path}: {str(registration.rack)[:80]!r} is not a rack")
     return registration
 
 

@@ -1,124 +1,126 @@
-"""Leader election among several candidates, by the ZooKeeper library's election recipe.
+"""The election of a datacenter's controller, as in Kafka: who creates `/controller` is it.
 
-A leader is deposed as soon as its connection is SUSPENDED, not only when its session is LOST: while it cannot
-reach ZooKeeper, another candidate may have been elected. A leader's writes to ZooKeeper should still be
-guarded by versions.
+Each election also raises `/controller_epoch`, in the same transaction. A controller guards each of its
+writes by both nodes (`Reign.guard`): one that has lost its session, or that another one has followed, writes
+nothing more, whatever it believes.
 """
 
 import logging
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from kazoo import exceptions as kz
-
-from headrace.coordination.session import SessionState, ZooKeeperSession
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import (
+    BadVersionError,
+    CorruptNodeError,
+    NodeExistsError,
+    NoNodeError,
+)
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import Watch
 
 logger = logging.getLogger(__name__)
 
-CLOSE_WAIT_MAX_S: Final = 10.0
-RETRY_PAUSE_S: Final = 0.2
+NOBODY: Final = -1
 
 
-class Election:
-    """A candidacy at `path`; `candidate` is its name in `candidates()`.
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """What a broker knows of the controller. `guard` is empty unless it is this broker itself."""
 
-    From `start()` to `close()` a thread takes part in every election. It calls `on_elected()` when elected
-    and `on_deposed()` when leadership ends; both run in that thread and must return soon.
+    broker_id: int
+    epoch: int
+    guard: Mapping[str, int]
+
+    @property
+    def is_own(self) -> bool:
+        return bool(self.guard)
+
+
+class ControllerElection:
+    """A broker's candidacy, from `start()` to `close()`.
+
+    `on_change(reign)` runs in the session's callback thread, now and after every change of the controller;
+    `reign` is None while nobody is elected.
     """
 
     def __init__(
-        self,
-        session: ZooKeeperSession,
-        path: str,
-        candidate: str,
-        *,
-        on_elected: Callable[[], None],
-        on_deposed: Callable[[], None],
+        self, session: ZooKeeperSession, broker_id: int, on_change: Callable[[Reign | None], None]
     ) -> None:
         self._session = session
-        self._path = path
-        self.candidate = candidate
-        self._on_elected = on_elected
-        self._on_deposed = on_deposed
-        self._closing = threading.Event()
-        self._in_doubt = threading.Event()
-        self._leading = threading.Event()
-        self._lock = threading.Lock()
-        self._round = session.election_recipe(path, candidate)
-        self._thread = threading.Thread(target=self._run_elections, name=f"election-{candidate}", daemon=True)
+        self._broker_id = broker_id
+        self._on_change = on_change
+        self._closing = False
+        self._watch: Watch | None = None
 
     def start(self) -> None:
-        self._remove_listener = self._session.on_state(self._on_state)
-        self._thread.start()
+        self._watch = self._session.watch_data(znodes.CONTROLLER, self._seen)
 
     def close(self) -> None:
-        """Ends the candidacy; a leader is deposed first. Waits at most `CLOSE_WAIT_MAX_S`.
-
-        Does not wait while ZooKeeper is unreachable: the candidate then stays listed until its session ends.
-        """
-        self._closing.set()
-        self._in_doubt.set()
-        with self._lock:
-            self._round.cancel()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_WAIT_MAX_S if self._session.state is SessionState.CONNECTED else 0)
-            self._remove_listener()
-
-    @property
-    def leading(self) -> bool:
-        """Whether this candidate is the leader, as far as it knows."""
-        return self._leading.is_set()
-
-    def candidates(self) -> list[str]:
-        """Returns all candidates' names, the leader first."""
-        return self._session.election_candidates(self._path)
-
-    def _on_state(self, state: SessionState) -> None:
-        if state is not SessionState.CONNECTED:
-            self._in_doubt.set()
-
-    def _run_elections(self) -> None:
-        while not self._closing.is_set():
-            with self._lock:
-                if self._closing.is_set():
-                    return
-                self._in_doubt.clear()
-                self._round = self._session.election_recipe(self._path, self.candidate)
+        """Ends the candidacy. A controller resigns, so that another one is elected at once."""
+        self._closing = True
+        if self._watch is not None:
+            self._watch.cancel()
+        stat = self._session.exists(znodes.CONTROLLER)
+        if stat is not None and stat.owner_session == self._session.session_id:
             try:
-                self._round.run(self._lead)
-            except kz.KazooException as error:
-                logger.info(
-                    "%s: candidacy at %s interrupted: %s", self.candidate, self._path, type(error).__name__
-                )
-            self._delete_node()
+                self._session.delete(znodes.CONTROLLER)
+            except NoNodeError:
+                return
 
-    def _lead(self) -> None:
-        if self._in_doubt.is_set():
+    def _seen(self, node: Node | None) -> None:
+        if self._closing:
             return
-        logger.info("%s: elected at %s", self.candidate, self._path)
-        self._leading.set()
-        try:
-            self._on_elected()
-            self._in_doubt.wait()
-        except Exception:
-            logger.exception("%s: elected at %s, on_elected failed", self.candidate, self._path)
-        finally:
-            self._leading.clear()
-            logger.info("%s: no longer leader at %s", self.candidate, self._path)
-            self._on_deposed()
+        if node is None:
+            self._on_change(None)
+            self._stand()  # the watch tells who was elected
+            return
+        broker_id = _broker_of(znodes.CONTROLLER, node)
+        if node.stat.owner_session != self._session.session_id:
+            self._on_change(Reign(broker_id, 0, {}))
+            return
+        last = self._session.get_or_none(znodes.CONTROLLER_EPOCH)
+        if last is None or _broker_of(znodes.CONTROLLER_EPOCH, last) != self._broker_id:
+            return  # another one was elected meanwhile: the watch tells
+        guard = {znodes.CONTROLLER: -1, znodes.CONTROLLER_EPOCH: last.stat.version}
+        self._on_change(Reign(broker_id, _epoch_of(last), guard))
 
-    def _delete_node(self) -> None:
-        """Deletes this candidate's node. One that a lost connection left behind would block every candidate,
-        this one included, until the session ends."""
-        while not self._closing.wait(RETRY_PAUSE_S) and self._round.lock.is_acquired:
-            try:
-                self._session.wait_connected(RETRY_PAUSE_S)
-                self._round.lock.release()
-            except kz.KazooException as error:
-                logger.info(
-                    "%s: cannot delete its node at %s: %s",
-                    self.candidate,
-                    self._path,
-                    type(error).__name__,
-                )
+    def _stand(self) -> None:
+        last = self._session.get_or_none(znodes.CONTROLLER_EPOCH)
+        epoch = 1 + (0 if last is None else _epoch_of(last))
+        document = documents.encode({"broker_id": self._broker_id, "epoch": epoch})
+        change = self._session.transaction().create(znodes.CONTROLLER, document, ephemeral=True)
+        if last is None:
+            change.create(znodes.CONTROLLER_EPOCH, document)
+        else:
+            change.set(znodes.CONTROLLER_EPOCH, document, version=last.stat.version)
+        try:
+            change.commit()
+        except (NodeExistsError, BadVersionError):
+            return
+        logger.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
+
+
+def controller_of(session: ZooKeeperSession) -> int:
+    """Returns the controller's broker id, or NOBODY."""
+    node = session.get_or_none(znodes.CONTROLLER)
+    return NOBODY if node is None else _broker_of(znodes.CONTROLLER, node)
+
+
+def _broker_of(path: str, node: Node) -> int:
+    try:
+        return documents.int32(documents.decode(path, node.data)["broker_id"])
+    except (KeyError, ValueError, CorruptNodeError):
+        logger.error("%s: no broker in %r", path, node.data[:80])
+        return NOBODY
+
+
+def _epoch_of(node: Node) -> int:
+    """Returns the epoch of the last election; 0 where it cannot be read: the node's version fences, too."""
+    try:
+        return documents.int32(documents.decode(znodes.CONTROLLER_EPOCH, node.data)["epoch"])
+    except (KeyError, ValueError, CorruptNodeError):
+        logger.error("%s: no epoch in %r", znodes.CONTROLLER_EPOCH, node.data[:80])
+        return 0

@@ -234,13 +234,16 @@ class ZooKeeperSession:
 
     # --- across session losses ---
 
-    def hold_ephemeral(self, path: str, data: bytes, *, wait_s: float | None = None) -> HeldNode:
+    def hold_ephemeral(
+        self, path: str, data: bytes, *, wait_s: float | None = None, counter: str | None = None
+    ) -> HeldNode:
         """Creates an ephemeral node, and creates it again after every session loss until `.release()`.
 
-        If another session still holds the node (its process may have died), waits for it, at most `wait_s`
-        (default: three session timeouts); then raises `NodeHeldError`.
+        `counter`: a node whose version grows by one with each creation. If another session still holds the
+        node (its process may have died), waits for it, at most `wait_s` (default: three session timeouts);
+        then raises `NodeHeldError`.
         """
-        held = HeldNode(self, path, data)
+        held = HeldNode(self, path, data, counter=counter)
         held.acquire(3 * self.timeout_s if wait_s is None else wait_s)
         with self._lock:
             self._held.append(held)
@@ -289,14 +292,6 @@ class ZooKeeperSession:
     def events_handled(self, wait_max_s: float) -> bool:
         """Waits until `fired` was called for every event that arrived before this call."""
         return events.handled(self._client.handler, wait_max_s)
-
-    def election_recipe(self, path: str, candidate: str) -> Any:
-        """Returns the library's election at `path`; only for `coordination.election`."""
-        return self._client.Election(path, candidate)
-
-    def election_candidates(self, path: str) -> list[str]:
-        """Returns the names of the candidates at `path`, the leader first."""
-        return [str(name) for name in self._call(lambda: self._client.Election(path).contenders())]
 
     # --- inside ---
 

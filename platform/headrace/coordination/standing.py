@@ -12,6 +12,7 @@ from headrace.coordination.errors import (
     ZooKeeperUnavailableError,
 )
 from headrace.coordination.nodes import NodeStat
+from headrace.coordination.transaction import Transaction
 
 HELD_POLL_S: Final = 0.1
 
@@ -28,6 +29,10 @@ class Session(Protocol):
     def create(self, path: str, data: bytes, *, ephemeral: bool, make_parents: bool) -> None: ...
 
     def delete(self, path: str) -> None: ...
+
+    def ensure_path(self, path: str) -> None: ...
+
+    def transaction(self) -> Transaction: ...
 
     def schedule(self, task: Task) -> None:
         """Runs `task` soon, in the callback thread."""
@@ -62,11 +67,15 @@ class Watch:
 
 
 class HeldNode:
-    """An ephemeral node that is created again after every session loss, until `release()`."""
+    """An ephemeral node that is created again after every session loss, until `release()`.
 
-    def __init__(self, session: Session, path: str, data: bytes) -> None:
+    `counter`: a node whose version grows by one, in the same transaction, each time this one is created.
+    """
+
+    def __init__(self, session: Session, path: str, data: bytes, *, counter: str | None = None) -> None:
         self.path = path
         self.data = data
+        self._counter = counter
         self._session = session
         self._released = False
 
@@ -103,7 +112,13 @@ class HeldNode:
 
     def _create(self) -> bool:
         try:
-            self._session.create(self.path, self.data, ephemeral=True, make_parents=True)
+            if self._counter is None:
+                self._session.create(self.path, self.data, ephemeral=True, make_parents=True)
+            else:
+                self._session.ensure_path(self.path.rpartition("/")[0])
+                self._session.ensure_path(self._counter)
+                creation = self._session.transaction().create(self.path, self.data, ephemeral=True)
+                creation.set(self._counter, b"").commit()
         except NodeExistsError:
             stat = self._session.exists(self.path)
             return stat is not None and stat.owner_session == self._session.session_id

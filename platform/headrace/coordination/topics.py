@@ -1,13 +1,14 @@
 """The topics of a datacenter: their partitions, replicas, leaders and configuration.
 
 Owns `/brokers/topics/<t>` (replicas), `…/partitions/<p>/state` (leader, in-sync set), `/config/topics/<t>`.
-Every change is one transaction that also writes `/brokers/topics` and the topic's node: one watch on the
-former covers everything, and a topic is read again only if its modified-zxid changed.
+Every change is one transaction that also writes `/brokers/topics`, and the topic's node or (a change of
+leaders and in-sync sets, which several brokers make at once) its `partitions`: one watch on the first covers
+everything, and a topic is read again only if the modified-zxid of one of the others changed.
 """
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -15,6 +16,7 @@ from uuid import UUID
 from headrace.coordination import documents, znodes
 from headrace.coordination.errors import (
     BadVersionError,
+    CoordinationError,
     CorruptNodeError,
     InvalidTopicError,
     NodeExistsError,
@@ -23,27 +25,28 @@ from headrace.coordination.errors import (
     TopicNotRegisteredError,
 )
 from headrace.coordination.nodes import Node
+from headrace.coordination.partition_states import NO_LEADER as NO_LEADER
+from headrace.coordination.partition_states import (
+    PartitionChange,
+    check_changes,
+    in_transactions,
+    parse_state,
+    parse_topic,
+    state_document,
+    topic_document,
+    write,
+)
+from headrace.coordination.partition_states import PartitionState as PartitionState
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import Watch
 from headrace.coordination.transaction import Transaction
 
 logger = logging.getLogger(__name__)
 
-NO_LEADER: Final = -1
 TOPIC_NAME_LENGTH_MAX: Final = 249
 # One transaction must fit ZooKeeper's request limit (1 MiB); a partition takes about 250 bytes of it.
 PARTITIONS_PER_CHANGE_MAX: Final = 2000
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """`leader`: a broker id, or NO_LEADER. `replicas[0]`: the preferred leader. `isr`: in-sync replicas."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,9 @@ class TopicRegistry:
         state = TopicState(
             name, topic_id, {p: _fresh(r) for p, r in sorted(replicas.items())}, dict(config or {})
         )
-        change = self._session.transaction().create(znodes.topic(name), _topic_document(state))
+        change = self._session.transaction().create(
+            znodes.topic(name), topic_document(state.topic_id, state.partitions)
+        )
         change.create(znodes.topic_config(name), documents.encode({"config": state.config}))
         change.create(znodes.partitions(name))
         _create_partitions(change, name, state.partitions)
@@ -129,7 +134,9 @@ class TopicRegistry:
             )
         added = {p: _fresh(r) for p, r in sorted(replicas.items())}
         state = replace(state, partitions={**state.partitions, **added})
-        change = self._session.transaction().set(znodes.topic(name), _topic_document(state), version=version)
+        change = self._session.transaction().set(
+            znodes.topic(name), topic_document(state.topic_id, state.partitions), version=version
+        )
         _create_partitions(change, name, added)
         change.set(znodes.TOPICS, b"").commit()
         return state
@@ -158,22 +165,32 @@ class TopicRegistry:
         self._change(name, znodes.topic_config(name), documents.encode({"config": dict(config)}))
 
     def set_partition_state(
-        self, name: str, partition_id: int, state: PartitionState, *, expected_leader_epoch: int
+        self, name: str, partition_id: int, new: PartitionState, *, expected: PartitionState
     ) -> None:
-        """Stores a new leader or in-sync set, not `replicas`. Replication will use it; nothing calls it yet.
+        """Stores a new state of a partition if the present one is `expected`, as a whole.
 
-        Raises `BadVersionError` if the leader epoch is not the expected one, `TopicNotRegisteredError`.
+        Raises `StaleStateError` (a `BadVersionError`) with the state that was found instead, and
+        `TopicNotRegisteredError`.
         """
-        path = znodes.partition_state(name, partition_id)
-        node = self._session.get_or_none(path)
-        if node is None:
-            raise TopicNotRegisteredError(f"there is no partition {name}-{partition_id}")
-        found = documents.decode(path, node.data).get("leader_epoch")
-        if found != expected_leader_epoch:
-            raise BadVersionError(
-                f"{name}-{partition_id}: leader epoch is {found}, expected {expected_leader_epoch}"
-            )
-        self._change(name, path, _state_document(state), version=node.stat.version)
+        (problem,) = self.set_partition_states([PartitionChange(name, partition_id, expected, new)])
+        if problem is not None:
+            raise problem
+
+    def set_partition_states(
+        self, changes: Sequence[PartitionChange], *, guard: Mapping[str, int] | None = None
+    ) -> Sequence[CoordinationError | None]:
+        """Stores new states of any number of partitions, of any topics, in transactions of bounded size.
+
+        Returns the error of each change, None where it was stored: `StaleStateError`, `StaleBrokerError`,
+        `TopicNotRegisteredError`, `CorruptNodeError`. One that fails does not keep the others from being
+        stored. `guard`: nodes (path, version; -1: any) that must exist in this version with each transaction;
+        else raises `GuardError`, and later groups are not stored.
+        """
+        check_changes(changes)
+        problems: list[CoordinationError | None] = []
+        for group in in_transactions(changes):
+            problems += write(self._session, group, guard or {})
+        return problems
 
     def get(self, name: str) -> TopicState:
         """Reads the topic. Raises `TopicNotRegisteredError`."""
@@ -182,18 +199,21 @@ class TopicRegistry:
     def list(self) -> dict[str, TopicState]:
         """Returns all topics by name."""
         names = self._session.children_or_empty(znodes.TOPICS)
-        stats = self._session.stat_many(znodes.topic(name) for name in names)
+        stats = self._session.stat_many(
+            path for name in names for path in (znodes.topic(name), znodes.partitions(name))
+        )
         known: dict[str, tuple[int, TopicState]] = {}
-        for name, stat in zip(names, stats, strict=True):
-            if stat is None:
+        for name, topic, partitions in zip(names, stats[::2], stats[1::2], strict=True):
+            if topic is None:
                 continue
+            zxid = max(topic.modified_zxid, 0 if partitions is None else partitions.modified_zxid)
             before = self._known.get(name)
-            if before is not None and before[0] == stat.modified_zxid:
+            if before is not None and before[0] == zxid:
                 known[name] = before
                 continue
             try:
-                # The topic may be newer than the stat: at worst it is read once more.
-                known[name] = (stat.modified_zxid, self.get(name))
+                # The topic may be newer than the stats: at worst it is read once more.
+                known[name] = (zxid, self.get(name))
             except TopicNotRegisteredError:
                 continue
             except CorruptNodeError as error:
@@ -221,21 +241,14 @@ class TopicRegistry:
         topic = self._session.get_or_none(path)
         if topic is None:
             raise TopicNotRegisteredError(f"there is no topic {name!r}")
-        fields = documents.decode(path, topic.data)
-        try:
-            replicas = {
-                documents.int32(p): tuple(map(documents.int32, r)) for p, r in fields["partitions"].items()
-            }
-            topic_id = UUID(fields["topic_id"])
-        except (KeyError, ValueError, TypeError, AttributeError):
-            raise CorruptNodeError(f"{path}: not a topic's document: {topic.data[:80]!r}") from None
-        paths = [znodes.topic_config(name), *(znodes.partition_state(name, p) for p in sorted(replicas))]
+        topic_id, listed = parse_topic(path, topic.data)
+        paths = [znodes.topic_config(name), *(znodes.partition_state(name, p) for p in sorted(listed))]
         config, *states = self._session.get_many(paths)
         if config is None or any(state is None for state in states):
             raise TopicNotRegisteredError(f"topic {name!r} is being deleted")
         partitions = {
-            p: _parse_state(path, node, replicas[p])
-            for p, path, node in zip(sorted(replicas), paths[1:], states, strict=True)
+            p: parse_state(path, node, listed[p])
+            for p, path, node in zip(sorted(listed), paths[1:], states, strict=True)
             if node is not None
         }
         return TopicState(name, topic_id, partitions, _parse_config(paths[0], config)), topic.stat.version
@@ -260,27 +273,7 @@ def _fresh(replicas: tuple[int, ...]) -> PartitionState:
 def _create_partitions(change: Transaction, name: str, partitions: Mapping[int, PartitionState]) -> None:
     for partition_id, state in partitions.items():
         change.create(znodes.partition(name, partition_id))
-        change.create(znodes.partition_state(name, partition_id), _state_document(state))
-
-
-def _topic_document(state: TopicState) -> bytes:
-    replicas = {str(p): list(s.replicas) for p, s in state.partitions.items()}
-    return documents.encode({"topic_id": str(state.topic_id), "partitions": replicas})
-
-
-def _state_document(state: PartitionState) -> bytes:
-    return documents.encode(
-        {"leader": state.leader, "leader_epoch": state.leader_epoch, "isr": list(state.isr)}
-    )
-
-
-def _parse_state(path: str, node: Node, replicas: tuple[int, ...]) -> PartitionState:
-    fields = documents.decode(path, node.data)
-    try:
-        leader, epoch = documents.int32(fields["leader"]), documents.int32(fields["leader_epoch"])
-        return PartitionState(leader, epoch, replicas, tuple(map(documents.int32, fields["isr"])))
-    except (KeyError, ValueError, TypeError):
-        raise CorruptNodeError(f"{path}: not a partition's state: {node.data[:80]!r}") from None
+        change.create(znodes.partition_state(name, partition_id), state_document(state))
 
 
 def _parse_config(path: str, node: Node) -> dict[str, str]:

@@ -19,8 +19,13 @@ class Transaction:
         self._call = call
         self._steps: list[tuple[str, str, Callable[[Any], None]]] = []
 
-    def create(self, path: str, data: bytes = b"") -> Self:
-        self._steps.append(("create", path, lambda t: t.create(path, data)))
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Self:
+        self._steps.append(("create", path, lambda t: t.create(path, data, ephemeral=ephemeral)))
+        return self
+
+    def check(self, path: str, *, version: int = -1) -> Self:
+        """Lets the whole transaction fail unless the node exists, in this version (-1: any)."""
+        self._steps.append(("check", path, lambda t: t.check(path, version)))
         return self
 
     def set(self, path: str, data: bytes, *, version: int = -1) -> Self:

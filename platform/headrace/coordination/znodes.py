@@ -11,7 +11,9 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /consumers/<group>/ids/<member>                ephemeral  {"subscription": {"<topic>": <streams>}}
     /consumers/<group>/owners/<topic>/<partition>  ephemeral  the owning member, as text
     /consumers/<group>/offsets/<topic>/<partition> data       the next offset to read, as decimal text
-    /controller_election/…                         ephemeral  the controller's candidates
+    /controller                                    ephemeral  {"broker_id"}: the broker that is the controller
+    /controller_epoch                              data       {"epoch", "broker_id"} of the last one elected
+    /headrace/registrations/<broker id>            data       empty; its version counts registrations
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: its leader cannot serve this partition
@@ -30,7 +32,9 @@ TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 CONSUMERS: Final = "/consumers"
-CONTROLLER_ELECTION: Final = "/controller_election"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+REGISTRATIONS: Final = "/headrace/registrations"
 FRONTS: Final = "/headrace/fronts"
 BALANCED: Final = "/headrace/balanced"
 OFFLINE: Final = "/headrace/offline"
@@ -40,6 +44,10 @@ REGISTRY: Final = "/headrace/registry"
 
 def broker(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def registrations(broker_id: int) -> str:
+    return f"{REGISTRATIONS}/{broker_id}"
 
 
 def front(broker_id: int) -> str:

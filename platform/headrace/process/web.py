@@ -25,8 +25,8 @@ TLS_HANDSHAKE_MAX_S: Final = 10.0
 RESPONSE_WAIT_MAX_S: Final = 660.0
 """From then until the client has taken the response: longer than any request waits."""
 KEEP_ALIVE_S: Final = 60
-"""A connection without a request is closed after that time. uvicorn's own 5 s is also the time for which clients
-such as httpx keep one: a request that crosses with the end of its connection gets no answer."""
+"""A connection without a request is closed after that time. uvicorn's own 5 s is also the time for which
+clients such as httpx keep one: a request that crosses with the end of its connection gets no answer."""
 LOG_PAUSE_S: Final = 10.0
 
 Headers = Iterable[tuple[bytes, bytes]]

@@ -25,7 +25,7 @@ def describe(state: BrokerState, request: Request) -> Tree:
                 "broker_id": broker.broker_id,
                 "host": broker.host,
                 "port": broker.port,
-                "rack": broker.datacenter,
+                "rack": broker.shown_rack,
                 "is_fenced": False,
             }
             for _, broker in sorted(state.view.brokers.items())

@@ -110,7 +110,7 @@ def respond(cluster: Cluster, request: Request, wanted: Topics) -> Tree:
         ]
     return {
         "brokers": [
-            {"node_id": broker_id, "host": broker.host, "port": broker.port, "rack": broker.datacenter}
+            {"node_id": broker_id, "host": broker.host, "port": broker.port, "rack": broker.shown_rack}
             for broker_id, broker in sorted(view.brokers.items())
         ],
         "cluster_id": cluster.cluster_id,

@@ -1,0 +1,140 @@
+"""What the controller decides about one partition. Pure: states and sets of brokers in, the new state out.
+
+Every function returns the state itself when nothing is to change, so that a decision that was written is not
+made again. In every state that comes out: the leader is in the in-sync set, the in-sync set is part of the
+replicas, and a leader that was elected has a later epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
+
+from headrace.coordination.topics import NO_LEADER, PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The brokers of a datacenter: `alive` are registered. `bounced` have registered again since the
+    controller looked last, and count as having died and come back. `empty` came back with another disk."""
+
+    alive: Set[int]
+    bounced: Set[int] = frozenset()
+    empty: Set[int] = frozenset()
+
+
+def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> PartitionState:
+    """Returns the state after brokers died or returned.
+
+    A broker that is dead or bounced leaves the in-sync set, unless none is left: the last members stay, since
+    they alone have all that was acknowledged. A leader that went is followed by the first in-sync replica in
+    the order of the replicas, also by one that bounced; else, with `unclean`, by the first one alive.
+    """
+    # With one replica there is nothing to be in sync with: it goes on with what it has.
+    empty = brokers.empty if len(state.replicas) > 1 else frozenset()
+    held = tuple(r for r in state.isr if r in state.replicas and r not in empty)
+    steady = tuple(r for r in held if r in brokers.alive and r not in brokers.bounced)
+    if steady:
+        if state.leader in steady:
+            return _changed(state, state.leader, steady)
+        return _elected(state, _first(state, steady), steady)
+    returned = tuple(r for r in held if r in brokers.alive)
+    if returned:
+        return _elected(state, _first(state, returned), returned)
+    candidates = sorted((r for r in state.replicas if r in brokers.alive), key=lambda r: r in empty)
+    if unclean and candidates:
+        return _elected(state, candidates[0], (candidates[0],))
+    if state.leader == NO_LEADER:
+        return _changed(state, NO_LEADER, held)
+    return _elected(state, NO_LEADER, held)
+
+
+def is_unclean(before: PartitionState, after: PartitionState) -> bool:
+    """Whether an election made a leader of a replica that was not in sync."""
+    return after.leader not in (NO_LEADER, before.leader) and after.leader not in before.isr
+
+
+def without(state: PartitionState, broker_id: int, alive: Set[int]) -> PartitionState:
+    """Returns the state after a broker left of its own accord, if others in sync are alive; else as it is."""
+    others = tuple(r for r in state.isr if r != broker_id and r in state.replicas)
+    candidates = tuple(r for r in others if r in alive)
+    if broker_id not in state.isr or not candidates:
+        return state
+    if state.leader == broker_id:
+        return _elected(state, _first(state, candidates), others)
+    return _changed(state, state.leader, others)
+
+
+def prefer(state: PartitionState, alive: Set[int]) -> PartitionState:
+    """Returns the state led by its preferred leader, if that one is alive and in sync."""
+    preferred = _targets(state)[0] if _targets(state) else NO_LEADER
+    if preferred == state.leader or preferred not in alive or preferred not in state.isr:
+        return state
+    return _elected(state, preferred, state.isr)
+
+
+# --- reassignment ---
+
+
+def reassign(state: PartitionState, targets: tuple[int, ...]) -> PartitionState:
+    """Returns the state at the beginning of a reassignment to `targets`; an earlier one is replaced.
+
+    The replicas are the targets, then those that will go (KIP-455).
+    """
+    old = _before(state)
+    adding = tuple(r for r in targets if r not in old)
+    removing = tuple(r for r in (*old, *state.isr) if r not in targets)
+    removing = tuple(dict.fromkeys(removing))
+    if not adding and not removing:
+        return replace(state, replicas=targets, adding=(), removing=())
+    return replace(state, replicas=(*targets, *removing), adding=adding, removing=removing)
+
+
+def cancel(state: PartitionState, alive: Set[int]) -> PartitionState:
+    """Returns the state after a reassignment was called off: the replicas are those of before it."""
+    old = _before(state)
+    if not state.adding and not state.removing:
+        return state
+    return _settled(state, old, alive)
+
+
+def complete(state: PartitionState, alive: Set[int]) -> PartitionState:
+    """Returns the state at the end of a reassignment, once every target is in sync; before that as it is."""
+    targets = _targets(state)
+    if not (state.adding or state.removing) or not set(targets) <= set(state.isr):
+        return state
+    return _settled(state, targets, alive)
+
+
+def _settled(state: PartitionState, replicas: tuple[int, ...], alive: Set[int]) -> PartitionState:
+    isr = tuple(r for r in state.isr if r in replicas)
+    candidates = tuple(r for r in isr if r in alive)
+    settled = replace(state, replicas=replicas, adding=(), removing=())
+    if state.leader in isr or (state.leader == NO_LEADER and isr and not candidates):
+        return replace(settled, isr=isr)
+    if not candidates:
+        return state  # nobody who stays could lead
+    leader = _first(settled, candidates)
+    return replace(settled, isr=isr, leader=leader, leader_epoch=state.leader_epoch + 1)
+
+
+def _targets(state: PartitionState) -> tuple[int, ...]:
+    return tuple(r for r in state.replicas if r not in state.removing)
+
+
+def _before(state: PartitionState) -> tuple[int, ...]:
+    return tuple(r for r in state.replicas if r not in state.adding)
+
+
+def _first(state: PartitionState, candidates: Iterable[int]) -> int:
+    """Returns the first candidate in the order of the replicas."""
+    among = set(candidates)
+    return next(r for r in state.replicas if r in among)
+
+
+def _changed(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
+    return replace(state, leader=leader, isr=isr)
+
+
+def _elected(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
+    return replace(state, leader=leader, leader_epoch=state.leader_epoch + 1, isr=isr)

@@ -1,0 +1,291 @@
+"""The state of a partition in ZooKeeper: who leads it, in which epoch, who is in sync.
+
+Owns the state's document and its change, which is by compare-and-set alone: the whole state that the caller
+has seen is compared with what ZooKeeper holds, and the node's version that was read with it guards the write.
+Does not decide who leads.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import (
+    BadVersionError,
+    CoordinationError,
+    CorruptNodeError,
+    NoNodeError,
+    TopicNotRegisteredError,
+)
+from headrace.coordination.nodes import Node
+from headrace.coordination.session import ZooKeeperSession
+
+NO_LEADER: Final = -1
+# One transaction must fit ZooKeeper's request limit (1 MiB). A state takes up to 500 bytes of it, a topic's
+# list of replicas up to 90 KB.
+CHANGES_PER_TRANSACTION_MAX: Final = 500
+REASSIGNED_PER_TRANSACTION_MAX: Final = 10
+ATTEMPTS_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """`leader`: a broker id, or NO_LEADER. `replicas[0]`: the preferred leader. `isr`: in-sync replicas.
+
+    `adding` and `removing`: the replicas that a reassignment adds and will drop; both are in `replicas`.
+    """
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """A new state of a partition, to be stored if the present one is `expected`.
+
+    `joining`: by broker id, the broker epoch in which a new member of the in-sync set was seen to be in sync;
+    nothing is stored if it has registered again since, or is gone (KIP-903).
+    """
+
+    topic: str
+    partition: int
+    expected: PartitionState
+    new: PartitionState
+    joining: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def reassigns(self) -> bool:
+        """Whether the topic's list of replicas changes, too."""
+        before, after = self.expected, self.new
+        return (before.replicas, before.adding, before.removing) != (
+            after.replicas,
+            after.adding,
+            after.removing,
+        )
+
+
+class StaleStateError(BadVersionError):
+    """The partition's state is not the expected one. `found`: what it is. Decide again before you retry."""
+
+    def __init__(self, change: PartitionChange, found: PartitionState) -> None:
+        super().__init__(
+            f"{change.topic}-{change.partition}: its state is {found}, expected {change.expected}"
+        )
+        self.found = found
+
+
+class StaleBrokerError(CoordinationError):
+    """A new member of the in-sync set is no longer registered as the one that was seen to be in sync."""
+
+
+class GuardError(CoordinationError):
+    """A node that the caller must still hold is gone or has changed: nothing more was written."""
+
+
+def check_changes(changes: Sequence[PartitionChange]) -> None:
+    """Raises `ValueError` for a batch that names a partition twice, or that changes a state to itself."""
+    names = [(change.topic, change.partition) for change in changes]
+    if len(set(names)) != len(names):
+        raise ValueError("a batch of changes names a partition twice")
+    for change in changes:
+        if change.new == change.expected:
+            raise ValueError(f"{change.topic}-{change.partition}: the new state is the expected one")
+
+
+def in_transactions(changes: Sequence[PartitionChange]) -> Iterator[list[PartitionChange]]:
+    """Yields the changes in groups, each small enough for one transaction."""
+    group: list[PartitionChange] = []
+    reassigned = 0
+    for change in changes:
+        if len(group) == CHANGES_PER_TRANSACTION_MAX or (
+            change.reassigns and reassigned == REASSIGNED_PER_TRANSACTION_MAX
+        ):
+            yield group
+            group, reassigned = [], 0
+        group.append(change)
+        reassigned += change.reassigns
+    if group:
+        yield group
+
+
+def write(
+    session: ZooKeeperSession, changes: Sequence[PartitionChange], guard: Mapping[str, int]
+) -> list[CoordinationError | None]:
+    """Stores the changes of one group, those whose expected state is the present one in one transaction.
+
+    Returns the error of each change, None where it was stored. `guard`: nodes (path, version; -1: any) that
+    must exist in this version; else raises `GuardError`, and nothing was stored.
+    """
+    results: list[CoordinationError | None] = [None] * len(changes)
+    left = list(range(len(changes)))
+    for attempt in range(ATTEMPTS_MAX):
+        present = _Present(session, [changes[at] for at in left], guard)
+        to_store: list[int] = []
+        for at in left:
+            problem, is_done = present.judge(changes[at], again=attempt > 0)
+            results[at] = problem
+            if problem is None and not is_done:
+                to_store.append(at)
+        left = to_store
+        if not left:
+            return results
+        try:
+            present.store([changes[at] for at in left])
+        except (BadVersionError, NoNodeError):
+            continue  # something changed since it was read; what it was, the next reading tells
+        return results
+    for at in left:
+        results[at] = BadVersionError(
+            f"{changes[at].topic}-{changes[at].partition}: others changed it {ATTEMPTS_MAX} times meanwhile"
+        )
+    return results
+
+
+class _Present:
+    """What ZooKeeper holds of some partitions, read in an order that makes the versions guard it all.
+
+    States come before the topics' documents, which list the replicas: a reassignment writes both, so a state
+    that is still of its version belongs to the document that was read after it. In the same way a broker's
+    count of registrations comes before its registration.
+    """
+
+    def __init__(
+        self, session: ZooKeeperSession, changes: Sequence[PartitionChange], guard: Mapping[str, int]
+    ) -> None:
+        self._session = session
+        self._guard = guard
+        topics = sorted({change.topic for change in changes})
+        states = [znodes.partition_state(change.topic, change.partition) for change in changes]
+        paths = [*states, *map(znodes.topic, topics)]
+        self._nodes = dict(zip(paths, session.get_many(paths), strict=True))
+        self._topics = {name: self._parsed(name) for name in topics}
+        brokers = sorted({broker for change in changes for broker in change.joining})
+        held = [*map(znodes.registrations, brokers), *map(znodes.broker, brokers), *guard]
+        self._stats = dict(zip(held, session.stat_many(held), strict=True))
+        for path, version in guard.items():
+            stat = self._stats[path]
+            if stat is None or version not in (-1, stat.version):
+                raise GuardError(f"{path} is {'gone' if stat is None else 'no longer the same'}")
+
+    def _parsed(self, name: str) -> tuple[UUID, dict[int, PartitionState]] | CorruptNodeError | None:
+        node = self._nodes[znodes.topic(name)]
+        try:
+            return None if node is None else parse_topic(znodes.topic(name), node.data)
+        except CorruptNodeError as error:
+            return error
+
+    def judge(self, change: PartitionChange, *, again: bool) -> tuple[CoordinationError | None, bool]:
+        """Returns why this change cannot be stored, and whether it has been: a transaction that is repeated
+        after a lost connection may find its own state."""
+        path = znodes.partition_state(change.topic, change.partition)
+        node, topic = self._nodes[path], self._topics[change.topic]
+        if isinstance(topic, CorruptNodeError):
+            return topic, False
+        listed = None if topic is None else topic[1].get(change.partition)
+        if node is None or listed is None:
+            return TopicNotRegisteredError(f"there is no partition {change.topic}-{change.partition}"), False
+        try:
+            found = parse_state(path, node, listed)
+        except CorruptNodeError as error:
+            return error, False
+        if found != change.expected:
+            if again and found == change.new:
+                return None, True
+            return StaleStateError(change, found), False
+        for broker, epoch in change.joining.items():
+            stat = self._stats[znodes.broker(broker)]
+            if (
+                stat is None
+                or stat.created_zxid != epoch
+                or self._stats[znodes.registrations(broker)] is None
+            ):
+                now = "not registered" if stat is None else f"registered in broker epoch {stat.created_zxid}"
+                return StaleBrokerError(f"broker {broker} is {now}, expected {epoch}"), False
+        return None, False
+
+    def store(self, changes: Sequence[PartitionChange]) -> None:
+        """Writes all states, or none. Raises `BadVersionError` or `NoNodeError` if a node has changed."""
+        transaction = self._session.transaction()
+        for path, version in self._guard.items():
+            transaction.check(path, version=version)
+        for broker in sorted({broker for change in changes for broker in change.joining}):
+            count = self._stats[znodes.registrations(broker)]
+            assert count is not None
+            transaction.check(znodes.registrations(broker), version=count.version)
+            transaction.check(znodes.broker(broker))
+        for topic in sorted({change.topic for change in changes}):
+            reassigned = {
+                change.partition: change.new
+                for change in changes
+                if change.topic == topic and change.reassigns
+            }
+            if reassigned:
+                node, parsed = self._nodes[znodes.topic(topic)], self._topics[topic]
+                assert node is not None and isinstance(parsed, tuple)
+                document = topic_document(parsed[0], parsed[1] | reassigned)
+                transaction.set(znodes.topic(topic), document, version=node.stat.version)
+            transaction.set(znodes.partitions(topic), b"")
+        for change in changes:
+            path = znodes.partition_state(change.topic, change.partition)
+            node = self._nodes[path]
+            assert node is not None
+            transaction.set(path, state_document(change.new), version=node.stat.version)
+        transaction.set(znodes.TOPICS, b"").commit()
+
+
+# --- documents ---
+
+
+def topic_document(topic_id: UUID, partitions: Mapping[int, PartitionState]) -> bytes:
+    """Returns the bytes of `/brokers/topics/<t>`: what is known of replicas."""
+
+    def by_partition(name: str) -> dict[str, list[int]]:
+        lists = {str(p): list(getattr(state, name)) for p, state in partitions.items()}
+        return {p: brokers for p, brokers in lists.items() if brokers}
+
+    fields: dict[str, Any] = {"topic_id": str(topic_id), "partitions": by_partition("replicas")}
+    for field_name, name in (("adding_replicas", "adding"), ("removing_replicas", "removing")):
+        if changing := by_partition(name):
+            fields[field_name] = changing
+    return documents.encode(fields)
+
+
+def parse_topic(path: str, data: bytes) -> tuple[UUID, dict[int, PartitionState]]:
+    """Returns a topic's id and, by partition, a state with its replicas and no leader. Raises
+    `CorruptNodeError`."""
+    fields = documents.decode(path, data)
+
+    def by_partition(found: dict[str, list[object]]) -> dict[int, tuple[int, ...]]:
+        return {documents.int32(p): tuple(map(documents.int32, brokers)) for p, brokers in found.items()}
+
+    try:
+        adding = by_partition(fields.get("adding_replicas", {}))
+        removing = by_partition(fields.get("removing_replicas", {}))
+        return UUID(fields["topic_id"]), {
+            p: PartitionState(NO_LEADER, 0, brokers, (), adding.get(p, ()), removing.get(p, ()))
+            for p, brokers in by_partition(fields["partitions"]).items()
+        }
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise CorruptNodeError(f"{path}: not a topic's document: {data[:80]!r}") from None
+
+
+def state_document(state: PartitionState) -> bytes:
+    return documents.encode(
+        {"leader": state.leader, "leader_epoch": state.leader_epoch, "isr": list(state.isr)}
+    )
+
+
+def parse_state(path: str, node: Node, listed: PartitionState) -> PartitionState:
+    """Returns a partition's state; `listed` has its replicas. Raises `CorruptNodeError`."""
+    fields = documents.decode(path, node.data)
+    try:
+        leader, epoch = documents.int32(fields["leader"]), documents.int32(fields["leader_epoch"])
+        isr = tuple(map(documents.int32, fields["isr"]))
+    except (KeyError, ValueError, TypeError):
+        raise CorruptNodeError(f"{path}: not a partition's state: {node.data[:80]!r}") from None
+    return PartitionState(leader, epoch, listed.replicas, isr, listed.adding, listed.removing)

@@ -1,0 +1,183 @@
+"""What the controller decides: for any state and any brokers, by Hypothesis; and the cases of the book."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.broker.leadership.decisions import (
+    Brokers,
+    cancel,
+    complete,
+    elect,
+    is_unclean,
+    prefer,
+    reassign,
+    without,
+)
+from headrace.coordination.topics import NO_LEADER, PartitionState
+
+IDS = range(1, 6)
+SETS = st.frozensets(st.sampled_from(IDS))
+
+
+@st.composite
+def states(draw: st.DrawFn) -> PartitionState:
+    """A state that the controller or a leader may have written."""
+    replicas = tuple(draw(st.lists(st.sampled_from(IDS), min_size=1, max_size=4, unique=True)))
+    isr = tuple(draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True)))
+    leader = draw(st.sampled_from([*isr, NO_LEADER]))
+    return PartitionState(leader, draw(st.integers(0, 9)), replicas, isr)
+
+
+@st.composite
+def brokers(draw: st.DrawFn) -> Brokers:
+    alive = draw(SETS)
+    return Brokers(alive, draw(SETS) & alive, frozenset())
+
+
+def check(before: PartitionState, after: PartitionState) -> None:
+    assert after.leader == NO_LEADER or after.leader in after.isr
+    assert set(after.isr) <= set(after.replicas)
+    assert after.leader_epoch >= before.leader_epoch
+    if after.leader != before.leader:
+        assert after.leader_epoch > before.leader_epoch
+
+
+@given(states(), brokers(), st.booleans())
+def test_an_election_keeps_what_must_hold_in_every_state(
+    state: PartitionState, known: Brokers, unclean: bool
+) -> None:
+    after = elect(state, known, unclean=unclean)
+    check(state, after)
+    assert after.replicas == state.replicas
+    assert after.leader == NO_LEADER or after.leader in known.alive
+    assert after.isr, "somebody keeps what was acknowledged"
+    if not is_unclean(state, after):
+        assert set(after.isr) <= set(state.isr), "an election makes nobody in sync"
+    else:
+        assert unclean and not set(state.isr) & known.alive
+    if set(state.isr) & known.alive or (unclean and set(state.replicas) & known.alive):
+        assert after.leader != NO_LEADER
+    if state.leader in known.bounced:
+        assert after.leader_epoch > state.leader_epoch, "its old self must not go on"
+    if after.leader != NO_LEADER:
+        assert set(after.isr) <= known.alive
+    once_more = replace(known, bounced=frozenset())
+    assert elect(after, once_more, unclean=unclean) == after, "nothing changes twice"
+
+
+@given(states(), st.lists(brokers(), max_size=6))
+def test_whatever_happens_the_last_in_sync_stay_known(state: PartitionState, history: list[Brokers]) -> None:
+    """Without unclean elections, who is in sync was in sync before: all that was acknowledged is there."""
+    first = set(state.isr)
+    for known in history:
+        state = elect(state, known, unclean=False)
+        assert set(state.isr) <= first
+
+
+@given(states(), st.sampled_from(IDS), SETS)
+def test_a_broker_leaves_only_what_others_can_take(
+    state: PartitionState, leaver: int, alive: frozenset[int]
+) -> None:
+    after = without(state, leaver, alive)
+    check(state, after)
+    assert without(after, leaver, alive) == after
+    if after == state:
+        assert leaver not in state.isr or not (set(state.isr) - {leaver}) & alive
+    else:
+        assert leaver not in after.isr and after.leader != leaver
+        assert set(after.isr) == set(state.isr) - {leaver}
+        assert after.leader in alive or state.leader != leaver
+
+
+@given(states(), SETS)
+def test_a_preferred_leader_leads_once_it_is_in_sync(state: PartitionState, alive: frozenset[int]) -> None:
+    after = prefer(state, alive)
+    check(state, after)
+    preferred = state.replicas[0]
+    assert (after.leader == preferred) == (state.leader == preferred or preferred in set(state.isr) & alive)
+    assert prefer(after, alive) == after and after.isr == state.isr
+
+
+@given(states(), st.lists(st.sampled_from(IDS), min_size=1, max_size=4, unique=True), SETS)
+def test_a_reassignment_ends_with_its_targets_or_as_it_was(
+    state: PartitionState, targets: list[int], alive: frozenset[int]
+) -> None:
+    moving = reassign(state, tuple(targets))
+    check(state, moving)
+    assert (moving.leader, moving.isr) == (state.leader, state.isr)
+    assert set(moving.replicas) == set(targets) | set(state.replicas)
+    assert reassign(moving, tuple(targets)) == moving
+    called_off = cancel(moving, alive)
+    check(moving, called_off)
+    assert set(called_off.replicas) == set(state.replicas) and called_off.isr == state.isr
+    done = complete(moving, alive)
+    check(moving, done)
+    if not set(targets) <= set(moving.isr):
+        assert done == moving, "nobody leaves before all targets are in sync"
+    caught_up = replace(moving, isr=tuple(dict.fromkeys((*moving.isr, *targets))))
+    settled = complete(caught_up, alive | set(targets))
+    check(caught_up, settled)
+    assert settled.replicas == tuple(targets) and not settled.adding and not settled.removing
+    assert set(settled.isr) == set(targets)
+    assert complete(settled, alive) == settled
+
+
+@given(
+    states(),
+    st.lists(st.sampled_from(IDS), min_size=1, unique=True),
+    st.lists(st.sampled_from(IDS), min_size=1, unique=True),
+)
+def test_a_reassignment_replaces_an_earlier_one(
+    state: PartitionState, first: list[int], second: list[int]
+) -> None:
+    moving = reassign(reassign(state, tuple(first)), tuple(second))
+    check(state, moving)
+    assert moving.replicas[: len(second)] == tuple(second)
+    assert set(moving.isr) <= set(moving.replicas)
+
+
+def at(
+    leader: int, epoch: int, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3)
+) -> PartitionState:
+    return PartitionState(leader, epoch, replicas, isr)
+
+
+def test_the_cases_of_the_book() -> None:
+    def after(
+        state: PartitionState, alive: set[int], bounced: frozenset[int] = frozenset()
+    ) -> PartitionState:
+        return elect(state, Brokers(alive, bounced), unclean=False)
+
+    full = at(1, 4, (1, 2, 3))
+    assert after(full, {2, 3}) == at(2, 5, (2, 3)), "a dead leader"
+    assert after(full, {1, 3}) == at(1, 4, (1, 3)), (
+        "a dead follower: no new epoch, clients need not look again"
+    )
+    assert after(full, {3}) == at(3, 5, (3,))
+    assert after(full, set()) == at(NO_LEADER, 5, (1, 2, 3)), "all at once: each has what was acknowledged"
+    assert after(at(2, 5, (2,)), {1, 3}) == at(NO_LEADER, 6, (2,)), "the last one is waited for"
+    assert after(at(NO_LEADER, 6, (2,)), {1, 2, 3}) == at(2, 7, (2,)), "and leads when it is back"
+    assert after(full, {1, 2, 3}, frozenset({1})) == at(2, 5, (2, 3)), "died and returned, unseen"
+    assert after(at(1, 4, (1,)), {1}, frozenset({1})) == at(1, 5, (1,)), "alone: its old self is fenced"
+
+
+def test_an_unclean_election_is_a_choice() -> None:
+    state = at(1, 4, (1,))
+    known = Brokers({2, 3})
+    assert elect(state, known, unclean=False) == at(NO_LEADER, 5, (1,))
+    elected = elect(state, known, unclean=True)
+    assert elected == at(2, 5, (2,)) and is_unclean(state, elected)
+    assert not is_unclean(at(1, 4, (1, 2)), at(2, 5, (2,)))
+
+
+def test_a_broker_with_an_empty_disk_is_not_in_sync() -> None:
+    """KIP-903: not even as the last one. A partition with one replica has no other choice."""
+    known = Brokers({1, 2}, bounced={1}, empty={1})
+    assert elect(at(1, 4, (1, 2)), known, unclean=False) == at(2, 5, (2,))
+    assert elect(at(NO_LEADER, 4, (1,)), known, unclean=False) == at(NO_LEADER, 4, ())
+    assert elect(at(NO_LEADER, 4, (1,)), known, unclean=True) == at(2, 5, (2,))
+    assert elect(at(1, 4, (1,), (1,)), known, unclean=False) == at(1, 5, (1,), (1,))
