@@ -10,12 +10,12 @@ from fix_audit import StartAuditor, wait_for
 from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, concatenate, tally
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
+from headrace.audit.avro_times import to_datetime, to_ms
 from headrace.audit.counting import (
     CountedPartition,
     PartitionCounter,
     SourcePartition,
     counted_partition,
-    last_positions,
 )
 from headrace.audit.reader import AuditReader
 from headrace.audit.records import (
@@ -29,9 +29,8 @@ from headrace.audit.records import (
     LoadReport,
     PartitionPosition,
     RangeTally,
-    to_datetime,
-    to_ms,
 )
+from headrace.audit.standing import marks_of
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST
 
@@ -50,9 +49,11 @@ def test_the_newest_whole_heartbeat_counts() -> None:
         beat(2, 1, 2, ("b", 0, 40)),
         beat(3, 0, 2, ("a", 0, 99)),
     ]
-    assert last_positions(beats) == {("a", 0): 30, ("b", 0): 40}
-    assert last_positions(reversed(beats)) == {("a", 0): 30, ("b", 0): 40}
-    assert last_positions([]) == {}
+    for records in (beats, list(reversed(beats))):
+        marks = marks_of(records)
+        assert [mark.counted_to for mark in marks.of(("a", 0))] == [10, 30]
+        assert [mark.counted_to for mark in marks.of(("b", 0))] == [20, 40]
+    assert not marks_of([])
 
 
 def test_the_source_of_a_partitions_events() -> None:

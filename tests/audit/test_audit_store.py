@@ -27,7 +27,7 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit import gather, upkeep
+from headrace.audit import gather, gather_publishers, upkeep
 from headrace.audit.cover import Candidate, choose
 from headrace.audit.evidence import PRODUCER_HOP, Status
 from headrace.audit.intervals import stretches, subtract, union
@@ -139,7 +139,7 @@ def test_the_newest_report_of_a_publisher_counts(numbers: list[int], closed: boo
     records.append(received(report_of("p", batches, number=0, closed=False), time_ms=BEAT_MS))
     store = AuditStore("sqlite://")
     store.fold(records)
-    (verdict,) = report(store, now_ms=BEAT_MS + 60_000).verdicts
+    (verdict,) = report(store, now_ms=BEAT_MS + 20_000).verdicts
     store.close()
     assert verdict.counts[:2] == (16, 16)
     assert verdict.hops[PRODUCER_HOP] is Status.COMPLETE
@@ -242,7 +242,7 @@ def test_positions_and_rows_are_stored_together(tmp_path: Path) -> None:
     store = AuditStore(url)
     assert store.positions() == {("_audit", 0): 100}
     with store.reading() as connection:
-        lives = gather.publishers(connection, DC)
+        lives = gather_publishers.publishers(connection, DC)
     assert "p" not in lives
     store.close()
 

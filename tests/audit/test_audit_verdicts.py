@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 from hypothesis import given, settings
@@ -18,12 +19,23 @@ from fix_audit_world import (
     WAREHOUSE,
     Batch,
     PartitionBytes,
+    counted,
     damaged,
     everything_reported,
+    heartbeat,
     load_of,
+    received,
+    report_of,
 )
 from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
-from headrace.audit.records import HeartbeatRecord, LoadedHour, LoadedPartition, LoadReport, ReceivedRecord
+from headrace.audit.records import (
+    DATACENTER_TIER,
+    HeartbeatRecord,
+    LoadedHour,
+    LoadedPartition,
+    LoadReport,
+    ReceivedRecord,
+)
 from headrace.audit.report import report
 from headrace.audit.store import AuditStore
 from headrace.audit.times import HOUR_MS
@@ -267,3 +279,21 @@ def test_missing_records_are_lost_at_once_if_later_sequences_are_logged() -> Non
     (verdict,) = judged(everything_reported([lost, after], {0: log}), now_ms=REPORTED_MS + 1)
     assert verdict.status is Status.LOST
     assert verdict.count(Status.LOST) == 5
+
+
+def test_an_open_publisher_that_falls_silent_is_pending_then_unknown() -> None:
+    """It may have died with events that it did not report: complete for five minutes was a wrong word."""
+    batch = Batch(0, 12, 0, 0, 5, HOUR_A)
+    log = PartitionBytes()
+    log.append(batch.encode())
+    policy, statuses = Policy(hops=(PRODUCER_HOP,)), []
+    for silent_s in (1, 29, 31, 299, 301):
+        now = REPORTED_MS + silent_s * 1_000
+        beat = replace(heartbeat(DATACENTER_TIER, {0: log}), beat=now)
+        records: list[object] = [report_of("p", [batch], closed=False), *counted(DATACENTER_TIER, {0: log})]
+        store = AuditStore("sqlite://")
+        store.fold([*map(received, records), received(beat, time_ms=now)])
+        statuses.append(report(store, TOPIC, policy=policy, now_ms=now).status)
+        store.close()
+    pending, unknown = Status.PENDING, Status.UNKNOWN
+    assert statuses == [Status.COMPLETE, Status.COMPLETE, pending, pending, unknown]

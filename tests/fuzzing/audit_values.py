@@ -118,6 +118,10 @@ def heartbeat(rng: random.Random, place: Place) -> Tree:
         "log_partition": rng.choice((0, 1, 2**31 - 1)),
         "counted_to_address": rng.choice((0, 500)),
         "end_address": rng.choice((500, 2**62)),
+        "topic_id": rng.choice(("", "\x1b[2J", "x" * 10_000)),
+        "last_address": rng.choice((-(2**63), -1, 0, 2**63 - 1)),
+        "last_crc": rng.choice((-1, 0, 2**63 - 1)),
+        "last_epoch": rng.choice((-(2**31), -1, 0, 2**31 - 1)),
     }
     return {
         "tier": "datacenter",
@@ -159,6 +163,17 @@ def corrupt(rng: random.Random, place: Place) -> Tree:
         "first_sequence": 0,
         "last_sequence": rng.choice((0, 2**31 - 1)),
         "in_tally": rng.random() < 0.5,
+    }
+
+
+def recount(rng: random.Random, place: Place) -> Tree:
+    start, end = _range(rng)
+    return {
+        **{key: value for key, value in gap(rng, place).items() if key not in ("reason", "accepted")},
+        "log_partition": rng.choice((0, 1)),
+        "from_address": start,
+        "counted_to_address": end,
+        "cause": rng.choice(("cut", "[/red]\x1b[31m", "x" * 10_000)),
     }
 
 
@@ -223,6 +238,7 @@ KINDS: Final[Mapping[str, Callable[[random.Random, Place], Tree]]] = {
     "audit-positions.avsc": heartbeat,
     "audit-gap.avsc": gap,
     "audit-corrupt.avsc": corrupt,
+    "audit-recount.avsc": recount,
     "audit-producer.avsc": producer_report,
     "audit-load.avsc": load,
 }
@@ -277,6 +293,12 @@ _LIES: Final[Mapping[str, tuple[Tree, ...]]] = {
         {"log_partition": -1},
         {"cause": "a\0b"},
     ),
+    "audit-recount.avsc": (
+        {"from_address": 6, "counted_to_address": 5},
+        {"from_address": -1},
+        {"log_partition": -1},
+        {"cause": "a\0b"},
+    ),
     "audit-producer.avsc": (
         {"publisher": ""},
         {"publisher": "a\nb"},
@@ -293,6 +315,7 @@ _LIES: Final[Mapping[str, tuple[Tree, ...]]] = {
         {"accepted_gaps": [{"partition": -1, "from_address": 0, "to_address": 9, "reason": ""}]},
     ),
 }
+_OF_A_LOG: Final = ("audit-tally.avsc", "audit-gap.avsc", "audit-corrupt.avsc", "audit-recount.avsc")
 _HEADER_LIES: Final[tuple[Tree, ...]] = (
     {"time": FIRST_NAMED_MS - 1},
     {"time": LAST_NAMED_MS + 1},
@@ -310,7 +333,7 @@ def impossible(rng: random.Random, kind: str, place: Place) -> Tree:
         tree["positions"] = tree["positions"][:1]
     if rng.random() < 0.2:
         return {**tree, "header": {**tree["header"], **rng.choice(_HEADER_LIES)}}
-    if kind in ("audit-tally.avsc", "audit-gap.avsc", "audit-corrupt.avsc") and rng.random() < 0.2:
+    if kind in _OF_A_LOG and rng.random() < 0.2:
         return {**tree, "tier": "datacenter", "header": {**tree["header"], "datacenter": "elsewhere"}}
     # A tally's spans must fit its range, unless they are the lie.
     tree = {**tree, **({"from_address": 0, "to_address": 500, "spans": []} if "spans" in tree else {})}

@@ -68,6 +68,10 @@ def test_a_checkpoint() -> None:
     assert checkpoint.encode(read) == stored
 
 
+# Fields that heartbeats got after the golden one was stored, with their defaults.
+POSITION_LATER = {"topic_id": "", "last_address": -1, "last_crc": -1, "last_epoch": -1}
+
+
 @pytest.mark.parametrize("stored", RECORDS, ids=lambda stored: str(stored["record"]))
 def test_an_audit_record(stored: dict[str, Any]) -> None:
     _, body = framing.split(bytes.fromhex(stored["value"]))
@@ -75,6 +79,9 @@ def test_an_audit_record(stored: dict[str, Any]) -> None:
     assert isinstance(data, dict)
     record = _READERS[f"headrace.audit.{stored['record']}"](data)
     del data["header"]
+    for position in data.get("positions", ()):
+        for name, default in POSITION_LATER.items():
+            position.setdefault(name, default)
     if isinstance(record, ProducerReport):  # this one is written by `events`, and only read here
         handed_over = [tally[3] for tally in record.tallies]
         assert handed_over == [each["handed_over_count"] for each in data["tallies"]]

@@ -11,7 +11,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,7 +21,6 @@ from headrace.audit.counting import (
     PartitionCounter,
     counted_partition,
     heartbeat,
-    last_positions,
 )
 from headrace.audit.damage import is_good_at
 from headrace.audit.declaring import Declarations
@@ -28,9 +28,11 @@ from headrace.audit.disk_damage import ASK_S, DiskDamage
 from headrace.audit.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
 from headrace.audit.raw_reader import RawReader
 from headrace.audit.reader import AuditReader, ReportedProducers
-from headrace.audit.records import DATACENTER_TIER, AuditRecord, CorruptRecord, HeartbeatRecord
+from headrace.audit.records import DATACENTER_TIER, AuditRecord, CorruptRecord
+from headrace.audit.resuming import log_starts, resume
 from headrace.audit.salvage import count_past_damage
 from headrace.audit.settings import AuditorSettings, sources_of
+from headrace.audit.standing import Standings
 from headrace.client import Admin, Consumer
 from headrace.client.admin import EARLIEST, LATEST
 from headrace.client.errors import ClientError, CorruptRecordsError, OffsetOutOfRangeError
@@ -45,14 +47,11 @@ logger = logging.getLogger(__name__)
 DISCOVER_S: Final = 2.0
 POLL_S: Final = 0.2
 RETRY_PAUSE_S: Final = 1.0
-LOOK_BACK_MS_FIRST: Final = 10 * 60_000
-LOOK_BACK_FACTOR: Final = 12
-LOOK_BACKS_MAX: Final = 3  # 10 minutes, 2 hours, a day; then from the beginning
-READ_BACK_POLL_S: Final = 1.0
 DAMAGE_RETRY_S: Final = 5.0
 LOOKS_MAX: Final = 3  # then what the broker refuses to read is set aside
 LOOK_PAUSE_S: Final = 2.0  # between close looks at failing partitions, for which all others wait
 NEVER: Final = float("inf")
+RETRIED: Final = (ClientError, CoordinationError, RegistryError, RegistryUnavailableError, AuditPublishError)
 FETCH_FAILURES_MAX: Final = 8  # in a row; then the auditor asks the broker for the cause
 UNPUBLISHED_MAX: Final = 20_000  # records; counting waits while as many cannot be published
 NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's internal ones
@@ -95,9 +94,10 @@ class Auditor:
         self._declarations = Declarations(self._admin)
         self._topic_ids: dict[str, UUID] = {}
         self._counters: dict[tuple[str, int], PartitionCounter] = {}
-        self._resume_at: dict[tuple[str, int], int] = {}
+        self._interruptions: dict[tuple[str, int], int] = {}  # partition → those after which it was checked
         self._unpublished: list[AuditRecord] = []
         self._raw = RawReader(settings.bootstrap, client_id)
+        self._standings = Standings(self._raw)
         self._disks = DiskDamage(settings.bootstrap, client_id, self._raw)
         self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
         self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
@@ -162,13 +162,7 @@ class Auditor:
         """Runs a step; returns False, after a pause, if brokers, ZooKeeper or registry fail it."""
         try:
             step()
-        except (
-            ClientError,
-            CoordinationError,
-            RegistryError,
-            RegistryUnavailableError,
-            AuditPublishError,
-        ) as error:
+        except RETRIED as error:
             if str(error) != self._problem:
                 logger.warning("%s; retrying until it works", error)
             self._problem = str(error)
@@ -180,35 +174,11 @@ class Auditor:
     # --- resuming ---
 
     def _resume(self) -> None:
-        """Finds the last heartbeat, looking back further and further."""
+        """Learns how far the log of each partition was counted."""
         self._reader.register_schemas()
         self._reader.discover()
-        start_ms, look_back_ms = now_ms(), LOOK_BACK_MS_FIRST
-        for attempt in range(LOOK_BACKS_MAX + 1):
-            timestamp_ms = start_ms - look_back_ms if attempt < LOOK_BACKS_MAX else 0
-            self._reader.seek_to_timestamp(timestamp_ms)
-            self._resume_at = last_positions(self._read_back())
-            if self._resume_at:
-                logger.info("resuming %d partitions where the last heartbeat ended", len(self._resume_at))
-                return
-            look_back_ms *= LOOK_BACK_FACTOR
-        logger.info("no heartbeat in %s: counting from the beginning", self.settings.audit_topic)
-
-    def _read_back(self) -> list[HeartbeatRecord]:
-        """Reads the audit topic to its end: returns this auditor's heartbeats, and learns the producers."""
-        ends = {key: end for key, end in self._reader.ends().items() if end}
-        heartbeats: list[HeartbeatRecord] = []
-        while ends and not self._stopping.is_set():
-            polled = self._reader.poll(READ_BACK_POLL_S)
-            for received in polled.records:
-                is_own = received.datacenter == self.settings.datacenter
-                if is_own and isinstance(received.record, HeartbeatRecord):
-                    heartbeats.append(received.record)
-                self._producers.learn(received)
-            if not polled.positions:
-                return heartbeats
-            ends = {key: end for key, end in ends.items() if polled.positions.get(key, 0) < end}
-        return heartbeats
+        learn, is_stopping = self._producers.learn, self._stopping.is_set
+        self._standings.marks = resume(self._reader, self.settings.datacenter, learn, is_stopping)
 
     # --- counting ---
 
@@ -227,28 +197,46 @@ class Auditor:
                     fresh.append(partition)
         if not fresh:
             return
-        starts = self._starts({partition.topic for partition in fresh})
+        starts = log_starts(self._admin, {partition.topic for partition in fresh})
         fresh = [each for each in fresh if each.log_partition in starts.get(each.topic, ())]
-        keys = [(partition.topic, partition.log_partition) for partition in fresh]
-        self._consumer.assign([*self._consumer.assignment, *keys])
-        for (topic, number), partition in zip(keys, fresh, strict=True):
-            address = self._resume_at.get((topic, number), starts[topic][number])
-            self._counters[topic, number] = PartitionCounter(
-                partition, address, self.settings.bucket_ms, self._trusted
-            )
-            self._consumer.seek(topic, number, address)
+        counters = [self._begin(each, starts[each.topic][each.log_partition]) for each in fresh]
+        begun = {(each.partition.topic, each.partition.log_partition): each for each in counters if each}
+        self._consumer.assign([*self._consumer.assignment, *begun])
+        for key, counter in begun.items():
+            self._counters[key] = counter
+            self._interruptions[key] = 0
+            self._consumer.seek(*key, counter.counted_to)
 
-    def _starts(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Returns topic → partition → start address, without the topics that cannot say it now."""
-        starts: dict[str, dict[int, int]] = {}
-        for topic in topics:
-            try:
-                found = self._admin.list_offsets(topic, EARLIEST)
-            except ClientError as error:
-                logger.warning("%s is not counted yet: %s", topic, error)
-                continue
-            starts[topic] = {number: each.offset for number, each in found.items()}
-        return starts
+    def _begin(self, partition: CountedPartition, start_address: int) -> PartitionCounter | None:
+        """Returns the counter of a partition, where its counts still hold; None if that is not known now."""
+        begin_at = partial(
+            PartitionCounter, partition, bucket_ms=self.settings.bucket_ms, trusted=self._trusted
+        )
+        topic_id = str(self._topic_ids.get(partition.topic, ""))
+        try:
+            mark, recounts = self._standings.begin(partition, start_address, topic_id)
+        except ClientError as error:
+            logger.warning("%s is not counted yet: %s", partition.name, error)
+            return None
+        self._unpublished += recounts
+        return begin_at(from_address=mark.counted_to, last=mark.last)
+
+    def _goes_back(self, key: tuple[str, int], counter: PartitionCounter, *, always: bool = False) -> bool:
+        """Whether the log lost what was counted; it is then counted again. Checked after failed fetches, or
+        `always`. Raises `ClientError`.
+        """
+        interruptions = self._consumer.interruptions(*key)
+        if not always and interruptions == self._interruptions.get(key, 0):
+            return False
+        topic, number = key
+        start = self._admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
+        topic_id = str(self._admin.topic(topic).topic_id)
+        recounts = self._standings.check(counter, start, topic_id)
+        self._interruptions[key] = interruptions
+        self._unpublished += recounts
+        if recounts:
+            self._consumer.seek(topic, number, counter.counted_to)
+        return bool(recounts)
 
     def _forget_deleted(self, existing: set[tuple[str, int]]) -> None:
         deleted = self._counters.keys() - existing
@@ -256,8 +244,8 @@ class Auditor:
             return
         for key in deleted:
             self._unpublished += self._counters.pop(key).cut()
-            self._resume_at.pop(key, None)
-            for state in (self._stuck, self._look_at_s, self._looks):
+            self._standings.marks.forget(key)
+            for state in (self._stuck, self._look_at_s, self._looks, self._interruptions):
                 state.pop(key, None)
         self._consumer.assign(key for key in self._consumer.assignment if key in existing)
 
@@ -279,6 +267,12 @@ class Auditor:
     def _feed(self, batches: FetchedBatches) -> None:
         key = (batches.topic, batches.partition)
         counter = self._counters[key]
+        try:
+            if self._goes_back(key, counter):
+                return
+        except ClientError:
+            self._consumer.seek(*key, counter.counted_to)
+            raise
         try:
             if batches.address != counter.counted_to:
                 if not is_good_at(batches.buffer, 0, batches.address):
@@ -351,6 +345,8 @@ class Auditor:
         """Reports addresses that the log no longer has as a gap, and continues where it begins now."""
         topic, number = error.topic, error.partition
         counter = self._counters[topic, number]
+        if self._goes_back((topic, number), counter, always=True):
+            return
         start = self._admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
         end = self._admin.list_offsets(topic, LATEST, partitions=[number])[number].offset
         self._unpublished += counter.cut()
@@ -361,8 +357,8 @@ class Auditor:
             self._unpublished += partition.gaps(address, start, reason)
         else:
             logger.error(
-                "%s ends at %d but was counted to %d: it was deleted and created again, or lost its end; "
-                "counting from its beginning",
+                "%s ends at %d but was counted to %d: it was deleted and created again; counting from its "
+                "beginning",
                 partition.name,
                 end,
                 address,
@@ -395,6 +391,9 @@ class Auditor:
         counters = [
             (counter, self._consumer.high_watermark(*key) or 0) for key, counter in self._counters.items()
         ]
-        for part in heartbeat(now_ms(), counters):
+        ids = {topic: str(topic_id) for topic, topic_id in self._topic_ids.items()}
+        for part in heartbeat(now_ms(), counters, ids):
             self._publisher.publish(part)
         self._publisher.flush()
+        for counter in self._counters.values():
+            self._standings.note(counter, ids.get(counter.partition.topic, ""))

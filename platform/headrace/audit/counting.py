@@ -20,7 +20,9 @@ from headrace.audit.records import (
     PartitionPosition,
     RangeTally,
 )
+from headrace.audit.recounts import RecountRecord
 from headrace.audit.tally import RunningTally
+from headrace.wire.batch import HEADER, BatchHeader
 from headrace.wire.primitives import Buffer
 
 SPANS_PER_TALLY_MAX: Final = 5_000
@@ -51,6 +53,12 @@ class CountedPartition:
     def name(self) -> str:
         return f"{self.topic}-{self.log_partition}"
 
+    def recounts(self, from_address: int, counted_to: int, cause: str) -> list[RecountRecord]:
+        """Returns the records, one per tier, that take back what was counted from `from_address` on."""
+        source = self.source
+        place = (source.datacenter, self.topic, source.partition, self.log_partition)
+        return [RecountRecord(tier, *place, from_address, counted_to, cause) for tier in self.tiers]
+
     def gaps(self, start: int, end: int, reason: str) -> list[GapRecord]:
         """Returns the records, one per tier, of a gap [start, end) in the partition's log."""
         source = self.source
@@ -67,10 +75,19 @@ class CountedPartition:
         return [CorruptRecord(tier, *place, **values) for tier in self.tiers]
 
 
+class LastBatch(NamedTuple):
+    """The last batch that was counted: its place, the producer's checksum and the leader epoch."""
+
+    address: int
+    crc: int
+    leader_epoch: int
+
+
 class PartitionCounter:
     """The running count of one partition's log from `from_address` on.
 
-    A tally ends before a damaged batch and whenever it has `SPANS_PER_TALLY_MAX` spans.
+    A tally ends before a damaged batch and whenever it has `SPANS_PER_TALLY_MAX` spans. `last`: the batch
+    that ends at `from_address`, if an earlier count says so.
     """
 
     def __init__(
@@ -79,6 +96,7 @@ class PartitionCounter:
         from_address: int,
         bucket_ms: int,
         trusted: Callable[[str, int], bool],
+        last: LastBatch | None = None,
     ) -> None:
         self.partition = partition
         self.from_address = from_address
@@ -87,8 +105,8 @@ class PartitionCounter:
         datacenter = partition.source.datacenter
         self._trusted = lambda producer_id: trusted(datacenter, producer_id)
         self._tally = RunningTally(bucket_ms, self._trusted)
-        self.last_batch_address: int | None = None
-        """Where the last batch that was counted begins, from which the broker can read on."""
+        self.last = last
+        """The batch that ends at `counted_to`; None after a gap or a damaged batch."""
         self._cut_tallies: list[RangeTally] = []
         self._corrupt: list[CorruptRecord] = []
 
@@ -114,7 +132,9 @@ class PartitionCounter:
             if after == at:
                 return
             at = after
-            self.last_batch_address = base_address + self._tally.last_position
+            header = BatchHeader._make(HEADER.unpack_from(buffer, self._tally.last_position))
+            at_address = base_address + self._tally.last_position
+            self.last = LastBatch(at_address, header.crc, header.partition_leader_epoch)
             if len(self._tally) >= SPANS_PER_TALLY_MAX:
                 self._cut_tallies += self._cut()
 
@@ -122,12 +142,22 @@ class PartitionCounter:
         """Continues behind a damaged batch at `counted_to`, which no tally covers."""
         self._cut_tallies += self._cut()
         self._corrupt += self.partition.corrupt(damage)
-        self.last_batch_address = None
         self.skip_to(damage.end)
 
     def skip_to(self, address: int) -> None:
         """Continues at `address`, after a gap. Call `cut` first: what is not cut is discarded."""
-        self.from_address = self.counted_to = address
+        self.last = None
+        self.counted_to = address
+        self._begin_tally()
+
+    def go_back(self, address: int, last: LastBatch | None) -> None:
+        """Counts again from `address` on, behind `last`; what is not published of later counts is dropped."""
+        self._cut_tallies, self._corrupt = [], []
+        self.skip_to(address)
+        self.last = last
+
+    def _begin_tally(self) -> None:
+        self.from_address = self.counted_to
         self._tally = RunningTally(self.bucket_ms, self._trusted)
 
     def cut(self) -> list[RangeTally | CorruptRecord]:
@@ -143,7 +173,7 @@ class PartitionCounter:
         spans, start = self._tally.spans, self.from_address
         for damage in self._tally.damages:
             self._corrupt += self.partition.corrupt(damage)
-        self.skip_to(self.counted_to)
+        self._begin_tally()
         partition = self.partition
         return [
             RangeTally(
@@ -160,9 +190,10 @@ class PartitionCounter:
             for tier in partition.tiers
         ]
 
-    def position(self, end_address: int) -> PartitionPosition:
+    def position(self, end_address: int, topic_id: str = "") -> PartitionPosition:
         """Returns the partition's part of a heartbeat. Call `cut` first."""
         partition = self.partition
+        last = self.last or LastBatch(-1, -1, -1)
         return PartitionPosition(
             partition.source.datacenter,
             partition.topic,
@@ -170,6 +201,8 @@ class PartitionCounter:
             partition.log_partition,
             self.counted_to,
             max(end_address, self.counted_to),
+            topic_id,
+            *last,
         )
 
 
@@ -193,12 +226,19 @@ def counted_partition(
 # --- heartbeats ---
 
 
-def heartbeat(beat: int, counters: Iterable[tuple[PartitionCounter, int]]) -> list[HeartbeatRecord]:
-    """Returns the records of heartbeat `beat`, given the counters and the end addresses of their logs."""
+def heartbeat(
+    beat: int, counters: Iterable[tuple[PartitionCounter, int]], topic_ids: Mapping[str, str] | None = None
+) -> list[HeartbeatRecord]:
+    """Returns the records of heartbeat `beat`, given the counters and the end addresses of their logs.
+
+    `topic_ids`: topic → its id, of those that are known.
+    """
+    ids = topic_ids or {}
     positions: dict[str, list[PartitionPosition]] = {DATACENTER_TIER: [], ANALYSIS_TIER: []}
     for counter, end_address in counters:
+        position = counter.position(end_address, ids.get(counter.partition.topic, ""))
         for tier in counter.partition.tiers:
-            positions[tier].append(counter.position(end_address))
+            positions[tier].append(position)
     records = []
     for tier, all_of_tier in positions.items():
         pieces = [
@@ -209,20 +249,3 @@ def heartbeat(beat: int, counters: Iterable[tuple[PartitionCounter, int]]) -> li
             HeartbeatRecord(tier, beat, part, len(pieces), piece) for part, piece in enumerate(pieces)
         ]
     return records
-
-
-def last_positions(records: Iterable[HeartbeatRecord]) -> dict[tuple[str, int], int]:
-    """Returns (topic, counted partition) → the address up to which counts are published.
-
-    The newest complete heartbeat of each tier counts.
-    """
-    heartbeats: dict[tuple[str, int], dict[int, HeartbeatRecord]] = {}
-    for record in records:
-        heartbeats.setdefault((record.tier, record.beat), {})[record.part] = record
-    addresses: dict[tuple[str, int], int] = {}
-    for _, parts in sorted(heartbeats.items(), key=lambda entry: entry[0][1]):
-        if len(parts) == next(iter(parts.values())).parts:
-            for record in parts.values():
-                for position in record.positions:
-                    addresses[position.topic, position.log_partition] = position.counted_to_address
-    return addresses

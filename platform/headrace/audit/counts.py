@@ -16,8 +16,9 @@ from typing import Annotated, Any, ClassVar, Final, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from headrace.audit.avro_times import to_datetime
 from headrace.audit.publish import FLUSH_TIMEOUT_S, AuditPublishError, UnpublishableRecordError
-from headrace.audit.records import AuditRecord, HandoverTally, ProducerReport, ReceivedRecord, to_datetime
+from headrace.audit.records import AuditRecord, HandoverTally, ProducerReport, ReceivedRecord
 from headrace.audit.tally import BUCKET_DEFAULT_MS
 from headrace.audit.times import LAST_NAMED_MS
 from headrace.audit.validity import COUNT_MAX, NAME_MAX_CHARS, ImpossibleRecordError, check

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import fastavro
 import fastavro.schema
 
+from headrace.audit.avro_times import to_ms
 from headrace.audit.declarations import TopicDeclaration
 from headrace.audit.records import (
     AnyAuditRecord,
@@ -27,8 +28,8 @@ from headrace.audit.records import (
     ProducerReport,
     RangeTally,
     ReceivedRecord,
-    to_ms,
 )
+from headrace.audit.recounts import RecountRecord
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.errors import RegistryError
@@ -38,6 +39,7 @@ from headrace.registry.value_reading import endless, refers_to_itself
 SCHEMA_FILES: Final = (
     *(kind.schema_file for kind in (RangeTally, HeartbeatRecord, GapRecord, CorruptRecord, LoadReport)),
     TopicDeclaration.schema_file,
+    RecountRecord.schema_file,
     AUDIT_PRODUCER_SCHEMA,
 )
 SCHEMA_MAX_CHARS: Final = 64 * 1024
@@ -54,6 +56,7 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any]], AnyAuditRecord]]] = {
     "headrace.audit.Load": LoadReport.from_avro,
     "headrace.audit.ProducerReport": ProducerReport.from_avro,
     "headrace.audit.Topic": TopicDeclaration.from_avro,
+    "headrace.audit.Recount": RecountRecord.from_avro,
 }
 
 

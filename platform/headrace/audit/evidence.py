@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.audit.intervals import Interval, union
+from headrace.audit.recounts import Recount
 from headrace.audit.tally import Span
 from headrace.audit.times import HOUR_MS
 
@@ -29,6 +30,7 @@ DELAY_DEFAULT_MS: Final = 5 * 60_000
 LOAD_DELAY_DEFAULT_MS: Final = 2 * HOUR_MS
 REPORT_GRACE_DEFAULT_MS: Final = 30_000
 SILENCE_DEFAULT_MS: Final = 30_000
+PUBLISHER_SILENCE_DEFAULT_MS: Final = 30_000  # three reports of a publisher with the default interval
 
 
 class Status(StrEnum):
@@ -153,10 +155,17 @@ class TierEvidence:
     heartbeat: Heartbeat | None = None
     gaps: tuple[ReportedGap, ...] = ()
     corrupt: tuple[CorruptRange, ...] = ()
+    recounts: tuple[Recount, ...] = ()
 
     def known(self) -> list[Interval]:
         """Returns what is counted, or set aside as corrupt."""
         return union((*self.cover, *((each.start, each.end) for each in self.corrupt)))
+
+    def recount_in(self, start: int, end: int) -> Recount | None:
+        """Returns the newest recount of addresses in [start, end), or at `start`."""
+        sharing = (each for each in self.recounts if each.from_address < max(end, start + 1))
+        found = [each for each in sharing if start < each.to_address]
+        return max(found, key=lambda each: each.said_ms, default=None)
 
     def gap_in(self, start: int, end: int) -> ReportedGap | None:
         """Returns the first reported gap that shares addresses with [start, end)."""
@@ -238,14 +247,16 @@ class Policy:
 
     Something that a tier lacks is pending until `delay_ms` (`load_delay_ms` for the warehouse) after the tier
     before reported it. `report_grace_ms`: how long a publisher may take to report that it renumbered records.
-    `silence_ms`: how old a datacenter's newest heartbeat may be if it is from before the hour's end. `hops`
-    are the hops to judge.
+    `silence_ms`: how old a datacenter's newest heartbeat may be if it is from before the hour's end.
+    `publisher_silence_ms`: how old the newest report of a publisher that has not closed may be. `hops` are
+    the hops to judge.
     """
 
     delay_ms: int = DELAY_DEFAULT_MS
     load_delay_ms: int = LOAD_DELAY_DEFAULT_MS
     report_grace_ms: int = REPORT_GRACE_DEFAULT_MS
     silence_ms: int = SILENCE_DEFAULT_MS
+    publisher_silence_ms: int = PUBLISHER_SILENCE_DEFAULT_MS
     hops: tuple[str, ...] = HOPS
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from headrace.audit import tables
 from headrace.audit.cover import Candidate, choose
 from headrace.audit.declarations import TopicDeclaration
+from headrace.audit.fold_recount import fold_recount
 from headrace.audit.inserting import insert_new, upsert
 from headrace.audit.intervals import Interval
 from headrace.audit.records import (
@@ -31,6 +32,7 @@ from headrace.audit.records import (
     RangeTally,
     ReceivedRecord,
 )
+from headrace.audit.recounts import RecountRecord
 from headrace.audit.set_aside import SetAside, added
 from headrace.audit.tally import Span
 from headrace.audit.times import corrupt_hours, hour_start, named_time
@@ -38,6 +40,7 @@ from headrace.audit.times import corrupt_hours, hour_start, named_time
 EVER_RANGES_MAX: Final = 40_000  # sequence ranges that one tally of a publisher claimed, in all its versions
 ADDRESSES: Final = (-(2**63), 2**63 - 1)  # what a column can hold
 _PLACE: Final = ("topic", "datacenter", "tier", "partition")
+_BEAT: Final = ("datacenter", "topic", "partition", "log_partition", "counted_to_address", "end_address")
 _Overlapped = defaultdict[tuple[Any, ...], list[Interval]]
 """The ranges of tallies that share addresses with others, by the values of `_PLACE`."""
 
@@ -66,6 +69,8 @@ def _fold_record(connection: Connection, received: ReceivedRecord, overlapped: _
         _fold_corrupt(connection, record, time_ms)
     elif isinstance(record, TopicDeclaration):
         _fold_declaration(connection, record, received)
+    elif isinstance(record, RecountRecord):
+        fold_recount(connection, record, time_ms)
     else:
         upsert(connection, tables.gaps, [asdict(record)], newer_by="accepted")
 
@@ -114,6 +119,8 @@ def _reselect(connection: Connection, key: Mapping[str, Any], ranges: Iterable[I
         if end <= done_to:
             continue
         connected = _connected(connection, key, start, end)
+        if not connected:
+            continue  # a recount has removed them
         done_to = max(candidate.end for candidate, _ in connected)
         chosen = {candidate.row for candidate in choose(candidate for candidate, _ in connected)}
         changed = [
@@ -208,7 +215,9 @@ def _fold_handover(
 
 def _fold_heartbeat(connection: Connection, heartbeat: HeartbeatRecord, time_ms: int) -> None:
     common = {"tier": heartbeat.tier, "beat": heartbeat.beat, "at_ms": time_ms}
-    rows = [{**common, **position._asdict()} for position in heartbeat.positions]
+    rows = [
+        {**common, **{name: getattr(position, name) for name in _BEAT}} for position in heartbeat.positions
+    ]
     upsert(connection, tables.beats, rows, newer_by="beat")
     if heartbeat.tier == ANALYSIS_TIER:
         sources = [(p.topic, p.log_partition, p.datacenter, p.partition) for p in heartbeat.positions]

@@ -27,14 +27,15 @@ from headrace.audit.evidence import (
     Handover,
     Heartbeat,
     PartitionEvidence,
-    PublisherState,
     ReportedGap,
     TierEvidence,
     WrittenRows,
 )
 from headrace.audit.gather_corrupt import as_counted_now, corrupt_rows, hours_of
+from headrace.audit.gather_publishers import latest_sequences, publisher_names, publishers
 from headrace.audit.intervals import Interval, subtract, union
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER
+from headrace.audit.recounts import Recount
 from headrace.audit.tally import Span
 from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
 from headrace.coordination.declared import Change
@@ -62,24 +63,6 @@ def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | 
     return sorted(found)
 
 
-def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherState]:
-    """Returns every publisher that reported from a datacenter, by its id."""
-    table, counting = tables.publishers, tables.counting_publishers
-    of_datacenter = select(counting.c.publisher).where(counting.c.datacenter == datacenter)
-    counts_only = {row.publisher for row in connection.execute(of_datacenter)}
-    return {
-        row.publisher: PublisherState(
-            row.service,
-            row.server,
-            row.started_ms,
-            row.last_ms,
-            row.closed,
-            counts_only=row.publisher in counts_only,
-        )
-        for row in connection.execute(select(table).where(table.c.datacenter == datacenter))
-    }
-
-
 def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterator[Evidence]:
     """Yields the evidence of every (hour, datacenter), by hour, then datacenter.
 
@@ -94,8 +77,8 @@ def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterato
     datacenters = _datacenters(connection, topic)
     partitions = facts.partition_evidence()
     states = {name: publishers(connection, name) for name in datacenters}
-    names = {name: _publisher_names(connection, name) for name in datacenters}
-    latest = {name: _latest_sequences(connection, topic, name) for name in datacenters}
+    names = {name: publisher_names(connection, name) for name in datacenters}
+    latest = {name: latest_sequences(connection, topic, name) for name in datacenters}
     declared = _incarnations(connection, topic)
     for hour_ms in hours_ms:
         for datacenter in datacenters:
@@ -139,9 +122,11 @@ class _TierFacts:
     heartbeat: Heartbeat | None = None
     gaps: list[ReportedGap] = field(default_factory=list)
     corrupt: list[CorruptRange] = field(default_factory=list)
+    recounts: list[Recount] = field(default_factory=list)
 
     def evidence(self) -> TierEvidence:
-        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, tuple(self.gaps), tuple(self.corrupt))
+        parts = (tuple(self.gaps), tuple(self.corrupt), tuple(self.recounts))
+        return TierEvidence(tuple(union(self.ranges)), self.heartbeat, *parts)
 
 
 @dataclass(slots=True)
@@ -191,6 +176,7 @@ class _Gatherer:
         self._add_corrupt()  # after the counted ranges
         self._add_heartbeats()
         self._add_gaps()
+        self._add_recounts()
         self._add_loads()
         self._add_load_gaps()
 
@@ -306,6 +292,11 @@ class _Gatherer:
             gap = ReportedGap(row.from_address, row.to_address, row.reason)
             facts.of_auditor(row.tier).gaps.append(gap)
 
+    def _add_recounts(self) -> None:
+        for row in self._rows_of_topic(tables.recounts):
+            facts = self._partitions[SourcePartition(row.datacenter, row.partition)].of_auditor(row.tier)
+            facts.recounts.append(Recount(row.from_address, row.to_address, row.said_ms, row.cause))
+
     def _add_loads(self) -> None:
         table = tables.load_ranges
         for row in self._connection.execute(select(table).where(*self._where_loads(table))):
@@ -362,35 +353,3 @@ def _withdrawn(
     for partition, producer_id, epoch, first, last in ever_claimed_ranges:
         for start, end in subtract([(first, last + 1)], current[partition, producer_id, epoch]):
             yield partition, producer_id, epoch, start, end - 1
-
-
-def _publisher_names(connection: Connection, datacenter: str) -> dict[int, str]:
-    """Returns producer id → publisher."""
-    table = tables.producer_ids
-    query = select(table.c.producer_id, table.c.publisher).where(table.c.datacenter == datacenter)
-    return {row.producer_id: row.publisher for row in connection.execute(query)}
-
-
-def _latest_sequences(
-    connection: Connection, topic: str, datacenter: str
-) -> dict[tuple[int, int], tuple[int, int]]:
-    """Returns (partition, producer id) → the highest (epoch, sequence) in the datacenter's log."""
-    span, tally = tables.spans, tables.tallies
-    columns = (tally.c.partition, span.c.producer_id, span.c.producer_epoch)
-    query = (
-        select(*columns, func.max(span.c.last_sequence))
-        .join(tally, tally.c.id == span.c.tally_id)
-        .where(
-            tally.c.topic == topic,
-            tally.c.datacenter == datacenter,
-            tally.c.tier == DATACENTER_TIER,
-            tally.c.chosen,
-            span.c.producer_id >= 0,
-        )
-        .group_by(*columns)
-    )
-    latest: dict[tuple[int, int], tuple[int, int]] = {}
-    for partition, producer_id, epoch, sequence in connection.execute(query):
-        key = (partition, producer_id)
-        latest[key] = max(latest.get(key, (-1, -1)), (epoch, sequence))
-    return latest

@@ -29,7 +29,7 @@ from headrace.audit.evidence import (
     Status,
     TierEvidence,
 )
-from headrace.audit.intervals import Interval, covers, stretches
+from headrace.audit.intervals import Interval, covers, stretches, union
 from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER
 
 _Identity = tuple[int, int, int]  # (partition, producer id, epoch)
@@ -145,6 +145,13 @@ def _extra(extra: _Difference, evidence: Evidence, policy: Policy, now_ms: int) 
             predicate = f"are in the copy, and corrupt in {datacenter}'s log: {cause}"
             yield _finding(Status.CORRUPT, predicate, extra, evidence)
         return
+    recount = evidence.partition(extra.identity[0]).datacenter.recount_in(extra.low, extra.high)
+    if recount is not None:
+        if _is_claimed(extra, evidence):
+            return  # `audit.hop_producer` names them
+        predicate = f"are in the copy only: {datacenter}'s log went back to address {recount.from_address}"
+        yield _finding(Status.LOST, f"{predicate}, because {recount.cause}", extra, evidence)
+        return
     if extra.is_within(evidence.partition(extra.identity[0]).datacenter.cover):
         status = Status.DUPLICATED
         predicate = (
@@ -159,6 +166,20 @@ def _extra(extra: _Difference, evidence: Evidence, policy: Policy, now_ms: int) 
             "is it running, and is _audit mirrored?"
         )
     yield _finding(status, predicate, extra, evidence)
+
+
+def _is_claimed(extra: _Difference, evidence: Evidence) -> bool:
+    """Whether publishers' reports name all of these records."""
+    if extra.sequences is None:
+        return False
+    claims = union(
+        (claim.first_sequence, claim.last_sequence + 1)
+        for claim in evidence.claims
+        if not claim.withdrawn
+        and (claim.partition, claim.producer_id, claim.producer_epoch) == extra.identity
+    )
+    first, last = extra.sequences
+    return covers(claims, first, last + 1)
 
 
 def _finding(status: Status, predicate: str, difference: _Difference, evidence: Evidence) -> Finding:

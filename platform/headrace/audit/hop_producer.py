@@ -183,7 +183,7 @@ def _status_of_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
         predicate, never_countable = uncounted
         return pending if is_recent and not never_countable else (Status.UNKNOWN, predicate)
     if _is_proven_overtaken(case, missing) or _is_counted_after_close(case, missing, heartbeat):
-        return Status.LOST, f"never reached {datacenter}'s log"
+        return Status.LOST, _lost(case, missing, heartbeat)
     if is_recent:
         return pending
     if heartbeat.at_ms < missing.reported_ms + case.policy.delay_ms:
@@ -192,7 +192,24 @@ def _status_of_missing(case: _Case, missing: _Missing) -> tuple[Status, str]:
     if heartbeat.counted_to_address < heartbeat.end_address:
         progress = f"has counted to address {heartbeat.counted_to_address} of {heartbeat.end_address}"
         return Status.UNKNOWN, f"have not been seen: {datacenter}'s auditor {progress}"
-    return Status.LOST, f"never reached {datacenter}'s log"
+    return Status.LOST, _lost(case, missing, heartbeat)
+
+
+def _lost(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> str:
+    """Returns the predicate of lost records: they were never there, or the log has lost them."""
+    datacenter, (low, high) = case.evidence.datacenter, _place(case, missing, heartbeat)
+    recount = case.log.recount_in(low, high)
+    held = union(
+        (counted.span.first_sequence, counted.span.last_sequence + 1)
+        for counted in case.evidence.analysis_spans
+        if (counted.partition, counted.span.producer_id, counted.span.producer_epoch) == case.identity
+    )
+    is_copied = covers(held, missing.start, missing.end)
+    if recount is None and not is_copied:
+        return f"never reached {datacenter}'s log"
+    went_back = f", which went back to address {recount.from_address}: {recount.cause}" if recount else ""
+    copy = "; the copy in the analysis cluster has them" if is_copied else ""
+    return f"are not in {datacenter}'s log{went_back}{copy}"
 
 
 def _uncounted(case: _Case, missing: _Missing, heartbeat: Heartbeat) -> tuple[str, bool] | None:

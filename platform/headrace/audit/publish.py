@@ -11,7 +11,8 @@ import uuid
 from types import TracebackType
 from typing import Final, Self
 
-from headrace.audit.records import AUDIT_TOPIC, AuditRecord, LoadReport, to_datetime
+from headrace.audit.avro_times import to_datetime
+from headrace.audit.records import AUDIT_TOPIC, AuditRecord, LoadReport
 from headrace.client import Admin, DeliveryFuture, Producer
 from headrace.client.errors import BrokerError, ClientError, RecordTooLargeError
 from headrace.events.schemas import read_schema

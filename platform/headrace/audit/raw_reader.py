@@ -9,7 +9,7 @@ import time
 from typing import Any, Final, NamedTuple
 
 from headrace.audit.damage import BATCH_SIZE_MAX_BYTES, is_good_at
-from headrace.client.calls import LATEST, Call, fetch_call, list_offsets_call
+from headrace.client.calls import LATEST, Call, fetch_call, leader_epochs_call, list_offsets_call
 from headrace.client.errors import BrokerError, NetworkError
 from headrace.client.network import Network
 from headrace.wire.batch import HEADER, HEADER_SIZE_BYTES, BatchHeader
@@ -67,6 +67,18 @@ class RawReader:
         body = self._send(topic, partition, list_offsets_call({topic: {partition: LATEST}}))
         found = body.topics[0].partitions[0]
         return int(found.offset) if found.error_code == ErrorCode.NONE else None
+
+    def epoch_end(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
+        """Returns the largest leader epoch up to `epoch` in the log, and where it ends; (-1, -1) without any.
+
+        Raises `ClientError`.
+        """
+        body = self._send(topic, partition, leader_epochs_call({topic: {partition: epoch}}))
+        found = body.topics[0].partitions[0]
+        if found.error_code:
+            self._network.request_update()
+            raise BrokerError(found.error_code, f"{topic}-{partition}")
+        return int(found.leader_epoch), int(found.end_offset)
 
     def first_good_after(self, topic: str, partition: int, address: int, end: int) -> int | None:
         """Returns the least address found in (address, end] from which the broker can read on; None if the

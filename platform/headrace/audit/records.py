@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
+from headrace.audit.avro_times import hour_to_avro, to_datetime, to_ms
 from headrace.audit.declarations import TopicDeclaration
+from headrace.audit.recounts import RecountRecord
 from headrace.audit.tally import Span
-from headrace.audit.times import OUTSIDE_MS, is_named
 
 AUDIT_TOPIC: Final = "_audit"
 # In the analysis cluster `_audit` consists of mirror partitions, which refuse ordinary producers. That
@@ -74,7 +74,10 @@ class RangeTally:
 
 
 class PartitionPosition(NamedTuple):
-    """How far one partition is counted, and where its log ended at that moment."""
+    """How far one partition is counted, and where its log ended at that moment.
+
+    `audit-positions.avsc` describes each field; `audit.standing` checks `last_…` against the log.
+    """
 
     datacenter: str
     topic: str
@@ -82,6 +85,10 @@ class PartitionPosition(NamedTuple):
     log_partition: int
     counted_to_address: int
     end_address: int
+    topic_id: str = ""
+    last_address: int = -1
+    last_crc: int = -1
+    last_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +305,7 @@ class LoadReport:
                     "to_address": partition.to_address,
                     "hours": [
                         {
-                            "hour": _hour_to_avro(hour.hour_ms),
+                            "hour": hour_to_avro(hour.hour_ms),
                             "rows": hour.rows,
                             "distinct_offsets": hour.distinct_offsets,
                             "dead_lettered": hour.dead_lettered,
@@ -351,7 +358,7 @@ class LoadReport:
         return pieces
 
 
-_Counted = RangeTally | HeartbeatRecord | GapRecord | CorruptRecord | LoadReport
+_Counted = RangeTally | HeartbeatRecord | GapRecord | CorruptRecord | RecountRecord | LoadReport
 AnyAuditRecord = _Counted | ProducerReport | TopicDeclaration
 
 
@@ -373,21 +380,3 @@ def _values_of(record: Any) -> dict[str, Any]:
 def _values_for(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values in `data` for the fields of `kind`, without the header."""
     return {field.name: data[field.name] for field in fields(kind)}
-
-
-def _hour_to_avro(hour_ms: int) -> datetime | int:
-    """Returns the hour for Avro; that of times outside of year 1 to 9999 has no datetime."""
-    return to_datetime(hour_ms) if is_named(hour_ms) else OUTSIDE_MS
-
-
-def to_datetime(time_ms: int) -> datetime:
-    """Returns the UTC datetime that fastavro writes as timestamp-millis."""
-    seconds, ms = divmod(time_ms, 1_000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1_000)
-
-
-def to_ms(value: datetime | int) -> int:
-    """Returns a timestamp-millis as milliseconds since the epoch; readers give a datetime or the number."""
-    if isinstance(value, int):
-        return value
-    return int(value.replace(microsecond=0).timestamp()) * 1_000 + value.microsecond // 1_000

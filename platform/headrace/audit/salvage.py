@@ -102,7 +102,7 @@ def _read(reader: RawReader, counter: PartitionCounter) -> tuple[int, RawBytes]:
     missing = missing_bytes(read.buffer, address) if read.error is ErrorCode.NONE and read.buffer else 0
     if missing:
         read = reader.read(topic, number, address, max(READ_MAX_BYTES, len(read.buffer) + missing))
-    base = counter.last_batch_address
+    base = None if counter.last is None else counter.last.address
     if read.error is ErrorCode.NONE or base is None or base >= address:
         return address, read
     for max_bytes in (READ_MAX_BYTES, READ_AGAIN_MAX_BYTES):

@@ -69,20 +69,27 @@ def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms:
 
 
 def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
-    """Yields publishers that stopped without closing while they had events of this hour."""
+    """Yields publishers that have not closed, and are silent since they had events of this hour.
+
+    Pending at first, because a publisher may be slow; never complete, because it may have died with events
+    that it did not report.
+    """
     last_report_ms: defaultdict[str, int] = defaultdict(int)
     for handover in evidence.handovers:
         at_ms = max(last_report_ms[handover.publisher], handover.reported_ms)
         last_report_ms[handover.publisher] = at_ms
     for name, at_ms in sorted(last_report_ms.items()):
         publisher = evidence.publishers.get(name)
-        if publisher is None or publisher.closed or now_ms - publisher.last_ms < policy.delay_ms:
+        if publisher is None or publisher.closed:
+            continue
+        silent_ms = now_ms - publisher.last_ms
+        if silent_ms < min(policy.publisher_silence_ms, policy.delay_ms):
             continue
         stopped_in_hour = evidence.hour_ms <= publisher.last_ms < evidence.end_ms
         stopped_with_events = at_ms > publisher.last_ms - policy.report_grace_ms
         if stopped_in_hour or stopped_with_events:
             yield Finding(
-                Status.UNKNOWN,
+                Status.UNKNOWN if silent_ms >= policy.delay_ms else Status.PENDING,
                 PRODUCER_HOP,
                 f"service {publisher.service} on {publisher.server}, {evidence.datacenter}, last reported at "
                 f"{phrases.instant(publisher.last_ms)} and never closed: it is not known how many "

@@ -149,6 +149,20 @@ beats = Table(
     _number("end_address"),
 )
 
+# Tiers that count a partition again: [from_address, to_address) was counted before, and no longer held.
+recounts = Table(
+    "recounts",
+    metadata,
+    _key("tier", String),
+    _key("datacenter", String),
+    _key("topic", String),
+    _key("partition", Integer),
+    _key("said_ms", BigInteger),
+    _key("from_address", BigInteger),
+    _number("to_address"),
+    Column("cause", Text, nullable=False),
+)
+
 gaps = Table(
     "gaps",
     metadata,

@@ -23,6 +23,7 @@ from headrace.audit.records import (
     RangeTally,
     ReceivedRecord,
 )
+from headrace.audit.recounts import RecountRecord
 from headrace.audit.tally import Span
 from headrace.audit.times import HOUR_MS, is_named
 from headrace.coordination.declared import CHANGES_MAX, DECLARATIONS
@@ -107,6 +108,7 @@ def _check_heartbeat(heartbeat: HeartbeatRecord, received: ReceivedRecord, now_m
         _check_partition(position.partition)
         _check_partition(position.log_partition)
         _check_range(position.counted_to_address, position.end_address)
+        _check_text("topic id", position.topic_id)
         _check_speaker(heartbeat.tier, position.datacenter, received)
 
 
@@ -127,6 +129,13 @@ def _check_corrupt(corrupt: CorruptRecord, received: ReceivedRecord, _now_ms: in
     if corrupt.producer_id != -1:
         numbers = (corrupt.producer_epoch, corrupt.first_sequence, corrupt.last_sequence)
         _check_sequences(corrupt.producer_id, *numbers)
+
+
+def _check_recount(recount: RecountRecord, received: ReceivedRecord, _now_ms: int) -> None:
+    _check_place(recount, received)
+    _check_partition(recount.log_partition)
+    _check_range(recount.from_address, recount.counted_to_address)
+    _check_text("cause", recount.cause)
 
 
 def _check_report(report: ProducerReport, _received: ReceivedRecord, _now_ms: int) -> None:
@@ -183,6 +192,7 @@ _CHECKS: Final[dict[type, Callable[[Any, ReceivedRecord, int], None]]] = {
     HeartbeatRecord: _check_heartbeat,
     GapRecord: _check_gap,
     CorruptRecord: _check_corrupt,
+    RecountRecord: _check_recount,
     ProducerReport: _check_report,
     LoadReport: _check_load,
     TopicDeclaration: _check_declaration,
@@ -191,7 +201,9 @@ _CHECKS: Final[dict[type, Callable[[Any, ReceivedRecord, int], None]]] = {
 # --- parts of records ---
 
 
-def _check_place(record: RangeTally | GapRecord | CorruptRecord, received: ReceivedRecord) -> None:
+def _check_place(
+    record: RangeTally | GapRecord | CorruptRecord | RecountRecord, received: ReceivedRecord
+) -> None:
     _require(record.tier in _TIERS, f"tier {record.tier!r}")
     _check_name("datacenter", record.datacenter)
     _check_topic(record.topic)

@@ -162,6 +162,12 @@ class Consumer(Client):
         """Returns how many fetches of the partition have failed in a row. They are retried silently."""
         return self._state(topic, partition).failures
 
+    def interruptions(self, topic: str, partition: int) -> int:
+        """Returns how many fetches of the partition have failed since it was assigned: after one, the log may
+        have another leader, or have lost its end.
+        """
+        return self._state(topic, partition).interruptions
+
     def partitions_for(self, topic: str, *, timeout_s: float = 30.0) -> list[int]:
         """Returns the topic's partitions.
 

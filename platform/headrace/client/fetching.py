@@ -87,6 +87,7 @@ class PartitionFetch:
         "generation",
         "high_watermark",
         "in_flight",
+        "interruptions",
         "not_before_s",
         "partition",
         "paused",
@@ -111,6 +112,8 @@ class PartitionFetch:
         self.generation = 0
         """Counts seeks: responses to requests of an older generation are discarded."""
         self.failures = 0
+        self.interruptions = 0
+        """Counts all failed fetches, since the partition was assigned."""
         self.not_before_s = 0.0
         self.fetch_bytes = fetch_bytes
         self.high_watermark = -1
@@ -346,6 +349,7 @@ class Fetcher:
 
     def _back_off(self, state: PartitionFetch, error: ClientError | None) -> None:
         state.failures += 1
+        state.interruptions += 1
         state.not_before_s = self._clock() + self._settings.backoff.delay_s(state.failures, self._draw)
         self._network.request_update()
         logger.debug("%s-%d: %s", state.topic, state.partition, error or "missing in the response")

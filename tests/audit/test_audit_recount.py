@@ -1,0 +1,341 @@
+"""A log that goes back after it was counted: what was counted is checked, taken back, and counted again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fix_audit import AuditorProcess, StartAuditor, wait_for
+from fix_audit_world import (
+    BEAT_MS,
+    BUCKET_MS,
+    DC,
+    HOUR_A,
+    NOW_MS,
+    TOPIC,
+    Batch,
+    PartitionBytes,
+    everything_reported,
+    received,
+)
+from fix_broker import BrokerCluster, StartCluster
+from fix_registry import StartRegistry
+from headrace.audit.counting import CountedPartition, LastBatch, PartitionCounter, SourcePartition
+from headrace.audit.evidence import Status
+from headrace.audit.fold_recount import undivided_end
+from headrace.audit.raw_reader import RawBytes
+from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, HeartbeatRecord, PartitionPosition
+from headrace.audit.recounts import RecountRecord
+from headrace.audit.report import Report, report
+from headrace.audit.standing import (
+    MARKS_MAX,
+    Mark,
+    Marks,
+    NotReadableYetError,
+    Standings,
+    find_standing,
+)
+from headrace.audit.store import AuditStore
+from headrace.audit.tally import Span
+from headrace.audit.times import HOUR_MS
+from headrace.audit.upkeep import merge
+from headrace.client import Admin
+from headrace.events.publisher import EventPublisher
+from headrace.events.schemas import read_schema
+from headrace.wire.batch import read_header, readdress
+from headrace.wire.errors import ErrorCode
+
+KEY = (TOPIC, 0)
+PARTITION = CountedPartition(TOPIC, 0, SourcePartition(DC, 0), (DATACENTER_TIER,))
+
+
+class LogReader:
+    """Stands for a `RawReader` of a broker that holds these (epoch, batch) pairs from address 0 on."""
+
+    def __init__(self, batches: list[tuple[int, Batch]], start_batch: int = 0) -> None:
+        self.data, self.cuts, self.epochs = bytearray(), [0], []
+        for epoch, batch in batches:
+            encoded = bytearray(batch.encode())
+            readdress(encoded, 0, len(self.data), leader_epoch=epoch)
+            self.data += encoded
+            self.cuts.append(len(self.data))
+            self.epochs.append(epoch)
+        self.start = self.cuts[start_batch]
+        self.visible = len(self.data)
+
+    def end(self, topic: str, partition: int) -> int:
+        return self.visible
+
+    def epoch_end(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
+        held = [(each, end) for each, end in zip(self.epochs, self.cuts[1:], strict=True) if each <= epoch]
+        return max(held, default=(-1, -1))
+
+    def read(self, topic: str, partition: int, address: int, max_bytes: int = 1) -> RawBytes:
+        if not self.start <= address <= len(self.data):
+            return RawBytes(ErrorCode.OFFSET_OUT_OF_RANGE, memoryview(b""), self.visible)
+        at = max(cut for cut in self.cuts if cut <= address)
+        found = self.data[at:] if address < self.visible else b""
+        return RawBytes(ErrorCode.NONE, memoryview(bytes(found)), self.visible)
+
+    def mark(self, number: int, topic_id: str = "") -> Mark:
+        """The mark behind the first `number` batches."""
+        if number == 0:
+            return Mark(0, None, topic_id)
+        header = read_header(self.data, self.cuts[number - 1])
+        last = LastBatch(header.address, header.crc, header.partition_leader_epoch)
+        return Mark(self.cuts[number], last, topic_id)
+
+
+def batch_of(number: int, producer_id: int = 7) -> Batch:
+    return Batch(0, producer_id, 0, number * 10, 10, HOUR_A)
+
+
+histories = st.lists(st.integers(0, 3), min_size=1, max_size=8)  # how far each leader's epoch advances
+
+
+@given(
+    kept=st.integers(0, 6),
+    before=st.integers(0, 6),
+    after=st.integers(0, 6),
+    marked=st.sets(st.integers(0, 12)),
+    bumps_epoch=st.booleans(),
+    start=st.integers(0, 3),
+)
+def test_counting_goes_on_at_the_newest_place_that_the_log_still_has(
+    kept: int, before: int, after: int, marked: set[int], bumps_epoch: bool, start: int
+) -> None:
+    """The log held `kept` + `before` batches when it was counted, and holds `kept` + `after` others now."""
+    common = [(0, batch_of(number)) for number in range(kept)]
+    counted = LogReader(common + [(0, batch_of(kept + number, 8)) for number in range(before)])
+    epoch = 1 if bumps_epoch else 0
+    now = LogReader(
+        common + [(epoch, batch_of(kept + number, 9)) for number in range(after)], min(start, kept)
+    )
+    marks = [counted.mark(number) for number in sorted(marked) if number <= kept + before]
+    standing = find_standing(now, KEY, marks, now.start, "")  # type: ignore[arg-type]
+    holding = [mark.counted_to for mark in marks if mark.counted_to <= now.cuts[kept]]
+    assert standing.mark.counted_to == max(holding, default=now.start)
+    lost = any(mark.counted_to > now.cuts[kept] for mark in marks)
+    assert bool(standing.problem) == lost
+
+
+def test_a_mark_of_another_topic_of_the_same_name_does_not_count() -> None:
+    log = LogReader([(0, batch_of(number)) for number in range(3)])
+    fresh = LogReader([(0, batch_of(number, 9)) for number in range(2)])
+    standing = find_standing(fresh, KEY, [log.mark(3, "old")], 0, "new")  # type: ignore[arg-type]
+    assert standing == (Mark(0, None, "new"), "")
+
+
+def test_a_batch_that_the_leader_does_not_show_yet_is_waited_for() -> None:
+    """A new leader's high watermark may stand behind the one of the leader before it, for a moment."""
+    log = LogReader([(0, batch_of(number)) for number in range(3)])
+    log.visible = log.cuts[1]
+    with pytest.raises(NotReadableYetError, match="does not show address"):
+        find_standing(log, KEY, [log.mark(3)], 0, "")  # type: ignore[arg-type]
+
+
+def test_a_rotten_batch_is_not_a_log_that_went_back() -> None:
+    log = LogReader([(0, batch_of(number)) for number in range(3)])
+    mark = log.mark(2)
+    log.data[log.cuts[1] : log.cuts[2]] = bytes(log.cuts[2] - log.cuts[1])
+    assert find_standing(log, KEY, [mark], 0, "").mark == mark  # type: ignore[arg-type]
+
+
+def test_marks_are_bounded_and_the_oldest_stay_sparse() -> None:
+    marks = Marks()
+    for number in range(10_000):
+        marks.note(KEY, Mark(number, None))
+    kept = [mark.counted_to for mark in marks.of(KEY)]
+    assert len(kept) <= MARKS_MAX and kept[0] == 0 and kept[-1] == 9_999
+    assert kept == sorted(set(kept))
+    marks.go_back(KEY, 9_990)
+    assert marks.of(KEY)[-1].counted_to == 9_990
+
+
+def test_a_counter_goes_back_and_says_so() -> None:
+    log = LogReader([(0, batch_of(number)) for number in range(4)])
+    standings = Standings(log)  # type: ignore[arg-type]
+    counter = PartitionCounter(PARTITION, 0, BUCKET_MS, lambda _dc, _producer: True)
+    counter.feed(memoryview(log.data)[: log.cuts[2]], 0)
+    counter.cut()
+    standings.note(counter, "id")
+    counter.feed(memoryview(log.data)[log.cuts[2] :], log.cuts[2])
+    assert standings.check(counter, 0, "id") == []
+    regrown = LogReader([(0, batch_of(number)) for number in range(3)] + [(0, batch_of(3, 9))] * 2)
+    standings = Standings(regrown)  # type: ignore[arg-type]
+    standings.marks.note(KEY, log.mark(2, "id"))
+    [record] = standings.check(counter, 0, "id")
+    assert (record.from_address, record.counted_to_address) == (log.cuts[2], log.cuts[4])
+    assert "not that of epoch 0" in record.cause
+    assert counter.counted_to == log.cuts[2] and counter.last == log.mark(2).last
+    assert counter.cut() == []  # what was not published is counted again
+    counter.feed(memoryview(regrown.data)[log.cuts[2] :], log.cuts[2])
+    assert counter.counted_to == len(regrown.data)
+
+
+# --- the store and the verdict ---
+
+BATCHES = [Batch(0, 7, 0, index * 10, 10, HOUR_A + index * BUCKET_MS) for index in range(6)]
+LOG = PartitionBytes()
+for each_batch in BATCHES:
+    LOG.append(each_batch.encode())
+CUT = PartitionBytes()
+for each_batch in BATCHES[:4]:
+    CUT.append(each_batch.encode())
+RECOUNT = RecountRecord(
+    DATACENTER_TIER, DC, TOPIC, 0, 0, LOG.cuts[3], LOG.end, "leader epoch 0 ends at 999 in the log"
+)
+
+
+def judged(*more: object, copies: PartitionBytes = LOG, merged: bool = False) -> Report:
+    store = AuditStore("sqlite://")
+    try:
+        store.fold(everything_reported(BATCHES, {0: LOG}, {0: copies}))
+        if merged:
+            merge(store, NOW_MS)
+        store.fold([received(record, time_ms=BEAT_MS + 1) for record in more])
+        return report(store, TOPIC, now_ms=NOW_MS)
+    finally:
+        store.close()
+
+
+def recounted(log: PartitionBytes, tier: str = DATACENTER_TIER) -> tuple[object, object]:
+    """What an auditor says that has counted `log` again."""
+    position = PartitionPosition(DC, TOPIC, 0, 0, log.end, log.end)
+    return log.tally(tier, 0, 3, len(log.cuts) - 1), HeartbeatRecord(tier, 2, 0, 1, (position,))
+
+
+def test_what_the_log_no_longer_holds_is_lost_and_the_copy_that_has_it_is_named() -> None:
+    found = judged(RECOUNT, *recounted(CUT))
+    [finding] = [each for verdict in found.verdicts for each in verdict.findings]
+    assert (finding.status, finding.record_count, finding.sequences) == (Status.LOST, 20, (40, 59))
+    assert f"went back to address {LOG.cuts[3]}: leader epoch 0 ends at 999" in finding.text
+    assert "the copy in the analysis cluster has them" in finding.text
+
+
+def test_without_a_copy_nobody_is_said_to_have_them() -> None:
+    found = judged(RECOUNT, *recounted(CUT), copies=CUT)
+    texts = [each.text for verdict in found.verdicts for each in verdict.findings]
+    assert any("went back to address" in text for text in texts)
+    assert not any("has them" in text for text in texts)
+
+
+def test_what_is_still_there_is_complete_after_it_was_counted_again() -> None:
+    found = judged(RECOUNT, *recounted(LOG))
+    assert found.status is Status.COMPLETE, found.verdicts
+
+
+def test_a_recount_says_nothing_before_it_was_counted_again() -> None:
+    assert judged(RECOUNT).status in (Status.UNKNOWN, Status.PENDING)
+
+
+def test_a_recount_that_arrives_twice_forgets_once() -> None:
+    found = judged(RECOUNT, *recounted(LOG), RECOUNT)
+    assert found.status is Status.COMPLETE, found.verdicts
+
+
+def test_tallies_that_were_merged_across_the_recount_are_not_half_believed() -> None:
+    """The part of a merged tally before the recount that cannot be told apart is missing, never lost."""
+    statuses = {
+        finding.status
+        for verdict in judged(RECOUNT, *recounted(LOG), merged=True).verdicts
+        for finding in verdict.findings
+    }
+    assert statuses <= {Status.UNKNOWN, Status.PENDING}
+
+
+def test_a_recount_of_the_copy_leaves_the_datacenters_counts() -> None:
+    copy = replace(RECOUNT, tier=ANALYSIS_TIER)
+    found = judged(copy, *recounted(LOG, ANALYSIS_TIER))
+    assert found.status is Status.COMPLETE, found.verdicts
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 60)), max_size=12), st.integers(0, 150))
+def test_no_span_lies_on_both_sides_of_an_undivided_end(extents: list[tuple[int, int]], address: int) -> None:
+    spans = [Span(0, 1, 0, 0, 0, 1, start, start + size) for start, size in extents]
+    end = undivided_end(spans, address)
+    assert end <= address
+    assert not any(span.first_address < end < span.end_address for span in spans)
+
+
+# --- a real broker and a real auditor ---
+
+
+def publish(cluster: BrokerCluster, registry_url: str, topic: str, count: int) -> None:
+    """Publishes events of a past hour, each in a batch of its own."""
+    with EventPublisher(
+        datacenter="east",
+        service="checkout",
+        bootstrap=cluster.bootstrap,
+        registry_url=registry_url,
+        schemas={topic: read_schema("page-view.avsc")},
+        producer_options={"linger_ms": 0},
+    ) as publisher:
+        for number in range(count):
+            event = {"remote_host": "10.0.0.1", "method": "GET", "path": f"/{number}", "status": 200}
+            publisher.publish(topic, event, time_ms=HOUR_A + number)
+            publisher.flush(30)
+
+
+def counted_to(auditor: AuditorProcess, topic: str) -> int:
+    found = auditor.partitions().get((topic, 0))
+    return 0 if found is None else int(found["counted_to"])
+
+
+@pytest.mark.parametrize("is_auditor_up", [True, False], ids=["auditor runs", "auditor is down"])
+def test_a_data_folder_that_was_restored_from_an_older_copy_is_named(
+    broker_cluster: StartCluster,
+    start_registry: StartRegistry,
+    start_auditor: StartAuditor,
+    is_auditor_up: bool,
+    tmp_path: Path,
+) -> None:
+    """The older copy lacks events that were counted, and has grown beyond them when anybody looks."""
+    cluster = broker_cluster(datacenter="east")
+    registry = start_registry(hosts=cluster.zookeeper.hosts)
+    topic, store_url = "restored", f"sqlite:///{tmp_path}/audit.db"
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(topic, 1)
+    auditor = start_auditor(cluster, registry.url, "--store", store_url)
+    publish(cluster, registry.url, topic, 10)
+    wait_for(lambda: counted_to(auditor, topic) > 0, auditor.output)
+    folder = cluster[1].data_dir / f"{topic}-0"
+    cluster[1].stop()
+    shutil.copytree(folder, f"{tmp_path}/older")
+    size = sum(file.stat().st_size for file in folder.glob("*.log"))
+    cluster[1].start()
+    publish(cluster, registry.url, topic, 5)
+    wait_for(lambda: counted_to(auditor, topic) > size, auditor.output)
+    end = counted_to(auditor, topic)
+    if not is_auditor_up:
+        auditor.terminate()
+    cluster[1].stop()
+    shutil.rmtree(folder)
+    shutil.copytree(f"{tmp_path}/older", folder)
+    cluster[1].start()
+    publish(cluster, registry.url, topic, 12)
+    if not is_auditor_up:
+        auditor.start()
+    wait_for(lambda: counted_to(auditor, topic) > end, auditor.output)
+    assert "counting again from" in auditor.output()
+    store = AuditStore(store_url, must_exist=True)
+    try:
+        wait_for(lambda: lost_in(store, topic) == 5, lambda: report(store, topic, now_ms=LATER_MS).verdicts)
+        [verdict] = report(store, topic, now_ms=LATER_MS).verdicts
+        named = [finding for finding in verdict.findings if finding.status is Status.LOST]
+        assert all("went back to address" in finding.text for finding in named), named
+        assert verdict.counts.datacenter == 22
+    finally:
+        store.close()
+
+
+LATER_MS = NOW_MS + 10 * 365 * 24 * HOUR_MS
+
+
+def lost_in(store: AuditStore, topic: str) -> int:
+    return sum(verdict.count(Status.LOST) for verdict in report(store, topic, now_ms=LATER_MS).verdicts)
