@@ -10,6 +10,7 @@
 #   make bench-hostile              how long honest clients wait while somebody attacks a broker (ROWS="halves groups": these attacks; JSON=file: figures)
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
+#   make jepsen                     real faults: brokers killed, paused, cut off, without disk (FAULTS=100, SEED=, JSON=, KINDS="kill pause")
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
 #   make docs                       all pages as a site in .headrace/site, with the reference made from the code; man pages, too
 #   make terraform                  install the Terraform provider for `terraform init` (DIR=folder: for your HCL there, too)
@@ -47,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check lint image fuzz bench bench-smoke bench-page bench-hostile bench-load bench-terraform docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image fuzz jepsen bench bench-smoke bench-page bench-hostile bench-load bench-terraform docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -89,6 +90,11 @@ lint: setup
 
 fuzz: setup java
 	@PYTHONPATH=tests $(BIN)/python -m fuzzing --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(if $(TARGETS),--targets $(TARGETS))
+
+# Three brokers and ZooKeeper under a seeded schedule of faults. As root on hosts of their own, whose links are cut, too.
+jepsen: setup java
+	@PYTHONPATH=tests:bench $(BIN)/python -m faults --faults $(or $(FAULTS),20) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)") \
+		$(if $(KINDS),--kinds $(KINDS)) $(if $(PAUSE),--pause-max $(PAUSE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(LOOPBACK),--loopback)
 
 image: setup java
 	@$(call from_debian,mmdebstrap,which makes the root of the container image,there can be no image)

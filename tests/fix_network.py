@@ -63,8 +63,13 @@ def _ip(*words: object) -> str:
 def enter(namespace: str) -> None:
     """Moves this thread into the namespace; threads and processes that it starts then are there, too."""
     with (Path("/run/netns") / namespace).open() as file:
-        if _libc.setns(file.fileno(), _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"setns to {namespace}: {os.strerror(ctypes.get_errno())}")
+        leave(file.fileno(), namespace)
+
+
+def leave(fd: int, name: str = "the network of before") -> None:
+    """Moves this thread into the namespace of an open file, such as /proc/thread-self/ns/net was before."""
+    if _libc.setns(fd, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), f"setns to {name}: {os.strerror(ctypes.get_errno())}")
 
 
 def namespaces() -> list[str]:
