@@ -20,6 +20,15 @@ from side_by_side.screen import say
 SAMPLES_PER_S: Final = 200
 SHOWN_MAX: Final = 12
 MAIN_THREAD: Final = "MainThread"
+WAITS: Final = (
+    "Condition.wait (threading.py",
+    "EpollSelector.select (selectors.py",
+    "EventLoop.turn (broker/loop.py",  # its own time is that of epoll_wait
+    "Workers._run (broker/workers.py",  # of the queue
+)
+"""Functions in which a thread waits for work. py-spy takes waits in C for work where it cannot read the
+thread's state from the kernel.
+"""
 
 
 class NoProfilerError(Exception):
@@ -67,7 +76,8 @@ def summary(stacks: str) -> list[str]:
         if not count.isdigit() or ";" not in frames:
             continue
         thread, *_, innermost = frames.split(";")
-        own[MAIN_THREAD in thread][innermost.strip()] += int(count)
+        if not innermost.strip().startswith(WAITS):
+            own[MAIN_THREAD in thread][innermost.strip()] += int(count)
     lines = []
     for is_loop, title in ((True, "the loop's thread"), (False, "the workers")):
         total = sum(own[is_loop].values())

@@ -93,7 +93,9 @@ def test_plots(tmp_path: Path) -> None:
 def test_a_profile_tells_the_loop_from_the_workers() -> None:
     stacks = (
         "thread (1): MainThread;run (loop.py:1);turn (loop.py:2) 30\n"
+        "thread (1): MainThread;run (loop.py:1);EventLoop.turn (broker/loop.py:134) 99\n"
         "thread (2): workers-0;fsync (f.py:9) 10\njunk\n"
+        "thread (2): workers-0;Condition.wait (threading.py:327) 99\n"
     )
     lines = summary(stacks)
     assert lines[0] == "  the loop's thread: 30 samples at work"
