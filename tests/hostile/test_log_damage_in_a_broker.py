@@ -20,6 +20,7 @@ from headrace.log.config import LogConfig
 from headrace.log.errors import LogDamagedError, LogError
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import COLD_SCAN_MAX_BYTES, ColdSegmentError
+from headrace.wire.batch import hop, read_header, readdress
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 
@@ -43,6 +44,12 @@ def partition_of(client: RawClient, topic: str) -> tuple[int, int, tuple[int, ..
     )
     part = client.call(request).topics[0].partitions[0]
     return int(part.error_code), part.leader_id, part.offline_replicas
+
+
+def addresses(records: object) -> list[int]:
+    """Where the batches of a response begin."""
+    assert isinstance(records, memoryview)
+    return [header.address for _, header in hop(records)]
 
 
 def flip(path: Path, at: int) -> None:
@@ -102,12 +109,20 @@ def test_a_bad_batch_refuses_its_readers_only(broker_cluster: StartCluster) -> N
     (broker.data_dir / "scrub.json").unlink(missing_ok=True)
     broker.start()
     with RawClient(broker.address) as client:
-        # Not whole: the header of the sixth batch must be read to find the seventh.
+        # The header of the sixth batch must be read to find the one that holds an offset behind it.
+        inside = 6 * size_bytes + 1
+        assert client.fetch("rot", 0, inside).error_code == ErrorCode.CORRUPT_MESSAGE
+        # Whoever names a batch's own address, as copies do, gets it.
         found = client.fetch("rot", 0, 6 * size_bytes)
-        assert found.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (found.error_code, addresses(found.records)) == (0, [n * size_bytes for n in range(6, 10)])
+        # What lies before is served, without the damage if that is more than was asked for.
+        found = client.fetch("rot", 0, 0, max_bytes=9 * size_bytes)
+        assert (found.error_code, addresses(found.records)) == (0, [n * size_bytes for n in range(5)])
         for _ in range(2):
             assert client.produce("rot", 0, batch(b"goes on")).error_code == 0
         assert client.fetch("rot", 0, 10 * size_bytes).error_code == 0
+        # What was appended since the start is found by any of its offsets.
+        assert client.fetch("rot", 0, 10 * size_bytes + 1).error_code == 0
         assert client.fetch("rot", 0, 0).error_code == 0
         deadline_s = time.monotonic() + WAIT_MAX_S
         state = broker.data_dir / "scrub.json"
@@ -202,6 +217,63 @@ def test_a_damaged_cold_segment_is_an_error_for_its_readers(tmp_path: Path) -> N
     problem = learn(log, first_fetch(log, 3 * COLD_SCAN_MAX_BYTES))
     assert isinstance(problem, LogDamagedError) and str(first) in str(problem)
     assert log.slices(0, 1000)
-    log.append(batch())
+    size_bytes = len(batch(bytes(70)))
+    behind = 2 * COLD_SCAN_MAX_BYTES // size_bytes * size_bytes
+    found = log.slices(behind, 1 << 20)
+    assert found[0].position_bytes == behind, "a whole batch begins at that address"
+    assert sum(piece.length_bytes for piece in found) <= COLD_SCAN_MAX_BYTES, "not scanned for long"
+    assert sum(piece.length_bytes for piece in found) % size_bytes == 0
+    try:
+        log.slices(behind + 1, 1 << 20)
+    except ColdSegmentError:
+        pass
+    else:
+        raise AssertionError("nothing says which batch that offset lies in")
+    end = log.end_address
+    log.append(batch() * 2)
     log.flush()
+    assert log.position(end + len(batch()) + 1) == end + len(batch())
+    log.close()
+
+
+def test_a_damaged_active_segment_is_read_up_to_the_damage_and_behind_it(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log = PartitionLog(folder, CONFIG)
+    log.append(batch() * 20)
+    log.close()
+    (path,) = folder.glob("*.log")
+    size_bytes = len(batch())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 4 * size_bytes] + bytes(size_bytes) + whole[5 * size_bytes :])
+    log = PartitionLog(folder, CONFIG)
+    for number in (19, 5, 12):
+        assert log.position(number * size_bytes) == number * size_bytes
+        (piece,) = log.slices(number * size_bytes, 3 * size_bytes)
+        assert piece.position_bytes == number * size_bytes
+        assert piece.length_bytes == min(3, 20 - number) * size_bytes
+    (piece,) = log.slices(0, 10 * size_bytes)
+    assert (piece.position_bytes, piece.length_bytes) == (0, 4 * size_bytes)
+    for inside in (4 * size_bytes + 1, 5 * size_bytes + 1, 20 * size_bytes - 1):
+        try:
+            log.position(inside)
+        except LogDamagedError as error:
+            assert f"address {4 * size_bytes}" in str(error)
+        else:
+            raise AssertionError(f"nothing says which batch offset {inside} lies in")
+    end = log.append(batch() * 3).end_address
+    assert [log.position(end - n) for n in (1, size_bytes)] == [end - size_bytes] * 2
+    log.close()
+
+
+def test_a_forged_batch_in_a_record_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Its producer knows at which address it will lie, and its checksum is right."""
+    log = PartitionLog(tmp_path / "t-0", CONFIG)
+    base = log.append(batch()).end_address
+    inner = bytearray(batch(b"forged"))
+    at = batch(bytes(inner)).index(inner)
+    readdress(inner, 0, base + at, 0)
+    log.append(batch(bytes(inner)))
+    log.flush()
+    assert read_header(inner).is_stored_at(base + at)
+    assert log.position(base + at) == base
     log.close()

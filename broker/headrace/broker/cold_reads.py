@@ -53,9 +53,9 @@ class ColdReads:
     def _submit(self, segment: Segment, job: IndexJob) -> None:
         def learned(starts: KnownStarts | None, error: Exception | None) -> None:
             self._running -= 1
-            if starts is not None:
-                segment.learn(starts)
             problem = job.problem
+            if starts is not None:
+                segment.learn(starts, problem)
             if error is not None:
                 problem = LogReadError(f"{job.path}: {error}")
             self._promises.pop(segment).resolve(problem)

@@ -5,12 +5,13 @@ Owns the lookups and their cache of positions. Does not change the log.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
-from headrace.log.errors import AddressOutOfRangeError
+from headrace.log.errors import AddressOutOfRangeError, LogDamagedError, LogReadError
 from headrace.log.files import FileSlice
-from headrace.log.segment import ColdSegmentError, Segment
+from headrace.log.segment import COLD_SCAN_MAX_BYTES, ColdSegmentError, Segment
 from headrace.log.segments import SegmentList
 
 POSITIONS_KEPT: Final = 512
@@ -28,7 +29,9 @@ class LogReader:
         """Returns the address of the batch that `offset` lies in, before its first record or after. Readers
         skip the records that they do not need.
 
-        Raises `AddressOutOfRangeError`, `ColdSegmentError`, `LogDamagedError`, `LogReadError`.
+        Where damage hides which batch an offset lies in, the offset must be the address of a whole batch:
+        that is what copies ask for, and readers that have read all before it. Raises
+        `AddressOutOfRangeError`, `ColdSegmentError`, `LogDamagedError`, `LogReadError`.
         """
         found = self._positions.get(offset)
         if found is not None:
@@ -41,13 +44,20 @@ class LogReader:
         segment = self._segments.holding(offset)
         if offset >= segment.end_address:
             return self._behind_gap(segment)
-        if segment.starts.before(offset) == offset:
+        if segment.start_before(offset) == offset:
             return offset
         if segment.is_cold(offset):
+            if segment.is_behind_damage(offset) and segment.has_batch_at(offset):
+                return self.keep(offset, offset)
             raise ColdSegmentError(segment)
-        for step in segment.walk(offset):
-            if offset < step.address + step.size_bytes:
-                return self.keep(offset, step.address)
+        try:
+            for step in segment.walk(offset):
+                if offset < step.address + step.size_bytes:
+                    return self.keep(offset, step.address)
+        except (LogDamagedError, LogReadError):
+            if not segment.has_batch_at(offset):
+                raise
+            return self.keep(offset, offset)
         raise AddressOutOfRangeError(f"{self._directory}: offset {offset} is beyond {segment.path.name}")
 
     def keep(self, offset: int, address: int) -> int:
@@ -76,6 +86,8 @@ class LogReader:
             if segment.end_address <= address and not found:
                 address = self._behind_gap(segment)
                 continue
+            if segment.is_behind_damage(address):  # no start is known here, and none gets known
+                left_bytes = min(left_bytes, COLD_SCAN_MAX_BYTES)
             if end - address > left_bytes:
                 end = self._cut(segment, address, left_bytes, need_one=not found)
             if end <= address:
@@ -97,23 +109,28 @@ class LogReader:
 
     @staticmethod
     def _cut(segment: Segment, address: int, size_bytes: int, *, need_one: bool) -> int:
-        """Returns a batch boundary at most `size_bytes` after `address`: a known start if there is one, else
-        the last boundary. If the first batch is larger: its end with `need_one`, else `address`.
+        """Returns a batch boundary at most `size_bytes` after `address`, where a batch begins: a known start
+        if there is one, else the last boundary, or that before damage. If the first batch is larger: its end
+        with `need_one`, else `address`.
         """
-        if segment.is_cold(address + size_bytes):
-            if segment.starts.covered_address <= address:
-                raise ColdSegmentError(segment)
-        else:
-            segment.cover(address + size_bytes)
-        known = segment.starts.before(address + size_bytes)
-        if address < known <= address + size_bytes:
-            return known
+        wanted = address + size_bytes
+        if not segment.is_behind_damage(address):
+            with contextlib.suppress(LogDamagedError, LogReadError):
+                if not segment.is_cold(wanted):
+                    segment.cover(wanted)
+                elif segment.start_before(wanted) <= address:
+                    raise ColdSegmentError(segment)
+            known = segment.start_before(wanted)
+            if address < known <= wanted:
+                return known
         end = address
-        for step in segment.walk(address):
-            after = step.address + step.size_bytes
-            if after <= address:
-                continue
-            if after > address + size_bytes:
-                return after if need_one and end == address else end
-            end = after
+        try:
+            for step in segment.walk(address, is_start=True):
+                after = step.address + step.size_bytes
+                if after > wanted:
+                    return after if need_one and end == address else end
+                end = after
+        except (LogDamagedError, LogReadError):
+            if need_one and end == address:
+                raise
         return end

@@ -292,8 +292,7 @@ def check_batches(
         except WireError as error:
             return address, str(error)
         on_batch(header)
-        if segment.starts.covered_address == address:
-            segment.starts.note(address, needed, header.max_timestamp_ms)
+        segment.note_checked(address, needed, header.max_timestamp_ms)
         address += needed
     return address, None
 

@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Final
 
 from headrace.log import index, scan
-from headrace.log.errors import LogError, LogOfflineError, LogStorageError
-from headrace.log.files import DISK_FULL, FileReference, OpenFile
+from headrace.log.errors import LogDamagedError, LogError, LogOfflineError, LogReadError, LogStorageError
+from headrace.log.files import DISK_FULL, FileReference, FileSlice, OpenFile
 from headrace.log.names import SEGMENT_SUFFIX, file_name
 from headrace.log.staging import StagedBatch
 from headrace.log.starts import KnownStarts
 from headrace.process.disk import explained
+from headrace.wire.batch import HEADER_SIZE_BYTES, read_header, verify
+from headrace.wire.errors import WireError
 from headrace.wire.primitives import Buffer
 
 BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")  # of one pwritev
 COLD_SCAN_MAX_BYTES: Final = 128 * 1024  # about 2 ms of the smallest batches
+CHECKED_MAX_BYTES: Final = 16 * 1024 * 1024  # of a batch behind damage, whose checksum a lookup computes
 
 
 class ColdSegmentError(LogError):
@@ -36,7 +39,12 @@ class ColdSegmentError(LogError):
 
 
 class Segment:
-    """A new segment (with `create_at_ms`), or an existing one, whose batch starts are not indexed yet."""
+    """A new segment (with `create_at_ms`), or an existing one, whose batch starts are not indexed yet.
+
+    `starts` begins at the segment's base; `later` are those of what was checked or appended since the log was
+    opened, as long as nobody has read what lies between. `damaged_address`: where reading from known starts
+    met damage last.
+    """
 
     __slots__ = (
         "_file",
@@ -44,7 +52,9 @@ class Segment:
         "_noted_max_timestamp_ms",
         "base_address",
         "created_ms",
+        "damaged_address",
         "last_append_ms",
+        "later",
         "path",
         "size_bytes",
         "starts",
@@ -54,6 +64,8 @@ class Segment:
         self.path = directory / file_name(base_address, SEGMENT_SUFFIX)
         self.base_address = base_address
         self.starts = KnownStarts(base_address)
+        self.later: KnownStarts | None = None
+        self.damaged_address: int | None = None
         self._noted_max_timestamp_ms: int | None = None
         self._file: OpenFile | None
         self._last_file: FileReference | None = None
@@ -126,6 +138,7 @@ class Segment:
         os.ftruncate(self.file.fd, size_bytes)
         self.size_bytes = size_bytes
         self.starts = KnownStarts(self.base_address)
+        self.later = self.damaged_address = None
         self._noted_max_timestamp_ms = None
 
     def delete(self) -> None:
@@ -141,26 +154,54 @@ class Segment:
         index.remove(directory, self.base_address)
 
     def note(self, batches: Sequence[StagedBatch]) -> None:
-        """Records the starts of batches just written, if all starts before them are known."""
-        starts = self.starts
-        if starts.covered_address == batches[0].address:
-            for address, size_bytes, max_timestamp_ms, _ in batches:
-                starts.note(address, size_bytes, max_timestamp_ms)
+        """Records the starts of batches just written."""
+        starts = self._run_at(batches[0].address)
+        for address, size_bytes, max_timestamp_ms, _ in batches:
+            starts.note(address, size_bytes, max_timestamp_ms)
+
+    def note_checked(self, address: int, size_bytes: int, max_timestamp_ms: int) -> None:
+        """Records the start of a batch that was read and found whole, behind the one before it."""
+        self._run_at(address).note(address, size_bytes, max_timestamp_ms)
+
+    def _run_at(self, address: int) -> KnownStarts:
+        """Returns the starts that the batch at `address` follows."""
+        if self.starts.covered_address == address:
+            return self.starts
+        if self.later is None or self.later.covered_address != address:
+            self.later = KnownStarts(address)
+        return self.later
 
     # --- lookup ---
 
-    def walk(self, address: int, end_address: int | None = None) -> Iterator[scan.Step]:
-        """Yields batches from the greatest known start at or before `address` on; records new starts."""
+    def start_before(self, address: int) -> int:
+        """Returns the greatest known start at or before `address`."""
+        return self._run_before(address).before(address)
+
+    def _run_before(self, address: int) -> KnownStarts:
+        starts, later = self.starts, self.later
+        if later is None or address < later.base_address or later.covered_address <= starts.covered_address:
+            return starts
+        return later
+
+    def walk(self, address: int, *, is_start: bool = False) -> Iterator[scan.Step]:
+        """Yields batches from the greatest known start at or before `address` on, from `address` itself with
+        `is_start`; records new starts, and where there is damage.
+        """
         starts = self.starts
-        end = self.end_address if end_address is None else end_address
-        for step in scan.steps(self.file, self.base_address, starts.before(address), end):
-            if step.address == starts.covered_address:
-                starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
-            yield step
+        at = address if is_start else self.start_before(address)
+        try:
+            for step in scan.steps(self.file, self.base_address, at, self.end_address):
+                if step.address == starts.covered_address:
+                    starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
+                at = step.address + step.size_bytes
+                yield step
+        except (LogDamagedError, LogReadError):
+            self.damaged_address = at
+            raise
 
     def cover(self, address: int) -> None:
         """Scans until all starts up to `address` are known."""
-        if self.starts.covered_address >= address:
+        if self._run_before(address).covered_address >= address:
             return
         for step in self.walk(address):
             if step.address + step.size_bytes >= address:
@@ -168,19 +209,42 @@ class Segment:
 
     def is_cold(self, address: int) -> bool:
         """Whether a lookup of `address` would scan more than `COLD_SCAN_MAX_BYTES`."""
-        return address - self.starts.covered_address > COLD_SCAN_MAX_BYTES
+        return address - self._run_before(address).covered_address > COLD_SCAN_MAX_BYTES
+
+    def is_behind_damage(self, address: int) -> bool:
+        """Whether no known start leads to `address`: there is damage between."""
+        damaged = self.damaged_address
+        return damaged is not None and self.start_before(address) <= damaged < address
+
+    def has_batch_at(self, address: int) -> bool:
+        """Whether a whole batch with this address and a right checksum begins there.
+
+        For an address that a reader names, which got it from this log, and where no known start leads there.
+        Never to search: payloads can forge a batch.
+        """
+        at = address - self.base_address
+        try:
+            header = read_header(FileSlice(self.file, at, HEADER_SIZE_BYTES).read())
+            if header.size_bytes > CHECKED_MAX_BYTES or address + header.size_bytes > self.end_address:
+                return False
+            verify(FileSlice(self.file, at, header.size_bytes).read(), 0, header)
+        except (WireError, LogError, OSError):
+            return False
+        return header.is_stored_at(address)
 
     def indexing(self, end_address: int, *, save: bool) -> index.IndexJob:
         """Returns the job that learns all starts up to `end_address`; `learn` takes its result."""
         file = self._file
         return index.IndexJob(self.path, file, self.starts, end_address, save=save)
 
-    def learn(self, starts: KnownStarts) -> None:
-        """Takes what a job found, unless more is known already."""
+    def learn(self, starts: KnownStarts, problem: LogError | None = None) -> None:
+        """Takes what a job found, unless more is known already. `problem`: what kept it from the end."""
         if starts.base_address == self.base_address and (
             self.starts.covered_address < starts.covered_address <= self.end_address
         ):
             self.starts = starts
+        if isinstance(problem, LogDamagedError | LogReadError):
+            self.damaged_address = starts.covered_address
 
     @property
     def max_timestamp_if_known_ms(self) -> int | None:

@@ -7,12 +7,14 @@ and alerts.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from headrace.log.epochs import EpochEnd
 from headrace.wire.batch import HEADER_SIZE_BYTES, read_header, verify
 from headrace.wire.errors import CorruptBatchError
 from headrace.wire.primitives import Buffer
+
+REFUSED: Final = "its broker cannot read it (CORRUPT_MESSAGE)"
 
 
 class ReplicationError(Exception):
@@ -40,6 +42,7 @@ class DamagedBatchError(DivergedError):
     def __init__(self, address: int, end_address: int | None, problem: str) -> None:
         self.address = address
         self.end_address = end_address
+        self.problem = problem
         where = f"addresses {address} to {end_address}" if end_address else f"address {address}"
         super().__init__(f"the source's batch at {where} is damaged: {problem}")
 

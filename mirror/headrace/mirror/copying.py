@@ -19,6 +19,7 @@ from uuid import UUID
 from headrace.client.backoff import Backoff
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import (
+    REFUSED,
     DamagedBatchError,
     DivergedError,
     Fetched,
@@ -158,6 +159,13 @@ class PartitionCopy:
         else:
             self._bad_batch = self._bad_batch or _reaches_too_far(fetched, address)
         self._suspect_bad_batch(now_s)
+
+    def refused_as_damaged(self, generation: int, address: int, now_s: float) -> None:
+        """Takes the answer of a source that cannot read its own batch at `address`."""
+        is_asked = generation == self.generation and address == self._fetched_to
+        if is_asked and self.state is CopyState.COPYING:
+            self._bad_batch = DamagedBatchError(address, None, REFUSED)
+            self._suspect_bad_batch(now_s)
 
     def wants_append(self) -> bool:
         return bool(self._waiting) and self._in_flight < APPENDS_IN_FLIGHT_MAX

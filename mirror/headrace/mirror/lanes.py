@@ -150,5 +150,7 @@ class Lane:
         elif code in MOVED:
             self.network.request_update()
             self._pause_until_s[copy] = now_s + LEADER_RETRY_S
+        elif code is ErrorCode.CORRUPT_MESSAGE:
+            copy.refused_as_damaged(generation, address, now_s)
         elif generation == copy.generation:
             copy.back_off(f"the source answered {code.name} at address {address}", now_s)

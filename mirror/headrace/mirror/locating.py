@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from headrace.audit.raw_reader import RawReader
 from headrace.client.admin import EARLIEST, LATEST, Admin
 from headrace.client.calls import fetch_call, leader_epochs_call
 from headrace.client.errors import BrokerError, ClientError, NetworkError
@@ -22,6 +23,7 @@ from headrace.log.epochs import EpochEnd
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
 from headrace.replication.pull import (
+    REFUSED,
     DamagedBatchError,
     DivergedError,
     Fetched,
@@ -43,6 +45,11 @@ logger = logging.getLogger(__name__)
 
 CALL_TIMEOUT_MS: Final = 10_000
 ONE_BATCH_BYTES: Final = 1  # the broker returns at least one whole batch
+MENDING: Final = (
+    "`headrace log check` beside the source's broker names all damage. Restore the file there, or run "
+    "`headrace log set-aside`"
+)
+RESUMES_MAX: Final = 1_000  # addresses behind damage that are remembered
 
 LocatingError = ReplicationError | ClientError
 
@@ -105,10 +112,13 @@ class MirrorSide:
     def __init__(self, bootstrap: str, *, client_id: str) -> None:
         self.admin = Admin(bootstrap, client_id=client_id, timeout_ms=CALL_TIMEOUT_MS)
         self._network = Network(bootstrap, client_id=client_id, request_timeout_ms=CALL_TIMEOUT_MS)
+        self._raw = RawReader(bootstrap, client_id)
+        self._resumes: dict[tuple[str, int, int], int] = {}  # (topic, partition, address): the one behind
 
     def close(self) -> None:
         self.admin.close()
         self._network.close()
+        self._raw.close()
 
     def bounds(self, topic: str, partitions: list[int]) -> dict[int, Bounds]:
         """Returns the bounds of each partition that has a leader now. Raises `ClientError`."""
@@ -152,7 +162,7 @@ class MirrorSide:
     def fetch(self, topic: str, partition: int, address: int, max_bytes: int) -> Fetched:
         """Fetches batches from the one at `address` on, at least one if a record is there.
 
-        Raises `ClientError`.
+        Raises `ClientError`, `DamagedBatchError` if the broker cannot read there.
         """
         deadline_s = time.monotonic() + CALL_TIMEOUT_MS / 1000
         part = FetchPartition(partition, address, max_bytes)
@@ -164,8 +174,24 @@ class MirrorSide:
         code = ErrorCode(result.error_code)
         if code is not ErrorCode.NONE:
             self._network.request_update()
+            if code is ErrorCode.CORRUPT_MESSAGE:
+                raise DamagedBatchError(address, None, REFUSED)
             raise BrokerError(code, f"fetch of {topic}-{partition} at {address}")
         return Fetched(result.records or b"", result.log_start_offset, result.high_watermark)
+
+    def readable_after(self, topic: str, partition: int, address: int, end: int) -> int | None:
+        """Returns where the log can be read again behind damage at `address`; None if nothing says so before
+        its `end`. Raises `ClientError`.
+        """
+        key = (topic, partition, address)
+        found = self._resumes.get(key)
+        if found is None or not self._raw.is_readable(topic, partition, found):
+            found = self._raw.first_good_after(topic, partition, address, end) if end > address else None
+        if len(self._resumes) >= RESUMES_MAX:
+            self._resumes.clear()
+        if found is not None:
+            self._resumes[key] = found
+        return found
 
     def _leader(self, topic: str, partition: int, deadline_s: float) -> int:
         self._network.add_topics([topic])
@@ -193,6 +219,9 @@ class _PartitionSource:
         if not self.bounds.start <= address < self.bounds.end:
             return Fetched(b"", *self.bounds)
         return self._side.fetch(self._topic, self._partition, address, ONE_BATCH_BYTES)
+
+    def readable_after(self, address: int) -> int | None:
+        return self._side.readable_after(self._topic, self._partition, address, self.bounds.end)
 
 
 def locate(
@@ -246,12 +275,29 @@ def locate(
             gap_start = copy.end or reader.bounds.start
             found[partition] = SourceDamagedError(gap_start, error.end_address, str(error))
         except DamagedBatchError as error:
-            resume = error.end_address
-            gap_start = copy.end or reader.bounds.start
-            found[partition] = SourceDamagedError(gap_start, resume, str(error)) if resume else error
+            found[partition] = _halted_by(error, reader, copy)
         except (ReplicationError, ClientError) as error:
             found[partition] = error
     return found | _check_epochs(source, topic, lasts)
+
+
+def _halted_by(error: DamagedBatchError, source: _PartitionSource, copy: Bounds) -> LocatingError:
+    """Returns why a copy halts at a batch that the source has, and cannot give: between which addresses, if
+    anything says where the log can be read again.
+    """
+    gap_start = copy.end or source.bounds.start
+    if error.address < gap_start:
+        return DivergedError(
+            f"{error}: the copy holds it, and cannot be compared with the source. {MENDING}, and the copy "
+            "continues by itself"
+        )
+    try:
+        resume = error.end_address or source.readable_after(error.address)
+    except ClientError as problem:
+        return problem
+    if resume is None:
+        return DivergedError(f"{error}; nothing says where the next batch begins. {MENDING}")
+    return SourceDamagedError(gap_start, resume, str(DamagedBatchError(error.address, resume, error.problem)))
 
 
 def _check_epochs(
@@ -305,15 +351,21 @@ def _last_batch(target: MirrorSide, topic: str, partition: int, bounds: Bounds) 
 
     Raises `ClientError`, `DivergedError`.
     """
-    fetched = target.fetch(topic, partition, bounds.end - 1, ONE_BATCH_BYTES)
-    if not len(fetched.batches) and fetched.end_address == bounds.end:
-        return None
     try:
+        fetched = target.fetch(topic, partition, bounds.end - 1, ONE_BATCH_BYTES)
+        if not len(fetched.batches) and fetched.end_address == bounds.end:
+            return None
         for _, header in hop(fetched.batches):
             if header.next_offset == bounds.end:
                 return LastBatch(header.address, bounds.end, header.crc, header.partition_leader_epoch)
     except CorruptBatchError as error:
         raise DivergedError(f"the last batch of the copy in partition {partition} is bad: {error}") from None
+    except DamagedBatchError as error:
+        raise DivergedError(
+            f"the last batch of the copy in partition {partition} cannot be read: the log there is damaged "
+            f"before address {error.address + 1}, and nothing says where that batch begins. Stop the "
+            "broker, and restore the log's files there, or run `headrace log set-aside`"
+        ) from None
     raise NetworkError(f"the copy of {topic} in partition {partition} changed while it was being located")
 
 

@@ -80,6 +80,10 @@ class RawReader:
             raise BrokerError(found.error_code, f"{topic}-{partition}")
         return int(found.leader_epoch), int(found.end_offset)
 
+    def is_readable(self, topic: str, partition: int, address: int) -> bool:
+        """Whether the broker can read from there on. Raises `ClientError`."""
+        return self.read(topic, partition, address, 1).error is ErrorCode.NONE
+
     def first_good_after(self, topic: str, partition: int, address: int, end: int) -> int | None:
         """Returns the least address found in (address, end] from which the broker can read on; None if the
         broker does not even serve the log's end.
@@ -88,7 +92,7 @@ class RawReader:
         one does, except behind further damage: bisection finds the first start that the broker knows.
         """
         low, high = address, end
-        if self.read(topic, partition, end, 1).error is not ErrorCode.NONE:
+        if not self.is_readable(topic, partition, end):
             return None
         for _ in range(PROBES_MAX):
             middle = (low + high) // 2

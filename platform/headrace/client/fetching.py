@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from headrace.client.backoff import Backoff
 from headrace.client.calls import EARLIEST, LATEST, fetch_call, list_offsets_call
 from headrace.client.cluster import TopicPartition
-from headrace.client.errors import BrokerError, ClientError, OffsetOutOfRangeError
+from headrace.client.errors import BrokerError, ClientError, CorruptRecordsError, OffsetOutOfRangeError
 from headrace.client.network import Network
 from headrace.wire.batch import BatchHeader, hop
 from headrace.wire.errors import CorruptBatchError, ErrorCode
@@ -45,6 +45,7 @@ _STALE_METADATA: Final = frozenset(
 )
 
 
+REFUSALS_BEFORE_ERROR: Final = 2  # a broker's disk may be out of order for a moment
 FETCH_SIZE_MAX_BYTES: Final = 128 * 1024 * 1024
 """Of one partition. A batch that seems to be longer has a damaged header."""
 
@@ -294,6 +295,9 @@ class Fetcher:
         if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(state)
             return
+        if result.error_code == ErrorCode.CORRUPT_MESSAGE and state.failures >= REFUSALS_BEFORE_ERROR:
+            problem = "its broker cannot read the log there (CORRUPT_MESSAGE)"
+            state.error = CorruptRecordsError(state.topic, state.partition, state.fetch_position, problem)
         if result.error_code != ErrorCode.NONE:
             self._on_refused(state, result.error_code)
             return

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from headrace.warehouse.source.metadata import MetadataClient
 
 REQUEST_SIZE_MIN_BYTES: Final = 256 << 10
+MENDING: Final = (
+    "`headrace log check` beside the broker names all damage; restore the file, or run `headrace log "
+    "set-aside` there, and repeat"
+)
 
 
 def read_batches(
@@ -106,7 +110,7 @@ class _RangeReader:
             if self._suspect == self._position:
                 raise SourceError(
                     f"{_name(range_)}: the bytes at offset {self._position} are damaged, and nothing says "
-                    f"where the next batch begins: {error}; see its file with `headrace dump-log`"
+                    f"where the next batch begins: {error}. {MENDING}"
                 ) from error
             self._suspect = self._position
             return
@@ -127,6 +131,9 @@ class _RangeReader:
             return
         if isinstance(error, WireError) and not (code and code.retriable):
             raise SourceError(f"{where}: {error}") from error
+        if self._clock() >= self._deadline and code is ErrorCode.CORRUPT_MESSAGE:
+            problem = f"its broker cannot read the log there ({error})"
+            raise SourceError(f"{where}: {problem}. {MENDING}") from error
         if self._clock() >= self._deadline:
             raise BrokersUnreachableError(
                 f"{where}: no data for {self._timeout_s:.0f} s ({error}); check its broker, then repeat"
