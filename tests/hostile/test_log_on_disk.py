@@ -70,7 +70,7 @@ def swap(path: Path, where: float) -> None:
 DAMAGES = (flip, truncate, remove, zero_page, zero, grow, swap)
 
 
-def check(folder: Path, built: Built, *, damaged_bytes_are_served: bool) -> bool:
+def check(folder: Path, built: Built, *, damaged_bytes_are_served: bool, begins_at: int = 0) -> bool:
     """Opens the damaged log; returns whether it serves. `damaged_bytes_are_served`: they may be, as they are,
     for clients compare checksums.
     """
@@ -84,9 +84,9 @@ def check(folder: Path, built: Built, *, damaged_bytes_are_served: bool) -> bool
         return False
     try:
         assert log.end_address >= built.durable, "addresses of durable batches would be given away again"
-        assert log.start_address == 0
+        assert log.start_address == begins_at
         lying = b"".join(path.read_bytes() for path in segments(folder))
-        assert len(lying) == log.end_address
+        assert begins_at + len(lying) == log.end_address
         if not damaged_bytes_are_served:
             assert lying[: built.durable] == built.data[: built.durable]
         # What was cut off lies beside it.
@@ -100,7 +100,7 @@ def check(folder: Path, built: Built, *, damaged_bytes_are_served: bool) -> bool
         # It goes on behind, and what it appends is durable.
         end = log.append(batch(200, 5)).end_address
         log.flush()
-        assert end == len(lying) + len(batch(200, 5))
+        assert end == begins_at + len(lying) + len(batch(200, 5))
     finally:
         log.abandon()
     again = PartitionLog(folder, SMALL)
@@ -129,6 +129,16 @@ def check(folder: Path, built: Built, *, damaged_bytes_are_served: bool) -> bool
     which=0.0,
     where=0.0,
 )
+@example(
+    # The first segment is gone, and nothing was known to be durable: a log may begin anywhere.
+    sizes=[0] * 7 + [57],
+    checkpoint_after=0,
+    unflushed=1,
+    clean=False,
+    damage=remove,
+    which=0.0,
+    where=0.0,
+)
 def test_one_damage_anywhere(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
@@ -146,10 +156,13 @@ def test_one_damage_anywhere(
     assert callable(damage)
     victim = names[int(which * len(names))]
     known = recovery_point(folder)
+    is_first = victim == segments(folder)[0]
     damage(victim, where)
     # Durable, and known to be so when the log is opened: what the last checkpoint and the indexes say.
     certain = Built(built.data, built.starts, min(built.durable, known))
-    check(folder, certain, damaged_bytes_are_served=True)
+    start = segments(folder)[0] if damage is remove and is_first and segments(folder) else None
+    begins_at = int(start.stem) if start is not None and not certain.durable else 0
+    check(folder, certain, damaged_bytes_are_served=True, begins_at=begins_at)
     shutil.rmtree(root)
 
 
