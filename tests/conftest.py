@@ -16,7 +16,7 @@ pytest_plugins = [
     "fix_cli",
     "fix_clients",
     "fix_containers",
-    "fix_controller",
+    "fix_replica_manager",
     "fix_datacenter",
     "fix_days",
     "fix_ends",

@@ -8,12 +8,12 @@ import pytest
 
 from headrace.broker.bodies import Tree, build
 from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, TopicConfig
-from headrace.broker.controller import plan
 from headrace.broker.errors import Refused
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.produce.opening import Opened, open_batch
 from headrace.broker.produce.validation import check_header, split_verified, to_store
 from headrace.broker.promise import Promise
+from headrace.broker.replica_manager import plan
 from headrace.broker.setting import ConfigError
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
@@ -203,7 +203,7 @@ def test_one_tree_makes_every_version_of_a_response(version: int) -> None:
     assert version < 10 or body.topics[0].topic_id == topic_id
 
 
-# --- the controller's plan ---
+# --- the replica manager's plan ---
 
 
 def topic(name: str, topic_id: UUID, leaders: list[int]) -> TopicState:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from fix_controller import ControllerBench, CountingWorkers, topic
+from fix_replica_manager import CountingWorkers, ReplicaManagerBench, topic
 from headrace.broker.cluster import OfflineName
 from headrace.broker.errors import Refused
 from headrace.broker.offline import FULL_LOOKS_MAX, RETRY_LOOKS_MAX, OfflineLog, Tried, fingerprint
@@ -27,13 +27,13 @@ from headrace.wire.records import Record, encode_batch
 BATCH = encode_batch([Record(0, 1_000, None, b"v")])
 
 
-def look(bench: ControllerBench, times: int = 1) -> None:
+def look(bench: ReplicaManagerBench, times: int = 1) -> None:
     for _ in range(times):
-        bench.controller.look_after_offline()
+        bench.manager.look_after_offline()
         bench.workers.run()
 
 
-def damaged(bench: ControllerBench, name: str = "t") -> tuple[Path, bytes]:
+def damaged(bench: ReplicaManagerBench, name: str = "t") -> tuple[Path, bytes]:
     """Makes a topic of two partitions, one of them damaged; returns the file, and what it should hold."""
     made = topic(name, 2)
     bench.apply(made)
@@ -52,19 +52,19 @@ def damaged(bench: ControllerBench, name: str = "t") -> tuple[Path, bytes]:
     return file, whole
 
 
-def log_of(bench: ControllerBench, name: str) -> PartitionLog:
+def log_of(bench: ReplicaManagerBench, name: str) -> PartitionLog:
     partition = bench.state.partitions.get(name, 0)
     assert partition is not None
     return partition.log
 
 
-def problem_of(bench: ControllerBench, name: str = "t") -> tuple[ErrorCode, str]:
+def problem_of(bench: ReplicaManagerBench, name: str = "t") -> tuple[ErrorCode, str]:
     with pytest.raises(Refused) as refused:
         bench.state.led_partition(name, 0)
     return refused.value.code, str(refused.value)
 
 
-def test_a_damaged_log_is_opened_again_once_its_file_was_restored(bench: ControllerBench) -> None:
+def test_a_damaged_log_is_opened_again_once_its_file_was_restored(bench: ReplicaManagerBench) -> None:
     file, whole = damaged(bench)
     version = bench.state.view.version
     code, problem = problem_of(bench)
@@ -88,7 +88,7 @@ def test_a_damaged_log_is_opened_again_once_its_file_was_restored(bench: Control
     assert bench.state.led_partition("t", 0).log.append(BATCH).base_address == len(whole)
 
 
-def test_a_file_that_somebody_still_writes_is_left_alone(bench: ControllerBench) -> None:
+def test_a_file_that_somebody_still_writes_is_left_alone(bench: ReplicaManagerBench) -> None:
     file, whole = damaged(bench)
     with file.open("r+b") as half:
         half.write(whole[:20])
@@ -103,7 +103,7 @@ def test_a_file_that_somebody_still_writes_is_left_alone(bench: ControllerBench)
     assert log_of(bench, "t").end_address == len(whole)
 
 
-def test_a_log_that_fails_while_it_is_open_is_opened_again_by_itself(bench: ControllerBench) -> None:
+def test_a_log_that_fails_while_it_is_open_is_opened_again_by_itself(bench: ReplicaManagerBench) -> None:
     bench.apply(topic("t", 1))
     bench.workers.run()
     partition = bench.state.partitions.get("t", 0)
@@ -129,7 +129,7 @@ def test_a_log_that_fails_while_it_is_open_is_opened_again_by_itself(bench: Cont
     assert not partition.is_plain, "who kept the old one notices"
 
 
-def test_a_topic_that_is_deleted_while_its_log_is_offline_leaves_nothing(bench: ControllerBench) -> None:
+def test_a_topic_that_is_deleted_while_its_log_is_offline_leaves_nothing(bench: ReplicaManagerBench) -> None:
     file, _ = damaged(bench)
     bench.apply()
     bench.workers.run()
@@ -138,11 +138,13 @@ def test_a_topic_that_is_deleted_while_its_log_is_offline_leaves_nothing(bench: 
     assert not bench.open
 
 
-def test_a_topic_that_is_deleted_while_its_log_is_opened_again_leaves_nothing(bench: ControllerBench) -> None:
+def test_a_topic_that_is_deleted_while_its_log_is_opened_again_leaves_nothing(
+    bench: ReplicaManagerBench,
+) -> None:
     file, _ = damaged(bench)
     os.utime(file)
     look(bench)
-    bench.controller.look_after_offline()
+    bench.manager.look_after_offline()
     job, done = bench.workers.jobs.pop(0)
     done(job(), None)
     assert len(bench.workers.jobs) == 1, "it is being opened"
@@ -151,7 +153,7 @@ def test_a_topic_that_is_deleted_while_its_log_is_opened_again_leaves_nothing(be
     assert not bench.state.unopened and not file.parent.exists()
 
 
-def test_logs_that_zookeeper_loses_while_they_are_opened_are_kept(bench: ControllerBench) -> None:
+def test_logs_that_zookeeper_loses_while_they_are_opened_are_kept(bench: ReplicaManagerBench) -> None:
     """It was deleted: nobody had said whether the topic is gone or ZooKeeper's data are."""
     one = topic("t", 1)
     bench.apply(one)
@@ -170,7 +172,7 @@ def test_logs_that_zookeeper_loses_while_they_are_opened_are_kept(bench: Control
 @pytest.mark.parametrize("full", ["mkdir", "open", "write", "fsync", "replace"])
 @pytest.mark.parametrize("passing", range(4))
 def test_a_topic_that_was_created_on_a_full_disk_is_served_once_there_is_room(
-    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch, full: str, passing: int
+    bench: ReplicaManagerBench, monkeypatch: pytest.MonkeyPatch, full: str, passing: int
 ) -> None:
     """`passing`: how many such calls still find room. Without its folder it stayed offline for good."""
     calls = 0

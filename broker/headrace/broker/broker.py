@@ -16,7 +16,6 @@ from typing import Any, Final
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection_limits import ConnectionLimits, leave_descriptors
-from headrace.broker.controller import Controller
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.disk_guard import SETTING as DISK_SETTING
 from headrace.broker.fair_workers import FairWorkers, OwnJobs
@@ -34,6 +33,7 @@ from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
 from headrace.broker.promise import Promise
+from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.scrubber import Scrubber
 from headrace.broker.server import Server
 from headrace.broker.service import Api, BrokerService
@@ -139,7 +139,7 @@ class Broker:
         )
         self._disk = self._guard_disk()
         self._offline_news = self._announce_offline()
-        self._controller = Controller(self._state, self._directory, self._files)
+        self._replicas = ReplicaManager(self._state, self._directory, self._files)
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
         self._offsets = OffsetStore(self._session, self._control)
@@ -159,8 +159,8 @@ class Broker:
         self._loop.put_hook_first(self._state.partitions.commit)
         self._session.ensure_path(znodes.TOPICS)
         self._see_topics(self._topics.list(), self._read_created_zxid())
-        self._controller.warn_of_strays()
-        self._controller.when_idle(lambda: self._own_work.submit(self._register, self._registered))
+        self._replicas.warn_of_strays()
+        self._replicas.when_idle(lambda: self._own_work.submit(self._register, self._registered))
         self._loop.every(
             self._config["log.retention.check.interval.ms"],
             lambda: self._state.partitions.enforce_retention(now_ms()),
@@ -170,7 +170,7 @@ class Broker:
         )
         self._disk.check()
         self._loop.every(CHECK_INTERVAL_MS, self._disk.check)
-        self._loop.every(LOOK_INTERVAL_MS, self._controller.look_after_offline)
+        self._loop.every(LOOK_INTERVAL_MS, self._replicas.look_after_offline)
         self._scrubber.start()
         try:
             self._loop.run()
@@ -330,7 +330,7 @@ class Broker:
         self._state.view = self._state.view.with_topics(topics)
         if gone and may_delete and self._state.view.controller_id() == self._options.broker_id:
             self._offsets.topics_deleted(sorted(gone))
-        self._controller.apply(topics, may_delete=may_delete)
+        self._replicas.apply(topics, may_delete=may_delete)
 
     # --- stopping ---
 

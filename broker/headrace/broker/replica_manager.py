@@ -80,7 +80,7 @@ class _Opening:
     may_delete: bool = False
 
 
-class Controller:
+class ReplicaManager:
     """Opens, closes and deletes logs; called on the loop's thread whenever the topics changed."""
 
     def __init__(self, state: BrokerState, directory: LogDirectory, workers: Workers) -> None:

@@ -1,4 +1,4 @@
-"""A broker's controller with real logs and no ZooKeeper: `ControllerBench`, and the topics to give it.
+"""A broker's replica manager with real logs and no ZooKeeper: `ReplicaManagerBench`, and the topics to give it.
 
 Fixture: `bench`.
 """
@@ -13,8 +13,8 @@ import pytest
 
 from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BrokerConfig
-from headrace.broker.controller import Controller
 from headrace.broker.partitions import Partitions
+from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
@@ -44,8 +44,8 @@ class CountingWorkers:
             done(result, error)
 
 
-class ControllerBench:
-    """A controller with real logs; `apply` gives it the topics that ZooKeeper would report."""
+class ReplicaManagerBench:
+    """A replica manager with real logs; `apply` gives it the topics that ZooKeeper would report."""
 
     def __init__(self, folder: Path) -> None:
         self.workers = CountingWorkers()
@@ -75,12 +75,12 @@ class ControllerBench:
             lookups=nothing,
             cold_reads=nothing,
         )
-        self.controller = Controller(self.state, self.directory, workers)
+        self.manager = ReplicaManager(self.state, self.directory, workers)
 
     def apply(self, *topics: TopicState, may_delete: bool = True) -> None:
         by_name = {topic.name: topic for topic in topics}
         self.state.view = ClusterView().with_topics(by_name)
-        self.controller.apply(by_name, may_delete=may_delete)
+        self.manager.apply(by_name, may_delete=may_delete)
 
     @property
     def open(self) -> set[str]:
@@ -102,8 +102,8 @@ def topic(
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[ControllerBench]:
-    made = ControllerBench(tmp_path / "data")
+def bench(tmp_path: Path) -> Iterator[ReplicaManagerBench]:
+    made = ReplicaManagerBench(tmp_path / "data")
     yield made
     made.state.partitions.close()
     made.directory.close()

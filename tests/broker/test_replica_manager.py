@@ -1,4 +1,4 @@
-"""The controller: logs are opened in steps, and a changed topic costs what it holds, not what all hold."""
+"""The replica manager: logs are opened in steps, and a changed topic costs what it holds, not what all hold."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from fix_controller import ControllerBench, topic
+from fix_replica_manager import ReplicaManagerBench, topic
 from headrace.broker.config import BrokerConfig, TopicConfig
-from headrace.broker.controller import OPENED_AT_ONCE_MAX
+from headrace.broker.replica_manager import OPENED_AT_ONCE_MAX
 from headrace.broker.workers import THREADS
 from headrace.wire.records import Record, encode_batch
 
 
-def test_logs_are_opened_a_few_at_a_time_so_that_a_thread_is_left_for_fsync(bench: ControllerBench) -> None:
+def test_logs_are_opened_a_few_at_a_time_so_that_a_thread_is_left_for_fsync(
+    bench: ReplicaManagerBench,
+) -> None:
     bench.apply(topic("t", 40))
     idle: list[bool] = []
-    bench.controller.when_idle(lambda: idle.append(True))
+    bench.manager.when_idle(lambda: idle.append(True))
     assert len(bench.workers.jobs) == OPENED_AT_ONCE_MAX < THREADS
     bench.workers.run()
     assert bench.workers.most <= OPENED_AT_ONCE_MAX
@@ -25,7 +27,7 @@ def test_logs_are_opened_a_few_at_a_time_so_that_a_thread_is_left_for_fsync(benc
     assert idle == [True]
 
 
-def test_a_deleted_log_that_is_still_being_read_is_emptied_after_a_while(bench: ControllerBench) -> None:
+def test_a_deleted_log_that_is_still_being_read_is_emptied_after_a_while(bench: ReplicaManagerBench) -> None:
     bench.apply(topic("read", 1), topic("idle", 1))
     bench.workers.run()
     found = []
@@ -49,7 +51,7 @@ def test_a_deleted_log_that_is_still_being_read_is_emptied_after_a_while(bench: 
 
 
 def test_a_folder_that_cannot_be_removed_is_named(
-    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: ReplicaManagerBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.apply(topic("t", 1))
     bench.workers.run()
@@ -57,13 +59,13 @@ def test_a_folder_that_cannot_be_removed_is_named(
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("headrace.broker.controller.shutil.rmtree", refused)
+    monkeypatch.setattr("headrace.broker.replica_manager.shutil.rmtree", refused)
     bench.apply()
     bench.workers.run()
     assert "its files are not all deleted" in caplog.text and "t-0.0.deleted by hand" in caplog.text
 
 
-def test_a_topic_that_is_deleted_while_its_logs_wait_leaves_no_folder(bench: ControllerBench) -> None:
+def test_a_topic_that_is_deleted_while_its_logs_wait_leaves_no_folder(bench: ReplicaManagerBench) -> None:
     kept = topic("kept", 1)
     bench.apply(topic("t", 10), kept)
     bench.apply(kept)
@@ -73,7 +75,7 @@ def test_a_topic_that_is_deleted_while_its_logs_wait_leaves_no_folder(bench: Con
 
 
 def test_a_change_looks_at_the_changed_topic_alone(
-    bench: ControllerBench, monkeypatch: pytest.MonkeyPatch
+    bench: ReplicaManagerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [topic(f"other-{number}", 3) for number in range(50)]
     one = topic("one", 3)
@@ -96,7 +98,7 @@ def test_a_change_looks_at_the_changed_topic_alone(
     assert untouched is not None and untouched.leader_epoch == 0
 
 
-def test_topics_come_go_move_and_are_recreated(bench: ControllerBench) -> None:
+def test_topics_come_go_move_and_are_recreated(bench: ReplicaManagerBench) -> None:
     one, other = topic("one", 2), topic("other", 1)
     bench.apply(one, other)
     bench.workers.run()
@@ -116,7 +118,7 @@ def test_topics_come_go_move_and_are_recreated(bench: ControllerBench) -> None:
 
 
 def test_topics_that_zookeeper_lost_are_closed_and_opened_again_when_they_are_back(
-    bench: ControllerBench,
+    bench: ReplicaManagerBench,
 ) -> None:
     one = topic("one", 2)
     bench.apply(one)
