@@ -17,6 +17,7 @@ pytest_plugins = [
     "fix_clients",
     "fix_containers",
     "fix_replica_manager",
+    "fix_replicas",
     "fix_datacenter",
     "fix_days",
     "fix_ends",

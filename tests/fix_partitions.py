@@ -15,7 +15,8 @@ from uuid import UUID
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.loop import EventLoop
-from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Workers
 from headrace.log.partition import PartitionLog

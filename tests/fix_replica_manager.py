@@ -1,4 +1,4 @@
-"""A broker's replica manager with real logs and no ZooKeeper: `ReplicaManagerBench`, and the topics to give it.
+"""The replica manager of a broker, with real logs and no ZooKeeper: `ReplicaManagerBench`, and its topics.
 
 Fixture: `bench`.
 """
@@ -13,6 +13,8 @@ import pytest
 
 from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BrokerConfig
+from headrace.broker.fetcher import Fetchers
+from headrace.broker.followed import FollowedPartitions
 from headrace.broker.partitions import Partitions
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.state import BrokerState
@@ -42,6 +44,17 @@ class CountingWorkers:
             except Exception as caught:
                 result, error = None, caught
             done(result, error)
+
+
+class SilentPeers:
+    """Links to other brokers that never answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    def ask(self, host: str, port: int, *_: object, **_options: object) -> bool:
+        self.asked.append((host, port))
+        return True
 
 
 class ReplicaManagerBench:
@@ -75,7 +88,10 @@ class ReplicaManagerBench:
             lookups=nothing,
             cold_reads=nothing,
         )
-        self.manager = ReplicaManager(self.state, self.directory, workers)
+        self.followed = FollowedPartitions(workers, lambda *_: nothing)
+        self.peers = SilentPeers()
+        fetchers = Fetchers(self.state, self.followed, cast(Any, self.peers))
+        self.manager = ReplicaManager(self.state, self.directory, workers, self.followed, fetchers)
 
     def apply(self, *topics: TopicState, may_delete: bool = True) -> None:
         by_name = {topic.name: topic for topic in topics}

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from headrace.broker.config import BrokerConfig
 from headrace.broker.loop import Timer
-from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
 from headrace.log.flush import GATHER_MAX_S, GATHER_PAUSE_MAX, Flushed, Gathering
 from headrace.log.index import IndexJob
 from headrace.log.partition import PartitionLog

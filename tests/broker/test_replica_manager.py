@@ -1,4 +1,4 @@
-"""The replica manager: logs are opened in steps, and a changed topic costs what it holds, not what all hold."""
+"""The replica manager: logs are opened in steps; a changed topic costs what it holds, not what all hold."""
 
 from __future__ import annotations
 

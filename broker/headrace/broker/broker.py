@@ -27,13 +27,12 @@ from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.listening import Listener
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
-from headrace.broker.offline import LOOK_INTERVAL_MS
 from headrace.broker.offline_news import OfflineNews
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
 from headrace.broker.peers import Peers
 from headrace.broker.promise import Promise
-from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.replication import Replication
 from headrace.broker.scrubber import Scrubber
 from headrace.broker.server import Server
 from headrace.broker.service import Api, BrokerService
@@ -50,7 +49,6 @@ from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
-from headrace.process.clock import now_ms
 from headrace.process.command_line import descriptor_limit
 from headrace.wire.apis import ApiKey
 
@@ -139,7 +137,7 @@ class Broker:
         )
         self._disk = self._guard_disk()
         self._offline_news = self._announce_offline()
-        self._replicas = ReplicaManager(self._state, self._directory, self._files)
+        self._replication = self._replicate()
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
         self._offsets = OffsetStore(self._session, self._control)
@@ -158,19 +156,13 @@ class Broker:
         # Writes come before responses, and responses before the next wait.
         self._loop.put_hook_first(self._state.partitions.commit)
         self._session.ensure_path(znodes.TOPICS)
-        self._see_topics(self._topics.list(), self._read_created_zxid())
-        self._replicas.warn_of_strays()
-        self._replicas.when_idle(lambda: self._own_work.submit(self._register, self._registered))
-        self._loop.every(
-            self._config["log.retention.check.interval.ms"],
-            lambda: self._state.partitions.enforce_retention(now_ms()),
-        )
-        self._loop.every(
-            self._config["log.flush.offset.checkpoint.interval.ms"], self._state.partitions.checkpoint
-        )
+        topics = self._topics.list()
+        self._replication.start(topics)
+        self._see_topics(topics, self._read_created_zxid())
+        self._replication.manager.warn_of_strays()
+        self._replication.manager.when_idle(lambda: self._own_work.submit(self._register, self._registered))
         self._disk.check()
         self._loop.every(CHECK_INTERVAL_MS, self._disk.check)
-        self._loop.every(LOOK_INTERVAL_MS, self._replicas.look_after_offline)
         self._scrubber.start()
         try:
             self._loop.run()
@@ -195,6 +187,7 @@ class Broker:
             "broker": self._options.broker_id,
             "datacenter": self._options.datacenter,
             "partitions": len(self._state.partitions),
+            "followed": len(self._replication.followed),
             "offline": self._state.offline_report(),
             "connections": self._server.status(),
             "disk": self._disk.status(),
@@ -203,6 +196,9 @@ class Broker:
     def _guard_disk(self) -> DiskGuard:
         reserve_bytes = self._config[DISK_SETTING]
         return DiskGuard(self._options.data_dir, reserve_bytes, self._files, self._state.refuse_appends)
+
+    def _replicate(self) -> Replication:
+        return Replication(self._state, self._directory, self._files, self._own_work, self._topics)
 
     def _announce_offline(self) -> OfflineNews:
         news = OfflineNews(
@@ -291,6 +287,7 @@ class Broker:
     def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
         self._state.view = self._state.view.with_brokers(brokers)
         self._groups.brokers_changed()
+        self._replication.brokers_changed()
         if not self._is_ready and self._options.broker_id in self._state.view.brokers:
             self._is_ready = True
             self._listener.start()
@@ -330,7 +327,7 @@ class Broker:
         self._state.view = self._state.view.with_topics(topics)
         if gone and may_delete and self._state.view.controller_id() == self._options.broker_id:
             self._offsets.topics_deleted(sorted(gone))
-        self._replicas.apply(topics, may_delete=may_delete)
+        self._replication.topics_changed(topics, may_delete=may_delete)
 
     # --- stopping ---
 
@@ -369,10 +366,11 @@ class Broker:
         self._turn_while(lambda: bool(checks.unfinished) or not self._peers.is_idle, PASSED_WAIT_MAX_S)
         checks.stop()
         self._peers.close()
+        self._replication.stop_following()
         self._state.partitions.commit()
         self._files.stop()
         self._loop.turn(0)
-        self._state.partitions.close()
+        self._replication.close()
         self._server.send_all()
         self._server.end_connections()
         self._turn_while(lambda: not self._server.is_empty, FAREWELL_WAIT_MAX_S)

@@ -15,6 +15,7 @@ from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.topics import PartitionState, TopicState
 
 NO_BROKER: Final = -1
+NO_EPOCH: Final = -1
 
 OfflineName = tuple[int, str, int]
 
@@ -60,6 +61,11 @@ class ClusterView:
     def partition(self, topic: str, index: int) -> PartitionState | None:
         state = self.topics.get(topic)
         return None if state is None else state.partitions.get(index)
+
+    def broker_epoch(self, broker_id: int) -> int:
+        """Returns the epoch of a broker's registration; `NO_EPOCH` if it is not known."""
+        broker = self.brokers.get(broker_id)
+        return NO_EPOCH if broker is None else broker.epoch
 
     def controller_id(self) -> int:
         """Returns the lowest live id: any broker can create topics, but tools expect one controller id."""

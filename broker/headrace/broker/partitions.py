@@ -12,16 +12,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
-from uuid import UUID
+from typing import Final
 
-from headrace.broker.config import TopicConfig
 from headrace.broker.loop import Timer
+from headrace.broker.partition import AppendWaiter, Partition
 from headrace.broker.workers import Workers
 from headrace.log.config import flush_wait_ms
-from headrace.log.directory import PartitionName
 from headrace.log.errors import LogError, LogOfflineError, LogStorageError
-from headrace.log.flush import Flushed, FlushJob, Gathering
+from headrace.log.flush import Flushed, FlushJob
 from headrace.log.partition import PartitionLog
 from headrace.wire.errors import ErrorCode
 
@@ -32,115 +30,24 @@ APPEND_WAIT_MAX_MS: Final = 300_000  # for a flush, whatever the producer's own 
 TIMEOUT_CHECK_MS: Final = 50  # how late a producer may get its timeout
 
 
+def end_flush(log: PartitionLog, workers: Workers, flushed: Flushed | None, error: Exception | None) -> bool:
+    """Takes the outcome of a log's flush job; returns whether the log is still online."""
+    if log.offline is not None:
+        return False
+    if flushed is None:
+        problem = error.strerror if isinstance(error, OSError) else str(error)
+        log.take_offline(f"fsync failed: {problem}")
+        return False
+    log.end_flush(flushed)
+    while (indexing := log.begin_index()) is not None:
+        workers.submit(indexing.run, _index_written)
+    return True
+
+
 def _index_written(_starts: object, error: Exception | None) -> None:
     """An index that is missing costs a scan later: that is all."""
     if error is not None:
         logger.warning("an index was not written: %s", error)
-
-
-class AppendWaiter(Protocol):
-    """An append in progress, which ends at `end_address`; `appended` is called once, with its outcome.
-
-    `durable`: it waits for the flush (acks=all), not only for the write. After `timeout_ms` the outcome is
-    REQUEST_TIMED_OUT, but its bytes may still become durable.
-    """
-
-    @property
-    def end_address(self) -> int: ...
-    @property
-    def durable(self) -> bool: ...
-    @property
-    def timeout_ms(self) -> int: ...
-
-    def appended(self, code: ErrorCode, message: str | None) -> None: ...
-
-
-class ReadWaiter(Protocol):
-    """A fetch in progress: `more` is called when a partition that it reads has more or fewer bytes, or was
-    removed.
-    """
-
-    def more(self, partition: Partition) -> None: ...
-
-
-class Partition:
-    """One partition led here. `failure` is set when its log went offline or its topic was deleted: appends
-    are then refused, and reads of an offline log, too.
-    """
-
-    __slots__ = (
-        "config",
-        "durable_waiting",
-        "failure",
-        "flush_timer",
-        "flushing",
-        "gathering",
-        "index",
-        "is_plain",
-        "leader_epoch",
-        "log",
-        "name",
-        "oldest_unflushed_ms",
-        "read_problem",
-        "readers",
-        "soonest_deadline_ms",
-        "topic",
-        "topic_id",
-        "unflushed_records",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        index: int,
-        topic_id: UUID,
-        config: TopicConfig,
-        log: PartitionLog,
-        leader_epoch: int,
-    ) -> None:
-        self.topic = topic
-        self.index = index
-        self.name = PartitionName(topic, index)
-        self.topic_id = topic_id
-        self.log = log
-        self.lead(leader_epoch)
-        self.failure: str | None = None
-        self.read_problem: str | None = None  # the last one that was reported
-        self.set_config(config)
-        self.waiting: list[AppendWaiter] = []
-        self.durable_waiting: deque[tuple[float, AppendWaiter]] = deque()  # with their deadlines
-        self.soonest_deadline_ms = math.inf  # the earliest of their deadlines, or before it
-        self.readers: dict[ReadWaiter, None] = {}
-        self.flushing = False
-        self.gathering = Gathering()
-        self.flush_timer: Timer | None = None
-        self.unflushed_records = 0
-        self.oldest_unflushed_ms = 0.0
-
-    def set_config(self, config: TopicConfig) -> None:
-        self.config = config
-        self.log.config = config.log
-        # Whether batches are stored as they come: the fast path of Produce relies on it.
-        self.is_plain = not (config.mirror or config.log_append_time or self.failure)
-
-    def lead(self, epoch: int) -> None:
-        """Leads in this epoch, which is written into every batch that is staged from now on.
-
-        If ZooKeeper's data is older than the log, the log's last epoch is written: epochs never descend.
-        """
-        self.leader_epoch = epoch
-        self.log.leader_epoch = max(epoch, self.log.epochs.latest)
-
-    def fail(self, problem: str) -> None:
-        """Refuses appends from now on."""
-        self.failure = problem
-        self.is_plain = False
-
-    @property
-    def visible_address(self) -> int:
-        """The end of what consumers see."""
-        return self.log.flushed_address
 
 
 class Partitions:
@@ -175,17 +82,39 @@ class Partitions:
     def add(self, partition: Partition) -> None:
         self._by_name[partition.topic, partition.index] = partition
 
-    def remove(self, partition: Partition) -> None:
+    def remove(
+        self,
+        partition: Partition,
+        code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        problem: str = "the topic was deleted",
+    ) -> None:
         """Removes a partition; everything that waits for it fails."""
         self._by_name.pop((partition.topic, partition.index), None)
-        partition.fail("the topic was deleted")
+        partition.fail(problem)
         self._dirty.pop(partition, None)
         waiting = [*partition.waiting, *(waiter for _, waiter in partition.durable_waiting)]
         partition.waiting.clear()
         partition.durable_waiting.clear()
         for waiter in waiting:
-            waiter.appended(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+            waiter.appended(code, problem)
         self._wake_readers(partition)
+        self._wake_followers(partition)
+
+    def give_up(self, partition: Partition, problem: str, then: Callable[[], None]) -> None:
+        """Ends leading: writes what is staged, refuses what waits for more than that, and calls `then` once
+        no fsync of the log runs any more.
+        """
+        if partition in self._dirty:
+            del self._dirty[partition]
+            self._write(partition)
+        self.remove(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, problem)
+        if partition.flush_timer is not None:
+            partition.flush_timer.cancel()
+            partition.flush_timer = None
+        if partition.flushing:
+            partition.when_flushed = then
+        else:
+            then()
 
     def staged(self, partition: Partition, waiting: AppendWaiter | None, records: int) -> None:
         """Schedules the write of what was staged in its log, at the end of this wakeup."""
@@ -202,15 +131,22 @@ class Partitions:
             return
         dirty, self._dirty = self._dirty, {}
         for partition in dirty:
-            try:
-                partition.log.commit()
-            except LogOfflineError:
-                pass  # `complete_writes` reports it
-            except LogStorageError as error:
-                logger.error("%s: %s", partition.name, error)
-            self.complete_writes(partition)
+            self._write(partition)
             if partition.log.flushed_address < partition.log.end_address:
                 self._schedule_flush(partition)
+
+    def _write(self, partition: Partition) -> None:
+        try:
+            partition.log.commit()
+        except LogOfflineError:
+            pass  # `complete_writes` reports it
+        except LogStorageError as error:
+            logger.error("%s: %s", partition.name, error)
+        self.complete_writes(partition)
+        if partition.replicas is not None:
+            self._wake_followers(partition)
+            if not partition.config.acks_all_waits_for_fsync:
+                self.advance(partition)
 
     def complete_writes(self, partition: Partition) -> None:
         """Calls the waiters once nothing is staged any more: their bytes are in the file, or failed."""
@@ -218,19 +154,19 @@ class Partitions:
             self._fail(partition, str(partition.log.offline))
         waiting, partition.waiting = partition.waiting, []
         end = partition.log.end_address
-        flushed = partition.log.flushed_address
+        visible = partition.visible_address
         for waiter in waiting:
             if waiter.end_address > end:
                 waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, "writing to the disk failed")
-            elif waiter.durable and waiter.end_address > flushed:
+            elif waiter.durable and waiter.end_address > visible:
                 if partition.failure:
                     waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, partition.failure)
                 else:
-                    self._await_flush(partition, waiter)
+                    self._await_visible(partition, waiter)
             else:
                 waiter.appended(ErrorCode.NONE, None)
 
-    def _await_flush(self, partition: Partition, waiter: AppendWaiter) -> None:
+    def _await_visible(self, partition: Partition, waiter: AppendWaiter) -> None:
         deadline_ms = self._monotonic_ms() + min(max(0, waiter.timeout_ms), APPEND_WAIT_MAX_MS)
         partition.durable_waiting.append((deadline_ms, waiter))
         partition.soonest_deadline_ms = min(partition.soonest_deadline_ms, deadline_ms)
@@ -261,12 +197,13 @@ class Partitions:
         partition.soonest_deadline_ms = min(
             (deadline_ms for deadline_ms, _ in partition.durable_waiting), default=math.inf
         )
+        lacks = "flushed to the disk" if partition.replicas is None else "stored on every in-sync replica"
         for deadline_ms, waiter in waiting:
             if deadline_ms <= now_ms:
                 waiter.appended(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"{partition.name}: written, but not flushed to the disk within "
-                    f"{min(waiter.timeout_ms, APPEND_WAIT_MAX_MS)} ms; it may be flushed later",
+                    f"{partition.name}: written, but not {lacks} within "
+                    f"{min(waiter.timeout_ms, APPEND_WAIT_MAX_MS)} ms; it may be {lacks.split()[0]} later",
                 )
 
     # --- flush ---
@@ -282,7 +219,8 @@ class Partitions:
             return
         config = partition.log.config
         if config.flush_messages is None and config.flush_ms is None:
-            is_awaited = partition.durable_waiting or partition.readers
+            needs_fsync = partition.replicas is None or partition.config.acks_all_waits_for_fsync
+            is_awaited = needs_fsync and (partition.durable_waiting or partition.readers)
             wait_ms = 0 if is_awaited else LAZY_FLUSH_MS
         else:
             wait_ms = flush_wait_ms(config, partition.unflushed_records, self._age_ms(partition))
@@ -321,29 +259,53 @@ class Partitions:
         self, partition: Partition, job: FlushJob, flushed: Flushed | None, error: Exception | None
     ) -> None:
         partition.flushing = False
-        if self.get(partition.topic, partition.index) is not partition or partition.log.offline is not None:
-            return
+        then, partition.when_flushed = partition.when_flushed, None
         log = partition.log
-        if flushed is None:
-            problem = error.strerror if isinstance(error, OSError) else str(error)
-            self._fail(partition, str(log.take_offline(f"fsync failed: {problem}")))
+        if then is not None:
+            end_flush(log, self._workers, flushed, error)
+            then()
+        elif self.get(partition.topic, partition.index) is not partition or log.offline is not None:
             return
-        partition.gathering.note(job.gather_s, flushed)
-        log.end_flush(flushed)
-        while (indexing := log.begin_index()) is not None:
-            self._workers.submit(indexing.run, _index_written)
-        self._complete_durable(partition)
-        self._wake_readers(partition)
-        if log.flushed_address < log.end_address:
-            self._schedule_flush(partition, follows=True)
+        elif not end_flush(log, self._workers, flushed, error):
+            self._fail(partition, str(log.offline))
+        else:
+            assert flushed is not None
+            partition.gathering.note(job.gather_s, flushed)
+            self.advance(partition)
+            if log.flushed_address < log.end_address:
+                self._schedule_flush(partition, follows=True)
 
     @staticmethod
     def _complete_durable(partition: Partition) -> None:
-        flushed = partition.log.flushed_address
+        visible = partition.visible_address
         durable = partition.durable_waiting
-        while durable and durable[0][1].end_address <= flushed:
+        while durable and durable[0][1].end_address <= visible:
             _, waiter = durable.popleft()
             waiter.appended(ErrorCode.NONE, None)
+
+    # --- replicas ---
+
+    def advance(self, partition: Partition) -> None:
+        """Calls what waits for visible bytes, if more are visible now: the log was flushed, or a follower has
+        told how far it is.
+        """
+        replicas = partition.replicas
+        if replicas is None or replicas.advance(partition.stored_address):
+            self._complete_durable(partition)
+            self._wake_readers(partition)
+
+    def in_sync_changed(self, partition: Partition) -> None:
+        """Called after every change of a led partition's in-sync set, or of how many it needs."""
+        partition.see_plain()
+        if partition.is_below_min:
+            waiting, partition.durable_waiting = partition.durable_waiting, deque()
+            for _, waiter in waiting:
+                waiter.appended(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    f"{partition.name}: written, but fewer replicas are in sync than min.insync.replicas",
+                )
+        else:
+            self.advance(partition)
 
     def _fail(self, partition: Partition, problem: str) -> None:
         """Fails everything that waits for a partition whose log is offline."""
@@ -357,9 +319,14 @@ class Partitions:
             _, waiter = partition.durable_waiting.popleft()
             waiter.appended(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         self._wake_readers(partition)
+        self._wake_followers(partition)
 
     def _wake_readers(self, partition: Partition) -> None:
         for reader in list(partition.readers):
+            reader.more(partition)
+
+    def _wake_followers(self, partition: Partition) -> None:
+        for reader in list(partition.follower_readers):
             reader.more(partition)
 
     # --- upkeep ---
@@ -368,7 +335,7 @@ class Partitions:
         """Deletes the expired segments of every log."""
         for partition in self:
             try:
-                deleted = partition.log.delete_expired_segments(now_ms)
+                deleted = partition.log.delete_expired_segments(now_ms, upto=partition.visible_address)
             except (LogError, OSError) as error:
                 logger.error("%s: retention failed: %s", partition.name, error)
                 continue
@@ -377,6 +344,7 @@ class Partitions:
                     "%s: retention deleted %d segments up to %s", partition.name, len(deleted), deleted[-1]
                 )
                 self._wake_readers(partition)  # their offsets may have been in these segments
+                self._wake_followers(partition)
 
     def checkpoint(self) -> None:
         """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""

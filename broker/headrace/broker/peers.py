@@ -1,4 +1,5 @@
-"""Links to other brokers, on the event loop: Produce requests go out, their responses come back.
+"""Links to other brokers, on the event loop: requests go out, their responses come back. The front passes
+Produce on through them, and followers fetch.
 
 Owns the order of requests to a broker, and their bounds in bytes and time. One link per broker, opened by
 the first request for it; when it breaks, all its requests fail at once, and the next request opens another.
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
 from headrace.broker.names import Names, Resolve, look_up
 from headrace.broker.receiving import ReceiveBound
-from headrace.client.calls import produce_call
+from headrace.client.calls import Call, produce_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import CONNECT_MAX_S, BrokerConnection, ConnectionState
 from headrace.client.errors import ClientError, NetworkError
@@ -41,17 +42,20 @@ class Lost(NamedTuple):
 
 
 Done = Callable[[ProduceResponse | Lost], None]
+Answered = Callable[[Any], None]
+"""Called once, with the response's body or with `Lost`."""
 
 
 class _Unfinished:
     """A request without a response; with acks=0, one that the kernel has not accepted completely."""
 
-    __slots__ = ("_link", "deadline_s", "done", "size_bytes")
+    __slots__ = ("_link", "deadline_s", "done", "size_bytes", "timeout_s")
 
-    def __init__(self, link: _Link, size_bytes: int, deadline_s: float, done: Done) -> None:
+    def __init__(self, link: _Link, size_bytes: int, timeout_s: float, done: Answered) -> None:
         self._link = link
         self.size_bytes = size_bytes
-        self.deadline_s = deadline_s
+        self.timeout_s = timeout_s
+        self.deadline_s = link.clock_s() + timeout_s
         self.done = done
 
     def finish(self, response: Any, error: ClientError | None) -> None:
@@ -60,12 +64,13 @@ class _Unfinished:
         if error is not None:
             self.done(Lost(str(error), was_sent=True))
         else:
-            self.done(response or ProduceResponse([]))
+            self.done(response)
 
 
 class Peers:
     """One link per address. `clock_s` decides deadlines. `bound` counts requests until they end, beside those
-    that are being received; `resolve` finds addresses of host names.
+    that are being received; `resolve` finds addresses of host names. `client_id` is what other brokers see,
+    `response_max_bytes` the largest response that is read.
     """
 
     def __init__(
@@ -75,7 +80,11 @@ class Peers:
         *,
         bound: ReceiveBound | None = None,
         resolve: Resolve = look_up,
+        client_id: str = CLIENT_ID,
+        response_max_bytes: int = RESPONSE_MAX_BYTES,
     ) -> None:
+        self.client_id = client_id
+        self.response_max_bytes = response_max_bytes
         self.loop = loop
         self.clock_s = clock_s
         self.bound = ReceiveBound(IN_FLIGHT_MAX_BYTES) if bound is None else bound
@@ -89,6 +98,26 @@ class Peers:
 
         False if too much is in flight to that broker already: nothing was sent.
         """
+        size_bytes = REQUEST_OVERHEAD_BYTES + sum(
+            len(part.records or b"") for topic in request.topics for part in topic.partitions
+        )
+
+        def answered(response: ProduceResponse | Lost | None) -> None:
+            done(response or ProduceResponse([]))
+
+        def keep() -> Call:
+            return produce_call(_copied(request))
+
+        return self._send(host, port, _Outgoing(produce_call(request), keep, size_bytes), answered)
+
+    def ask(
+        self, host: str, port: int, call: Call, done: Answered, *, timeout_s: float = RESPONSE_WAIT_MAX_S
+    ) -> bool:
+        """Sends a call that refers to no received bytes; as `send`."""
+        outgoing = _Outgoing(call, lambda: call, REQUEST_OVERHEAD_BYTES, timeout_s)
+        return self._send(host, port, outgoing, done)
+
+    def _send(self, host: str, port: int, outgoing: _Outgoing, done: Answered) -> bool:
         link = self._links.get((host, port))
         if link is None:
             try:
@@ -98,7 +127,7 @@ class Peers:
                 done(Lost(str(error), was_sent=False))
                 return True
             self._links[host, port] = link
-        if not link.send(request, done):
+        if not link.send(outgoing, done):
             return False
         if not self._checks_deadlines:
             self._checks_deadlines = True
@@ -129,6 +158,17 @@ class Peers:
             self.loop.call_later(DEADLINE_CHECK_MS, self._check_deadlines)
 
 
+class _Outgoing(NamedTuple):
+    """A request to send. `keep` returns one that may be sent later: `call` may refer to bytes that are valid
+    during the present call only.
+    """
+
+    call: Call
+    keep: Callable[[], Call]
+    size_bytes: int
+    timeout_s: float = RESPONSE_WAIT_MAX_S
+
+
 class _Link:
     """A connection to one broker. Raises `NetworkError` if it cannot be started."""
 
@@ -137,7 +177,7 @@ class _Link:
         self._address = address
         self._unfinished: dict[_Unfinished, None] = {}  # in the order of arrival, and of deadlines
         self._unfinished_bytes = 0
-        self._unsent: deque[tuple[_Unfinished, ProduceRequest]] = deque()  # until the connection is ready
+        self._unsent: deque[tuple[_Unfinished, Call]] = deque()  # until the connection is ready
         self._connection: BrokerConnection | None = None  # until the host's address is known
         self._name_deadline_s = peers.clock_s() + CONNECT_MAX_S
         self._fd = -1
@@ -148,6 +188,9 @@ class _Link:
             self._connect(known)
         else:
             peers.names.find(address.host, self._found)
+
+    def clock_s(self) -> float:
+        return self._peers.clock_s()
 
     def __str__(self) -> str:
         return f"link to the broker at {self._address}"
@@ -166,10 +209,10 @@ class _Link:
     def _connect(self, ip: str) -> None:
         connection = BrokerConnection(
             BrokerAddress(ip, self._address.port),
-            client_id=CLIENT_ID,
+            client_id=self._peers.client_id,
             clock=self._peers.clock_s,
             request_timeout_s=CONNECT_MAX_S,  # for the negotiation of versions
-            frame_limit_bytes=RESPONSE_MAX_BYTES,
+            frame_limit_bytes=self._peers.response_max_bytes,
         )
         connection.start()
         assert connection.socket is not None
@@ -181,23 +224,19 @@ class _Link:
     def is_idle(self) -> bool:
         return not self._unfinished
 
-    def send(self, request: ProduceRequest, done: Done) -> bool:
+    def send(self, outgoing: _Outgoing, done: Answered) -> bool:
         """Sends a request after those before it; False if too much is in flight."""
-        size_bytes = REQUEST_OVERHEAD_BYTES
-        for topic in request.topics:
-            for part in topic.partitions:
-                size_bytes += len(part.records or b"")
-        bound = self._peers.bound
+        bound, size_bytes = self._peers.bound, outgoing.size_bytes
         if self._unfinished and (self._unfinished_bytes + size_bytes > IN_FLIGHT_MAX_BYTES or bound.is_full):
             return False
-        unfinished = _Unfinished(self, size_bytes, self._peers.clock_s() + RESPONSE_WAIT_MAX_S, done)
+        unfinished = _Unfinished(self, size_bytes, outgoing.timeout_s, done)
         self._unfinished[unfinished] = None
         self._unfinished_bytes += size_bytes
         bound.hold(size_bytes)
         if self._connection is None or self._connection.state is not ConnectionState.READY:
-            self._unsent.append((unfinished, _copied(request)))
+            self._unsent.append((unfinished, outgoing.keep()))
             return True
-        self._connection.send(produce_call(request), unfinished.finish, timeout_s=RESPONSE_WAIT_MAX_S)
+        self._connection.send(outgoing.call, unfinished.finish, timeout_s=unfinished.timeout_s)
         if not self._events & WRITABLE:
             self._watch()
         return True
@@ -217,9 +256,8 @@ class _Link:
             self._connection.on_event(mask)
             if self._connection.state is ConnectionState.READY:
                 while self._unsent:
-                    unfinished, request = self._unsent.popleft()
-                    call = produce_call(request)
-                    self._connection.send(call, unfinished.finish, timeout_s=RESPONSE_WAIT_MAX_S)
+                    unfinished, call = self._unsent.popleft()
+                    self._connection.send(call, unfinished.finish, timeout_s=unfinished.timeout_s)
         except ClientError as error:
             self.fail(error)
             return
@@ -249,7 +287,7 @@ class _Link:
             return
         oldest = next(iter(self._unfinished), None)
         if oldest is not None and now_s >= oldest.deadline_s:
-            self.fail(NetworkError(f"{self._address} did not respond within {RESPONSE_WAIT_MAX_S:g} s"))
+            self.fail(NetworkError(f"{self._address} did not respond within {oldest.timeout_s:g} s"))
 
     def fail(self, error: ClientError) -> None:
         """Ends the link; its requests are lost."""

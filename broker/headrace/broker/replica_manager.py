@@ -1,7 +1,9 @@
-"""Keeps this broker's partitions in step with the topics in ZooKeeper: opens those it leads, closes others.
+"""Keeps this broker's logs in step with the topics in ZooKeeper: opens those that it has a replica of, closes
+others.
 
 Owns opening (on worker threads, since recovery reads files) and deleting of logs, and opens those that are
-offline again once they were mended. Decisions are pure: `plan`, `offline`.
+offline again once they were mended. `roles` decides which of them this broker leads, and which it follows.
+Decisions are pure: `plan`, `offline`.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from typing import Final
 from uuid import UUID
 
 from headrace.broker.config import TopicConfig
+from headrace.broker.fetcher import Fetchers
+from headrace.broker.followed import FollowedPartition, FollowedPartitions
 from headrace.broker.offline import LOOKED_AT_MAX, Fingerprint, OfflineLog, Tried, fingerprint, try_to_open
-from headrace.broker.partitions import Partition
-from headrace.broker.setting import ConfigError
+from headrace.broker.partition import Partition
+from headrace.broker.roles import Roles
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import THREADS, Workers
 from headrace.coordination.topics import TopicState
 from headrace.log.directory import LogDirectory, PartitionName
 from headrace.log.errors import LogError
 from headrace.log.files import FileReference
+from headrace.log.partition import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +43,7 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Partitions to open, to close (led elsewhere now), and to delete (the topic was deleted or
+    """Partitions to open, to close (no replica is here now), and to delete (the topic was deleted or
     recreated).
     """
 
@@ -56,7 +61,7 @@ def plan(
         PartitionName(name, index): topic.topic_id
         for name, topic in topics.items()
         for index, state in topic.partitions.items()
-        if state.leader == broker_id
+        if state.leader == broker_id or broker_id in state.replicas
     }
     for name, topic_id in present.items():
         if wanted.get(name) == topic_id:
@@ -83,25 +88,35 @@ class _Opening:
 class ReplicaManager:
     """Opens, closes and deletes logs; called on the loop's thread whenever the topics changed."""
 
-    def __init__(self, state: BrokerState, directory: LogDirectory, workers: Workers) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        directory: LogDirectory,
+        workers: Workers,
+        followed: FollowedPartitions,
+        fetchers: Fetchers,
+    ) -> None:
         self._state = state
+        self._followed = followed
+        self._fetchers = fetchers
+        self._roles = Roles(state, followed, fetchers, self._lost_while_moving)
         self._directory = directory
         self._workers = workers
         self._opening: dict[PartitionName, _Opening] = {}
         self._offline: dict[PartitionName, OfflineLog] = {}
-        self._failed: list[Partition] = []  # logs that went offline, and still have open files
+        # Logs that went offline, and still have open files.
+        self._failed: list[Partition | FollowedPartition] = []
         self._is_looking = False
         self._to_open: deque[Call] = deque()
         self._opening_now = 0
         self._applied: Mapping[str, TopicState] = {}
         self._idle_callbacks: list[Callable[[], None]] = []
-        state.partitions.on_offline = self._went_offline
+        state.partitions.on_offline = followed.on_offline = self._went_offline
 
     def warn_of_strays(self) -> None:
         """Warns of partition folders that no topic owns; they are never deleted automatically."""
-        wanted = {partition.name for partition in self._state.partitions} | set(self._opening)
         for name in self._directory.partitions():
-            if name not in wanted:
+            if self._roles.topic_id(name) is None and name not in self._opening:
                 logger.warning(
                     "%s: no topic has this log; its files are kept, remove %s if they are not needed",
                     name,
@@ -113,8 +128,12 @@ class ReplicaManager:
         self._idle_callbacks.append(callback)
         self._check_idle()
 
+    def begin(self, topics: Mapping[str, TopicState]) -> None:
+        """Sees the topics of the broker's start, before it is registered: what it led until then is over."""
+        self._roles.begin(topics)
+
     def apply(self, topics: Mapping[str, TopicState], *, may_delete: bool) -> None:
-        """Makes this broker's partitions those that it leads now.
+        """Makes this broker's logs those that it has a replica of now, each with its role.
 
         `may_delete`: False when ZooKeeper may have lost its data. Then logs of missing topics are
         closed and their files kept.
@@ -135,15 +154,12 @@ class ReplicaManager:
                 len(planned.delete),
                 self._directory.path,
             )
-        configs = {name: self._config(topics[name]) for name in changed if name in topics}
-        for name, topic_id in planned.open:
-            self._open(name, topic_id, topics[name.topic], configs[name.topic])
+        configs = {name: self._state.topic_config(topics[name]) for name in changed if name in topics}
+        for name, _ in planned.open:
+            self._open(name, topics[name.topic], configs[name.topic])
         for topic, config in configs.items():
-            for index, state in topics[topic].partitions.items():
-                partition = self._state.partitions.get(topic, index)
-                if partition is not None:
-                    partition.set_config(config)
-                    partition.lead(state.leader_epoch)
+            for index in topics[topic].partitions:
+                self._roles.settle(PartitionName(topic, index), topics[topic], config)
 
     def _present(self, before: Mapping[str, TopicState], changed: Iterable[str]) -> dict[PartitionName, UUID]:
         """Returns what is open, is being opened, or could not be opened, of these topics."""
@@ -151,20 +167,16 @@ class ReplicaManager:
         for topic in changed:
             for index in before[topic].partitions if topic in before else ():
                 name = PartitionName(topic, index)
-                partition = self._state.partitions.get(topic, index)
-                found = partition or self._opening.get(name) or self._offline.get(name)
-                if found is not None:
+                open_id = self._roles.topic_id(name)
+                found = self._opening.get(name) or self._offline.get(name)
+                if open_id is not None:
+                    present[name] = open_id
+                elif found is not None:
                     present[name] = found.topic_id
         return present
 
-    def _config(self, topic: TopicState) -> TopicConfig:
-        try:
-            return self._state.config.topic_config(topic.config)
-        except ConfigError as error:
-            logger.error("topic %s: %s; its defaults are used", topic.name, error)
-            return self._state.config.topic_config({})
-
-    def _open(self, name: PartitionName, topic_id: UUID, topic: TopicState, config: TopicConfig) -> None:
+    def _open(self, name: PartitionName, topic: TopicState, config: TopicConfig) -> None:
+        topic_id = topic.topic_id
         opening = self._opening[name] = _Opening(topic_id)
         again = name in self._offline
 
@@ -175,7 +187,7 @@ class ReplicaManager:
                 tried = Tried(None, error, frozenset())
             if self._opening.get(name) is opening:
                 del self._opening[name]
-                self._opened(name, topic_id, topic, config, tried)
+                self._opened(name, topic, config, tried)
             else:
                 if tried.log is not None:
                     tried.log.abandon()
@@ -191,24 +203,21 @@ class ReplicaManager:
         )
         self._open_next()
 
-    def _opened(
-        self, name: PartitionName, topic_id: UUID, topic: TopicState, config: TopicConfig, tried: Tried
-    ) -> None:
+    def _opened(self, name: PartitionName, topic: TopicState, config: TopicConfig, tried: Tried) -> None:
         log = tried.log
         if log is None:
             kind = "" if isinstance(tried.error, (LogError, OSError)) else type(tried.error).__name__ + ": "
             problem = f"{kind}{tried.error}"
-            offline = self._offline.setdefault(name, OfflineLog(topic_id, ""))
+            offline = self._offline.setdefault(name, OfflineLog(topic.topic_id, ""))
             if problem != offline.problem:
                 logger.error("%s cannot be opened, and is offline: %s", name, problem)
                 self._state.note_unopened(name, problem)
             offline.failed(tried, problem)
             return
         again = " again" if self._offline.pop(name, None) is not None else ""
-        now = self._state.view.topics.get(name.topic, topic)
-        epoch = now.partitions[name.partition].leader_epoch if name.partition in now.partitions else 0
-        known = config if now.config == topic.config else self._config(now)
-        self._state.partitions.add(Partition(name.topic, name.partition, topic_id, known, log, epoch))
+        now = self._state.view.topics[name.topic]
+        known = config if now.config == topic.config else self._state.topic_config(now)
+        self._roles.place(name, now, known, log)
         self._state.forget_unopened(name)
         logger.info("%s: open%s, addresses [%d, %d)", name, again, log.start_address, log.end_address)
 
@@ -229,22 +238,25 @@ class ReplicaManager:
             if delete:
                 self._delete_folder_if_gone(name, offline.topic_id)
             return
-        partition = self._state.partitions.get(name.topic, name.partition)
-        if partition is None:
+        topic_id = self._roles.topic_id(name)
+        if topic_id is None:
             return
-        self._state.partitions.remove(partition)
         if self._state.forget_unopened(name):
-            self._failed.remove(partition)
-        if delete:
-            in_use = partition.log.abandon()
-            self._directory.release(name)
-            if self._delete_folder_if_gone(name, partition.topic_id) and in_use:
-                self._state.loop.call_later(DELETED_READ_MAX_MS, lambda: self._free(name, in_use))
-            logger.info("%s: deleted", name)
-        else:
-            partition.log.close()
-            self._directory.release(name)
-            logger.info("%s: closed", name)
+            self._failed = [failed for failed in self._failed if failed.name != name]
+
+        def close(log: PartitionLog) -> None:
+            if delete:
+                in_use = log.abandon()
+                self._directory.release(name)
+                if self._delete_folder_if_gone(name, topic_id) and in_use:
+                    self._state.loop.call_later(DELETED_READ_MAX_MS, lambda: self._free(name, in_use))
+                logger.info("%s: deleted", name)
+            else:
+                log.close()
+                self._directory.release(name)
+                logger.info("%s: closed", name)
+
+        self._roles.take(name, close)
 
     def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> bool:
         """Returns whether the folder is being deleted."""
@@ -280,9 +292,11 @@ class ReplicaManager:
 
     # --- logs that are offline ---
 
-    def _went_offline(self, partition: Partition) -> None:
+    def _went_offline(self, partition: Partition | FollowedPartition) -> None:
         """Notes that the log of a partition has failed while it was open."""
         self._failed.append(partition)
+        if isinstance(partition, FollowedPartition):
+            self._fetchers.leave(partition)
         self._state.note_unopened(partition.name, partition.failure or "")
 
     def look_after_offline(self) -> None:
@@ -296,18 +310,33 @@ class ReplicaManager:
             lambda: [(name, fingerprint(self._directory.path / str(name))) for name in names], self._looked
         )
 
-    def _hand_over(self, partition: Partition) -> bool:
-        """Closes the files of a log that has failed, so that it can be opened again; returns False while an
-        fsync of them still runs, or a producer is still to be answered.
+    def _hand_over(self, partition: Partition | FollowedPartition) -> bool:
+        """Closes the files of a log that has failed, so that it can be opened again; returns False while a
+        thread works on it, or a producer is still to be answered.
         """
-        if partition.flushing or partition.waiting:
+        if partition.flushing:
             return False
-        name = partition.name
-        self._state.partitions.remove(partition)
-        partition.log.abandon()
-        self._directory.release(name)
-        self._offline[name] = OfflineLog(partition.topic_id, self._state.unopened[name])
+        if isinstance(partition, Partition):
+            if partition.waiting:
+                return False
+            if partition.replicas is not None:
+                self._roles.has_led(partition.name, partition.topic_id, partition.leader_epoch)
+        elif partition.cutting:
+            return False
+        name, topic_id, log = partition.name, partition.topic_id, partition.log
+        problem = self._state.unopened[name]
+        self._roles.take(name, lambda _: self._set_offline(name, topic_id, log, problem))
         return True
+
+    def _lost_while_moving(self, name: PartitionName, topic_id: UUID, log: PartitionLog) -> None:
+        problem = str(log.offline or f"{name} is no longer known")
+        self._state.note_unopened(name, problem)
+        self._set_offline(name, topic_id, log, problem)
+
+    def _set_offline(self, name: PartitionName, topic_id: UUID, log: PartitionLog, problem: str) -> None:
+        log.abandon()
+        self._directory.release(name)
+        self._offline[name] = OfflineLog(topic_id, problem)
 
     def _looked(self, found: list[tuple[PartitionName, Fingerprint]] | None, error: Exception | None) -> None:
         self._is_looking = False
@@ -322,7 +351,7 @@ class ReplicaManager:
             self._offline[name] = self._offline.pop(name)
             topic = self._state.view.topics.get(name.topic)
             if topic is not None and topic.topic_id == offline.topic_id and offline.must_open(now):
-                self._open(name, offline.topic_id, topic, self._config(topic))
+                self._open(name, topic, self._state.topic_config(topic))
 
     def _check_idle(self) -> None:
         if not self._opening:

@@ -12,18 +12,21 @@ from typing import Any, Final, TypeVar
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView, OfflineName
 from headrace.broker.cold_reads import ColdReads
-from headrace.broker.config import BrokerConfig
+from headrace.broker.config import BrokerConfig, TopicConfig
 from headrace.broker.errors import Refused
 from headrace.broker.fair_workers import FairWorkers
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.on_demand import TopicsOnDemand
-from headrace.broker.partitions import Partition, Partitions
+from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
 from headrace.broker.produce.checks import RecordChecks
 from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
 from headrace.broker.scrubber import Damage
+from headrace.broker.setting import ConfigError
 from headrace.broker.topics import TopicAdmin
+from headrace.coordination.topics import TopicState
 from headrace.log.directory import PartitionName
 from headrace.process.clock import monotonic_ms, now_ms
 from headrace.wire.errors import ErrorCode
@@ -67,12 +70,21 @@ class BrokerState:
     data_dir: Path = Path()
     unopened: dict[PartitionName, str] = field(default_factory=dict)
     offline_changed: Callable[[], None] = lambda: None
+    follower_asked: Callable[[Partition, int], None] = lambda _partition, _replica: None
     refusals: Refusals = field(default_factory=Refusals)
     append_refusal: str | None = None  # why no append is accepted at present
     checks: RecordChecks = field(init=False)
 
     def __post_init__(self) -> None:
         self.checks = RecordChecks(self.loop)
+
+    def topic_config(self, topic: TopicState) -> TopicConfig:
+        """Returns a topic's settings; the defaults for invalid ones, which is said in the log."""
+        try:
+            return self.config.topic_config(topic.config)
+        except ConfigError as error:
+            logger.error("topic %s: %s; its defaults are used", topic.name, error)
+            return self.config.topic_config({})
 
     def led_partition(self, topic: str, index: int) -> Partition:
         """Returns a partition that this broker leads and whose log is online. Raises `Refused`."""
@@ -88,7 +100,7 @@ class BrokerState:
         if known.leader == self.broker_id and problem is not None:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, problem)
         if known.leader == self.broker_id:
-            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the log of {topic}-{index} is not open yet")
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{index} is not open here yet")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is led by broker {known.leader}")
 
     def refuse_appends(self, reason: str | None) -> None:
@@ -104,6 +116,23 @@ class BrokerState:
         if epoch > partition.leader_epoch:
             raise Refused(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has leader epoch {partition.leader_epoch}"
+            )
+
+    def is_present_epoch(self, broker_id: int, epoch: int) -> bool:
+        """Whether a broker that asks with this broker epoch is the one that is registered (KIP-903). An
+        epoch that is newer than this broker's view is.
+        """
+        return epoch < 0 or epoch >= self.view.broker_epoch(broker_id)
+
+    @staticmethod
+    def check_in_sync(partition: Partition) -> None:
+        """Raises `Refused` if acks=all could not be answered: too few replicas are in sync."""
+        replicas = partition.replicas
+        if replicas is not None and replicas.is_below_min:
+            raise Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{partition.name}: only the replicas {sorted(replicas.stored)} are in sync, and "
+                f"min.insync.replicas is {partition.config.min_insync_replicas}",
             )
 
     def read_failed(self, partition: Partition, error: Exception) -> None:

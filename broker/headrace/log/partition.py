@@ -326,25 +326,28 @@ class PartitionLog:
         """Returns whole batches from `position(offset)` on: at most `max_bytes`, but at least one batch, if
         any.
 
-        `upto`: the address to stop at; at most, and by default, the flushed address. Raises
-        `AddressOutOfRangeError`.
+        `upto`: the address to stop at, a batch boundary; at most the end, by default the flushed address.
+        Raises `AddressOutOfRangeError`.
         """
-        limit = self.flushed_address if upto is None else min(upto, self.flushed_address)
+        limit = self.flushed_address if upto is None else min(upto, self.end_address)
         return self._reader.slices(offset, max_bytes, limit)
 
-    def search_timestamp(self, timestamp_ms: int) -> Search:
-        """Searches for the first flushed record, in log order, with `timestamp_ms` or later."""
-        return first_at(self._segments, timestamp_ms, self.flushed_address)
+    def search_timestamp(self, timestamp_ms: int, upto: int | None = None) -> Search:
+        """Searches for the first record with `timestamp_ms` or later, in log order, before `upto`."""
+        return first_at(self._segments, timestamp_ms, self.flushed_address if upto is None else upto)
 
-    def search_max_timestamp(self) -> Search:
-        """Searches for the first flushed record with the greatest timestamp (KIP-734)."""
-        return greatest(self._segments, self.flushed_address)
+    def search_max_timestamp(self, upto: int | None = None) -> Search:
+        """Searches for the first record with the greatest timestamp before `upto` (KIP-734)."""
+        return greatest(self._segments, self.flushed_address if upto is None else upto)
 
     # --- retention, truncation, close ---
 
-    def delete_expired_segments(self, now_ms: int | None = None) -> list[str]:
-        """Rolls a segment that is old enough, deletes segments beyond retention, returns their names; see
-        `log.retention`. Raises `LogStorageError`.
+    def delete_expired_segments(
+        self, now_ms: int | None = None, *, upto: int | None = None, source_start: int | None = None
+    ) -> list[str]:
+        """Rolls a segment that is old enough, deletes segments beyond retention that end before `upto`, by
+        default the flushed address; returns their names. With `source_start`, the start of a copy's source,
+        deletes what lies before that, and nothing else. Raises `LogStorageError`.
         """
         if self.offline is not None:
             return []
@@ -353,7 +356,8 @@ class PartitionLog:
         if must_roll(self._segments.active, config, now):
             self.commit()
             self.roll()
-        deleted = delete_expired(self._segments, config, self.flushed_address, now)
+        end = self.flushed_address if upto is None else min(upto, self.flushed_address)
+        deleted = delete_expired(self._segments, config, end, now, source_start)
         if deleted:
             self._directory_unsynced = True
             self._reader.forget()

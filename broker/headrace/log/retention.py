@@ -20,14 +20,22 @@ def is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:
     return config.retention_ms != UNLIMITED and segment.last_append_ms + config.retention_ms <= now_ms
 
 
-def delete_expired(segments: SegmentList, config: LogConfig, flushed_address: int, now_ms: int) -> list[str]:
-    """Deletes sealed, flushed segments beyond retention, the oldest first; returns their names."""
+def delete_expired(
+    segments: SegmentList, config: LogConfig, upto: int, now_ms: int, source_start: int | None = None
+) -> list[str]:
+    """Deletes sealed segments beyond retention that end at `upto` or before, the oldest first; returns their
+    names. With `source_start`, those that end before that, whatever their age.
+    """
     deleted = []
     while len(segments) > 1:
         oldest = segments.oldest
         left_bytes = segments.end_address - oldest.end_address
         too_large = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
-        if oldest.end_address > flushed_address or not (too_large or is_old(oldest, config, now_ms)):
+        if source_start is None:
+            is_expired = too_large or is_old(oldest, config, now_ms)
+        else:
+            is_expired = oldest.end_address <= source_start
+        if oldest.end_address > upto or not is_expired:
             break
         deleted.append(segments.remove_oldest().path.name)
     return deleted

@@ -35,7 +35,6 @@ from headrace.wire.fetch_partitions import (
 from headrace.wire.primitives import (
     BROKEN,
     INT32,
-    INT64,
     NO_TAGS,
     NO_UUID,
     Buffer,
@@ -68,6 +67,7 @@ FULL_EPOCHS: Final = (0, SESSIONLESS_EPOCH)  # of requests that name all partiti
 
 _WAIT = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _SESSION = struct.Struct(">ii")
+_REPLICA = struct.Struct(">iq")  # id and epoch of the follower that asks
 
 
 class FetchTopic(NamedTuple):
@@ -85,7 +85,9 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`replica_id` is -1 for a consumer; session 0 with epoch -1 requests no session."""
+    """`replica_id` is -1 for a consumer; session 0 with epoch -1 requests no session. `replica_epoch`: which
+    registration of the follower asks (KIP-903, from v15).
+    """
 
     max_wait_ms: int
     min_bytes: int
@@ -97,6 +99,7 @@ class FetchRequest(NamedTuple):
     session_epoch: int = SESSIONLESS_EPOCH
     forgotten: tuple[ForgottenTopic, ...] = ()
     rack_id: str = ""
+    replica_epoch: int = -1
 
 
 class FetchTopicResult(NamedTuple):
@@ -148,13 +151,13 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
         forgotten: tuple[ForgottenTopic, ...] = ()
         if version >= 7:
             forgotten, at = _read_forgotten(frame, at, version, items)
-        rack_id = ""
+        rack_id, replica_epoch = "", -1
         if version >= 11:
             rack_id, at = read_name(frame, at, flexible)
         if flexible:
             fields, at = read_tags(frame, at)
             if version >= 15 and 1 in fields:
-                replica_id = INT32.unpack_from(fields[1])[0]
+                replica_id, replica_epoch = _REPLICA.unpack_from(fields[1])
     except BROKEN as error:
         raise MalformedMessageError(f"Fetch v{version} request: {error}") from None
     return FetchRequest(
@@ -168,6 +171,7 @@ def decode_request(frame: memoryview, at: int, version: int) -> FetchRequest:
         session_epoch=session_epoch,
         forgotten=forgotten,
         rack_id=rack_id,
+        replica_epoch=replica_epoch,
     )
 
 
@@ -242,7 +246,7 @@ def encode_request(
     if version >= 11:
         parts.append(string(request.rack_id, flexible))
     if version >= 15 and request.replica_id != CONSUMER_REPLICA_ID:
-        parts.append(tags({1: INT32.pack(request.replica_id) + INT64.pack(-1) + NO_TAGS}))
+        parts.append(tags({1: _REPLICA.pack(request.replica_id, request.replica_epoch) + NO_TAGS}))
     else:
         parts += end
     return frame_request(ApiKey.FETCH, version, correlation_id, client_id, flexible, parts)

@@ -2,7 +2,8 @@
 
 Source: https://kafka.apache.org/protocol#The_Messages_Fetch, KIP-74 (the first batch is returned whole,
 however large). No sessions (KIP-227): session id 0 makes clients name every partition each time. A full
-request, which begins or ends a session, is served whatever session it names.
+request, which begins or ends a session, is served whatever session it names. A follower gets what is written,
+a consumer what is visible; `handlers.follower_fetch` has what else differs for a follower.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Final, NamedTuple
 
 from headrace.broker.core import ClientConnection, Part, Slot
 from headrace.broker.errors import Refused
-from headrace.broker.handlers import leader_epochs
+from headrace.broker.handlers import follower_fetch, leader_epochs
 from headrace.broker.loop import Timer
-from headrace.broker.partitions import Partition
+from headrace.broker.partition import Partition
 from headrace.broker.state import BrokerState
+from headrace.log.epochs import EpochEnd
 from headrace.log.errors import AddressOutOfRangeError, LogDamagedError, LogError
 from headrace.log.files import FileSlice
 from headrace.log.segment import ColdSegmentError, Segment
@@ -57,6 +59,7 @@ class FetchWait:
         "_available",
         "_available_bytes",
         "_holds",
+        "_is_follower",
         "_is_learning",
         "_learned",
         "_learning_left",
@@ -77,8 +80,9 @@ class FetchWait:
         self._request = request
         self._min_bytes = body.min_bytes
         self._limit_bytes = min(body.max_bytes, state.config["fetch.max.bytes"])
+        self._is_follower = body.replica_id >= 0
         self._targets = [
-            _look_up(state, topic.name or state.view.names_by_id.get(topic.topic_id), part)
+            self._look_up(topic.name or state.view.names_by_id.get(topic.topic_id), part)
             for topic in body.topics
             for part in topic.partitions
         ]
@@ -88,7 +92,7 @@ class FetchWait:
         self._is_learning = False
         self._holds = False  # the later requests of its connection
         self._offsets: dict[Partition, int] = {}  # the lowest one that is asked for
-        self._available: dict[Partition, int] = {}  # visible bytes from there on
+        self._available: dict[Partition, int] = {}  # bytes that may be read from there on
         self._available_bytes = 0  # their sum
         if body.max_wait_ms <= 0 or slot.connection.nothing_follows or self._is_ready():
             self._respond()
@@ -96,11 +100,31 @@ class FetchWait:
         self._hold()
         self._timer = state.loop.call_later(min(body.max_wait_ms, WAIT_MAX_MS), self.end)
         for partition in self._available:
-            partition.readers[self] = None
-            state.partitions.request_flush(partition)
+            if self._is_follower:
+                partition.follower_readers[self] = None
+            else:
+                partition.readers[self] = None
+                state.partitions.request_flush(partition)
+
+    def _look_up(self, name: str | None, part: FetchPartition) -> _Target:
+        if name is None:
+            return _Target(part, None, ErrorCode.UNKNOWN_TOPIC_ID)
+        state = self._state
+        try:
+            partition = state.led_partition(name, part.partition)
+            state.check_leader_epoch(partition, part.current_leader_epoch)
+            if self._is_follower:
+                follower_fetch.note(state, partition, part, self._request.body)
+        except Refused as refused:
+            return _Target(part, None, refused.code)
+        return _Target(part, partition, ErrorCode.NONE)
+
+    def _upto(self, partition: Partition) -> int:
+        """Returns the end of what this reader may have."""
+        return partition.log.end_address if self._is_follower else partition.visible_address
 
     def more(self, partition: Partition) -> None:
-        """Called when more of a partition is visible, its oldest segments were deleted, or it was removed."""
+        """Called when there is more of a partition, its oldest segments were deleted, or it was removed."""
         self._guarded(self._look_at, partition)
 
     def end(self) -> None:
@@ -128,7 +152,7 @@ class FetchWait:
         """Whether enough bytes are visible, or a partition has an error to report at once."""
         for target in self._targets:
             partition = target.partition
-            if partition is None or _is_diverging(target.part, partition):
+            if partition is None or self._is_diverging(target.part, partition):
                 return True
             if self._has_error(partition, target.part.fetch_offset):
                 return True
@@ -148,7 +172,7 @@ class FetchWait:
         # flushed, may be asked for already.
         if offset <= self._offsets.get(partition, offset):
             self._offsets[partition] = offset
-            available = max(0, partition.visible_address - position)
+            available = max(0, self._upto(partition) - position)
             self._available_bytes += available - self._available.get(partition, 0)
             self._available[partition] = available
         return False
@@ -163,6 +187,7 @@ class FetchWait:
             self._timer.cancel()
             for partition in self._available:
                 partition.readers.pop(self, None)
+                partition.follower_readers.pop(self, None)
 
     def _respond(self) -> None:
         self._stop_waiting()
@@ -218,34 +243,22 @@ class FetchWait:
         part, partition, code = target
         has_waited = self._timer is not None or self._learned
         if partition is not None and has_waited and self._was_removed(partition):
-            partition, code = None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = self._code_of_removed(partition)
+            partition = None
         if partition is None:
             return FetchPartitionResult(part.partition, code, -1, 0)
         log = partition.log
         if log.offline is not None:
             return FetchPartitionResult(part.partition, ErrorCode.KAFKA_STORAGE_ERROR, -1, 0)
-        visible = partition.visible_address
+        visible, upto = partition.visible_address, self._upto(partition)
         size_bytes = 0
         try:
-            parting = leader_epochs.diverging(partition, part.last_fetched_epoch, part.fetch_offset)
-            if parting is not None:
-                return FetchPartitionResult(
-                    part.partition,
-                    ErrorCode.NONE,
-                    visible,
-                    0,
-                    visible,
-                    log.start_address,
-                    diverging_epoch=parting,
-                )
-            position = log.position(part.fetch_offset)
-            if position > visible:
-                raise AddressOutOfRangeError(
-                    f"{partition.name}: offset {part.fetch_offset} is beyond {visible}"
-                )
+            parting = self._parting(part, partition)
+            position = upto if parting else log.position(part.fetch_offset)
             limit = min(part.max_bytes, left_bytes)
-            if position < visible and (limit > 0 or not slices):
-                found = log.slices(position, limit)
+            # What is written and not visible yet is no error: a leader before may have shown it already.
+            if position < upto and (limit > 0 or not slices):
+                found = log.slices(position, limit, upto)
                 size_bytes = sum([piece.length_bytes for piece in found])
                 if size_bytes > limit and slices:
                     size_bytes = 0  # only the first batch of a response may exceed the limit
@@ -261,8 +274,37 @@ class FetchWait:
         except LogError as error:
             return self._unreadable(partition, part, error)
         return FetchPartitionResult(
-            part.partition, ErrorCode.NONE, visible, size_bytes, visible, log.start_address
+            part.partition,
+            ErrorCode.NONE,
+            visible,
+            size_bytes,
+            visible,
+            log.start_address,
+            diverging_epoch=parting,
         )
+
+    def _parting(self, part: FetchPartition, partition: Partition) -> EpochEnd | None:
+        """See `leader_epochs.diverging`."""
+        return leader_epochs.diverging(
+            partition, part.last_fetched_epoch, part.fetch_offset, for_follower=self._is_follower
+        )
+
+    def _is_diverging(self, part: FetchPartition, partition: Partition) -> bool:
+        """Whether the answer, at once, is that what was read last is not in this log."""
+        if part.last_fetched_epoch in (-1, partition.log.epochs.latest):
+            return False
+        try:
+            return self._parting(part, partition) is not None
+        except Refused:
+            return True
+
+    def _code_of_removed(self, partition: Partition) -> ErrorCode:
+        """Why a partition that this fetch waited for is not led here any more."""
+        try:
+            self._state.led_partition(partition.topic, partition.index)
+        except Refused as refused:
+            return refused.code
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # not as the leader that it was asked as
 
     def _unreadable(
         self, partition: Partition, part: FetchPartition, error: LogError
@@ -285,27 +327,6 @@ class FetchWait:
             0,
             log_start_offset=partition.log.start_address,
         )
-
-
-def _look_up(state: BrokerState, name: str | None, part: FetchPartition) -> _Target:
-    if name is None:
-        return _Target(part, None, ErrorCode.UNKNOWN_TOPIC_ID)
-    try:
-        partition = state.led_partition(name, part.partition)
-        state.check_leader_epoch(partition, part.current_leader_epoch)
-    except Refused as refused:
-        return _Target(part, None, refused.code)
-    return _Target(part, partition, ErrorCode.NONE)
-
-
-def _is_diverging(part: FetchPartition, partition: Partition) -> bool:
-    """Whether the answer, at once, is that what was read last is not in this log."""
-    if part.last_fetched_epoch in (-1, partition.log.epochs.latest):
-        return False
-    try:
-        return leader_epochs.diverging(partition, part.last_fetched_epoch, part.fetch_offset) is not None
-    except Refused:
-        return True
 
 
 def _insert_slices(pieces: list[Buffer | int], slices: list[FileSlice]) -> list[Part]:

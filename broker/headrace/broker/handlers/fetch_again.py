@@ -17,6 +17,7 @@ from headrace.log.errors import LogError
 from headrace.wire.apis import response_head
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import (
+    CONSUMER_REPLICA_ID,
     FLEXIBLE_FROM,
     FULL_EPOCHS,
     FetchPartitionResult,
@@ -119,7 +120,7 @@ def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, r
     """Keeps a template of a request for one partition. It replaces the template of the request before."""
     body: FetchRequest = request.body
     connection.fetch_template = None
-    if body.session_epoch not in FULL_EPOCHS:
+    if body.session_epoch not in FULL_EPOCHS or body.replica_id != CONSUMER_REPLICA_ID:
         return
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return

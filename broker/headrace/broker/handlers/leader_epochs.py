@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
-from headrace.broker.partitions import Partition
+from headrace.broker.partition import Partition
 from headrace.broker.state import BrokerState
 from headrace.log.epochs import EpochEnd
 from headrace.wire.errors import ErrorCode
@@ -46,26 +46,34 @@ def _answer(state: BrokerState, topic: str, asked: Any) -> Tree:
     }
 
 
-def end_of(partition: Partition, epoch: int) -> EpochEnd:
+def end_of(partition: Partition, epoch: int, *, for_follower: bool = False) -> EpochEnd:
     """Returns the largest epoch up to `epoch` that the log has, and where it ends.
 
-    The present leader's epoch ends at the log's end, and begins there as long as it has written nothing.
+    The present leader's epoch ends at the log's end, and begins there as long as it has written nothing. A
+    mirror's copy has its source's epochs, so nobody knows of one that no batch has; a follower that has some
+    goes by what its leader has.
     """
     log = partition.log
-    if log.epochs.latest < epoch <= partition.leader_epoch and not partition.config.mirror:
-        has_batches = log.epochs.latest >= 0 and epoch < partition.leader_epoch
+    is_unwritten = log.epochs.latest < epoch and (
+        for_follower if partition.config.mirror else epoch <= partition.leader_epoch
+    )
+    if is_unwritten:
+        is_present = epoch == partition.leader_epoch and not partition.config.mirror
+        has_batches = log.epochs.latest >= 0 and not is_present
         return EpochEnd(log.epochs.latest if has_batches else epoch, log.end_address)
     return log.epochs.end_of(epoch, log.end_address)
 
 
-def diverging(partition: Partition, last_fetched_epoch: int, fetch_offset: int) -> EpochEnd | None:
+def diverging(
+    partition: Partition, last_fetched_epoch: int, fetch_offset: int, *, for_follower: bool = False
+) -> EpochEnd | None:
     """Returns where a reader's log and this one part (KIP-595); None if what it has read is still here.
 
     Raises `Refused` (OFFSET_OUT_OF_RANGE) for an epoch that this log does not know.
     """
     if last_fetched_epoch < 0:
         return None
-    found = end_of(partition, last_fetched_epoch)
+    found = end_of(partition, last_fetched_epoch, for_follower=for_follower)
     if found.epoch < 0:
         raise Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
 from headrace.broker.lookups import WAIT_MAX_MS, Outcome
-from headrace.broker.partitions import Partition
+from headrace.broker.partition import Partition
 from headrace.broker.promise import Promise
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogError
@@ -30,6 +30,7 @@ EARLIEST_LOCAL: Final = -4  # nothing is tiered: the same as earliest
 LATEST_TIERED: Final = -5
 # Times below 0 that mean something else, and the version that began it; Apache Kafka refuses all others.
 SPECIAL_FROM: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+UNSETTLED_FROM: Final = 5  # the first version that knows OFFSET_NOT_AVAILABLE (KIP-207)
 NOWHERE: Final = (-1, -1)
 SEARCHES_AT_ONCE_MAX: Final = 4  # of one request
 # One slice of a long request is answered in a few ms; then other connections have their turn.
@@ -88,13 +89,22 @@ class _Job:
         if part.timestamp < 0 and SPECIAL_FROM.get(part.timestamp, self._version + 1) > self._version:
             self._results[key] = _refused(part.partition_index, ErrorCode.UNSUPPORTED_VERSION)
         elif part.timestamp == LATEST:
-            self._results[key] = _found(partition, partition.visible_address)
+            self._results[key] = self._latest(partition)
         elif part.timestamp in (EARLIEST, EARLIEST_LOCAL):
             self._results[key] = _found(partition, partition.log.start_address)
         elif part.timestamp == LATEST_TIERED:
             self._results[key] = _found(partition, -1)
         else:
             self._searches.append(_Search(key, partition, part.timestamp))
+
+    def _latest(self, partition: Partition) -> Tree:
+        replicas = partition.replicas
+        if replicas is not None and not replicas.is_settled:
+            code = ErrorCode.OFFSET_NOT_AVAILABLE
+            return _refused(
+                partition.index, code if self._version >= UNSETTLED_FROM else ErrorCode.LEADER_NOT_AVAILABLE
+            )
+        return _found(partition, partition.visible_address)
 
     # --- searches ---
 
@@ -104,12 +114,12 @@ class _Job:
             self._give_up()
         for _ in range(min(len(self._searches), SEARCHES_AT_ONCE_MAX - self._searching)):
             search = self._searches.popleft()
-            log = search.partition.log
+            log, upto = search.partition.log, search.partition.visible_address
             self._searching += 1
             if search.timestamp_ms == MAX_TIMESTAMP:
-                steps = log.search_max_timestamp()
+                steps = log.search_max_timestamp(upto)
             else:
-                steps = log.search_timestamp(search.timestamp_ms)
+                steps = log.search_timestamp(search.timestamp_ms, upto)
             self._state.lookups.find(steps).then(partial(self._ended, search))
         if not self._searches and not self._searching and not self.promise.done:
             self._respond()

@@ -303,6 +303,8 @@ def _stage_all(
                 passed.append(PassedPartition(place, known.leader, name, part))
                 continue
             partition = state.led_partition(name, part.partition)
+            if body.acks == ACKS_ALL:
+                state.check_in_sync(partition)
             batches, opened = _result(job.batches[place]), _result(found.get(place))
             base, count = stage(state, partition, batches, opened, may_keep=may_keep)
         except Refused as refused:

@@ -15,7 +15,7 @@ from typing import Final
 from crc32c import crc32c
 
 from headrace.broker.core import ClientConnection, Part, TemplateCache
-from headrace.broker.partitions import Partition
+from headrace.broker.partition import Partition
 from headrace.broker.produce.job import ACKS_ALL, ACKS_NONE, abort_after_failure
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogStorageError
@@ -201,7 +201,8 @@ def _match(templates: TemplateCache, frame: memoryview, version: int) -> tuple[T
             break
     else:
         return None
-    # `is_plain` becomes False, too, when the topic is deleted or its partition fails.
+    # `is_plain` becomes False, too, when the topic is deleted, its partition fails or has another leader, or
+    # too few of its replicas are in sync.
     if template.version != version or not template.partition.is_plain:
         return None
     if template.flexible:

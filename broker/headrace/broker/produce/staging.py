@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from headrace.broker.errors import Refused
-from headrace.broker.partitions import Partition
+from headrace.broker.partition import Partition
 from headrace.broker.produce import validation
 from headrace.broker.produce.opening import Opened, needs_opening
 from headrace.broker.produce.validation import Batches

@@ -1,0 +1,329 @@
+"""Follows other brokers: one connection and one Fetch at a time to each, for all partitions that it leads.
+
+A fetch goes out once everything that came with the last one is flushed here, so the addresses that it asks
+for say what is durable. The decisions are those of `replication.following`; `followed` works on the logs.
+Fetch sessions (KIP-227) are not used: each fetch names its partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from headrace.broker.followed import NO_LEADER, FollowedPartition, FollowedPartitions
+from headrace.broker.loop import Timer
+from headrace.broker.peers import Lost, Peers
+from headrace.broker.state import BrokerState
+from headrace.client.calls import fetch_call
+from headrace.log.errors import LogError
+from headrace.replication.following import Append, AskAgain, OwnLog, Restart, Truncate, next_step
+from headrace.wire.errors import ErrorCode
+from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID: Final = "headrace-follower"
+FETCH_MAX_BYTES: Final = 8 * 1024 * 1024  # of one response; written in one turn of the loop
+PARTITION_FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
+RESPONSE_MAX_BYTES: Final = 160 * 1024 * 1024  # the largest batch (`socket.request.max.bytes`), and some
+RESPONSE_WAIT_MAX_S: Final = 10.0
+PARTITIONS_PER_FETCH_MAX: Final = 2_000  # the others have their turn in the next ones
+# How long a leader may hold a fetch that brings nothing. A partition that is to be followed meanwhile waits
+# for it; the more partitions there are, the more each fetch costs.
+WAIT_MIN_MS: Final = 100
+WAIT_MAX_MS: Final = 500
+WAIT_PER_PARTITION_MS: Final = 0.25
+# A partition whose disk is slow keeps the others waiting no longer than this, and then each fetch is short.
+STRAGGLER_MAX_MS: Final = 100.0
+BUSY_WAIT_MS: Final = 50
+
+Key = tuple[UUID, int]
+
+
+class _Asked(NamedTuple):
+    """What a fetch asked for: whatever has changed since makes its answer void."""
+
+    followed: FollowedPartition
+    leader_epoch: int
+    address: int
+
+
+class Fetcher:
+    """Fetches from one leader."""
+
+    def __init__(self, leader: int, state: BrokerState, followed: FollowedPartitions, peers: Peers) -> None:
+        self._leader = leader
+        self._state = state
+        self._followed = followed
+        self._peers = peers
+        self._partitions: dict[FollowedPartition, None] = {}  # those that wait longest first
+        self._asked: dict[Key, _Asked] | None = None
+        self._awaited: set[FollowedPartition] = set()  # whose disk the next fetch waits for
+        self._patience_ends_ms = 0.0
+        self._timer: Timer | None = None
+        self._pause_ms = 0.0
+        self._problem = ""
+
+    def add(self, followed: FollowedPartition) -> None:
+        self._partitions[followed] = None
+        self.wake()
+
+    def discard(self, followed: FollowedPartition) -> None:
+        self._partitions.pop(followed, None)
+        if followed in self._awaited:
+            self._done_with(followed)
+
+    # --- asking ---
+
+    def wake(self) -> None:
+        """Fetches, unless a fetch is on its way or something is to be waited for."""
+        if self._asked is not None or not self._partitions:
+            return
+        now_ms = self._state.monotonic_ms()
+        if self._awaited and now_ms < self._patience_ends_ms:
+            self._wake_at(self._patience_ends_ms)
+            return
+        self._awaited.clear()
+        ready, later_ms = self._ready(now_ms)
+        if not ready:
+            if later_ms is not None:
+                self._wake_at(later_ms)
+            return
+        broker = self._state.view.brokers.get(self._leader)
+        if broker is None:
+            return  # `brokers_changed` wakes this fetcher
+        left_out = len(ready) < len(self._partitions)
+        idle_ms = min(WAIT_MAX_MS, max(WAIT_MIN_MS, WAIT_PER_PARTITION_MS * len(ready)))
+        request = self._request(ready, int(BUSY_WAIT_MS if left_out else idle_ms))
+        call = fetch_call(request, by_id=True)
+        self._stop_timer()
+        if not self._peers.ask(broker.host, broker.port, call, self._answered, timeout_s=RESPONSE_WAIT_MAX_S):
+            self._asked = None
+            self._wake_at(now_ms + WAIT_MAX_MS)
+
+    def _ready(self, now_ms: float) -> tuple[list[FollowedPartition], float | None]:
+        """Returns the partitions to ask for now, and when others are to be."""
+        ready: list[FollowedPartition] = []
+        later_ms = None
+        for followed in list(self._partitions):
+            if self._followed.flush(followed, self._flushed) or followed.is_working:
+                continue
+            if followed.retry_at_ms > now_ms:
+                later_ms = min(later_ms or followed.retry_at_ms, followed.retry_at_ms)
+            elif len(ready) < PARTITIONS_PER_FETCH_MAX:
+                ready.append(followed)
+        return ready, later_ms
+
+    def _request(self, ready: Iterable[FollowedPartition], wait_ms: int) -> FetchRequest:
+        asked: dict[Key, _Asked] = {}
+        by_topic: dict[UUID, list[FetchPartition]] = {}
+        for followed in ready:
+            log, index = followed.log, followed.name.partition
+            asked[followed.topic_id, index] = _Asked(followed, followed.leader_epoch, log.end_address)
+            by_topic.setdefault(followed.topic_id, []).append(
+                FetchPartition(
+                    index,
+                    log.end_address,
+                    PARTITION_FETCH_MAX_BYTES,
+                    followed.leader_epoch,
+                    log.epochs.latest,
+                    log.start_address,
+                )
+            )
+        self._asked = asked
+        own = self._state.broker_id
+        return FetchRequest(
+            wait_ms,
+            1,
+            FETCH_MAX_BYTES,
+            [FetchTopic("", topic_id, partitions) for topic_id, partitions in by_topic.items()],
+            replica_id=own,
+            replica_epoch=self._state.view.broker_epoch(own),
+        )
+
+    def _wake_at(self, at_ms: float) -> None:
+        self._stop_timer()
+        delay_ms = max(1.0, at_ms - self._state.monotonic_ms())
+        self._timer = self._state.loop.call_later(delay_ms, self.wake)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- answers ---
+
+    def _answered(self, response: Any) -> None:
+        asked, self._asked = self._asked or {}, None
+        if isinstance(response, Lost):
+            self._pause_all(asked, response.problem)
+            return
+        if response.error_code != ErrorCode.NONE:
+            self._pause_all(asked, f"it answers {ErrorCode(response.error_code).name}")
+            return
+        if self._problem:
+            self._problem = ""
+            logger.info("broker %d answers again", self._leader)
+        self._patience_ends_ms = self._state.monotonic_ms() + STRAGGLER_MAX_MS
+        for topic in response.topics:
+            for result in topic.partitions:
+                found = asked.get((topic.topic_id, result.partition))
+                if found is not None:
+                    self._take(found, result)
+        self.wake()
+
+    def _pause_all(self, asked: dict[Key, _Asked], problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            logger.warning("following broker %d: %s", self._leader, problem)
+        now_ms = self._state.monotonic_ms()
+        for found in asked.values():
+            found.followed.pause(now_ms)
+        self.wake()
+
+    def _take(self, asked: _Asked, result: FetchPartitionResult) -> None:
+        """Does what follows from one partition's answer. A failure concerns that partition alone."""
+        followed = asked.followed
+        log = followed.log
+        if followed not in self._partitions or followed.failure or followed.cutting:
+            return
+        if (followed.leader_epoch, log.end_address) != asked[1:]:
+            return
+        try:
+            step = next_step(OwnLog(log.start_address, log.end_address, log.epochs), result)
+            if isinstance(step, Append):
+                self._append(followed, step)
+            elif isinstance(step, AskAgain):
+                self._pause(followed, step.problem, is_expected=step.is_expected)
+            else:
+                self._cut(followed, step)
+        except Exception as error:
+            logger.exception("%s: what broker %d answered could not be used", followed, self._leader)
+            self._pause(followed, f"{type(error).__name__}: {error}", is_expected=False)
+
+    def _append(self, followed: FollowedPartition, step: Append) -> None:
+        log = followed.log
+        if step.batches:
+            refusal = self._state.append_refusal
+            if refusal is not None:
+                self._pause(followed, refusal, is_expected=False)
+                return
+            try:
+                log.append_verbatim(step.batches)
+            except LogError as error:
+                if log.offline is not None:
+                    self._followed.fail(followed)
+                else:
+                    self._pause(followed, str(error), is_expected=False)
+                return
+            self._partitions[followed] = self._partitions.pop(followed)  # the others are first next time
+        followed.saw(step.high_watermark, step.leader_start_address)
+        if step.problem is not None:
+            self._pause(followed, str(step.problem), is_expected=False)
+        else:
+            followed.go_on()
+            if followed.problem is not None:
+                followed.problem = None
+                logger.info("%s: follows broker %d again", followed, self._leader)
+        if self._followed.flush(followed, self._flushed):
+            self._awaited.add(followed)
+
+    def _cut(self, followed: FollowedPartition, step: Truncate | Restart) -> None:
+        log = followed.log
+        if isinstance(step, Restart):
+            logger.warning(
+                "%s: broker %d has deleted what follows address %d: the log restarts at %d",
+                followed,
+                self._leader,
+                log.end_address,
+                step.address,
+            )
+        elif step.address < followed.high_watermark:
+            logger.error(
+                "%s: broker %d has other batches from address %d on, below the high watermark %d: what was "
+                "acknowledged there is lost; %d bytes are cut off",
+                followed,
+                self._leader,
+                step.address,
+                followed.high_watermark,
+                log.end_address - step.address,
+            )
+        else:
+            logger.info(
+                "%s: broker %d has other batches from address %d on: %d bytes are cut off",
+                followed,
+                self._leader,
+                step.address,
+                log.end_address - step.address,
+            )
+        if followed.flushing:
+            # With headrace.acks.all=replicated nobody waited for this flush.
+            self._pause(followed, "its last flush still runs", is_expected=True)
+            return
+        self._awaited.add(followed)
+        self._followed.cut(followed, step, self._flushed)
+
+    def _pause(self, followed: FollowedPartition, problem: str, *, is_expected: bool) -> None:
+        followed.pause(self._state.monotonic_ms())
+        if followed.problem != problem:
+            followed.problem = problem
+            level = logging.INFO if is_expected else logging.WARNING
+            logger.log(
+                level, "%s: following broker %d stops for a moment: %s", followed, self._leader, problem
+            )
+
+    def _flushed(self, followed: FollowedPartition) -> None:
+        """Called when a thread is done with a log."""
+        if followed in self._partitions:
+            self._done_with(followed)
+
+    def _done_with(self, followed: FollowedPartition) -> None:
+        self._awaited.discard(followed)
+        if not self._awaited:
+            self.wake()
+
+
+class Fetchers:
+    """One fetcher for each broker that leads a partition followed here."""
+
+    def __init__(self, state: BrokerState, followed: FollowedPartitions, peers: Peers) -> None:
+        self._state = state
+        self._followed = followed
+        self._peers = peers
+        self._fetchers: dict[int, Fetcher] = {}
+
+    def follow(self, followed: FollowedPartition, leader: int, leader_epoch: int) -> None:
+        """Follows this leader from now on; a partition without one, or that this broker is to lead, waits."""
+        if (followed.leader, followed.leader_epoch) == (leader, leader_epoch):
+            return
+        self.leave(followed)
+        followed.leader, followed.leader_epoch = leader, leader_epoch
+        followed.go_on()
+        followed.problem = None
+        if leader in (NO_LEADER, self._state.broker_id):
+            return
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = Fetcher(leader, self._state, self._followed, self._peers)
+        logger.info(
+            "%s: follows broker %d in leader epoch %d from address %d on",
+            followed,
+            leader,
+            leader_epoch,
+            followed.log.end_address,
+        )
+        fetcher.add(followed)
+
+    def leave(self, followed: FollowedPartition) -> None:
+        """Asks for a partition no more."""
+        fetcher = self._fetchers.get(followed.leader)
+        if fetcher is not None:
+            fetcher.discard(followed)
+        followed.leader = NO_LEADER
+
+    def brokers_changed(self) -> None:
+        """Called when brokers came or went."""
+        for fetcher in list(self._fetchers.values()):
+            fetcher.wake()

@@ -1,0 +1,261 @@
+"""The partitions that this broker follows: their logs, and what threads do with them.
+
+Owns flushes, cuts and retention of followed logs; `fetcher` decides what is appended and cut. A log that is
+flushed may be appended to meanwhile; one that is cut is left alone until that is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+from uuid import UUID
+
+from headrace.broker.config import TopicConfig
+from headrace.broker.partitions import LAZY_FLUSH_MS, end_flush
+from headrace.broker.workers import Workers
+from headrace.log.directory import PartitionName
+from headrace.log.errors import LogError
+from headrace.log.partition import PartitionLog
+from headrace.log.segment import ColdSegmentError
+from headrace.replication.following import Restart, Truncate
+
+logger = logging.getLogger(__name__)
+
+PAUSE_MIN_MS: Final = 50.0
+PAUSE_MAX_MS: Final = 1_000.0
+NO_LEADER: Final = -1
+
+
+class FollowedPartition:
+    """One partition that another broker leads, or that waits for a leader.
+
+    `high_watermark`: the greatest that a leader has told, as far as this log reaches. `leader_start_address`:
+    where the leader's log begins. `when_idle` is called once no thread works on the log.
+    """
+
+    __slots__ = (
+        "_pause_ms",
+        "config",
+        "cutting",
+        "failure",
+        "flush_waits",
+        "flushing",
+        "high_watermark",
+        "leader",
+        "leader_epoch",
+        "leader_start_address",
+        "log",
+        "name",
+        "problem",
+        "retry_at_ms",
+        "topic_id",
+        "when_idle",
+    )
+
+    def __init__(
+        self,
+        name: PartitionName,
+        topic_id: UUID,
+        config: TopicConfig,
+        log: PartitionLog,
+        *,
+        high_watermark: int,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.set_config(config)
+        self.leader = NO_LEADER
+        self.leader_epoch = -1
+        self.high_watermark = high_watermark
+        self.leader_start_address = 0
+        self.flushing = self.flush_waits = self.cutting = False
+        self.failure: str | None = None
+        self.problem: str | None = None  # the last one that was reported
+        self.retry_at_ms = 0.0
+        self._pause_ms = PAUSE_MIN_MS
+        self.when_idle: Callable[[], None] | None = None
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    def set_config(self, config: TopicConfig) -> None:
+        self.config = config
+        self.log.config = config.log
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the next fetch must wait: it reports what this log holds, flushed."""
+        return self.cutting or (self.flushing and self.config.acks_all_waits_for_fsync)
+
+    def saw(self, high_watermark: int, leader_start_address: int) -> None:
+        """Notes what the leader has told."""
+        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.end_address))
+        self.leader_start_address = max(self.leader_start_address, leader_start_address)
+
+    def pause(self, now_ms: float) -> None:
+        """Asks no more for a while, longer each time."""
+        self.retry_at_ms = now_ms + self._pause_ms
+        self._pause_ms = min(PAUSE_MAX_MS, 2 * self._pause_ms)
+
+    def go_on(self) -> None:
+        """Asks without a pause from now on."""
+        self.retry_at_ms = 0.0
+        self._pause_ms = PAUSE_MIN_MS
+
+
+class FollowedPartitions:
+    """All of them. `on_offline` is called when the log of one has failed."""
+
+    def __init__(self, workers: Workers, call_later: Callable[[float, Callable[[], None]], object]) -> None:
+        self._workers = workers
+        self._call_later = call_later
+        self._by_name: dict[PartitionName, FollowedPartition] = {}
+        self.on_offline: Callable[[FollowedPartition], None] = lambda _: None
+
+    def get(self, name: PartitionName) -> FollowedPartition | None:
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[FollowedPartition]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def add(self, followed: FollowedPartition) -> None:
+        self._by_name[followed.name] = followed
+
+    def remove(self, followed: FollowedPartition, then: Callable[[], None]) -> None:
+        """Removes a partition; `then` is called once no thread works on its log any more."""
+        del self._by_name[followed.name]
+        followed.when_idle = then
+        self._check_idle(followed)
+
+    @staticmethod
+    def _check_idle(followed: FollowedPartition) -> None:
+        if followed.flushing or followed.cutting:
+            return
+        then, followed.when_idle = followed.when_idle, None
+        if then is not None:
+            then()
+
+    def fail(self, followed: FollowedPartition) -> None:
+        """Reports a log that went offline, once."""
+        if followed.failure is None and followed.when_idle is None:
+            followed.failure = str(followed.log.offline)
+            logger.error("%s: %s", followed, followed.failure)
+            self.on_offline(followed)
+
+    # --- threads ---
+
+    def flush(self, followed: FollowedPartition, then: Callable[[FollowedPartition], None]) -> bool:
+        """Flushes what is not flushed yet, and calls `then`; returns whether there is anything to wait for.
+
+        With `headrace.acks.all=replicated` nobody waits for it, and it runs a moment later.
+        """
+        if followed.flushing:
+            return True
+        log = followed.log
+        if log.flushed_address >= log.end_address:
+            return False
+        if followed.config.acks_all_waits_for_fsync:
+            return self._begin_flush(followed, then)
+        if not followed.flush_waits:
+            followed.flush_waits = True
+            self._call_later(LAZY_FLUSH_MS, lambda: self._flush_late(followed, then))
+        return False
+
+    def _flush_late(self, followed: FollowedPartition, then: Callable[[FollowedPartition], None]) -> None:
+        followed.flush_waits = False
+        if self.get(followed.name) is followed and not (followed.cutting or followed.flushing):
+            self._begin_flush(followed, then)
+
+    def _begin_flush(self, followed: FollowedPartition, then: Callable[[FollowedPartition], None]) -> bool:
+        log = followed.log
+        job = log.begin_flush()
+        if job is None:
+            return False
+        followed.flushing = True
+
+        def ended(flushed: object, error: Exception | None) -> None:
+            followed.flushing = False
+            if not end_flush(log, self._workers, flushed, error):  # type: ignore[arg-type]
+                self.fail(followed)
+            self._check_idle(followed)
+            then(followed)
+
+        self._workers.submit(job.run, ended)
+        return followed.flushing
+
+    def cut(
+        self, followed: FollowedPartition, step: Truncate | Restart, then: Callable[[FollowedPartition], None]
+    ) -> None:
+        """Truncates a log, or begins it anew, on a thread; nothing else may work on it then."""
+        assert not (followed.flushing or followed.cutting)
+        followed.cutting = True
+        log = followed.log
+
+        def ended(_: None, error: Exception | None) -> None:
+            followed.cutting = False
+            if error is not None:
+                log.take_offline(f"{type(step).__name__.lower()} at {step.address} failed: {error}")
+                self.fail(followed)
+            followed.high_watermark = min(followed.high_watermark, log.end_address)
+            self._check_idle(followed)
+            then(followed)
+
+        self._workers.submit(lambda: _cut(log, step), ended)
+
+    # --- upkeep ---
+
+    def enforce_retention(self, now_ms: int) -> None:
+        """Deletes what the leaders have deleted."""
+        for followed in self:
+            if followed.cutting:
+                continue
+            try:
+                deleted = followed.log.delete_expired_segments(
+                    now_ms, source_start=followed.leader_start_address
+                )
+            except (LogError, OSError) as error:
+                logger.error("%s: retention failed: %s", followed, error)
+                continue
+            if deleted:
+                logger.info(
+                    "%s: deleted %d segments, as its leader, up to %s", followed, len(deleted), deleted[-1]
+                )
+
+    def checkpoint(self) -> None:
+        """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""
+        for followed in self:
+            if followed.cutting or not followed.log.request_checkpoint() or followed.flushing:
+                continue
+            self._begin_flush(followed, lambda _: None)
+
+    def close(self) -> None:
+        """Flushes and closes every log."""
+        for followed in self:
+            try:
+                followed.log.close()
+            except (LogError, OSError) as error:
+                logger.error("%s: closing failed: %s", followed, error)
+
+
+def _cut(log: PartitionLog, step: Truncate | Restart) -> None:
+    """Runs on a thread. Raises `LogError`, `OSError`."""
+    if isinstance(step, Restart):
+        log.restart(step.address)
+        return
+    while True:
+        try:
+            # The start of a batch, whatever was asked for.
+            log.truncate(log.position(step.address))
+            return
+        except ColdSegmentError as cold:
+            indexing = log.begin_index(cold.segment)
+            if indexing is None:
+                raise
+            cold.segment.learn(indexing.run())
+            if indexing.problem is not None:
+                raise indexing.problem from None

@@ -1,0 +1,71 @@
+"""The replicas of a broker put together: the logs that it leads and follows, its fetchers, its in-sync sets.
+
+Owns the order in which these parts are made, and ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.broker.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES, Fetchers
+from headrace.broker.followed import FollowedPartitions
+from headrace.broker.in_sync_changes import InSyncChanges
+from headrace.broker.offline import LOOK_INTERVAL_MS
+from headrace.broker.peers import Peers
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.state import BrokerState
+from headrace.broker.workers import Jobs, Workers
+from headrace.coordination.topics import TopicRegistry, TopicState
+from headrace.log.directory import LogDirectory
+from headrace.process.clock import now_ms
+
+
+class Replication:
+    """`files`: threads for disks. `control`: threads for ZooKeeper. Called on the loop's thread."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        directory: LogDirectory,
+        files: Workers,
+        control: Jobs,
+        registry: TopicRegistry,
+    ) -> None:
+        self._state = state
+        self.followed = FollowedPartitions(files, state.loop.call_later)
+        self._links = Peers(state.loop, client_id=CLIENT_ID, response_max_bytes=RESPONSE_MAX_BYTES)
+        self._fetchers = Fetchers(state, self.followed, self._links)
+        self.manager = ReplicaManager(state, directory, files, self.followed, self._fetchers)
+        self._in_sync = InSyncChanges(state, registry, control, state.config["replica.lag.time.max.ms"])
+
+    def start(self, topics: Mapping[str, TopicState]) -> None:
+        """Begins, before the broker is registered; `topics` are those of now."""
+        self.manager.begin(topics)
+        state, loop = self._state, self._state.loop
+        loop.every(state.config["log.retention.check.interval.ms"], self._enforce_retention)
+        loop.every(state.config["log.flush.offset.checkpoint.interval.ms"], self._checkpoint)
+        loop.every(LOOK_INTERVAL_MS, self.manager.look_after_offline)
+        loop.every(self._in_sync.check_ms, self._in_sync.check)
+
+    def topics_changed(self, topics: Mapping[str, TopicState], *, may_delete: bool) -> None:
+        self.manager.apply(topics, may_delete=may_delete)
+
+    def brokers_changed(self) -> None:
+        self._fetchers.brokers_changed()
+
+    def _enforce_retention(self) -> None:
+        self._state.partitions.enforce_retention(now_ms())
+        self.followed.enforce_retention(now_ms())
+
+    def _checkpoint(self) -> None:
+        self._state.partitions.checkpoint()
+        self.followed.checkpoint()
+
+    def stop_following(self) -> None:
+        """Ends the links to leaders; what was fetched stays."""
+        self._links.close()
+
+    def close(self) -> None:
+        """Flushes and closes every log."""
+        self._state.partitions.close()
+        self.followed.close()
