@@ -1,6 +1,7 @@
 """The files of fixtures, tests/fix_<thing>.py, and the order and grouping of tests in several processes."""
 
 import os
+import tempfile
 from typing import Any
 
 import pytest
@@ -43,6 +44,9 @@ pytest_plugins = [
 ]
 # The tests' JVMs live for seconds: the optimising compiler would cost them more than it gains.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Publishers' journals of one run, apart from the user's own; removed with the run.
+_STATE = tempfile.TemporaryDirectory(prefix="headrace-state-")
+os.environ["HEADRACE_STATE_DIR"] = _STATE.name
 # Before they import one another: pytest rewrites the assertions only of modules that it imports first.
 pytest.register_assert_rewrite(*pytest_plugins)
 

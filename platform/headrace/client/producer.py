@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import Final, Literal
+from uuid import UUID
 
 from headrace.client.accumulator import Accumulator
 from headrace.client.batches import ProducerBatch
@@ -32,6 +33,7 @@ from headrace.client.settings import Acks, ProducerSettings
 from headrace.wire.compression import Codec
 from headrace.wire.errors import ErrorCode
 from headrace.wire.partitioning import partition_for_key
+from headrace.wire.primitives import NO_UUID
 from headrace.wire.records import Header
 
 JOIN_WAIT_MAX_S: Final = 5.0
@@ -192,6 +194,11 @@ class Producer(Client):
         if on_delivery is not None:
             future.report(on_delivery)
         return future
+
+    def topic_id(self, topic: str) -> UUID:
+        """Returns the id of a topic that was sent to (KIP-516); the zero id if it is not known."""
+        info = self._network.cluster.topics.get(topic)
+        return NO_UUID if info is None else info.topic_id
 
     def partition_count(self, topic: str) -> int:
         """Returns how many partitions the topic has; waits for metadata and raises as `send` does."""

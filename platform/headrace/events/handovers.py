@@ -48,6 +48,17 @@ class PartTally(NamedTuple):
     version: int
 
 
+class PartState(NamedTuple):
+    """A part as a journal keeps it (`events.journal`)."""
+
+    number: int
+    topic: str
+    bucket_start_ms: int
+    handed_over_count: int
+    final: bool
+    ranges: tuple[SequenceRange, ...]
+
+
 class _Part:
     def __init__(self, number: int, topic: str, bucket_start_ms: int) -> None:
         self.number = number
@@ -89,27 +100,25 @@ class HandoverCounts:
         """Returns how many parts are kept."""
         return sum(len(parts) for parts in self._parts.values())
 
-    def hand_over(self, topic: str, time_ms: int, now_s: float) -> None:
-        """Counts one event that the application hands over."""
-        part = self._newest(topic, self._bucket(time_ms))
-        part.handed_over_count += 1
+    def hand_over(self, topic: str, time_ms: int, now_s: float, count: int = 1) -> None:
+        """Counts events that the application hands over."""
+        part = self._newest(topic, self.bucket_start(time_ms))
+        part.handed_over_count += count
         part.touch(now_s)
 
     def take_back(self, topic: str, time_ms: int, now_s: float) -> None:
         """Takes one event out of the count: the producer refused it, and the application got the error."""
-        part = self._newest(topic, self._bucket(time_ms))
-        part.handed_over_count -= 1
-        part.touch(now_s)
+        self.hand_over(topic, time_ms, now_s, -1)
 
     def batch_closed(self, identity: BatchIdentity, now_s: float) -> None:
         """Records the sequence numbers of a batch. All its events are in one bucket."""
-        bucket = self._bucket(identity.base_timestamp_ms)
+        bucket = self.bucket_start(identity.base_timestamp_ms)
         for added in ranges_of(identity):
             self._add(identity.topic, bucket, added, now_s)
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity, now_s: float) -> None:
         """Replaces the sequence numbers of a batch; its events move to the newest part."""
-        bucket = self._bucket(old.base_timestamp_ms)
+        bucket = self.bucket_start(old.base_timestamp_ms)
         for replaced in ranges_of(old):
             for part in tuple(self._parts.get((old.topic, bucket), ())):
                 before = part.sequenced_count
@@ -123,10 +132,53 @@ class HandoverCounts:
                     newest.touch(now_s)
         self.batch_closed(new, now_s)
 
-    def finish_idle(self, idle_since_s: float) -> None:
-        """Makes parts final that did not change since then. Older batches must not be in flight any more."""
+    def finish_idle(self, idle_since_s: float) -> list[int]:
+        """Makes parts final that did not change since then, and returns their numbers. Older batches must not
+        be in flight any more.
+        """
+        idle = [part for part in self._all() if not part.final and part.changed_s < idle_since_s]
+        for part in idle:
+            part.final = True
+            part.version += 1
+        return [part.number for part in idle]
+
+    # --- for the journal ---
+
+    @property
+    def last_number(self) -> int:
+        """The number of the part that was begun last, kept or not."""
+        return self._last_number
+
+    def states(self) -> tuple[PartState, ...]:
+        """Returns all parts that are kept."""
+        return tuple(
+            PartState(
+                part.number,
+                part.topic,
+                part.bucket_start_ms,
+                part.handed_over_count,
+                part.final,
+                tuple(part.ranges),
+            )
+            for part in self._all()
+        )
+
+    def restore(self, state: PartState) -> None:
+        """Adds a part as it was, behind those of its topic and bucket."""
+        part = _Part(state.number, state.topic, state.bucket_start_ms)
+        part.handed_over_count, part.final = state.handed_over_count, state.final
+        part.ranges = list(state.ranges)
+        part.version = 1
+        self._parts.setdefault((state.topic, state.bucket_start_ms), []).append(part)
+
+    def restore_numbers(self, last_number: int) -> None:
+        """Continues the parts' numbers behind this one."""
+        self._last_number = max(self._last_number, last_number)
+
+    def finish(self, number: int) -> None:
+        """Makes one part final."""
         for part in self._all():
-            if not part.final and part.changed_s < idle_since_s:
+            if part.number == number:
                 part.final = True
                 part.version += 1
 
@@ -159,7 +211,8 @@ class HandoverCounts:
             else:
                 self._parts.pop((tally.topic, tally.bucket_start_ms), None)
 
-    def _bucket(self, time_ms: int) -> int:
+    def bucket_start(self, time_ms: int) -> int:
+        """Returns the start of the bucket in which the time lies, ms."""
         return time_ms - time_ms % self.bucket_ms
 
     def _all(self) -> Iterator[_Part]:

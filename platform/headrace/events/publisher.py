@@ -7,15 +7,19 @@ import socket
 import struct
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 from headrace.client import DeliveryFuture, Producer
-from headrace.events.handovers import BUCKET_DEFAULT_MS
+from headrace.events.handovers import BUCKET_DEFAULT_MS, HandoverCounts
 from headrace.events.header import Origin
-from headrace.events.reporter import CountingObserver, Reporter
+from headrace.events.journal import DeadJournal
+from headrace.events.reporter import CountingObserver, Reporter, Standing
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
+from headrace.events.succession import default_state_dir, open_journal, succeed
 from headrace.process.clock import now_ms
 from headrace.process.timestamps import OLDEST_MS, time_problem
 from headrace.registry.client import SchemaRegistryClient
@@ -51,8 +55,9 @@ class EventPublisher:
 
     `publish` returns a future at once. Every event gets the `header` record and is counted when it is handed
     over. The counts, and the sequence numbers of the events, are reported to this datacenter's `_audit` every
-    `report_interval_s`, on `flush` and on `close`. The audit shows events of a publisher that died before its
-    last report as unknown.
+    `report_interval_s`, on `flush` and on `close`. They are in a journal in `state_dir`, too (default:
+    `events.succession.default_state_dir`): if the process is killed, the next publisher of this service and
+    server reports what died with it. `journal=False` keeps none; the audit then shows such events as unknown.
 
     The schema of topic `t` is the file `t.avsc` in `schemas_dir` (default: headrace's own schemas), or
     `schemas["t"]`. `producer_options` go to `client.Producer` (compression, linger_ms, …).
@@ -73,6 +78,8 @@ class EventPublisher:
         audit_topic: str = AUDIT_TOPIC,
         producer_options: Mapping[str, Any] | None = None,
         allow_before_1990: bool = False,
+        state_dir: str | Path | None = None,
+        journal: bool = True,
         wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         """Raises `ValueError` for invalid options. Connects in the background.
@@ -91,17 +98,25 @@ class EventPublisher:
         self._closed = False
         self._registry = SchemaRegistryClient(registry_url)
         audit_schema = read_schema(AUDIT_PRODUCER_SCHEMA, self._schemas_dir)
+        serializer = AvroSerializer(self._registry, audit_schema, strategy=record_name_subject)
+        standing = Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
+        described = self._description(standing.publisher, bootstrap, audit_topic, bucket_ms)
+        folder = (default_state_dir() if state_dir is None else Path(state_dir)) / "publishers"
+        kept = open_journal(folder, standing.publisher, described, standing.started_ms) if journal else None
         reports = Producer(bootstrap, client_id=f"{service}-reports", compression="zstd", linger_ms=0)
         try:
             self._reporter = Reporter(
                 reports,
-                AvroSerializer(self._registry, audit_schema, strategy=record_name_subject),
+                serializer,
                 self._origin,
                 topic=audit_topic,
                 bucket_ms=bucket_ms,
                 interval_s=report_interval_s,
                 idle_final_s=IDLE_FINAL_FACTOR * options["delivery_timeout_ms"] / 1000,
                 wall_ms=wall_ms,
+                standing=standing,
+                journal=kept,
+                at_start=partial(succeed, kept, described, self._report_dead) if kept else None,
             )
             self._producer = Producer(
                 bootstrap,
@@ -115,6 +130,8 @@ class EventPublisher:
         except BaseException:
             reports.close(0)
             self._registry.close()
+            if kept is not None:
+                kept.delete()
             raise
         self._reports = reports
         self._reporter.start()
@@ -200,6 +217,26 @@ class EventPublisher:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _description(
+        self, publisher: str, bootstrap: str, audit_topic: str, bucket_ms: int
+    ) -> dict[str, str | int]:
+        """Returns what a journal says of its publisher."""
+        origin = self._origin
+        return {
+            "publisher": publisher,
+            "datacenter": origin.datacenter,
+            "service": origin.service,
+            "server": origin.server,
+            "bootstrap": bootstrap,
+            "audit_topic": audit_topic,
+            "bucket_ms": bucket_ms,
+        }
+
+    def _report_dead(self, dead: DeadJournal) -> None:
+        """Sends the last report of a publisher that died. Raises `ReportError`."""
+        publisher = str(dead.description["publisher"])
+        self._reporter.report_dead(Standing(publisher, dead.started_ms, dead.report_number, dead.counts))
 
     def _checked_time(self, topic: str, time_ms: int) -> int:
         if not isinstance(time_ms, int):

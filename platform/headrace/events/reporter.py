@@ -9,11 +9,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from headrace.client import BatchIdentity, BatchObserver, Producer
 from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.events.header import Origin
+from headrace.events.journal import Journaled, NoJournal
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
 
@@ -45,6 +47,15 @@ class CountingObserver(BatchObserver):
         self._reporter.batch_renumbered(old, new)
 
 
+class Standing(NamedTuple):
+    """A publisher, and how far it has reported: `report_number` is that of its last report."""
+
+    publisher: str
+    started_ms: int
+    report_number: int
+    counts: HandoverCounts
+
+
 class Reporter:
     """The counts with their lock, and the thread that reports them. `producer` is used for reports only.
 
@@ -63,8 +74,18 @@ class Reporter:
         idle_final_s: float,
         clock: Callable[[], float] = time.monotonic,
         wall_ms: Callable[[], int] = now_ms,
+        standing: Standing | None = None,
+        journal: Journaled | None = None,
+        at_start: Callable[[UUID], object] | None = None,
     ) -> None:
-        self.publisher = str(uuid.uuid4())
+        """`standing`: of the publisher that is reported (default: a new one). `journal` is told of each
+        change first. `at_start` is called with the id of the audit topic once a report has arrived, until it
+        raises no `ReportError`.
+        """
+        standing = standing or Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
+        self.publisher = standing.publisher
+        self._journal: Journaled = journal or NoJournal()
+        self._at_start = at_start
         self._producer = producer
         self._serializer = serializer
         self._origin = origin
@@ -73,11 +94,11 @@ class Reporter:
         self._idle_final_s = idle_final_s
         self._clock = clock
         self._wall_ms = wall_ms
-        self._started_ms = wall_ms()
-        self._counts = HandoverCounts(bucket_ms)
+        self._started_ms = standing.started_ms
+        self._counts = standing.counts
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
-        self._report_number = 0
+        self._report_number = standing.report_number
         self._reported_until_ms = self._started_ms
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"{origin.service}-reports", daemon=True)
@@ -85,22 +106,45 @@ class Reporter:
     def start(self) -> None:
         self._thread.start()
 
+    def report_dead(self, dead: Standing) -> None:
+        """Sends the last report of another publisher of this service, which died. Raises `ReportError`."""
+        heir = Reporter(
+            self._producer,
+            self._serializer,
+            self._origin,
+            topic=self._topic,
+            bucket_ms=dead.counts.bucket_ms,
+            interval_s=self._interval_s,
+            idle_final_s=self._idle_final_s,
+            clock=self._clock,
+            wall_ms=self._wall_ms,
+            standing=dead,
+        )
+        heir.report(closing=True)
+        logger.info(
+            "%s: publisher %s was killed; its counts are reported", self._origin.service, dead.publisher
+        )
+
     # --- counting ---
 
     def hand_over(self, topic: str, time_ms: int) -> None:
         with self._lock:
+            self._journal.hand_over(topic, time_ms, self._counts.bucket_start(time_ms), 1)
             self._counts.hand_over(topic, time_ms, self._clock())
 
     def take_back(self, topic: str, time_ms: int) -> None:
         with self._lock:
+            self._journal.hand_over(topic, time_ms, self._counts.bucket_start(time_ms), -1)
             self._counts.take_back(topic, time_ms, self._clock())
 
     def batch_closed(self, identity: BatchIdentity) -> None:
         with self._lock:
+            self._journal.batch_closed(identity)
             self._counts.batch_closed(identity, self._clock())
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
         with self._lock:
+            self._journal.batch_renumbered(old, new)
             self._counts.batch_renumbered(old, new, self._clock())
 
     # --- reporting ---
@@ -117,7 +161,7 @@ class Reporter:
             # `reported_until` must not decrease, even if the clock was set back.
             until_ms = max(self._wall_ms(), self._reported_until_ms)
             with self._lock:
-                self._counts.finish_idle(self._clock() - self._idle_final_s)
+                self._journal.finished(self._counts.finish_idle(self._clock() - self._idle_final_s))
                 tallies = self._counts.changed(closing=closing)
             *first, last = split(tallies)
             # Only the last piece raises `reported_until`: by then all others have arrived.
@@ -134,9 +178,11 @@ class Reporter:
         if self._thread.is_alive():
             self._thread.join(JOIN_WAIT_MAX_S)
         self.report(closing=True, timeout_s=timeout_s)
+        self._journal.delete()
 
     def _send(self, tallies: list[PartTally], until_ms: int, closed: bool, deadline: float) -> None:
         self._report_number += 1
+        self._journal.begin_report(self._report_number)
         time_ms = self._wall_ms()
         record = {
             "header": self._origin.header(time_ms),
@@ -163,12 +209,16 @@ class Reporter:
             ) from error
         with self._lock:
             self._counts.acknowledge(tallies)
+            self._journal.compact(self._counts)
 
     def _loop(self) -> None:
-        failed = False
+        failed, has_started = False, False
         while not self._stopping.is_set():
             try:
                 self.report()
+                if not has_started and self._at_start is not None:
+                    self._at_start(self._producer.topic_id(self._topic))
+                has_started = True
                 if failed:
                     logger.info("%s: reports arrive again", self._origin.service)
                 failed = False

@@ -1,0 +1,365 @@
+"""The journal of one publisher: its counts in a memory-mapped file, which outlives a SIGKILL of the process.
+
+Every count is in the file before the event is with the client, and every batch before it is sent. A
+successor of the publisher (`events.succession`) replays the journal of one that died, and reports exactly
+what was handed over. A power cut may lose the journal's last writes, because nothing waits for the disk. All
+blocks of the file are allocated before they are mapped: a full disk is an error here, and not a SIGBUS in the
+service.
+
+The file, in the machine's byte order, all at multiples of 8:
+
+    0   magic                8 bytes     32  flags (1: overflowed)   int64
+    8   report number        int64       40  size of the description int64
+    16  used bytes           int64
+    24  started, ms          int64       48  id of the audit topic, 16 bytes
+                                         64  description, JSON
+                                         …   records
+
+A record is complete once `used bytes` includes it. Each one that a SIGKILL can cut off is written by a single
+store of 8 bytes, which no kill divides.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from headrace.client import BatchIdentity
+from headrace.events.handovers import HandoverCounts, PartState, SequenceRange
+from headrace.wire.primitives import NO_UUID
+
+logger = logging.getLogger(__name__)
+
+MAGIC: Final = b"HRCOUNT1"
+FIRST_SIZE_BYTES: Final = 64 * 1024
+SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
+COMPACT_ABOVE_BYTES: Final = 32 * 1024
+TOPICS_MAX: Final = 65_536
+RANGES_MAX: Final = 1_000  # of one part in a snapshot
+DESCRIPTION_MAX_BYTES: Final = 4_096
+
+_INT64: Final = struct.Struct("@q")
+_HEADER: Final = struct.Struct("@8sqqqqq16s")
+_REPORT_NUMBER_AT, _USED_AT, _FLAGS_AT, _AUDIT_TOPIC_AT = 8, 16, 32, 48
+OVERFLOWED: Final = 1
+
+_TOPIC, _HANDED, _CLOSED, _RENUMBERED, _PART, _FINISHED, _NUMBERS = 1, 2, 3, 4, 5, 6, 7
+_TOPIC_HEAD: Final = struct.Struct("@qqq")  # kind, id, length of the name
+_HANDED_RECORD: Final = struct.Struct("@qqqq")  # kind, topic, time of an event in the bucket, count
+_COUNT_AT: Final = 24  # in a _HANDED_RECORD
+_IDENTITY: Final = struct.Struct("@qqqqqqqq")  # topic, then the other fields of a BatchIdentity
+_NUMBER: Final = struct.Struct("@qq")  # kind, a part's number
+_PART_HEAD: Final = struct.Struct("@qqqqqqq")  # kind, topic, bucket, number, count, final, ranges
+_RANGE: Final = struct.Struct("@qqqqq")
+
+
+class JournalError(Exception):
+    """The file is no journal, or cannot be read; the message names it and the problem."""
+
+
+class Journaled(Protocol):
+    """What the counts' owner tells of each change. All calls come from one thread at a time."""
+
+    def hand_over(self, topic: str, time_ms: int, bucket_start_ms: int, count: int) -> None: ...
+    def batch_closed(self, identity: BatchIdentity) -> None: ...
+    def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None: ...
+    def finished(self, numbers: Iterable[int]) -> None: ...
+    def begin_report(self, report_number: int) -> None: ...
+    def compact(self, counts: HandoverCounts) -> None: ...
+    def delete(self) -> None: ...
+
+
+class NoJournal:
+    """Keeps nothing: for publishers without a state directory."""
+
+    def hand_over(self, topic: str, time_ms: int, bucket_start_ms: int, count: int) -> None:
+        """Does nothing."""
+
+    def batch_closed(self, identity: BatchIdentity) -> None:
+        """Does nothing."""
+
+    def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
+        """Does nothing."""
+
+    def finished(self, numbers: Iterable[int]) -> None:
+        """Does nothing."""
+
+    def begin_report(self, report_number: int) -> None:
+        """Does nothing."""
+
+    def compact(self, counts: HandoverCounts) -> None:
+        """Does nothing."""
+
+    def delete(self) -> None:
+        """Does nothing."""
+
+
+class Journal:
+    """The journal that a living publisher writes. Its file stays locked until `delete` or the process's end.
+
+    A journal that would exceed `SIZE_MAX_BYTES` is marked as overflowed, and says nothing more. Raises
+    `OSError`.
+    """
+
+    def __init__(self, path: Path, description: Mapping[str, str | int], started_ms: int) -> None:
+        self.path = path
+        self._description = json.dumps(dict(description)).encode()
+        if len(self._description) > DESCRIPTION_MAX_BYTES:
+            raise OSError(f"{path}: its description has {len(self._description)} bytes")
+        self._started_ms = started_ms
+        self._report_number = 0
+        self._audit_topic_id = NO_UUID
+        self._file = self._size = self._used = self._compacted_bytes = 0
+        self._run_key, self._run_at, self._run_count = ("", 0), 0, 0
+        self._begin()
+
+    def belongs_to(self, audit_topic_id: UUID) -> None:
+        """Notes to which audit topic the publisher reports."""
+        self._audit_topic_id = audit_topic_id
+        self._map[_AUDIT_TOPIC_AT : _AUDIT_TOPIC_AT + 16] = audit_topic_id.bytes
+
+    # --- writing ---
+
+    def hand_over(self, topic: str, time_ms: int, bucket_start_ms: int, count: int) -> None:
+        """Counts `count` events (negative: taken back). Events of one bucket in a row share a record."""
+        key = (topic, bucket_start_ms)
+        if key == self._run_key and self._run_at:
+            self._run_count += count
+            _INT64.pack_into(self._map, self._run_at, self._run_count)
+            return
+        at = self._append(lambda: _HANDED_RECORD.pack(_HANDED, self._topic(topic), time_ms, count))
+        self._run_key, self._run_count = key, count
+        self._run_at = at + _COUNT_AT if at else 0
+
+    def batch_closed(self, identity: BatchIdentity) -> None:
+        self._append(lambda: _INT64.pack(_CLOSED) + self._identity(identity))
+        self._run_at = 0
+
+    def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
+        self._append(lambda: _INT64.pack(_RENUMBERED) + self._identity(old) + self._identity(new))
+        self._run_at = 0
+
+    def finished(self, numbers: Iterable[int]) -> None:
+        """Notes parts that became final."""
+        for number in numbers:
+            self._write(_NUMBER.pack(_FINISHED, number))
+            self._run_at = 0
+
+    def begin_report(self, report_number: int) -> None:
+        """Notes the number of a report before it is sent."""
+        self._report_number = report_number
+        _INT64.pack_into(self._map, _REPORT_NUMBER_AT, report_number)
+
+    def compact(self, counts: HandoverCounts) -> None:
+        """Replaces the journal by one that begins with what the counts still keep, once it has grown."""
+        if self._used > COMPACT_ABOVE_BYTES and self._used > 2 * self._compacted_bytes:
+            old = dict(vars(self))
+            try:
+                self._begin(counts.states(), counts.last_number)
+            except OSError as error:
+                logger.warning("%s is not made smaller: %s", self.path, error)
+                vars(self).update(old)
+                return
+            self._compacted_bytes = self._used
+            _close(old["_file"], old["_map"])
+
+    def delete(self) -> None:
+        """Ends the journal: the publisher has said all."""
+        self.path.unlink(missing_ok=True)
+        _close(self._file, self._map)
+
+    def _begin(self, states: tuple[PartState, ...] = (), last_number: int = 0) -> None:
+        """Writes a new file beside the old one, and takes its place: half a file is never seen."""
+        temporary = self.path.with_suffix(".new")
+        file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.posix_fallocate(file, 0, FIRST_SIZE_BYTES)
+            self._map = mmap.mmap(file, FIRST_SIZE_BYTES)
+        except OSError:
+            os.close(file)
+            raise
+        self._file, self._size, self._compacted_bytes = file, FIRST_SIZE_BYTES, 0
+        size = len(self._description)
+        self._used = _aligned(_HEADER.size + size)
+        audit_topic = self._audit_topic_id.bytes
+        head = _HEADER.pack(MAGIC, self._report_number, self._used, self._started_ms, 0, size, audit_topic)
+        self._map[: len(head)] = head
+        self._map[len(head) : len(head) + size] = self._description
+        self._topics: dict[str, int] = {}
+        self._run_key = ("", 0)
+        self._run_at = self._run_count = 0
+        self._is_full = False
+        for state in states:
+            self._append(partial(self._part, state))
+        if last_number:
+            self._write(_NUMBER.pack(_NUMBERS, last_number))
+        temporary.replace(self.path)
+
+    def _topic(self, topic: str) -> int:
+        number = self._topics.get(topic)
+        if number is None:
+            number = self._topics[topic] = len(self._topics)
+            name = topic.encode()
+            self._write(_TOPIC_HEAD.pack(_TOPIC, number, len(name)) + name)
+        return number
+
+    def _identity(self, identity: BatchIdentity) -> bytes:
+        return _IDENTITY.pack(self._topic(identity.topic), *identity[1:])
+
+    def _part(self, state: PartState) -> bytes:
+        head = _PART_HEAD.pack(
+            _PART,
+            self._topic(state.topic),
+            state.bucket_start_ms,
+            state.number,
+            state.handed_over_count,
+            state.final,
+            len(state.ranges),
+        )
+        return head + b"".join(_RANGE.pack(*each) for each in state.ranges)
+
+    def _append(self, make: Callable[[], bytes]) -> int:
+        """Appends a record, and the names of topics before it; returns its place, 0 if there is no room."""
+        return 0 if self._is_full else self._write(make())
+
+    def _write(self, record: bytes) -> int:
+        end = _aligned(self._used + len(record))
+        if self._is_full or (end > self._size and not self._grow(end)):
+            return 0
+        at = self._used
+        self._map[at : at + len(record)] = record
+        self._used = end
+        _INT64.pack_into(self._map, _USED_AT, end)
+        return at
+
+    def _grow(self, needed_bytes: int) -> bool:
+        size = self._size
+        while size < needed_bytes:
+            size *= 2
+        try:
+            if size > SIZE_MAX_BYTES:
+                raise OSError
+            os.posix_fallocate(self._file, 0, size)
+            self._map.resize(size)
+        except OSError:
+            self._is_full = True
+            _INT64.pack_into(self._map, _FLAGS_AT, OVERFLOWED)
+            return False
+        self._size = size
+        return True
+
+
+class DeadJournal(NamedTuple):
+    """What a journal says of a publisher that ended without closing. `is_whole`: it did not overflow.
+    `audit_topic_id`: zero if the publisher never reached a broker.
+    """
+
+    description: dict[str, Any]
+    started_ms: int
+    report_number: int
+    counts: HandoverCounts
+    is_whole: bool
+    audit_topic_id: UUID
+
+
+def claim(path: Path) -> int | None:
+    """Opens and locks a journal whose publisher has ended; None while it lives. Close the descriptor after.
+
+    Raises `OSError`.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_current = os.fstat(file).st_ino == path.stat().st_ino
+    except OSError:
+        os.close(file)
+        return None
+    if not is_current:
+        os.close(file)
+        return None
+    return file
+
+
+def replay(path: Path, data: bytes) -> DeadJournal:
+    """Returns the counts of a journal. Raises `JournalError` if it is none."""
+    try:
+        magic, report_number, used, started_ms, flags, size, audit_topic = _HEADER.unpack_from(data)
+        if magic != MAGIC or not 0 < size <= DESCRIPTION_MAX_BYTES or used > len(data):
+            raise ValueError("its header is not a journal's")
+        description = json.loads(data[_HEADER.size : _HEADER.size + size])
+        counts = HandoverCounts(int(description["bucket_ms"]))
+        _replay_records(data, _aligned(_HEADER.size + size), used, counts)
+    except (struct.error, ValueError, KeyError, TypeError, IndexError, UnicodeDecodeError) as error:
+        raise JournalError(f"{path} is not a publisher's journal: {error}") from None
+    is_whole = not flags & OVERFLOWED
+    return DeadJournal(description, started_ms, report_number, counts, is_whole, UUID(bytes=audit_topic))
+
+
+def _replay_records(data: bytes, at: int, end: int, counts: HandoverCounts) -> None:
+    topics: dict[int, str] = {}
+    while at < end:
+        (kind,) = _INT64.unpack_from(data, at)
+        if kind == _TOPIC:
+            _, number, length = _TOPIC_HEAD.unpack_from(data, at)
+            at += _TOPIC_HEAD.size
+            if not 0 < length <= 249 or not 0 <= number < TOPICS_MAX:
+                raise ValueError(f"topic {number} has a name of {length} bytes")
+            topics[number] = data[at : at + length].decode()
+            at = _aligned(at + length)
+        elif kind == _HANDED:
+            _, topic, time_ms, count = _HANDED_RECORD.unpack_from(data, at)
+            counts.hand_over(topics[topic], time_ms, 0.0, count)
+            at += _HANDED_RECORD.size
+        elif kind in (_CLOSED, _RENUMBERED):
+            identities = list(_identities(data, at + _INT64.size, 2 if kind == _RENUMBERED else 1, topics))
+            if kind == _CLOSED:
+                counts.batch_closed(identities[0], 0.0)
+            else:
+                counts.batch_renumbered(identities[0], identities[1], 0.0)
+            at += _INT64.size + _IDENTITY.size * len(identities)
+        elif kind == _PART:
+            at = _replay_part(data, at, counts, topics)
+        elif kind in (_FINISHED, _NUMBERS):
+            _, number = _NUMBER.unpack_from(data, at)
+            (counts.finish if kind == _FINISHED else counts.restore_numbers)(number)
+            at += _NUMBER.size
+        else:
+            raise ValueError(f"a record of kind {kind} at {at}")
+
+
+def _identities(data: bytes, at: int, count: int, topics: Mapping[int, str]) -> Iterator[BatchIdentity]:
+    for index in range(count):
+        topic, *values = _IDENTITY.unpack_from(data, at + index * _IDENTITY.size)
+        yield BatchIdentity(topics[topic], *values)
+
+
+def _replay_part(data: bytes, at: int, counts: HandoverCounts, topics: Mapping[int, str]) -> int:
+    _, topic, bucket_ms, number, count, final, ranges = _PART_HEAD.unpack_from(data, at)
+    at += _PART_HEAD.size
+    if not 0 <= ranges <= RANGES_MAX:
+        raise ValueError(f"a part of {ranges} ranges")
+    end = at + int(ranges) * _RANGE.size
+    held = tuple(SequenceRange(*_RANGE.unpack_from(data, place)) for place in range(at, end, _RANGE.size))
+    counts.restore(PartState(number, topics[topic], bucket_ms, count, bool(final), held))
+    return end
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 8) * 8
+
+
+def _close(file: int, mapped: mmap.mmap) -> None:
+    with suppress(OSError, BufferError):
+        mapped.close()
+    os.close(file)

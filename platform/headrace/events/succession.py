@@ -1,0 +1,126 @@
+"""Reports the counts of publishers that died: a publisher's successor does it when it starts.
+
+A publisher succeeds those of the same service, server, datacenter and cluster whose journals lie in the same
+state directory. It reports what their journals hold under their own names, as closed: what they were handed
+and never sent is then lost by name and number, and not unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from headrace.events.journal import SIZE_MAX_BYTES, DeadJournal, Journal, JournalError, claim, replay
+from headrace.wire.primitives import NO_UUID
+
+logger = logging.getLogger(__name__)
+
+STATE_DIR_VARIABLE: Final = "HEADRACE_STATE_DIR"
+SUFFIX: Final = ".journal"
+REFUSED_SUFFIX: Final = ".refused"
+ADOPTED_MAX: Final = 1_000  # journals that one start looks at
+
+ReportOf = Callable[[DeadJournal], None]
+"""Reports a dead publisher's counts as its last report; raises `ReportError` if that did not arrive."""
+
+
+def default_state_dir() -> Path:
+    """Returns `$HEADRACE_STATE_DIR`, else `state` in `$HEADRACE_HOME`, else `headrace` in the user's directory
+    for state (XDG).
+    """
+    if chosen := os.environ.get(STATE_DIR_VARIABLE):
+        return Path(chosen)
+    if home := os.environ.get("HEADRACE_HOME"):
+        return Path(home) / "state"
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "headrace"
+
+
+def open_journal(
+    folder: Path, publisher: str, description: Mapping[str, str | int], started_ms: int
+) -> Journal | None:
+    """Returns the new publisher's journal; None, after a warning, if it cannot be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Journal(folder / f"{publisher}{SUFFIX}", description, started_ms)
+    except OSError as error:
+        logger.warning(
+            "no journal of this publisher's counts can be kept in %s: %s; if the process is killed, the "
+            "audit will not know what it was handed last; give another state_dir, or set %s",
+            folder,
+            error,
+            STATE_DIR_VARIABLE,
+        )
+        return None
+
+
+def succeed(
+    journal: Journal, description: Mapping[str, str | int], report: ReportOf, audit_topic_id: UUID
+) -> int:
+    """Notes in the publisher's journal which cluster it reports to, and adopts dead ones as `adopt` does.
+
+    `audit_topic_id`: it tells this cluster from an earlier one with the same addresses. Without one, of a
+    broker that knows no ids, nothing is adopted.
+    """
+    if audit_topic_id == NO_UUID:
+        return 0
+    journal.belongs_to(audit_topic_id)
+    return adopt(journal.path.parent, description, audit_topic_id, report)
+
+
+def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID, report: ReportOf) -> int:
+    """Reports, and removes, the journals of dead publishers that `successor` (its description) succeeds.
+
+    Returns how many. Journals of another cluster are removed, with a warning. A journal whose report fails
+    stays for the next start; a file that is no journal is renamed. Raises what `report` raises.
+    """
+    adopted = 0
+    for path in sorted(folder.glob(f"*{SUFFIX}"))[:ADOPTED_MAX]:
+        try:
+            file = claim(path)
+        except OSError as error:
+            logger.warning("the journal %s cannot be read: %s", path, error)
+            continue
+        if file is None:
+            continue
+        try:
+            dead = _read(path, file)
+            if dead is None or not _succeeds(successor, dead):
+                continue
+            if dead.audit_topic_id != audit_topic_id:
+                logger.warning("%s: its publisher was killed %s", path, _strange(dead))
+            elif not dead.is_whole:
+                logger.warning("%s had no room for all counts: what its publisher lost stays unknown", path)
+            else:
+                report(dead)
+                adopted += 1
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(file)
+    return adopted
+
+
+def _read(path: Path, file: int) -> DeadJournal | None:
+    try:
+        with open(file, "rb", closefd=False) as stream:
+            return replay(path, stream.read(SIZE_MAX_BYTES + 1))
+    except (OSError, JournalError) as error:
+        logger.warning("%s; it is renamed to %s", error, path.with_suffix(REFUSED_SUFFIX).name)
+        path.replace(path.with_suffix(REFUSED_SUFFIX))
+        return None
+
+
+def _strange(dead: DeadJournal) -> str:
+    count = sum(state.handed_over_count for state in dead.counts.states())
+    if dead.audit_topic_id == NO_UUID:
+        return f"before it had reached a broker, and lost the {count} events that it had been handed"
+    return f"beside another cluster of this address, and had been handed {count} events; nobody reports them"
+
+
+def _succeeds(successor: Mapping[str, str | int], dead: DeadJournal) -> bool:
+    same = ("datacenter", "server", "service", "bootstrap", "audit_topic")
+    return all(dead.description.get(name) == successor[name] for name in same)
