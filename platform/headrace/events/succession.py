@@ -29,8 +29,8 @@ ReportOf = Callable[[DeadJournal], None]
 
 
 def default_state_dir() -> Path:
-    """Returns `$HEADRACE_STATE_DIR`, else `state` in `$HEADRACE_HOME`, else `headrace` in the user's directory
-    for state (XDG).
+    """Returns `$HEADRACE_STATE_DIR`, else `state` in `$HEADRACE_HOME`, else `headrace` in the user's
+    directory for state (XDG).
     """
     if chosen := os.environ.get(STATE_DIR_VARIABLE):
         return Path(chosen)
