@@ -120,7 +120,8 @@ class ReplicatedCluster:
             return ErrorCode(client.fetch(topic, 0, offset).error_code)
 
 
-@pytest.fixture
-def replicas(broker_cluster: StartCluster) -> Iterator[ReplicatedCluster]:
-    with ReplicatedCluster(broker_cluster(count=3, config=SETTINGS)) as cluster:
+@pytest.fixture(scope="module")
+def replicas(module_clusters: StartCluster) -> Iterator[ReplicatedCluster]:
+    """One cluster for a module: a test leaves all brokers running."""
+    with ReplicatedCluster(module_clusters(count=3, config=SETTINGS)) as cluster:
         yield cluster

@@ -1,0 +1,206 @@
+"""What a follower does with its leader's answers: whatever both went through, it ends with the same bytes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.config import BrokerConfig
+from headrace.broker.errors import Refused
+from headrace.broker.followed import _cut
+from headrace.broker.handlers import leader_epochs
+from headrace.broker.partition import Partition
+from headrace.log.config import LogConfig
+from headrace.log.epochs import EpochStart, LeaderEpochs
+from headrace.log.partition import PartitionLog
+from headrace.replication.following import Append, AskAgain, OwnLog, Restart, Truncate, next_step
+from headrace.replication.pull import DamagedBatchError
+from headrace.wire.errors import ErrorCode
+from headrace.wire.fetch import FetchPartitionResult
+from headrace.wire.records import Record, encode_batch
+
+STEPS_MAX = 40
+CONFIG = BrokerConfig().topic_config({})
+MIRROR = BrokerConfig().topic_config({"headrace.mirror": "true"})
+
+
+def batch(text: str, size_bytes: int) -> bytearray:
+    return bytearray(encode_batch([Record(0, 1_000, None, text.encode().ljust(size_bytes, b"."))]))
+
+
+def content(log: PartitionLog) -> bytes:
+    return b"".join(each.read() for each in log.slices(log.start_address, 1 << 30, log.end_address))
+
+
+def answer(log: PartitionLog, epoch: int, follower: PartitionLog, size_bytes: int) -> FetchPartitionResult:
+    """What the leader of an epoch answers to the follower's next fetch."""
+    partition = Partition("t", 0, UUID(int=1), CONFIG, log, epoch)
+    at = follower.end_address
+    try:
+        parting = leader_epochs.diverging(partition, follower.epochs.latest, at, for_follower=True)
+        if parting is not None:
+            return FetchPartitionResult(0, 0, 0, b"", 0, log.start_address, diverging_epoch=parting)
+        if not log.start_address <= at <= log.end_address:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, "")
+    except Refused as refused:
+        return FetchPartitionResult(0, refused.code, 0, b"", 0, log.start_address)
+    records = b"".join(each.read() for each in log.slices(at, size_bytes, log.end_address))
+    return FetchPartitionResult(0, 0, log.end_address, records, 0, log.start_address)
+
+
+def follow_once(leader: PartitionLog, epoch: int, follower: PartitionLog, size_bytes: int = 1 << 20) -> bool:
+    """Returns whether the follower had to do anything."""
+    own = OwnLog(follower.start_address, follower.end_address, follower.epochs)
+    step = next_step(own, answer(leader, epoch, follower, size_bytes))
+    assert not isinstance(step, AskAgain), step
+    if isinstance(step, Truncate | Restart):
+        _cut(follower, step)
+        return True
+    assert step.problem is None
+    if step.batches:
+        follower.append_verbatim(step.batches)
+    return bool(step.batches)
+
+
+def follow(leader: PartitionLog, epoch: int, follower: PartitionLog) -> None:
+    for _ in range(STEPS_MAX):
+        if not follow_once(leader, epoch, follower):
+            return
+    raise AssertionError("it does not come to an end")
+
+
+# Each round: who leads, the sizes that it appends, how many fetches each of the others makes of it.
+ROUNDS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.lists(st.sampled_from([10, 10, 10, 77]), max_size=4),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(rounds=ROUNDS, segment_bytes=st.sampled_from([1024, 1 << 20]))
+def test_logs_of_any_history_become_the_leaders(
+    rounds: list[tuple[int, list[int], int, int]], segment_bytes: int
+) -> None:
+    """Elections are unclean here: any replica may lead next, whatever it lacks."""
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [
+            PartitionLog(Path(folder) / f"t-{n}", LogConfig(segment_bytes=segment_bytes)) for n in range(3)
+        ]
+        for epoch, (leads, sizes, *fetches) in enumerate(rounds):
+            leader = logs[leads]
+            leader.leader_epoch = epoch
+            for number, size in enumerate(sizes):
+                leader.append(batch(f"{epoch} {number}", size))
+            others = [log for log in logs if log is not leader]
+            for follower, count in zip(others, fetches, strict=True):
+                for _ in range(count):
+                    follow_once(leader, epoch, follower, size_bytes=100)
+        for follower in others:
+            follow(leader, epoch, follower)
+            assert content(follower) == content(leader)
+            assert follower.epochs.starts() == leader.epochs.starts()
+        for log in logs:
+            log.close()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[PartitionLog, PartitionLog]:
+    return PartitionLog(tmp_path / "old-0"), PartitionLog(tmp_path / "new-0")
+
+
+def test_equal_lengths_do_not_hide_another_lineage(two: tuple[PartitionLog, PartitionLog]) -> None:
+    """The old leader wrote X and Z; the new one wrote Y, as long as X, and got Z again."""
+    old, new = two
+    old.leader_epoch, new.leader_epoch = 1, 2
+    for log, first in ((old, "x"), (new, "y")):
+        log.append(batch(first, 100))
+        log.append(batch("z", 100))
+    assert old.end_address == new.end_address and content(old) != content(new)
+    new.append(batch("w", 100))
+    follow(new, 2, old)
+    assert content(old) == content(new)
+    for log in two:
+        log.close()
+
+
+def test_a_copy_of_a_mirror_goes_by_its_sources_epochs(two: tuple[PartitionLog, PartitionLog]) -> None:
+    """The epochs in the bytes are the source's: one that this leader has nothing of is not its own."""
+    ahead, leader = two
+    ahead.leader_epoch = 4
+    ahead.append(batch("both have it", 50))
+    leader.append_verbatim(content(ahead))
+    ahead.leader_epoch = 7
+    ahead.append(batch("the old leader alone had it", 50))
+    partition = Partition("t", 0, UUID(int=1), MIRROR, leader, 2)
+    parting = leader_epochs.diverging(partition, 7, ahead.end_address, for_follower=True)
+    assert parting == (4, leader.end_address)
+    own = OwnLog(0, ahead.end_address, ahead.epochs)
+    step = next_step(own, FetchPartitionResult(0, 0, 0, b"", diverging_epoch=parting))
+    assert step == Truncate(leader.end_address)
+    with pytest.raises(Refused):
+        leader_epochs.diverging(partition, 7, ahead.end_address)
+    for log in two:
+        log.close()
+
+
+def own_log(end_address: int = 100, epochs: LeaderEpochs | None = None) -> OwnLog:
+    return OwnLog(0, end_address, epochs or LeaderEpochs([EpochStart(3, 0), EpochStart(5, 60)]))
+
+
+def test_a_damaged_batch_is_not_appended_and_those_before_it_are(tmp_path: Path) -> None:
+    log = PartitionLog(tmp_path / "t-0")
+    for text in "abc":
+        log.append(batch(text, 50))
+    raw = bytearray(content(log))
+    size = len(raw) // 3
+    raw[size + 70] ^= 1
+    step = next_step(OwnLog(0, 0, LeaderEpochs()), FetchPartitionResult(0, 0, 7, bytes(raw)))
+    assert isinstance(step, Append) and bytes(step.batches) == bytes(raw[:size])
+    assert isinstance(step.problem, DamagedBatchError) and step.problem.address == size
+    log.close()
+
+
+def test_a_log_that_begins_behind_the_follower_is_begun_anew() -> None:
+    out_of_range = FetchPartitionResult(0, ErrorCode.OFFSET_OUT_OF_RANGE, 0, b"", 0, 500)
+    assert next_step(own_log(), out_of_range) == Restart(500)
+    before = next_step(own_log(), out_of_range._replace(log_start_offset=50))
+    assert isinstance(before, AskAgain) and not before.is_expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.FENCED_LEADER_EPOCH, True),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
+        (ErrorCode.KAFKA_STORAGE_ERROR, False),
+        (ErrorCode.CORRUPT_MESSAGE, False),
+    ],
+)
+def test_errors_are_asked_again(code: ErrorCode, expected: bool) -> None:
+    step = next_step(own_log(), FetchPartitionResult(0, code, -1))
+    assert isinstance(step, AskAgain) and step.is_expected is expected and code.name in step.problem
+
+
+@pytest.mark.parametrize(
+    ("diverging", "address"),
+    [((5, 80), 80), ((4, 80), 60), ((3, 40), 40), ((2, 90), 0), ((-1, -1), 0)],
+)
+def test_where_logs_part(diverging: tuple[int, int], address: int) -> None:
+    step = next_step(own_log(), FetchPartitionResult(0, 0, 0, b"", diverging_epoch=diverging))
+    assert step == Truncate(address)
+
+
+def test_an_answer_that_parts_nothing_is_not_believed() -> None:
+    step = next_step(own_log(), FetchPartitionResult(0, 0, 0, b"", diverging_epoch=(5, 100)))
+    assert isinstance(step, AskAgain) and not step.is_expected
