@@ -8,9 +8,9 @@ vanish as on a broken switch: nobody hears of it, and connections stay half open
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -25,6 +25,7 @@ BROKER_PORT: Final = 9092
 NOBODY: Final = "02:00:00:00:00:fe"
 """A hardware address that no interface has."""
 MOUNT_WAIT_MAX_S: Final = 30.0
+FILL_PIECES_BYTES: Final = (1 << 20, 1 << 12)
 _DATACENTER: Final = "east"
 _SHARED: Final = "shared"
 _CLIENTS_NUMBER: Final = 30
@@ -170,11 +171,14 @@ class SmallDisk:
         subprocess.run(command, check=True, capture_output=True, timeout=MOUNT_WAIT_MAX_S)
 
     def fill(self) -> None:
-        """Takes all of the free space."""
-        free_bytes = shutil.disk_usage(self.folder).free
+        """Takes all of the free space, while others write."""
+        filled = 0
         with self._filler.open("wb") as file:
-            if free_bytes:
-                os.posix_fallocate(file.fileno(), 0, free_bytes)
+            for piece in FILL_PIECES_BYTES:
+                with suppress(OSError):
+                    while True:
+                        os.posix_fallocate(file.fileno(), filled, piece)
+                        filled += piece
 
     def heal(self) -> None:
         self._filler.unlink(missing_ok=True)
