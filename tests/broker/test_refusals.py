@@ -7,6 +7,7 @@ from headrace.broker.produce.refusals import (
     KEPT_MS,
     Refusals,
     SequencedBatch,
+    StoredSequence,
     precedes,
     sequenced_batch,
 )
@@ -31,6 +32,15 @@ def test_later_batches_wait_until_the_refused_one_is_sent_again() -> None:
     assert refusals.awaited_before("t", 0, batch(8, producer_id=6), 1) is None, "another producer"
     assert refusals.awaited_before("t", 0, batch(4), 1) is None
     assert refusals.awaited_before("t", 0, batch(6), 1) is None
+    assert not len(refusals)
+
+
+def test_a_batch_that_another_leader_has_stored_meanwhile_is_not_awaited() -> None:
+    refusals = Refusals()
+    refusals.note("t", 0, batch(4), GONE, 0)
+    assert refusals.awaited_before("t", 0, batch(8), 1, StoredSequence(0, 3)) == 4
+    assert refusals.awaited_before("t", 0, batch(8), 1, StoredSequence(1, 9)) == 4, "of another epoch"
+    assert refusals.awaited_before("t", 0, batch(8), 1, StoredSequence(0, 7)) is None
     assert not len(refusals)
 
 

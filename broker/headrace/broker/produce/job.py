@@ -17,7 +17,7 @@ from headrace.broker.errors import Refused
 from headrace.broker.produce import validation
 from headrace.broker.produce.checks import Found, Unopened
 from headrace.broker.produce.opening import needs_opening
-from headrace.broker.produce.refusals import SequencedBatch, sequenced_batch
+from headrace.broker.produce.refusals import SequencedBatch, StoredSequence, sequenced_batch
 from headrace.broker.produce.staging import stage
 from headrace.broker.produce.validation import Batches
 from headrace.broker.state import BrokerState
@@ -99,13 +99,22 @@ class ProduceJob:
         """Raises `Refused` if the producer must first send an earlier batch again, which was refused."""
         topic, part = self.parts[place]
         batch, name = self._sequenced[place], _topic_key(topic)
-        awaited = self._state.refusals.awaited_before(name, part.partition, batch, self._state.monotonic_ms())
+        awaited = self._state.refusals.awaited_before(
+            name, part.partition, batch, self._state.monotonic_ms(), self._stored(place)
+        )
         if awaited is not None and batch is not None:
             raise Refused(
                 ErrorCode.LEADER_NOT_AVAILABLE,
                 f"{name}-{part.partition}: producer {batch.producer_id} must send sequence {awaited} again "
                 f"before {batch.first_sequence}",
             )
+
+    def _stored(self, place: int) -> StoredSequence | None:
+        """Returns the last sequence number that the log holds of the producer."""
+        batch, (topic, part) = self._sequenced[place], self.parts[place]
+        partition = self._state.partitions.get(self.topic_name(topic) or "", part.partition)
+        entry = partition.log.producers.get(batch.producer_id) if partition and batch else None
+        return StoredSequence(entry.epoch, entry.batches[-1].last_sequence) if entry else None
 
     def unopened(self) -> list[Unopened]:
         """Returns the batches that must be opened before this broker stores them."""

@@ -44,6 +44,16 @@ class SequencedBatch(NamedTuple):
     first_sequence: int
 
 
+class StoredSequence(NamedTuple):
+    """The last sequence number of a producer that a log holds, and its epoch."""
+
+    epoch: int
+    last_sequence: int
+
+    def has(self, epoch: int, sequence: int) -> bool:
+        return epoch == self.epoch and not precedes(self.last_sequence, sequence)
+
+
 class _Refused(NamedTuple):
     epoch: int
     first_sequence: int
@@ -104,11 +114,17 @@ class Refusals:
             self._forget(next(iter(self._refused)))
 
     def awaited_before(
-        self, topic: str, partition: int, batch: SequencedBatch | None, now_ms: int
+        self,
+        topic: str,
+        partition: int,
+        batch: SequencedBatch | None,
+        now_ms: int,
+        stored: StoredSequence | None = None,
     ) -> int | None:
         """Returns the sequence number that must come before this batch; None if the batch may be stored.
 
-        The awaited batch itself may be stored, and is forgotten then.
+        The awaited batch itself may be stored, and is forgotten then. So is one that the log holds: its
+        producer has sent it to another leader meanwhile. `stored`: the producer's last one in the log.
         """
         if not self._refused or batch is None:
             return None
@@ -116,6 +132,9 @@ class Refusals:
         key = (topic, partition, batch.producer_id)
         known = self._refused.get(key)
         if known is None:
+            return None
+        if stored is not None and stored.has(known.epoch, known.first_sequence):
+            self._forget(key)
             return None
         if known.epoch == batch.epoch and precedes(known.first_sequence, batch.first_sequence):
             return known.first_sequence
