@@ -22,10 +22,11 @@ class MemoryHdfs(HdfsClient):
         prefix = path.rstrip("/") + "/"
         below = {name[len(prefix) :] for name in (*self.files, *self.dirs) if name.startswith(prefix)}
         names = sorted({name.split("/")[0] for name in below})
-        return [FileStatus(name, f"{prefix}{name}" not in self.files, 1, 0) for name in names]
+        found = [(name, self.files.get(f"{prefix}{name}")) for name in names]
+        return [FileStatus(name, data is None, len(data or b""), 0) for name, data in found]
 
     def status(self, path: str) -> FileStatus | None:
-        return FileStatus(path, False, 1, 0) if path in self.files else None
+        return FileStatus(path, False, len(self.files[path]), 0) if path in self.files else None
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         if path not in self.files:

@@ -1,6 +1,8 @@
 """The commit log on an HDFS in memory that fails at any call or loses responses, with two runs at once."""
 
 import contextlib
+import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -8,11 +10,21 @@ from hypothesis import strategies as st
 
 from fix_memory_hdfs import MemoryHdfs
 from headrace.warehouse import commitlog, crash
+from headrace.warehouse import seal as seal_module
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsUnreachableError
 from headrace.warehouse.layout import TopicPaths
-from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, ManifestError, TableState
+from headrace.warehouse.manifest import (
+    DataFile,
+    HourCount,
+    LoadedRange,
+    Manifest,
+    ManifestError,
+    TableState,
+    digest_of,
+)
+from headrace.warehouse.seal import NotSealedError, Seal
 
 PATHS = TopicPaths("/data", "t")
 
@@ -37,7 +49,14 @@ def run_load(hdfs: HdfsClient, change_id: str, published: list[int], *, addresse
         if now.ends != state.ends:
             raise CommitConflictError("another load came first")
         files = tuple(
-            DataFile(PATHS.data_file(0, now.next_sequence, number), path, 0, addresses // 2, 1, 7)
+            DataFile(
+                PATHS.data_file(0, now.next_sequence, number),
+                path,
+                0,
+                addresses // 2,
+                len(f"{change_id}/0"),
+                7,
+            )
             for number, path in enumerate(staged)
         )
         loaded = LoadedRange(0, start, start + addresses, (HourCount(0, addresses, addresses),))
@@ -218,5 +237,75 @@ def test_a_missing_manifest_is_an_error() -> None:
     for number in range(3):
         run_load(hdfs, f"c{number}", published)
     del hdfs.files[PATHS.manifest(1)]
-    with pytest.raises(ManifestError, match="manifest 2 can't follow manifest 0"):
+    with pytest.raises(ManifestError, match=r"/0*1\.json is missing"):
         CommitLog(hdfs, PATHS).state()
+    assert CommitLog(hdfs, PATHS).broken_links() == [f"{PATHS.manifest(1)} is missing"]
+
+
+def edited(hdfs: MemoryHdfs, sequence: int) -> bytes:
+    """A manifest with another row count: `to_address` moved over records, for example."""
+    return hdfs.files[PATHS.manifest(sequence)].replace(b'"to_address": ', b'"to_address": 1')
+
+
+@pytest.mark.parametrize("changed", ["edited", "swapped"])
+def test_a_manifest_that_was_changed_later_is_named(changed: str) -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
+    for number in range(4):
+        run_load(hdfs, f"c{number}", published)
+    assert CommitLog(hdfs, PATHS).broken_links() == []
+    other = edited(hdfs, 2) if changed == "edited" else hdfs.files[PATHS.manifest(1)]
+    hdfs.files[PATHS.manifest(2)] = other
+    log = CommitLog(hdfs, PATHS)
+    [*_, problem] = log.broken_links()
+    assert problem.startswith(f"{PATHS.manifest(2)} is not what it was when {PATHS.manifest(3)} was written")
+    with pytest.raises(ManifestError, match="restore it from a backup"):
+        log.state()
+    with pytest.raises(ManifestError):
+        run_load(hdfs, "c4", published)
+
+
+def test_manifests_of_an_older_headrace_have_no_chain() -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
+    for number in range(3):
+        run_load(hdfs, f"c{number}", published)
+    for sequence in range(3):
+        data = json.loads(hdfs.files[PATHS.manifest(sequence)])
+        data.pop("previous", None)
+        hdfs.files[PATHS.manifest(sequence)] = json.dumps(data).encode()
+    assert check(hdfs, published).sequence == 2
+    run_load(hdfs, "c3", published)
+    assert json.loads(hdfs.files[PATHS.manifest(3)])["previous"] == digest_of(hdfs.files[PATHS.manifest(2)])
+
+
+# --- seals ---
+
+
+def seal(hdfs: MemoryHdfs) -> Seal:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seal_module, "HdfsClient", lambda *_, **__: contextlib.nullcontext(hdfs))
+        return seal_module.seal_hour("http://x", "t", 0, {}, clock_ms=lambda: 1)
+
+
+@pytest.mark.parametrize("change", ["delete", "cut", "add", "none"])
+def test_an_hour_is_sealed_only_while_its_folder_holds_just_the_files_of_the_log(change: str) -> None:
+    hdfs, published = MemoryHdfs(), list[int]()
+    run_load(hdfs, "c0", published)
+    first, *_ = sorted(CommitLog(hdfs, PATHS).state().files)
+    stray = f"{PATHS.hour_dir(0)}/copy-of-a-file.parquet"
+    problem = {
+        "delete": f"{first} is missing (5 rows)",
+        "cut": f"{first} has 1 bytes, its manifest has 4",
+        "add": f"{stray} is in no manifest",
+    }.get(change)
+    if change == "delete":
+        del hdfs.files[first]
+    elif change == "cut":
+        hdfs.files[first] = b"c"
+    elif change == "add":
+        hdfs.files[stray] = b"c0/0"
+    if problem is None:
+        assert seal(hdfs).rows == 10
+        return
+    with pytest.raises(NotSealedError, match=re.escape(problem)):
+        seal(hdfs)
+    assert not [path for path in hdfs.files if path.startswith(PATHS.sealed)]

@@ -41,7 +41,8 @@ def older_load(hdfs: MemoryHdfs, number: int, *, is_older: bool = True) -> None:
             path = PATHS.data_file(hour_ms, now.next_sequence, index)
             if is_older:
                 path = path.replace(PATHS.hour_dir(hour_ms), PATHS.older_hour_dir(hour_ms))
-            files.append(DataFile(path, f"{PATHS.staged(change_id)}/{index}", hour_ms, 5, 1, 7))
+            size_bytes = len(f"{number}/{index}")
+            files.append(DataFile(path, f"{PATHS.staged(change_id)}/{index}", hour_ms, 5, size_bytes, 7))
         loaded = LoadedRange(0, number * 20, number * 20 + 20, (HourCount(HOURS[0], 20, 20),))
         return Manifest(now.next_sequence, "load", "t", change_id, 0, "w", (loaded,), files=tuple(files))
 

@@ -74,7 +74,7 @@ class Scene:
                     f"{PATHS.staged(change_id)}/{number}",
                     hour,
                     len(rows),
-                    1,
+                    len(" ".join(rows)),
                     7,
                 )
                 for number, (hour, rows) in enumerate(files)

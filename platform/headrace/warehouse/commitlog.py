@@ -13,16 +13,23 @@ Owns the order of steps that makes a change happen exactly once:
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.warehouse import crash
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsError, HdfsMissingError
 from headrace.warehouse.layout import TopicPaths, padded
-from headrace.warehouse.manifest import DataFile, DeadFile, Manifest, ManifestError, TableState
+from headrace.warehouse.manifest import (
+    DataFile,
+    DeadFile,
+    Manifest,
+    ManifestError,
+    TableState,
+    digest_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -58,32 +65,65 @@ class CommitLog:
     def state(self) -> TableState:
         """Returns what is committed. Raises `ManifestError` if the log has a gap or is unreadable."""
         states, manifests = self._sequences()
-        state = self._last_state(states)
-        for sequence in manifests:
-            if sequence > state.sequence:
-                state = state.after(self.manifest(sequence))
-        return state
+        return self._folded(self._last_state(states), manifests)
 
     def state_at(self, sequence: int) -> TableState:
         """Returns what was committed up to this sequence. Raises `ManifestError`."""
         states, manifests = self._sequences()
         state = self._last_state([each for each in states if each <= sequence])
-        for each in manifests:
-            if state.sequence < each <= sequence:
-                state = state.after(self.manifest(each))
-        return state
+        return self._folded(state, [each for each in manifests if each <= sequence])
 
     def manifest(self, sequence: int) -> Manifest:
         """Reads one manifest. Raises `ManifestError`."""
+        return Manifest.from_json(self._bytes(sequence), self.paths.manifest(sequence))
+
+    def manifests(self, first: int = 0) -> list[Manifest]:
+        """Reads the manifests from sequence `first` on. Raises `ManifestError`, also for one that was changed
+        after the next one was written.
+        """
+        return list(self._chain(sequence for sequence in self._sequences()[1] if sequence >= first))
+
+    def broken_links(self) -> list[str]:
+        """Returns which manifests are missing, and which were changed, or put in another's place, after the
+        next one was written.
+        """
+        return [problem for _, problem in self._linked(self._sequences()[1]) if problem]
+
+    def _bytes(self, sequence: int) -> bytes:
         where = self.paths.manifest(sequence)
         try:
-            return Manifest.from_json(self.hdfs.read(where), where)
+            return self.hdfs.read(where)
         except HdfsMissingError as error:
             raise ManifestError(f"{where} is missing") from error
 
-    def manifests(self, first: int = 0) -> list[Manifest]:
-        """Reads the manifests from sequence `first` on."""
-        return [self.manifest(sequence) for sequence in self._sequences()[1] if sequence >= first]
+    def _chain(self, sequences: Iterable[int]) -> Iterator[Manifest]:
+        """Reads manifests. Raises `ManifestError` for one that was changed after the next one was written."""
+        for manifest, problem in self._linked(sequences):
+            if problem:
+                raise ManifestError(f"{problem}; restore it from a backup")
+            yield manifest
+
+    def _linked(self, sequences: Iterable[int]) -> Iterator[tuple[Manifest, str]]:
+        """Yields each manifest, and what is wrong with the one before it."""
+        before: tuple[int, str] | None = None
+        for sequence in sequences:
+            where, data = self.paths.manifest(sequence), self._bytes(sequence)
+            manifest, problem = Manifest.from_json(data, where), ""
+            if before is not None and before[0] != sequence - 1:
+                problem = f"{self.paths.manifest(sequence - 1)} is missing"
+            elif before is not None and manifest.previous not in ("", before[1]):
+                changed = self.paths.manifest(sequence - 1)
+                problem = (
+                    f"{changed} is not what it was when {where} was written: it was changed, or another one "
+                    "was put there"
+                )
+            before = sequence, digest_of(data)
+            yield manifest, problem
+
+    def _folded(self, state: TableState, sequences: Iterable[int]) -> TableState:
+        for manifest in self._chain(sequence for sequence in sequences if sequence > state.sequence):
+            state = state.after(manifest)
+        return state
 
     def commit(self, change_id: str, rebase: Rebase) -> Manifest:
         """Commits the manifest that `rebase` makes of the current state, and returns it.
@@ -93,6 +133,8 @@ class CommitLog:
         """
         for _ in range(ATTEMPTS_MAX):
             manifest = rebase(self.state())
+            if manifest.sequence:
+                manifest = replace(manifest, previous=digest_of(self._bytes(manifest.sequence - 1)))
             if self._try_commit(change_id, manifest):
                 crash.reached("committed")
                 return manifest

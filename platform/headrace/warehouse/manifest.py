@@ -4,6 +4,7 @@ Owns the JSON of `_log/`. Pure: `commitlog` reads and writes it. A committed man
 state of a table is a fold over its manifests in order of their sequence.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,6 +125,8 @@ class Manifest:
     """See `FileSchema`."""
     writer_ids: tuple[int, ...] = ()
     note: str = ""
+    previous: str = ""
+    """The digest of the manifest before it (`digest_of`): a chain, in which no earlier one can be changed."""
 
     @property
     def rows(self) -> int:
@@ -139,6 +142,8 @@ class Manifest:
     def to_json(self) -> bytes:
         known_from = MOVE_FORMAT if self.kind == "move" else FORMAT
         data = _without_unset({"format": known_from, **asdict(self), "rows": self.rows})
+        if not self.previous:
+            del data["previous"]
         data["hours"] = {hour_name(hour): rows for hour, rows in self.hours().items()}
         return json.dumps(data, indent=1).encode()
 
@@ -240,6 +245,11 @@ class TableState:
                 schema_datacenter=raw.get("schema_datacenter"),
                 changed={int(hour): sequence for hour, sequence in raw["changed"].items()},
             )
+
+
+def digest_of(data: bytes) -> str:
+    """Returns the digest of a manifest's bytes, as the next one holds it."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def _without_unset(data: dict[str, Any]) -> dict[str, Any]:

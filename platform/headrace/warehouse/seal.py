@@ -69,7 +69,8 @@ def seal_hour(
     """Seals an hour as it is now. `proof` is the audit's, as plain data.
 
     An hour that has not changed since its last seal keeps that seal, so two processes may seal the same hour
-    concurrently. Raises `NotSealedError` while a committed change is not complete.
+    concurrently. Raises `NotSealedError` while a committed change is not complete, and if the hour's folder
+    does not hold exactly the files of the commit log, with their sizes.
     """
     return seal_hours(webhdfs_url, topic, {hour_ms: proof}, root=root, user=user, clock_ms=clock_ms)[hour_ms]
 
@@ -116,6 +117,10 @@ def _try_seal(
     for hour_ms in sorted(proofs):
         seal = latest.get(hour_ms)
         if seal is None or is_stale(state, seal, hour_ms):
+            if problem := _problem_of_files(log, state, hour_ms):
+                if log.state().sequence != state.sequence:
+                    continue  # another run has changed the table meanwhile
+                raise NotSealedError(problem)
             seal = _seal(state, topic, hour_ms, seal, proofs[hour_ms], clock_ms())
             if not _put(log.hdfs, log.paths, seal):
                 continue
@@ -188,6 +193,35 @@ def hours_to_seal(state: TableState, sealed: Mapping[int, Seal], now_ms: int, gr
 def is_stale(state: TableState, seal: Seal | None, hour_ms: int) -> bool:
     """Whether the hour has changed since its seal, or has none."""
     return seal is None or seal.sequence < state.changed.get(hour_ms, -1)
+
+
+def _problem_of_files(log: CommitLog, state: TableState, hour_ms: int) -> str:
+    """Returns why the hour's files are not those of the commit log; empty if they are.
+
+    A file beside them is a problem, too: readers of the folder read it.
+    """
+    files = state.hours().get(hour_ms, [])
+    folders = {log.paths.hour_dir(hour_ms), log.paths.older_hour_dir(hour_ms)}
+    folders |= {file.path.rpartition("/")[0] for file in files}
+    present = {
+        f"{folder}/{entry.name}": entry.size_bytes
+        for folder in sorted(folders)
+        for entry in log.hdfs.entries(folder)
+        if not entry.is_dir and entry.name.endswith(".parquet")
+    }
+    problems = [
+        f"{file.path} is missing ({file.rows} rows)"
+        if file.path not in present
+        else f"{file.path} has {present[file.path]} bytes, its manifest has {file.size_bytes}"
+        for file in files
+        if present.get(file.path) != file.size_bytes
+    ]
+    problems += [f"{path} is in no manifest" for path in sorted(present) if path not in state.files]
+    if not problems:
+        return ""
+    more = f", and {len(problems) - 1} problems more" if len(problems) > 1 else ""
+    hour = f"{log.paths.topic}, {hour_name(hour_ms)}"
+    return f"{hour}: {problems[0]}{more}; `headrace warehouse verify {log.paths.topic}` lists all"
 
 
 def _seal(
