@@ -31,7 +31,8 @@ class FollowedPartition:
     """One partition that another broker leads, or that waits for a leader.
 
     `high_watermark`: the greatest that a leader has told, as far as this log reaches. `leader_start_address`:
-    where the leader's log begins. `when_idle` is called once no thread works on the log.
+    where the leader's log begins. `then` is called when the present flush or cut ends, `when_idle` once no
+    thread works on the log.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class FollowedPartition:
         "name",
         "problem",
         "retry_at_ms",
+        "then",
         "topic_id",
         "when_idle",
     )
@@ -75,6 +77,7 @@ class FollowedPartition:
         self.problem: str | None = None  # the last one that was reported
         self.retry_at_ms = 0.0
         self._pause_ms = PAUSE_MIN_MS
+        self.then: Callable[[FollowedPartition], None] | None = None
         self.when_idle: Callable[[], None] | None = None
 
     def __str__(self) -> str:
@@ -154,7 +157,9 @@ class FollowedPartitions:
 
         With `headrace.acks.all=replicated` nobody waits for it, and it runs a moment later.
         """
-        if followed.flushing:
+        if followed.flushing or followed.cutting:
+            # Begun by a checkpoint, or while another broker led: whoever waits now must hear of its end.
+            followed.then = then
             return True
         log = followed.log
         if log.flushed_address >= log.end_address:
@@ -177,16 +182,23 @@ class FollowedPartitions:
         if job is None:
             return False
         followed.flushing = True
+        followed.then = then
 
         def ended(flushed: object, error: Exception | None) -> None:
             followed.flushing = False
             if not end_flush(log, self._workers, flushed, error):  # type: ignore[arg-type]
                 self.fail(followed)
-            self._check_idle(followed)
-            then(followed)
+            self._worked(followed)
 
         self._workers.submit(job.run, ended)
         return followed.flushing
+
+    def _worked(self, followed: FollowedPartition) -> None:
+        """Called when a thread is done with a log."""
+        then, followed.then = followed.then, None
+        self._check_idle(followed)
+        if then is not None:
+            then(followed)
 
     def cut(
         self, followed: FollowedPartition, step: Truncate | Restart, then: Callable[[FollowedPartition], None]
@@ -194,6 +206,7 @@ class FollowedPartitions:
         """Truncates a log, or begins it anew, on a thread; nothing else may work on it then."""
         assert not (followed.flushing or followed.cutting)
         followed.cutting = True
+        followed.then = then
         log = followed.log
 
         def ended(_: None, error: Exception | None) -> None:
@@ -202,8 +215,7 @@ class FollowedPartitions:
                 log.take_offline(f"{type(step).__name__.lower()} at {step.address} failed: {error}")
                 self.fail(followed)
             followed.high_watermark = min(followed.high_watermark, log.end_address)
-            self._check_idle(followed)
-            then(followed)
+            self._worked(followed)
 
         self._workers.submit(lambda: _cut(log, step), ended)
 
