@@ -15,10 +15,13 @@ from headrace.broker.cluster import ClusterView
 from headrace.broker.config import BrokerConfig
 from headrace.broker.fetcher import Fetchers
 from headrace.broker.followed import FollowedPartitions
+from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.partitions import Partitions
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import Outcome, Workers
+from headrace.coordination.brokers import BrokerRegistration
+from headrace.coordination.partition_states import PartitionChange
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import LogDirectory
 
@@ -57,6 +60,17 @@ class SilentPeers:
         return True
 
 
+class SilentRegistry:
+    """ZooKeeper's topics: notes changes of partitions, which come to nothing."""
+
+    def __init__(self) -> None:
+        self.changes: list[PartitionChange] = []
+
+    def set_partition_states(self, changes: list[PartitionChange]) -> list[None]:
+        self.changes += changes
+        return [None] * len(changes)
+
+
 class ReplicaManagerBench:
     """A replica manager with real logs; `apply` gives it the topics that ZooKeeper would report."""
 
@@ -91,12 +105,18 @@ class ReplicaManagerBench:
         self.followed = FollowedPartitions(workers, lambda *_: nothing)
         self.peers = SilentPeers()
         fetchers = Fetchers(self.state, self.followed, cast(Any, self.peers))
-        self.manager = ReplicaManager(self.state, self.directory, workers, self.followed, fetchers)
+        self.registry = SilentRegistry()
+        resigning = Resigning(self.state, cast(Any, self.registry), workers)
+        self.manager = ReplicaManager(self.state, self.directory, workers, self.followed, fetchers, resigning)
 
     def apply(self, *topics: TopicState, may_delete: bool = True) -> None:
         by_name = {topic.name: topic for topic in topics}
         self.state.view = ClusterView().with_topics(by_name)
         self.manager.apply(by_name, may_delete=may_delete)
+
+    @staticmethod
+    def brokers(*ids: int) -> list[BrokerRegistration]:
+        return [BrokerRegistration(broker_id, "127.0.0.1", 9092, "test", "", 7) for broker_id in ids]
 
     @property
     def open(self) -> set[str]:

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from headrace.broker import high_watermarks
 from headrace.broker.config import TopicConfig
 from headrace.broker.fetcher import Fetchers
 from headrace.broker.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.offline import LOOKED_AT_MAX, Fingerprint, OfflineLog, Tried, fingerprint, try_to_open
 from headrace.broker.partition import Partition
 from headrace.broker.roles import Roles
@@ -95,11 +97,15 @@ class ReplicaManager:
         workers: Workers,
         followed: FollowedPartitions,
         fetchers: Fetchers,
+        resigning: Resigning,
     ) -> None:
+        self.resigning = resigning
         self._state = state
         self._followed = followed
         self._fetchers = fetchers
-        self._roles = Roles(state, followed, fetchers, self._lost_while_moving)
+        known = high_watermarks.load(directory.path)
+        self._roles = Roles(state, followed, fetchers, self._lost_while_moving, known)
+        self._is_saving = False
         self._directory = directory
         self._workers = workers
         self._opening: dict[PartitionName, _Opening] = {}
@@ -122,6 +128,20 @@ class ReplicaManager:
                     name,
                     self._directory.path / str(name),
                 )
+
+    def save_high_watermarks(self) -> None:
+        """Saves them on a thread, unless it still does."""
+        if self._is_saving:
+            return
+        self._is_saving = True
+        known = self._roles.high_watermarks()
+
+        def saved(_: None, error: Exception | None) -> None:
+            self._is_saving = False
+            if error is not None:
+                logger.warning("the high watermarks are not saved: %s", error)
+
+        self._workers.submit(lambda: high_watermarks.save(self._directory.path, known), saved)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Calls back once nothing is being opened; at once if nothing is now."""
@@ -159,7 +179,10 @@ class ReplicaManager:
             self._open(name, topics[name.topic], configs[name.topic])
         for topic, config in configs.items():
             for index in topics[topic].partitions:
-                self._roles.settle(PartitionName(topic, index), topics[topic], config)
+                name = PartitionName(topic, index)
+                self._roles.settle(name, topics[topic], config)
+                if name in self._state.unopened:
+                    self.resigning.resign(name)
 
     def _present(self, before: Mapping[str, TopicState], changed: Iterable[str]) -> dict[PartitionName, UUID]:
         """Returns what is open, is being opened, or could not be opened, of these topics."""
@@ -213,11 +236,14 @@ class ReplicaManager:
                 logger.error("%s cannot be opened, and is offline: %s", name, problem)
                 self._state.note_unopened(name, problem)
             offline.failed(tried, problem)
+            self.resigning.resign(name)
             return
         again = " again" if self._offline.pop(name, None) is not None else ""
         now = self._state.view.topics[name.topic]
         known = config if now.config == topic.config else self._state.topic_config(now)
         self._roles.place(name, now, known, log)
+        if again and not self._roles.leads(name, now):
+            self.resigning.renew(name)
         self._state.forget_unopened(name)
         logger.info("%s: open%s, addresses [%d, %d)", name, again, log.start_address, log.end_address)
 
@@ -256,7 +282,7 @@ class ReplicaManager:
                 self._directory.release(name)
                 logger.info("%s: closed", name)
 
-        self._roles.take(name, close)
+        self._roles.take(name, close, is_deleted=delete)
 
     def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> bool:
         """Returns whether the folder is being deleted."""
@@ -298,6 +324,7 @@ class ReplicaManager:
         if isinstance(partition, FollowedPartition):
             self._fetchers.leave(partition)
         self._state.note_unopened(partition.name, partition.failure or "")
+        self.resigning.resign(partition.name)
 
     def look_after_offline(self) -> None:
         """Opens logs again that were mended. Called every `LOOK_INTERVAL_MS`."""
@@ -325,7 +352,7 @@ class ReplicaManager:
             return False
         name, topic_id, log = partition.name, partition.topic_id, partition.log
         problem = self._state.unopened[name]
-        self._roles.take(name, lambda _: self._set_offline(name, topic_id, log, problem))
+        self._roles.take(name, lambda _: self._set_offline(name, topic_id, log, problem), is_deleted=False)
         return True
 
     def _lost_while_moving(self, name: PartitionName, topic_id: UUID, log: PartitionLog) -> None:

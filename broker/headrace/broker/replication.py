@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from headrace.broker.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES, Fetchers
 from headrace.broker.followed import FollowedPartitions
 from headrace.broker.in_sync_changes import InSyncChanges
+from headrace.broker.leadership.resigning import Resigning
 from headrace.broker.offline import LOOK_INTERVAL_MS
 from headrace.broker.peers import Peers
 from headrace.broker.replica_manager import ReplicaManager
@@ -35,7 +36,8 @@ class Replication:
         self.followed = FollowedPartitions(files, state.loop.call_later)
         self._links = Peers(state.loop, client_id=CLIENT_ID, response_max_bytes=RESPONSE_MAX_BYTES)
         self._fetchers = Fetchers(state, self.followed, self._links)
-        self.manager = ReplicaManager(state, directory, files, self.followed, self._fetchers)
+        resigning = Resigning(state, registry, control)
+        self.manager = ReplicaManager(state, directory, files, self.followed, self._fetchers, resigning)
         self._in_sync = InSyncChanges(state, registry, control, state.config["replica.lag.time.max.ms"])
 
     def start(self, topics: Mapping[str, TopicState]) -> None:
@@ -60,10 +62,12 @@ class Replication:
     def _checkpoint(self) -> None:
         self._state.partitions.checkpoint()
         self.followed.checkpoint()
+        self.manager.save_high_watermarks()
 
     def stop_following(self) -> None:
-        """Ends the links to leaders; what was fetched stays."""
+        """Ends the links to leaders; what was fetched stays. Saves the high watermarks."""
         self._links.close()
+        self.manager.save_high_watermarks()
 
     def close(self) -> None:
         """Flushes and closes every log."""

@@ -15,12 +15,14 @@ from uuid import UUID
 from headrace.broker.config import TopicConfig
 from headrace.broker.fetcher import Fetchers
 from headrace.broker.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.high_watermarks import Known
 from headrace.broker.partition import Partition
 from headrace.broker.state import BrokerState
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.log.partition import PartitionLog
 from headrace.replication.in_sync import InSyncReplicas
+from headrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class _Moving:
 
 
 class Roles:
-    """`offline` gets a log that failed while it moved."""
+    """`offline` gets a log that failed while it moved. `known`: the high watermarks of before the start."""
 
     def __init__(
         self,
@@ -46,11 +48,13 @@ class Roles:
         followed: FollowedPartitions,
         fetchers: Fetchers,
         offline: Callable[[PartitionName, UUID, PartitionLog], None],
+        known: Known,
     ) -> None:
         self._state = state
         self._followed = followed
         self._fetchers = fetchers
         self._offline = offline
+        self._known = dict(known)
         self._moving: dict[PartitionName, _Moving] = {}
         self._led: dict[PartitionName, tuple[UUID, int]] = {}  # epochs that are over for this broker
 
@@ -99,8 +103,11 @@ class Roles:
         log: PartitionLog,
         high_watermark: int | None = None,
     ) -> None:
-        """Gives a log its role. `high_watermark`: what was known of it here; None after a start."""
-        known = log.start_address if high_watermark is None else min(high_watermark, log.end_address)
+        """Gives a log its role. `high_watermark`: what was known of it here; None after it was opened."""
+        if high_watermark is None:
+            topic_id, high_watermark = self._known.pop(name, (topic.topic_id, log.start_address))
+            high_watermark = high_watermark if topic_id == topic.topic_id else log.start_address
+        known = max(log.start_address, min(high_watermark, log.end_address))
         state = topic.partitions[name.partition]
         if not self.leads(name, topic):
             followed = FollowedPartition(name, topic.topic_id, config, log, high_watermark=known)
@@ -199,15 +206,33 @@ class Roles:
         else:
             self.place(name, topic, self._state.topic_config(topic), log, high_watermark)
 
-    def take(self, name: PartitionName, then: Take) -> None:
+    def high_watermarks(self) -> dict[PartitionName, tuple[UUID, int]]:
+        """Returns what is known now, for `high_watermarks.save`."""
+        known = dict(self._known)
+        for led in self._state.partitions:
+            if led.replicas is not None:
+                known[led.name] = (led.topic_id, led.visible_address)
+        for followed in self._followed:
+            known[followed.name] = (followed.topic_id, followed.high_watermark)
+        return known
+
+    def take(self, name: PartitionName, then: Take, *, is_deleted: bool) -> None:
         """Ends a log's role, whichever it has; `then` gets it, once no thread works on it for that."""
         led = self._state.partitions.get(name.topic, name.partition)
         followed = self._followed.get(name)
         moving = self._moving.get(name)
         if led is not None:
-            self._state.partitions.remove(led)
+            if led.replicas is not None and not is_deleted:
+                self._known[name] = (led.topic_id, led.visible_address)
+            if is_deleted:
+                self._state.partitions.remove(led)
+            else:
+                code, problem = ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is no longer led here"
+                self._state.partitions.remove(led, code, problem)
             then(led.log)
         elif followed is not None:
+            if not is_deleted:
+                self._known[name] = (followed.topic_id, followed.high_watermark)
             self._fetchers.leave(followed)
             self._followed.remove(followed, lambda: then(followed.log))
         elif moving is not None:

@@ -1,0 +1,78 @@
+"""What a leader does whose log is offline: it gives the partition to another in-sync replica.
+
+Brokers see each other's sessions, not their disks: nobody else would notice. If no other replica is in sync,
+the partition waits for this log; once that is open again, its epoch begins anew, since the log may have lost
+what followers have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from headrace.broker.leadership.decisions import without
+from headrace.broker.state import BrokerState
+from headrace.broker.workers import Jobs
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.partition_states import PartitionChange, StaleStateError
+from headrace.coordination.topics import PartitionState, TopicRegistry
+from headrace.log.directory import PartitionName
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS: Final = 500.0
+
+Decide = Callable[[PartitionState], PartitionState]
+
+
+class Resigning:
+    """Called on the loop's thread; ZooKeeper is written by `jobs`."""
+
+    def __init__(self, state: BrokerState, registry: TopicRegistry, jobs: Jobs) -> None:
+        self._state = state
+        self._registry = registry
+        self._jobs = jobs
+
+    def resign(self, name: PartitionName) -> None:
+        """Gives a partition away whose log is offline, if this broker leads it and another one can."""
+        self._change(
+            name,
+            lambda known: without(known, self._state.broker_id, self._state.view.brokers.keys()),
+            lambda: name in self._state.unopened,
+        )
+
+    def renew(self, name: PartitionName) -> None:
+        """Begins a new epoch of a partition that this broker leads, and could not serve until now."""
+        self._change(
+            name,
+            lambda known: replace(known, leader_epoch=known.leader_epoch + 1),
+            lambda: self._state.partitions.get(*name) is None,
+        )
+
+    def _change(self, name: PartitionName, decide: Decide, is_wanted: Callable[[], bool]) -> None:
+        known = self._state.view.partition(*name)
+        if known is None or known.leader != self._state.broker_id or len(known.replicas) == 1:
+            return
+        new = decide(known)
+        if new == known or not is_wanted():
+            return
+        change = PartitionChange(name.topic, name.partition, known, new)
+
+        def done(problem: CoordinationError | None, error: Exception | None) -> None:
+            failure = error or problem
+            if failure is None:
+                logger.warning(
+                    "%s: broker %d leads it from epoch %d on, in sync %s",
+                    name,
+                    new.leader,
+                    new.leader_epoch,
+                    list(new.isr),
+                )
+            elif not isinstance(failure, StaleStateError):
+                # With another state the watch tells, and it is decided again.
+                logger.warning("%s: its leader is not changed yet: %s", name, failure)
+                self._state.loop.call_later(RETRY_MS, lambda: self._change(name, decide, is_wanted))
+
+        self._jobs.submit(lambda: self._registry.set_partition_states([change])[0], done)

@@ -1,0 +1,176 @@
+"""A broker leads or follows each of its replicas, as ZooKeeper says, and never leads twice in one epoch."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+
+from fix_replica_manager import ME, ReplicaManagerBench
+from headrace.broker import high_watermarks
+from headrace.broker.errors import Refused
+from headrace.broker.followed import FollowedPartition
+from headrace.broker.partition import Partition
+from headrace.coordination.topics import PartitionState, TopicState
+from headrace.log.directory import PartitionName
+from headrace.wire.errors import ErrorCode
+from headrace.wire.records import Record, encode_batch
+
+NAME = PartitionName("t", 0)
+BATCH = encode_batch([Record(0, 1_000, None, b"v" * 100)])
+ID = uuid4()
+
+
+def topic(leader: int, epoch: int, *, in_sync: tuple[int, ...] = (1, 2), topic_id: UUID = ID) -> TopicState:
+    return TopicState("t", topic_id, {0: PartitionState(leader, epoch, (1, 2), in_sync)})
+
+
+class Waiter:
+    """A producer that waits for all replicas."""
+
+    durable, timeout_ms = True, 1_000
+
+    def __init__(self, end_address: int) -> None:
+        self.end_address = end_address
+        self.codes: list[ErrorCode] = []
+
+    def appended(self, code: ErrorCode, message: str | None) -> None:
+        self.codes.append(code)
+
+
+class Roles:
+    """The partition t-0 of brokers 1, which is this one, and 2."""
+
+    def __init__(self, bench: ReplicaManagerBench) -> None:
+        self.bench = bench
+
+    def become(self, leader: int, epoch: int, *, in_sync: tuple[int, ...] = (1, 2)) -> None:
+        self.bench.apply(topic(leader, epoch, in_sync=in_sync))
+        self.bench.workers.run()
+
+    @property
+    def led(self) -> Partition | None:
+        return self.bench.state.partitions.get(*NAME)
+
+    @property
+    def followed(self) -> FollowedPartition | None:
+        return self.bench.followed.get(NAME)
+
+    def refusal(self) -> ErrorCode:
+        with pytest.raises(Refused) as refused:
+            self.bench.state.led_partition(*NAME)
+        return refused.value.code
+
+
+@pytest.fixture
+def roles(bench: ReplicaManagerBench) -> Roles:
+    return Roles(bench)
+
+
+def test_the_same_log_is_led_and_followed_in_turn(roles: Roles) -> None:
+    roles.become(2, 0)
+    assert roles.led is None and roles.followed is not None
+    assert roles.refusal() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    log = roles.followed.log
+    roles.become(ME, 1)
+    assert roles.followed is None and roles.led is not None
+    assert roles.led.log is log and log.leader_epoch == 1
+    roles.become(2, 2)
+    assert roles.led is None and roles.followed is not None and roles.followed.log is log
+
+
+def test_who_is_deposed_answers_those_who_wait(roles: Roles) -> None:
+    roles.become(ME, 0)
+    led = roles.led
+    assert led is not None and led.replicas is not None
+    led.log.append(BATCH)
+    waiter = Waiter(led.log.end_address)
+    roles.bench.state.partitions.staged(led, waiter, 0)
+    roles.bench.state.partitions.commit()
+    assert roles.bench.workers.jobs, "the fsync runs"
+    roles.bench.apply(topic(2, 1))
+    assert waiter.codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert roles.led is None and roles.followed is None, "until that fsync has ended"
+    assert not led.is_plain
+    roles.bench.workers.run()
+    assert roles.followed is not None
+    assert roles.followed.log.flushed_address == len(BATCH)
+
+
+def test_acks_all_waits_for_the_follower(roles: Roles) -> None:
+    roles.become(ME, 0)
+    led = roles.led
+    assert led is not None and led.replicas is not None
+    led.log.append(BATCH)
+    waiter = Waiter(len(BATCH))
+    partitions = roles.bench.state.partitions
+    partitions.staged(led, waiter, 0)
+    partitions.commit()
+    roles.bench.workers.run()
+    assert led.log.flushed_address == len(BATCH) and led.visible_address == 0
+    assert waiter.codes == []
+    led.replicas.asked(2, len(BATCH), len(BATCH), 0, 1)
+    partitions.advance(led)
+    assert waiter.codes == [ErrorCode.NONE] and led.visible_address == len(BATCH)
+
+
+def test_a_broker_that_was_started_again_leads_only_in_a_later_epoch(roles: Roles) -> None:
+    roles.bench.manager.begin({"t": topic(ME, 3)})
+    roles.become(ME, 3)
+    assert roles.led is None and roles.followed is not None
+    assert roles.refusal() is ErrorCode.LEADER_NOT_AVAILABLE
+    roles.become(ME, 4)
+    assert roles.led is not None and roles.led.leader_epoch == 4
+
+
+def test_a_topic_of_one_replica_goes_on_at_once(roles: Roles) -> None:
+    alone = TopicState("t", ID, {0: PartitionState(ME, 3, (ME,), (ME,))})
+    roles.bench.manager.begin({"t": alone})
+    roles.bench.apply(alone)
+    roles.bench.workers.run()
+    assert roles.led is not None and roles.led.replicas is None
+
+
+def test_a_leader_whose_log_fails_gives_it_to_another_and_never_goes_on_in_its_epoch(roles: Roles) -> None:
+    roles.become(ME, 5)
+    led = roles.led
+    assert led is not None
+    roles.bench.state.view = roles.bench.state.view.with_brokers(roles.bench.brokers(1, 2))
+    led.log.take_offline("the disk fails")
+    roles.bench.state.partitions.complete_writes(led)
+    roles.bench.workers.run()
+    (change,) = roles.bench.registry.changes
+    assert (change.new.leader, change.new.leader_epoch, change.new.isr) == (2, 6, (2,))
+    roles.bench.registry.changes.clear()
+    for _ in range(10):  # it is opened again; ZooKeeper has not taken the change
+        roles.bench.manager.look_after_offline()
+        roles.bench.workers.run()
+    assert roles.led is None and roles.followed is not None
+    assert [change.new.leader_epoch for change in roles.bench.registry.changes] == [6]
+    roles.become(ME, 6)
+    assert roles.led is not None
+
+
+def test_high_watermarks_are_known_after_a_start(roles: Roles) -> None:
+    roles.become(2, 0)
+    followed = roles.followed
+    assert followed is not None
+    followed.log.append(BATCH)
+    followed.saw(len(BATCH), 0)
+    roles.bench.manager.save_high_watermarks()
+    roles.bench.workers.run()
+    assert high_watermarks.load(roles.bench.directory.path) == {NAME: (ID, len(BATCH))}
+    roles.become(ME, 1)
+    assert roles.led is not None and roles.led.visible_address == len(BATCH)
+    (roles.bench.directory.path / high_watermarks.FILE_NAME).write_text("[[1]]")
+    assert high_watermarks.load(roles.bench.directory.path) == {}
+
+
+def test_a_deleted_topic_ends_a_follower(roles: Roles) -> None:
+    roles.become(2, 0)
+    roles.bench.apply()
+    roles.bench.workers.run()
+    assert roles.followed is None and not list(roles.bench.directory.partitions())
+    roles.bench.apply(topic(2, 0, topic_id=uuid4()))
+    roles.bench.workers.run()
+    assert roles.followed is not None and roles.followed.log.end_address == 0
