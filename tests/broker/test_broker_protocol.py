@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
-from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
@@ -22,7 +21,7 @@ from kio.schema.incremental_alter_configs.v1.request import (
 from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName, TransactionalId
-from kio.static.primitive import i8, i16, i32, i32Timedelta
+from kio.static.primitive import i8, i32, i32Timedelta
 
 from fix_broker import BrokerCluster, RawClient, StartCluster, batches_of
 from headrace.wire.batch import hop, read_header, seal
@@ -447,15 +446,6 @@ def test_metadata_requests_create_topics_if_configured(broker_cluster: StartClus
         (found,) = client.call(request).topics
         assert (found.error_code.name, len(found.partitions)) == ("none", 3)
         assert {each.leader_id for each in found.partitions} == {1, 2}
-
-
-def test_more_than_one_replica_is_refused_and_the_message_says_what_to_do(client: RawClient) -> None:
-    topic = CreatableTopic(
-        name=TopicName("three"), num_partitions=i32(1), replication_factor=i16(3), assignments=(), configs=()
-    )
-    (result,) = client.call(CreateTopicsRequest(topics=(topic,))).topics
-    assert result.error_code.name == "invalid_replication_factor"
-    assert "use replication factor 1" in result.error_message
 
 
 def test_settings_are_described_and_changed(client: RawClient, topic: str) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordination.assignment import StreamId, assign, assign_streams
+from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.errors import InvalidTopicError
 from headrace.coordination.placement import place_partitions
 
@@ -62,32 +63,76 @@ def test_a_stream_without_work_is_listed() -> None:
     assert str(StreamId("host-1", 3)) == "host-1-3"
 
 
+def cluster(racks: dict[int, tuple[str, str]]) -> dict[int, BrokerRegistration]:
+    """Brokers by id, each with its rack ("" for its host) and its host."""
+    return {
+        broker: BrokerRegistration(broker, host, 9092, "east", rack) for broker, (rack, host) in racks.items()
+    }
+
+
+def alike(*brokers: int) -> dict[int, BrokerRegistration]:
+    return cluster(dict.fromkeys(brokers, ("", "127.0.0.1")))
+
+
 @given(
-    st.sets(st.integers(0, 20), min_size=1, max_size=6), st.integers(1, 30), st.integers(0, 999), st.data()
+    st.dictionaries(
+        st.integers(0, 30),
+        st.tuples(st.sampled_from(["r1", "r2", "r3"]), st.sampled_from("abcd")),
+        min_size=1,
+        max_size=9,
+    ),
+    st.integers(1, 40),
+    st.integers(0, 99),
+    st.data(),
 )
 def test_placement_is_balanced_distinct_and_repeatable(
-    brokers: set[int], count: int, seed: int, data: st.DataObject
+    racks: dict[int, tuple[str, str]], count: int, seed: int, data: st.DataObject
 ) -> None:
+    brokers = cluster({broker: (rack, rack + host) for broker, (rack, host) in racks.items()})
     factor = data.draw(st.integers(1, len(brokers)))
-    placed = place_partitions(list(brokers), count, factor, seed)
+    placed = place_partitions(brokers, count, factor, seed)
     assert sorted(placed) == list(range(count))
-    assert all(len(set(replicas)) == factor and set(replicas) <= brokers for replicas in placed.values())
+    for replicas in placed.values():
+        assert len(set(replicas)) == factor and set(replicas) <= set(brokers)
+        assert len({brokers[each].rack for each in replicas}) == min(
+            factor, len({each.rack for each in brokers.values()})
+        ), "as many racks as there can be"
     leaders = [replicas[0] for replicas in placed.values()]
-    counts = [leaders.count(broker) for broker in brokers]
-    assert max(counts) - min(counts) <= 1
-    assert placed == place_partitions(sorted(brokers, reverse=True), count, factor, seed)
-    more = place_partitions(list(brokers), 3, factor, seed, first=count)
-    assert {**placed, **more} == place_partitions(list(brokers), count + 3, factor, seed)
+    assert max(map(leaders.count, brokers)) - min(map(leaders.count, brokers)) <= 1
+    assert placed == place_partitions(dict(reversed(brokers.items())), count, factor, seed)
+    more = place_partitions(brokers, 3, factor, seed, first=count)
+    assert {**placed, **more} == place_partitions(brokers, count + 3, factor, seed)
 
 
-def test_followers_of_one_leader_are_spread() -> None:
-    placed = place_partitions([1, 2, 3, 4], 12, 2, seed=5)
+def test_replicas_share_a_host_only_if_they_must() -> None:
+    """Two racks of two hosts with two brokers each; by default a host is a rack."""
+    hosts = {broker: f"h{broker // 2}" for broker in range(8)}
+    for racks in (["", "", "", ""], ["a", "a", "b", "b"]):
+        brokers = cluster({broker: (racks[broker // 2], host) for broker, host in hosts.items()})
+        for factor in (2, 3, 4):
+            for replicas in place_partitions(brokers, 40, factor, seed=3).values():
+                assert len({hosts[each] for each in replicas}) == factor
+        assert all(
+            len({hosts[each] for each in replicas}) == 4
+            for replicas in place_partitions(brokers, 40, 6, seed=3).values()
+        )
+
+
+def test_followers_are_spread_evenly_too() -> None:
+    placed = place_partitions(alike(1, 2, 3, 4, 5), 50, 3, seed=7)
+    followers = [broker for replicas in placed.values() for broker in replicas[1:]]
+    counts = [followers.count(broker) for broker in (1, 2, 3, 4, 5)]
+    assert max(counts) - min(counts) <= 2
+
+
+def test_followers_of_one_broker_are_spread() -> None:
+    placed = place_partitions(alike(1, 2, 3, 4), 24, 2, seed=5)
     followers = {replicas[1] for replicas in placed.values() if replicas[0] == 1}
-    assert followers == {2, 3, 4}
+    assert followers == {2, 3, 4}, "a dead broker's load must not fall on one other broker"
 
 
-def test_too_few_brokers_are_counted_in_the_error() -> None:
-    with pytest.raises(InvalidTopicError, match="replication factor 3 needs as many brokers; 2 are alive"):
-        place_partitions([1, 2], 1, 3, seed=0)
-    with pytest.raises(InvalidTopicError, match="at least 1"):
-        place_partitions([1], 0, 1, seed=0)
+def test_placement_needs_enough_brokers() -> None:
+    with pytest.raises(InvalidTopicError, match="needs as many brokers; 2 are alive"):
+        place_partitions(alike(1, 2), 1, 3, seed=0)
+    with pytest.raises(InvalidTopicError, match="must be at least 1"):
+        place_partitions(alike(1), 0, 1, seed=0)

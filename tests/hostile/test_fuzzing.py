@@ -28,7 +28,13 @@ KEPT = {
 """Seeds by target. One is added whenever `make fuzz` found something and that was mended."""
 
 # Built from their schemas alone. Clients send OffsetForLeaderEpoch only after a leader has changed.
-NOT_CAPTURED = {ApiKey.DESCRIBE_LOG_DIRS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
+NOT_CAPTURED = {
+    ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+}
 
 
 @pytest.mark.slow

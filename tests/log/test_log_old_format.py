@@ -87,7 +87,16 @@ def test_an_old_data_directory_is_refused(tmp_path: Path) -> None:
     owner.unlink()
     with LogDirectory(tmp_path) as directory:
         directory.claim(7)
-    assert json.loads(owner.read_text()) == {"broker_id": 7, "log_format": LOG_FORMAT}
+        made = directory.directory_id
+    fields = {"broker_id": 7, "log_format": LOG_FORMAT}
+    assert json.loads(owner.read_text()) == fields | {"directory_id": made}
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        assert directory.directory_id == made, "as long as it is the same disk"
+    owner.write_text(json.dumps(fields))
+    with LogDirectory(tmp_path) as directory:
+        directory.claim(7)
+        assert directory.directory_id not in ("", made), "a directory of before gets one"
 
 
 def test_a_cut_below_the_old_numbers_is_still_a_cut(tmp_path: Path) -> None:

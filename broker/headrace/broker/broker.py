@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.broker.cluster import NO_BROKER
 from headrace.broker.cold_reads import ColdReads
 from headrace.broker.config import BrokerConfig
 from headrace.broker.connection_limits import ConnectionLimits, leave_descriptors
@@ -23,10 +24,14 @@ from headrace.broker.front import FrontService
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.handlers.leadership import LeadershipService
 from headrace.broker.handlers.offsets import OffsetService
+from headrace.broker.leadership.controller import Controller
+from headrace.broker.leadership.departure import LED_WAIT_MAX_S, depart, departing
 from headrace.broker.listening import Listener
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
+from headrace.broker.membership import LEAVE_WAIT_MAX_S, Membership
 from headrace.broker.offline_news import OfflineNews
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
@@ -40,9 +45,8 @@ from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Workers
 from headrace.coordination import znodes
-from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry, parse
-from headrace.coordination.errors import CoordinationError, CorruptNodeError, NoNodeError
-from headrace.coordination.fronts import Front, FrontRegistry
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.fronts import Front
 from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.session import ZooKeeperSession
@@ -57,10 +61,8 @@ logger = logging.getLogger(__name__)
 CONTROL_THREADS: Final = 8
 CODEC_THREADS: Final = 1  # more would only take CPU from the loop
 DEREGISTER_WAIT_MAX_S: Final = 3.0
-# How long a broker that stops waits: for balancers to see that it leaves, for other brokers' responses to
-# what it passed on, for clients to take their last responses.
-LEAVE_WAIT_MAX_S: Final = 5.0
-LEAVE_POLL_S: Final = 0.02
+# How long a broker that stops waits: for other brokers' responses to what it passed on, for clients to take
+# their last responses.
 PASSED_WAIT_MAX_S: Final = 5.0
 FAREWELL_WAIT_MAX_S: Final = 4.0
 PRODUCER_ID_BLOCK: Final = 1000
@@ -105,8 +107,6 @@ class Broker:
             timeout_s=self._config["zookeeper.session.timeout.ms"] / 1000,
             name=f"broker-{options.broker_id}",
         )
-        self._held: HeldNode | None = None
-        self._held_front: HeldNode | None = None
         self._leaving = False
         self._is_ready = False
         self._topics_created_zxid = 0
@@ -116,7 +116,6 @@ class Broker:
         self._control = FairWorkers(Workers("control", self._loop.post, CONTROL_THREADS), CONTROL_THREADS)
         self._own_work = OwnJobs(self._control)
         self._brokers = BrokerRegistry(self._session)
-        self._fronts = FrontRegistry(self._session)
         self._topics = TopicRegistry(self._session)
         admin = TopicAdmin(self._topics, self._config, lambda: self._state.view, self._serves)
         self._state = BrokerState(
@@ -136,10 +135,13 @@ class Broker:
             damage=self._scrubber.damage,
         )
         self._disk = self._guard_disk()
+        self._controller = self._stand_for_controller()
         self._offline_news = self._announce_offline()
+        self._membership = self._join()
         self._replication = self._replicate()
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
+        LeadershipService(self._state, self._topics).serve(self._service)
         self._offsets = OffsetStore(self._session, self._control)
         self._groups = self._serve_groups(self._offsets)
         self._listener = self._server.bind(*options.listen, self._service)
@@ -172,10 +174,10 @@ class Broker:
             raise self._failure
 
     def stop(self) -> None:
-        """Ends `run` cleanly, from any thread or a signal handler: leaves the balancer, finishes what was
-        requested. A second call does not wait for the balancer.
+        """Ends `run` cleanly, from any thread or a signal handler: gives its partitions away, leaves the
+        balancer, finishes what was requested. A second call waits for neither of the former.
         """
-        if self._leaving or self._held_front is None:
+        if self._leaving or not self._is_ready:
             self._loop.stop()
         else:
             self._leaving = True
@@ -197,8 +199,25 @@ class Broker:
         reserve_bytes = self._config[DISK_SETTING]
         return DiskGuard(self._options.data_dir, reserve_bytes, self._files, self._state.refuse_appends)
 
+    def _join(self) -> Membership:
+        forget = self._offline_news.registry.forget
+        return Membership(self._options.data_dir, self._session, self._controller, forget)
+
     def _replicate(self) -> Replication:
         return Replication(self._state, self._directory, self._files, self._own_work, self._topics)
+
+    def _stand_for_controller(self) -> Controller:
+        def seen(broker_id: int | None) -> None:
+            self._loop.post(lambda: self._see_controller(NO_BROKER if broker_id is None else broker_id))
+
+        interval_s: int = self._config["leader.imbalance.check.interval.seconds"]
+        return Controller(
+            self._session,
+            self._options.broker_id,
+            seen,
+            lambda topic: self._config.topic_config(topic.config).unclean_leader_election,
+            rebalance_interval_s=interval_s if self._config["auto.leader.rebalance.enable"] else None,
+        )
 
     def _announce_offline(self) -> OfflineNews:
         news = OfflineNews(
@@ -241,48 +260,34 @@ class Broker:
     def _register(self) -> HeldNode:
         """Registers this broker in ZooKeeper. Called on a control thread."""
         host, port = self._advertised
-        rack = self._config["broker.rack"]
-        registration = BrokerRegistration(self._options.broker_id, host, port, self._options.datacenter, rack)
-        self._remove_predecessor(registration)
-        self._offline_news.registry.forget(registration.broker_id)
-        held = self._brokers.register(registration)
-        if self._front is not None:
-            self._held_front = self._fronts.announce(Front(self._options.broker_id, *self._front.address))
-        return held
-
-    def _remove_predecessor(self, registration: BrokerRegistration) -> None:
-        """Removes the registration that a dead broker left with this id and address: its session may live on.
-
-        That it is dead is certain: we hold the lock of the data directory.
-        """
-        path = znodes.broker(registration.broker_id)
-        node = self._session.get_or_none(path)
-        if node is not None:
-            try:
-                before = parse(registration.broker_id, node.data)
-            except CorruptNodeError:
-                return
-            if (before.host, before.port) != (registration.host, registration.port):
-                return
-            self._delete(path)
-        self._delete(znodes.front(registration.broker_id))
-
-    def _delete(self, path: str) -> None:
-        try:
-            self._session.delete(path)
-        except NoNodeError:
-            return
+        registration = BrokerRegistration(
+            self._options.broker_id,
+            host,
+            port,
+            self._options.datacenter,
+            self._config["broker.rack"],
+            directory_id=self._directory.directory_id,
+        )
+        front = None if self._front is None else Front(self._options.broker_id, *self._front.address)
+        return self._membership.register(registration, front)
 
     def _registered(self, held: HeldNode | None, error: Exception | None) -> None:
         if held is None:
             self._failure = error
             self._loop.stop()
             return
-        self._held = held
-        self._brokers.watch(lambda brokers: self._loop.post(lambda: self._see_brokers(brokers)))
+        self._brokers.watch(self._brokers_changed)
         self._topics.watch(self._topics_changed)
         self._offline_news.start()
         self._offline_news.registry.watch(lambda names: self._loop.post(lambda: self._see_offline(names)))
+
+    def _brokers_changed(self, brokers: list[BrokerRegistration]) -> None:
+        """Called on the session's callback thread."""
+        self._controller.brokers_changed(brokers)
+        self._loop.post(lambda: self._see_brokers(brokers))
+
+    def _see_controller(self, broker_id: int) -> None:
+        self._state.view = self._state.view.with_controller(broker_id)
 
     def _see_brokers(self, brokers: list[BrokerRegistration]) -> None:
         self._state.view = self._state.view.with_brokers(brokers)
@@ -308,6 +313,7 @@ class Broker:
 
     def _topics_changed(self, topics: dict[str, TopicState]) -> None:
         """Called on the session's callback thread."""
+        self._controller.topics_changed(topics)
         created_zxid = self._read_created_zxid()
         if not created_zxid:
             self._session.ensure_path(znodes.TOPICS)
@@ -332,25 +338,29 @@ class Broker:
     # --- stopping ---
 
     def _leave(self) -> None:
-        """Withdraws the front, and serves until no balancer sends connections: then `run` ends."""
-        logger.info("broker %d leaves the balancer", self._state.broker_id)
-        self._loop.call_later(LEAVE_WAIT_MAX_S * 1000, self._loop.stop)
-        self._own_work.submit(self._leave_balancers, self._left)
+        """Gives partitions to other leaders and withdraws the front, and serves until both are done: then
+        `run` ends."""
+        broker_id, view, admin = self._state.broker_id, self._state.view, self._state.topics
+        gives_away = self._config["controlled.shutdown.enable"] and bool(
+            departing(broker_id, view.topics.values(), view.brokers)
+        )
+        if not gives_away and self._membership.held_front is None:
+            self._loop.stop()
+            return
+        logger.info("broker %d leaves", broker_id)
+        self._loop.call_later((LEAVE_WAIT_MAX_S + LED_WAIT_MAX_S) * 1000, self._loop.stop)
 
-    def _leave_balancers(self) -> list[str]:
-        """Returns the balancers that still use this broker when time is up. Called on a control thread."""
-        assert self._held_front is not None
-        self._held_front.release()
-        deadline_s = time.monotonic() + LEAVE_WAIT_MAX_S
-        while (balancers := self._fronts.balancers_of(self._options.broker_id)) and (
-            time.monotonic() < deadline_s
-        ):
-            time.sleep(LEAVE_POLL_S)
-        return balancers
+        def leave() -> list[str]:
+            self._membership.withdraw_front()
+            if gives_away:
+                depart(self._topics, broker_id, view.topics, view.brokers, admin.served_by_leader)
+            return self._membership.leave_balancers(broker_id)
+
+        self._own_work.submit(leave, self._left)
 
     def _left(self, balancers: list[str] | None, error: Exception | None) -> None:
         if error is not None:
-            logger.warning("leaving the balancer: %s", error)
+            logger.warning("leaving: %s", error)
         elif balancers:
             logger.warning("balancer %s still sends connections; stopping nevertheless", ", ".join(balancers))
         self._loop.stop()
@@ -360,7 +370,7 @@ class Broker:
         self._scrubber.stop()
         self._server.stop_accepting()
         self._server.stop_serving()
-        deregistering = threading.Thread(target=self._deregister, daemon=True)
+        deregistering = threading.Thread(target=self._membership.leave, daemon=True)
         deregistering.start()
         checks = self._state.checks
         self._turn_while(lambda: bool(checks.unfinished) or not self._peers.is_idle, PASSED_WAIT_MAX_S)
@@ -382,11 +392,3 @@ class Broker:
         deadline_s = time.monotonic() + wait_max_s
         while condition() and (left_s := deadline_s - time.monotonic()) > 0:
             self._loop.turn(left_s)
-
-    def _deregister(self) -> None:
-        try:
-            if self._held is not None:
-                self._held.release()
-            self._session.close()
-        except CoordinationError as error:
-            logger.warning("leaving ZooKeeper: %s", error)

@@ -38,6 +38,7 @@ class ClusterView:
     names_by_id: Mapping[UUID, str] = field(default_factory=dict)
     offline: frozenset[OfflineName] = frozenset()
     names_by_metric: Mapping[str, str] = field(default_factory=dict)
+    controller: int = NO_BROKER
 
     def with_brokers(self, brokers: list[BrokerRegistration]) -> ClusterView:
         return replace(self, version=self.version + 1, brokers={b.broker_id: b for b in brokers})
@@ -54,6 +55,9 @@ class ClusterView:
     def with_offline(self, offline: frozenset[OfflineName]) -> ClusterView:
         return replace(self, version=self.version + 1, offline=offline)
 
+    def with_controller(self, broker_id: int) -> ClusterView:
+        return replace(self, version=self.version + 1, controller=broker_id)
+
     def changed(self) -> ClusterView:
         """Returns the same with a new version, so that no answer made of the old one is used again."""
         return replace(self, version=self.version + 1)
@@ -68,5 +72,6 @@ class ClusterView:
         return NO_EPOCH if broker is None else broker.epoch
 
     def controller_id(self) -> int:
-        """Returns the lowest live id: any broker can create topics, but tools expect one controller id."""
-        return min(self.brokers, default=NO_BROKER)
+        """Returns the elected controller, and while there is none the lowest live id: any broker takes what
+        tools send to the controller."""
+        return self.controller if self.controller in self.brokers else min(self.brokers, default=NO_BROKER)

@@ -45,10 +45,6 @@ SOURCE_TOPIC: Final = 1
 SOURCE_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 
-_ONE_REPLICA: Final = (
-    "only one replica per partition is supported; use replication factor 1 (or -1, the default)"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
@@ -114,9 +110,8 @@ class TopicAdmin:
                 ErrorCode.INVALID_PARTITIONS, f"{count} partitions: must be from 1 to {PARTITIONS_MAX}"
             )
         topic_id = uuid4()
-        replicas = dict(new.assignment) or self._place(new, topic_id)
-        for brokers in replicas.values():
-            self._check_replicas(brokers)
+        replicas = dict(new.assignment) or self._place(count, new.replication_factor, topic_id)
+        self._check_assignment(replicas, len(replicas[0]))
         if validate_only:
             if new.name in self._view().topics:
                 raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {new.name!r} exists already")
@@ -163,17 +158,9 @@ class TopicAdmin:
         if chosen is not None:
             replicas = {before + at: brokers for at, brokers in enumerate(chosen)}
         else:
-            replicas = self._change(
-                lambda: place_partitions(
-                    sorted(self._view().brokers),
-                    count - before,
-                    1,
-                    seed=_seed(present.topic_id),
-                    first=before,
-                )
-            )
-        for brokers in replicas.values():
-            self._check_replicas(brokers)
+            factor = _replication_factor(present)
+            replicas = self._place(count - before, factor, present.topic_id, first=before)
+        self._check_assignment(replicas, _replication_factor(present))
         if validate_only:
             return present
         return self._change(lambda: self._registry.add_partitions(name, replicas))
@@ -211,25 +198,43 @@ class TopicAdmin:
                 f"topic {name!r} collides with topic {known!r}: '.' and '_' count as the same",
             )
 
-    def _place(self, new: NewTopic, topic_id: UUID) -> dict[int, tuple[int, ...]]:
-        if new.replication_factor not in (-1, 1):
+    def _place(
+        self, count: int, factor: int, topic_id: UUID, *, first: int = 0
+    ) -> dict[int, tuple[int, ...]]:
+        """Chooses brokers for new partitions. `factor` -1: the broker's default, or all brokers if they are
+        fewer."""
+        alive = self._view().brokers
+        if not alive:
+            raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is registered in ZooKeeper")
+        if factor == -1:
+            factor = min(self._config["default.replication.factor"], len(alive))
+        if not 1 <= factor <= len(alive):
             raise Refused(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {new.replication_factor}: {_ONE_REPLICA}",
+                f"replication factor {factor}: must be from 1 to {len(alive)}, the number of live brokers "
+                "(or -1, the default)",
             )
-        brokers = sorted(self._view().brokers)
-        if not brokers:
-            raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is registered in ZooKeeper")
-        return place_partitions(brokers, self.partition_count(new), 1, seed=_seed(topic_id))
+        return place_partitions(alive, count, factor, _seed(topic_id), first=first)
 
-    def _check_replicas(self, brokers: tuple[int, ...]) -> None:
-        if len(brokers) != 1:
-            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(brokers)}: {_ONE_REPLICA}")
-        if brokers[0] not in self._view().brokers:
-            raise Refused(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"broker {brokers[0]} is not alive; alive: {sorted(self._view().brokers)}",
-            )
+    def _check_assignment(self, replicas: Mapping[int, tuple[int, ...]], factor: int) -> None:
+        """Checks chosen brokers: as many for each partition, all different, all alive."""
+        alive = self._view().brokers
+        for index, brokers in replicas.items():
+            if not brokers or len(set(brokers)) != len(brokers):
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"partition {index}: replicas {list(brokers)}: name one broker or more, each once",
+                )
+            if len(brokers) != factor:
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"partition {index}: {len(brokers)} replicas, others have {factor}",
+                )
+            if not set(brokers) <= alive.keys():
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"broker {min(set(brokers) - alive.keys())} is not alive; alive: {sorted(alive)}",
+                )
 
     def _check_config(self, config: Mapping[str, str]) -> None:
         try:
@@ -278,6 +283,14 @@ class TopicAdmin:
             f"topic {state.name} exists, but its partitions {sorted(left)} are not served yet",
         )
 
+    def served_by_leader(self, leader: int, topic: str, indexes: list[int]) -> list[int]:
+        """Returns those of these partitions that another broker serves as their leader. Blocks."""
+        broker = self._view().brokers.get(leader)
+        try:
+            return [] if broker is None else _served_by(broker.host, broker.port, topic, indexes)
+        except ClientError:
+            return []
+
     def _served(self, leader: int, topic: str, indexes: list[int]) -> list[int]:
         """Returns those of these partitions that their leader serves."""
         here = [index for index in indexes if self._served_here(topic, index)]
@@ -309,6 +322,12 @@ def _served_by(host: str, port: int, topic: str, indexes: list[int]) -> list[int
         for partition in found.partitions
         if partition.error_code == ErrorCode.NONE
     ]
+
+
+def _replication_factor(topic: TopicState) -> int:
+    """Returns how many replicas a topic's partitions have, apart from a reassignment under way."""
+    state = topic.partitions[0]
+    return len(set(state.replicas) - set(state.removing))
 
 
 def _seed(topic_id: UUID) -> int:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Self
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from headrace.log.claims import Claims
 from headrace.log.config import LogConfig
@@ -68,10 +68,14 @@ def lock(path: Path, way_out: str) -> int:
 
 
 class LogDirectory:
-    """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it."""
+    """Holds the lock while open. Raises `DirectoryLockedError` if another process holds it.
+
+    `directory_id`: made when a broker first claims the directory; another disk has another one (KIP-858).
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.directory_id = ""
         path.mkdir(parents=True, exist_ok=True)
         self._lock_fd = lock(path, "give each broker a directory of its own")
         self._claims = Claims(path)
@@ -99,8 +103,11 @@ class LogDirectory:
                 )
             if stored.get("log_format") != LOG_FORMAT:
                 raise OldLogFormatError(file, f"it lacks log_format {LOG_FORMAT}")
-            return
-        replace_file(file, json.dumps({"broker_id": broker_id, "log_format": LOG_FORMAT}).encode())
+            self.directory_id = str(stored.get("directory_id", ""))
+        if not self.directory_id:
+            self.directory_id = str(uuid4())
+            fields = {"broker_id": broker_id, "log_format": LOG_FORMAT, "directory_id": self.directory_id}
+            replace_file(file, json.dumps(fields).encode())
 
     def partitions(self) -> Iterator[PartitionName]:
         """Yields the name of every partition folder."""

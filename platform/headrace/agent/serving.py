@@ -26,6 +26,7 @@ from headrace.agent.access import Tokens
 from headrace.agent.actions import ActionLog
 from headrace.agent.app import create_app
 from headrace.agent.desired import DesiredState
+from headrace.agent.endings import Endings, broker_folders
 from headrace.agent.home import AgentHome, AgentRecord, build
 from headrace.agent.host import Host
 from headrace.agent.keeper import Keeper
@@ -68,6 +69,7 @@ def serve(
         reached=reached,
     )
     watch = Watch(keeper, ending)
+    endings = Endings(lambda: broker_folders(map(keeper.unit, keeper.names())), ending)
     build_name = build()
     about = _about(host, build_name, kinds)
     app = create_app(
@@ -83,6 +85,7 @@ def serve(
     server = _server(app, tokens, context)
     keeper.open()
     watch.start()
+    endings.start()
     try:
         trusted = str(certificate) if certificate else None
         AgentRecord(url, trusted, os.getpid(), build_name, is_daemon).write(paths.record)
@@ -91,6 +94,7 @@ def serve(
     finally:
         ending.set()
         watch.join()
+        endings.join()
         keeper.close(ends_units=ends_units)
     logger.info("the agent ends; units %s", "have ended with it" if ends_units else "keep running without it")
 

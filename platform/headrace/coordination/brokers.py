@@ -22,7 +22,8 @@ class BrokerRegistration:
     """A broker and its client listener; the listener for balancers is registered in `coordination.fronts`.
 
     `rack`: replicas of a partition are spread over racks; by default the host. `epoch`: the broker epoch,
-    which grows with each registration (its node's czxid, KIP-380); 0 before it is registered.
+    which grows with each registration (its node's czxid, KIP-380); 0 before it is registered. `directory_id`
+    is its log directory's: a disk that was replaced has another one.
     """
 
     broker_id: int
@@ -31,6 +32,7 @@ class BrokerRegistration:
     datacenter: str
     rack: str = ""
     epoch: int = 0
+    directory_id: str = ""
 
     def __post_init__(self) -> None:
         if not self.rack:
@@ -91,8 +93,9 @@ def parse(broker_id: int, data: bytes) -> BrokerRegistration:
     except TypeError as error:
         raise CorruptNodeError(f"{path}: not a broker's registration: {error}") from None
     check_address(path, registration.host, registration.port)
-    if not isinstance(registration.rack, str):
-        raise CorruptNodeError(f"{path}: {str(registration.rack)[:80]!r} is not a rack")
+    for name in ("rack", "directory_id"):
+        if not isinstance(value := getattr(registration, name), str):
+            raise CorruptNodeError(f"{path}: {str(value)[:80]!r} is not a {name}")
     return registration
 
 

@@ -27,6 +27,7 @@ changes may be reported as one, the last one is always reported, and a value may
 
 import enum
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -43,6 +44,7 @@ from headrace.coordination.callbacks import CallbackThread, Task
 from headrace.coordination.errors import NoNodeError, SessionClosedError, ZooKeeperUnavailableError
 from headrace.coordination.events import Fired
 from headrace.coordination.nodes import Node, NodeStat, to_stat, translate
+from headrace.coordination.session_files import LeftSession
 from headrace.coordination.standing import HeldNode, RestoredCallback, Watch
 from headrace.coordination.transaction import Transaction
 
@@ -145,6 +147,13 @@ class ZooKeeperSession:
         """The server's number of the present session; 0 if there is none."""
         identity = self._client.client_id
         return 0 if identity is None else int(identity[0])
+
+    def left_session(self) -> LeftSession | None:
+        """Returns what somebody else needs to end this session once this process is dead."""
+        identity = self._client.client_id
+        if identity is None or not identity[0]:
+            return None
+        return LeftSession(os.getpid(), self.hosts, int(identity[0]), bytes(identity[1]).hex())
 
     def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
         """Calls `listener` at every change of state, in the library's thread: it must not block.

@@ -14,6 +14,8 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /controller                                    ephemeral  {"broker_id"}: the broker that is the controller
     /controller_epoch                              data       {"epoch", "broker_id"} of the last one elected
     /headrace/registrations/<broker id>            data       empty; its version counts registrations
+    /headrace/brokers/<broker id>                  data       {"epoch", "directory_id"}: its last registration
+                                                               that a controller has handled
     /headrace/fronts/<broker id>                   ephemeral  {"host", "port"} for balancers to connect to
     /headrace/balanced/<broker id>-<balancer>      ephemeral  empty: this balancer may send it connections
     /headrace/offline/<broker id>-<topic>-<p>      ephemeral  empty: its leader cannot serve this partition
@@ -35,6 +37,7 @@ CONSUMERS: Final = "/consumers"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 REGISTRATIONS: Final = "/headrace/registrations"
+HANDLED_BROKERS: Final = "/headrace/brokers"
 FRONTS: Final = "/headrace/fronts"
 BALANCED: Final = "/headrace/balanced"
 OFFLINE: Final = "/headrace/offline"
@@ -48,6 +51,10 @@ def broker(broker_id: int) -> str:
 
 def registrations(broker_id: int) -> str:
     return f"{REGISTRATIONS}/{broker_id}"
+
+
+def handled_broker(broker_id: int) -> str:
+    return f"{HANDLED_BROKERS}/{broker_id}"
 
 
 def front(broker_id: int) -> str:

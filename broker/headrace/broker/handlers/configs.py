@@ -172,6 +172,8 @@ def _alter(
             try:
                 if refusal is not None:
                     raise refusal
+                if resource.resource_type == BROKER and not _changes(resource):
+                    return result  # Kafka's tools take throttles away that nobody has set
                 if resource.resource_type != TOPIC:
                     raise Refused(
                         ErrorCode.INVALID_REQUEST,
@@ -187,3 +189,9 @@ def _alter(
         return run
 
     return state.later("responses", [step(resource) for resource in body.resources])
+
+
+def _changes(resource: Any) -> bool:
+    """Whether anything is to be set: a broker's own settings never change, so there is nothing to delete."""
+    operations = [getattr(setting, "config_operation", SET) for setting in resource.configs]
+    return not operations or any(operation != DELETE for operation in operations)

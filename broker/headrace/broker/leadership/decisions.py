@@ -30,9 +30,9 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
     they alone have all that was acknowledged. A leader that went is followed by the first in-sync replica in
     the order of the replicas, also by one that bounced; else, with `unclean`, by the first one alive.
     """
-    # With one replica there is nothing to be in sync with: it goes on with what it has.
-    empty = brokers.empty if len(state.replicas) > 1 else frozenset()
-    held = tuple(r for r in state.isr if r in state.replicas and r not in empty)
+    if state.replicas == state.isr == (state.leader,):
+        return state  # nobody else can lead: it does as soon as it is back, with what it has
+    held = tuple(r for r in state.isr if r in state.replicas and r not in brokers.empty)
     steady = tuple(r for r in held if r in brokers.alive and r not in brokers.bounced)
     if steady:
         if state.leader in steady:
@@ -41,7 +41,7 @@ def elect(state: PartitionState, brokers: Brokers, *, unclean: bool) -> Partitio
     returned = tuple(r for r in held if r in brokers.alive)
     if returned:
         return _elected(state, _first(state, returned), returned)
-    candidates = sorted((r for r in state.replicas if r in brokers.alive), key=lambda r: r in empty)
+    candidates = sorted((r for r in state.replicas if r in brokers.alive), key=lambda r: r in brokers.empty)
     if unclean and candidates:
         return _elected(state, candidates[0], (candidates[0],))
     if state.leader == NO_LEADER:

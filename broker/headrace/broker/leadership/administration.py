@@ -1,0 +1,164 @@
+"""Leaders and replicas as administrators change them: elections and reassignments of single partitions.
+
+Runs on control threads, since calls to ZooKeeper block. Any broker writes these changes, by compare-and-set;
+the controller completes a reassignment once its new replicas are in sync.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from headrace.broker.cluster import ClusterView
+from headrace.broker.errors import Refused
+from headrace.broker.leadership.decisions import Brokers, cancel, complete, elect, prefer, reassign
+from headrace.coordination.errors import BadVersionError, CoordinationError, TopicNotRegisteredError
+from headrace.coordination.partition_states import PartitionChange
+from headrace.coordination.topics import NO_LEADER, PartitionState, TopicRegistry
+from headrace.wire.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 5
+REPLICAS_MAX: Final = 100  # of one partition
+
+Decide = Callable[[PartitionState], PartitionState]
+"""Returns a partition's new state, or raises `Refused`."""
+Outcome = dict[int, Refused | None]
+"""By partition: why it was not changed, or None."""
+
+
+class LeadershipAdmin:
+    """`view` returns the present view of the cluster."""
+
+    def __init__(self, registry: TopicRegistry, view: Callable[[], ClusterView]) -> None:
+        self._registry = registry
+        self._view = view
+
+    def elect_preferred(self, topic: str, partitions: Iterable[int]) -> Outcome:
+        """Gives partitions to their preferred leaders."""
+
+        def decide(state: PartitionState) -> PartitionState:
+            preferred = next(r for r in state.replicas if r not in state.removing)
+            if state.leader == preferred:
+                raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads it already")
+            new = prefer(state, self._alive)
+            if new == state:
+                raise Refused(
+                    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                    f"broker {preferred} is not alive, or not in sync: in sync are {list(state.isr)}",
+                )
+            return new
+
+        return self._change(topic, dict.fromkeys(partitions, decide))
+
+    def elect_unclean(self, topic: str, partitions: Iterable[int]) -> Outcome:
+        """Gives partitions that have no leader to any replica that is alive, in sync or not."""
+
+        def decide(state: PartitionState) -> PartitionState:
+            alive = self._alive
+            if state.leader in alive:
+                raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"broker {state.leader} leads it")
+            new = elect(state, Brokers(alive), unclean=True)
+            if new.leader == NO_LEADER or new.leader not in alive:
+                raise Refused(
+                    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                    f"none of brokers {list(state.replicas)} is alive",
+                )
+            logger.warning(
+                "%s: broker %d is made leader on request; in sync were %s", topic, new.leader, list(state.isr)
+            )
+            return new
+
+        return self._change(topic, dict.fromkeys(partitions, decide))
+
+    def reassign(self, topic: str, wanted: Mapping[int, Sequence[int] | None]) -> Outcome:
+        """Begins to move partitions to other replicas; None calls a reassignment off."""
+        decisions = {
+            index: self._call_off if targets is None else self._move_to(tuple(targets))
+            for index, targets in wanted.items()
+        }
+        return self._change(topic, decisions)
+
+    @property
+    def _alive(self) -> frozenset[int]:
+        return frozenset(self._view().brokers)
+
+    def _call_off(self, state: PartitionState) -> PartitionState:
+        if not state.adding and not state.removing:
+            raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of it is under way")
+        new = cancel(state, self._alive)
+        if new == state:
+            raise Refused(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                "none of its former replicas is alive and in sync: let the reassignment end",
+            )
+        return new
+
+    def _move_to(self, targets: tuple[int, ...]) -> Decide:
+        def decide(state: PartitionState) -> PartitionState:
+            alive = self._alive
+            if not targets or len(set(targets)) != len(targets) or len(targets) > REPLICAS_MAX:
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"replicas {list(targets)}: name 1 to {REPLICAS_MAX} brokers, each once",
+                )
+            if dead := set(targets) - set(state.replicas) - alive:
+                raise Refused(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"broker {min(dead)} is not alive; alive: {sorted(alive)}",
+                )
+            return complete(reassign(state, targets), alive)
+
+        return decide
+
+    def _change(self, topic: str, decisions: Mapping[int, Decide]) -> Outcome:
+        outcome: Outcome = {}
+        left = dict(decisions)
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                changes = self._decided(topic, left, outcome)
+                problems = self._registry.set_partition_states(changes)
+                left = {}
+                for change, problem in zip(changes, problems, strict=True):
+                    if isinstance(problem, BadVersionError):
+                        left[change.partition] = decisions[change.partition]
+                    else:
+                        outcome[change.partition] = None if problem is None else _refused(problem)
+                if not left:
+                    return outcome
+        except CoordinationError as error:
+            return outcome | {index: _refused(error) for index in decisions if index not in outcome}
+        busy = Refused(ErrorCode.REQUEST_TIMED_OUT, "its state changes all the time; retry")
+        return outcome | dict.fromkeys(left, busy)
+
+    def _decided(
+        self, topic: str, decisions: Mapping[int, Decide], outcome: Outcome
+    ) -> list[PartitionChange]:
+        """Returns the changes to be made; the outcome of all other partitions is noted."""
+        try:
+            states = self._registry.get(topic).partitions
+        except TopicNotRegisteredError:
+            states = {}
+        changes: list[PartitionChange] = []
+        for index, decide in decisions.items():
+            try:
+                if index not in states:
+                    problem = f"there is no partition {topic}-{index}"
+                    raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, problem)
+                new = decide(states[index])
+            except Refused as refused:
+                outcome[index] = refused.kept()
+                continue
+            if new == states[index]:
+                outcome[index] = None
+            else:
+                changes.append(PartitionChange(topic, index, states[index], new))
+        return changes
+
+
+def _refused(error: CoordinationError) -> Refused:
+    unknown = isinstance(error, TopicNotRegisteredError)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else ErrorCode.REQUEST_TIMED_OUT
+    return Refused(code, str(error)).kept()

@@ -1,0 +1,208 @@
+"""The controller: the one elected broker that writes who leads which partition.
+
+Owns a thread, the candidacy and the record of registrations that were handled. What to write is decided by
+`decisions`; each transaction is guarded by the election, so that a controller that lost its session writes
+nothing more. Brokers learn of new leaders by their watches, not from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from headrace.broker.leadership.decisions import Brokers, complete, elect, is_unclean, prefer
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.election import ControllerElection, Reign
+from headrace.coordination.errors import (
+    BadVersionError,
+    CoordinationError,
+    CorruptNodeError,
+    SessionClosedError,
+)
+from headrace.coordination.handled_brokers import HandledBrokers
+from headrace.coordination.partition_states import GuardError, PartitionChange
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.topics import NO_LEADER, TopicRegistry, TopicState
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE_S: Final = 0.2
+CLOSE_WAIT_MAX_S: Final = 5.0
+NAMED_MAX: Final = 10  # partitions in one line of the log
+
+Topics = Mapping[str, TopicState]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the controller knows: all topics and the brokers that are registered."""
+
+    topics: Topics
+    brokers: Mapping[int, BrokerRegistration]
+
+
+def decide(
+    cluster: Cluster, brokers: Brokers, unclean: Callable[[TopicState], bool], *, rebalance: bool
+) -> list[PartitionChange]:
+    """Returns the changes that the present state of all partitions asks for.
+
+    `unclean`: whether a topic allows unclean elections. `rebalance`: partitions go back to their preferred
+    leaders.
+    """
+    changes: list[PartitionChange] = []
+    for topic in cluster.topics.values():
+        for index, state in topic.partitions.items():
+            new = elect(state, brokers, unclean=False)
+            if new.leader == NO_LEADER and unclean(topic):
+                new = elect(state, brokers, unclean=True)
+            new = complete(new, brokers.alive)
+            if rebalance:
+                new = prefer(new, brokers.alive)
+            if new != state:
+                changes.append(PartitionChange(topic.name, index, state, new))
+    return changes
+
+
+class Controller:
+    """A broker's candidacy for controller, and its work as such. `on_reign` gets the controller's broker id,
+    or None, on the session's callback thread. `unclean`: whether a topic allows unclean elections.
+    """
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        broker_id: int,
+        on_reign: Callable[[int | None], None],
+        unclean: Callable[[TopicState], bool],
+        *,
+        rebalance_interval_s: float | None,
+    ) -> None:
+        self._topics = TopicRegistry(session)
+        self._registry = BrokerRegistry(session)
+        self._handled = HandledBrokers(session)
+        self._unclean = unclean
+        self._on_reign = on_reign
+        self._rebalance_interval_s = rebalance_interval_s
+        self._rebalance_at_s = time.monotonic() + (rebalance_interval_s or 0.0)
+        self._election = ControllerElection(session, broker_id, self._elected)
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._reign: Reign | None = None
+        self._read_in = 0  # the controller epoch at whose beginning everything was read
+        self._known = Cluster({}, {})
+        self._thread = threading.Thread(target=self._run, name=f"controller-{broker_id}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._election.start()
+
+    def close(self) -> None:
+        """Ends the candidacy; another broker is elected at once if this one was the controller."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_WAIT_MAX_S)
+        self._election.close()
+
+    # --- any thread ---
+
+    def topics_changed(self, topics: Topics) -> None:
+        with self._lock:
+            self._known = replace(self._known, topics=topics)
+        self._wake.set()
+
+    def brokers_changed(self, brokers: list[BrokerRegistration]) -> None:
+        with self._lock:
+            self._known = replace(self._known, brokers={broker.broker_id: broker for broker in brokers})
+        self._wake.set()
+
+    def _elected(self, reign: Reign | None) -> None:
+        """Called on the session's callback thread, as are the watches: so what they show later is newer."""
+        if reign is not None and reign.is_own and reign.epoch != self._read_in:
+            brokers = {broker.broker_id: broker for broker in self._registry.live()}
+            topics = self._topics.list()
+            with self._lock:
+                self._known = Cluster(topics, brokers)
+            self._read_in = reign.epoch
+        self._reign = reign
+        self._on_reign(None if reign is None else reign.broker_id)
+        self._wake.set()
+
+    # --- the controller's thread ---
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.wait(self._rebalance_interval_s)
+            self._wake.clear()
+            reign = self._reign
+            if reign is None or not reign.is_own or self._closing:
+                continue
+            try:
+                self._act(reign)
+            except (GuardError, SessionClosedError) as error:
+                logger.warning("this broker is no longer the controller (%s)", error)
+            except CoordinationError as error:
+                logger.warning("controller: %s; retrying", error)
+                time.sleep(RETRY_PAUSE_S)
+                self._wake.set()
+            except Exception:
+                logger.exception("controller: an unexpected error")
+
+    def _act(self, reign: Reign) -> None:
+        with self._lock:
+            known = self._known
+        new = self._handled.new_among(known.brokers.values())
+        brokers_now = Brokers(
+            alive=known.brokers.keys(),
+            bounced={each.broker.broker_id for each in new},
+            empty={each.broker.broker_id for each in new if each.has_other_disk},
+        )
+        rebalance = self._rebalance_interval_s is not None and time.monotonic() >= self._rebalance_at_s
+        changes = decide(known, brokers_now, self._unclean, rebalance=rebalance)
+        all_written = self._write(reign, changes) if changes else True
+        if new and all_written:
+            self._handled.note([each.broker for each in new], reign.guard)
+        if rebalance:
+            assert self._rebalance_interval_s is not None
+            self._rebalance_at_s = time.monotonic() + self._rebalance_interval_s
+
+    def _write(self, reign: Reign, changes: list[PartitionChange]) -> bool:
+        """Returns whether nothing is to be decided again: others may have changed a partition meanwhile, and
+        then the watch brings its new state."""
+        for change in changes:
+            if is_unclean(change.expected, change.new):
+                logger.warning(
+                    "%s-%d: no in-sync replica is alive; broker %d leads it by an unclean election: records "
+                    "that only brokers %s have are lost",
+                    change.topic,
+                    change.partition,
+                    change.new.leader,
+                    list(change.expected.isr),
+                )
+        begun_s = time.monotonic()
+        problems = self._topics.set_partition_states(changes, guard=reign.guard)
+        stored = [change for change, problem in zip(changes, problems, strict=True) if problem is None]
+        elected = [change for change in stored if change.new.leader_epoch != change.expected.leader_epoch]
+        leaderless = [change for change in elected if change.new.leader == NO_LEADER]
+        logger.info(
+            "controller: %d partitions changed in %.2f s, %d have a new leader, %d have none",
+            len(stored),
+            time.monotonic() - begun_s,
+            len(elected) - len(leaderless),
+            len(leaderless),
+        )
+        if leaderless:
+            logger.warning(
+                "without a leader until an in-sync replica returns: %s%s",
+                ", ".join(f"{change.topic}-{change.partition}" for change in leaderless[:NAMED_MAX]),
+                "" if len(leaderless) <= NAMED_MAX else f" and {len(leaderless) - NAMED_MAX} more",
+            )
+        for problem in problems:
+            if isinstance(problem, CorruptNodeError):
+                logger.error("controller: %s", problem)
+        return not any(isinstance(problem, BadVersionError) for problem in problems)

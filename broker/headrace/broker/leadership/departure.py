@@ -1,0 +1,103 @@
+"""How a broker that stops gives its partitions away first: to in-sync replicas, by compare-and-set.
+
+Blocks, and is called on a control thread. The broker serves meanwhile, so that clients find the new leaders.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from headrace.broker.leadership.decisions import without
+from headrace.coordination.errors import BadVersionError
+from headrace.coordination.partition_states import PartitionChange
+from headrace.coordination.topics import TopicRegistry, TopicState
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 5
+LED_WAIT_MAX_S: Final = 3.0  # until the new leaders lead
+POLL_S: Final = 0.02
+
+Topics = Mapping[str, TopicState]
+Served = Callable[[int, str, list[int]], list[int]]
+"""Returns which of these partitions of a topic a broker serves as their leader."""
+
+
+def departing(broker_id: int, topics: Iterable[TopicState], alive: Iterable[int]) -> list[PartitionChange]:
+    """Returns the changes that take a broker out of every in-sync set in which others are alive. Pure."""
+    living = frozenset(alive) - {broker_id}
+    changes = []
+    for topic in topics:
+        for index, state in topic.partitions.items():
+            new = without(state, broker_id, living)
+            if new != state:
+                changes.append(PartitionChange(topic.name, index, state, new))
+    return changes
+
+
+def give_away(
+    registry: TopicRegistry, broker_id: int, topics: Topics, alive: Iterable[int]
+) -> list[PartitionChange]:
+    """Takes a broker out of the in-sync sets, and gives its partitions to others that are in sync.
+
+    Returns what was changed. Partitions without another in-sync replica keep their leader.
+    """
+    living = frozenset(alive)
+    done: list[PartitionChange] = []
+    changes = departing(broker_id, topics.values(), living)
+    for _ in range(ATTEMPTS_MAX):
+        problems = registry.set_partition_states(changes)
+        done += [change for change, problem in zip(changes, problems, strict=True) if problem is None]
+        stale = {
+            change.topic
+            for change, problem in zip(changes, problems, strict=True)
+            if isinstance(problem, BadVersionError)
+        }
+        if not stale:
+            break
+        now = registry.list()
+        changes = departing(broker_id, [now[name] for name in stale if name in now], living)
+    return done
+
+
+def wait_until_led(changes: Sequence[PartitionChange], served: Served) -> int:
+    """Waits until the new leaders serve what they were given, at most `LED_WAIT_MAX_S`. Returns how many
+    partitions were not served by then."""
+    left: dict[tuple[int, str], list[int]] = {}
+    for change in changes:
+        if change.new.leader != change.expected.leader:
+            left.setdefault((change.new.leader, change.topic), []).append(change.partition)
+    deadline_s = time.monotonic() + LED_WAIT_MAX_S
+    while left:
+        for (leader, topic), indexes in list(left.items()):
+            ready = set(served(leader, topic, indexes))
+            remaining = [index for index in indexes if index not in ready]
+            if remaining:
+                left[leader, topic] = remaining
+            else:
+                del left[leader, topic]
+        if time.monotonic() >= deadline_s:
+            break
+        if left:
+            time.sleep(POLL_S)
+    return sum(map(len, left.values()))
+
+
+def depart(
+    registry: TopicRegistry, broker_id: int, topics: Topics, alive: Iterable[int], served: Served
+) -> None:
+    """Gives everything away that others can take, waits until they lead, and says so."""
+    begun_s = time.monotonic()
+    changes = give_away(registry, broker_id, topics, alive)
+    moved = [change for change in changes if change.expected.leader == broker_id]
+    waiting = wait_until_led(moved, served)
+    logger.info(
+        "broker %d gave %d partitions to other leaders in %.2f s, %d of them are not served there yet",
+        broker_id,
+        len(moved),
+        time.monotonic() - begun_s,
+        waiting,
+    )

@@ -1,0 +1,105 @@
+"""The ends of brokers' processes: the agent ends the ZooKeeper session that a dead broker left behind.
+
+Without it the broker's partitions would wait for the session's timeout before they get new leaders. That a
+process has ended is known from the kernel (pidfd_open(2)), never guessed from silence: a process that hangs
+keeps its session. A broker that ends in order removes its file itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from headrace.agent.unit import Unit
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.session_files import LeftSession, forget_session, read_session
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 0.5  # for processes that have been started
+JOIN_WAIT_MAX_S: Final = 6.0
+
+
+def broker_folders(units: Iterable[Unit]) -> list[Path]:
+    """Returns the data directories of the brokers among these units."""
+    return [unit.data_dir for unit in units if unit.kind == "broker" and unit.data_dir is not None]
+
+
+class Endings:
+    """A thread that watches the processes whose sessions are in `folders()`, from `start` until `ending`."""
+
+    def __init__(self, folders: Callable[[], Iterable[Path]], ending: threading.Event) -> None:
+        self._folders = folders
+        self._ending = ending
+        self._selector = selectors.DefaultSelector()
+        self._watched: dict[LeftSession, int] = {}  # and the process's descriptor
+        self._thread = threading.Thread(target=self._run, name="endings", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits until the thread has ended, at most `JOIN_WAIT_MAX_S`."""
+        self._thread.join(JOIN_WAIT_MAX_S)
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._look()
+                if not self._watched:
+                    self._ending.wait(LOOK_INTERVAL_S)
+                    continue
+                for key, _ in self._selector.select(LOOK_INTERVAL_S):
+                    folder, left = key.data
+                    self._forget(left)
+                    self._ended(folder, left)
+            except Exception:
+                logger.exception("watching the ends of brokers failed")
+                self._ending.wait(LOOK_INTERVAL_S)
+        for left in list(self._watched):
+            self._forget(left)
+        self._selector.close()
+
+    def _look(self) -> None:
+        """Begins to watch each process that has left a session and is not watched yet."""
+        present: set[LeftSession] = set()
+        for folder in self._folders():
+            left = read_session(folder)
+            if left is None:
+                continue
+            present.add(left)
+            if left in self._watched:
+                continue
+            try:
+                descriptor = os.pidfd_open(left.pid)
+            except ProcessLookupError:
+                self._ended(folder, left)
+                continue
+            self._watched[left] = descriptor
+            self._selector.register(descriptor, selectors.EVENT_READ, (folder, left))
+        for left in self._watched.keys() - present:
+            self._forget(left)
+
+    def _forget(self, left: LeftSession) -> None:
+        descriptor = self._watched.pop(left)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    @staticmethod
+    def _ended(folder: Path, left: LeftSession) -> None:
+        """Ends the session of a process that has ended, unless its successor has its own already."""
+        if read_session(folder) != left:
+            return
+        try:
+            left.end()
+        except CoordinationError as error:
+            logger.warning("process %d of %s has ended, its session has not: %s", left.pid, folder, error)
+            return
+        logger.info("ended the ZooKeeper session that process %d of %s left", left.pid, folder)
+        if read_session(folder) == left:
+            forget_session(folder)

@@ -1,0 +1,134 @@
+"""A broker that is asked to stop gives its partitions away first."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from fix_broker import BrokerCluster, StartCluster
+from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.leadership.departure import LED_WAIT_MAX_S, give_away, wait_until_led
+from headrace.coordination import znodes
+from headrace.coordination.partition_states import PartitionChange
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.topics import PartitionState, TopicRegistry
+
+WAIT_MAX_S = 60.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_MAX_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def cluster(broker_cluster: StartCluster) -> BrokerCluster:
+    return broker_cluster(count=3)
+
+
+@pytest.fixture
+def session(cluster: BrokerCluster) -> Iterator[ZooKeeperSession]:
+    with cluster.zookeeper.session() as session:
+        yield session
+
+
+def test_a_broker_that_stops_gives_away_what_others_can_lead(
+    cluster: BrokerCluster, session: ZooKeeperSession
+) -> None:
+    registry = TopicRegistry(session)
+    replicas = {0: (1, 2, 3), 1: (2, 1), 2: (1,), 3: (1, 9)}  # there is no broker 9
+    states = registry.create("t", uuid4(), replicas).partitions
+    alone = PartitionState(1, 0, (1, 9), (1,))
+    registry.set_partition_state("t", 3, alone, expected=states[3])
+    wait_for(lambda: "t-3: open" in cluster[1].output())
+    seen: list[dict[int, PartitionState]] = []
+
+    def look() -> None:
+        """Notes the states of the moment before the broker's node ends."""
+        while session.exists(znodes.broker(1)) is not None:
+            seen.append(registry.get("t").partitions)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    assert cluster[1].stop() == 0
+    looking.join()
+    before_its_end = seen[-1]
+    assert (before_its_end[0].leader, before_its_end[0].leader_epoch) == (2, 1)
+    assert before_its_end[1].leader == 2
+    assert before_its_end[2] == PartitionState(1, 0, (1,), (1,)), "there is nobody else"
+    assert before_its_end[3] == alone, "the other replica is not in sync"
+    wait_for(lambda: [registry.get("t").partitions[p].isr for p in (0, 1)] == [(2, 3), (2,)])
+    said = re.search(r"broker 1 gave 1 partitions to other leaders in [0-9.]+ s, (\d)", cluster[1].output())
+    assert said is not None and said[1] == "0", "all of them were served by then"
+    wait_for(lambda: registry.get("t").partitions[3].leader == -1)
+    cluster[1].start()
+    assert registry.get("t").partitions[3] == PartitionState(1, 2, (1, 9), (1,)), "before it was ready"
+
+
+def test_a_second_signal_does_not_wait(cluster: BrokerCluster, session: ZooKeeperSession) -> None:
+    """Broker 2 hangs, and does not say that it leads."""
+    TopicRegistry(session).create("t", uuid4(), {0: (1, 2)})
+    wait_for(lambda: "t-0: open" in cluster[1].output())
+    cluster[2].send_signal(signal.SIGSTOP)
+    cluster[1].send_signal(signal.SIGTERM)
+    wait_for(lambda: TopicRegistry(session).get("t").partitions[0].leader == 2)
+    begun_s = time.monotonic()
+    cluster[1].send_signal(signal.SIGTERM)
+    wait_for(lambda: "broker 1 stops" in cluster[1].output())
+    assert time.monotonic() - begun_s < LED_WAIT_MAX_S
+
+
+def test_without_controlled_shutdown_nothing_is_given_away(broker_cluster: StartCluster) -> None:
+    settings = {"controlled.shutdown.enable": "false", "zookeeper.session.timeout.ms": "2000"}
+    cluster = broker_cluster(count=2, config=settings)
+    with cluster.zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        registry.create("t", uuid4(), {0: (1, 2)})
+        wait_for(lambda: "t-0: open" in cluster[1].output())
+        cluster[1].stop()
+        wait_for(lambda: registry.get("t").partitions[0] == PartitionState(2, 1, (1, 2), (2,)))
+        assert "gave" not in cluster[1].output()
+
+
+def test_a_change_by_others_meanwhile_is_taken_into_account(zookeeper: ZooKeeperRoom) -> None:
+    with zookeeper.session() as session:
+        registry = TopicRegistry(session)
+        topic = registry.create("t", uuid4(), {0: (1, 2, 3), 1: (1, 2, 3)})
+        shrunk = PartitionState(1, 0, (1, 2, 3), (1, 3))
+        registry.set_partition_state("t", 0, shrunk, expected=topic.partitions[0])
+        changes = give_away(registry, 1, {"t": topic}, [1, 2, 3])
+        assert sorted(change.partition for change in changes) == [0, 1]
+        assert registry.get("t").partitions == {
+            0: PartitionState(3, 1, (1, 2, 3), (3,)),
+            1: PartitionState(2, 1, (1, 2, 3), (2, 3)),
+        }
+
+
+def test_the_wait_for_new_leaders_ends_when_all_lead_or_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    old = PartitionState(1, 0, (1, 2), (1, 2))
+    changes = [PartitionChange("t", at, old, PartitionState(2, 1, (1, 2), (2,))) for at in range(4)]
+    changes.append(
+        PartitionChange("u", 0, PartitionState(3, 0, (3, 1), (3, 1)), PartitionState(3, 0, (3, 1), (3,)))
+    )
+    asked: list[list[int]] = []
+
+    def one_more_each_time(leader: int, topic: str, indexes: list[int]) -> list[int]:
+        assert (leader, topic) == (2, "t"), "u keeps its leader"
+        asked.append(indexes)
+        return indexes[:1]
+
+    assert wait_until_led(changes, one_more_each_time) == 0
+    assert asked == [[0, 1, 2, 3], [1, 2, 3], [2, 3], [3]]
+    assert wait_until_led(changes, lambda *_: []) == 4
+    assert LED_WAIT_MAX_S <= now[0] < LED_WAIT_MAX_S + 1
