@@ -1,0 +1,110 @@
+"""Apache Kafka's own kafka-reassign-partitions and kafka-leader-election against three real brokers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from fix_broker import BrokerCluster, RawClient, StartCluster
+from fix_java import KafkaTool
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.topics import PartitionState, TopicRegistry
+from headrace.wire.records import Record, encode_batch
+
+pytestmark = pytest.mark.real_client
+
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+WAIT_MAX_S = 60.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_MAX_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster(module_clusters: StartCluster) -> BrokerCluster:
+    return module_clusters(count=3)
+
+
+@pytest.fixture
+def session(cluster: BrokerCluster) -> Iterator[ZooKeeperSession]:
+    with cluster.zookeeper.session() as session:
+        yield session
+
+
+def moves(tmp_path: Path, topic: str, *replicas: int) -> str:
+    file = tmp_path / "moves.json"
+    partitions = [{"topic": topic, "partition": 0, "replicas": list(replicas)}]
+    file.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    return str(file)
+
+
+def test_a_partition_moves_to_other_brokers(
+    cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool, tmp_path: Path
+) -> None:
+    registry = TopicRegistry(session)
+    registry.create("moved", uuid4(), {0: (1, 2)})
+    server = ("--bootstrap-server", cluster.bootstrap)
+    data = encode_batch([Record(0, 1_000, None, b"here")])
+    with RawClient(cluster[1].address) as client:
+        wait_for(lambda: client.produce("moved", 0, data).error_code == 0)
+        stored = client.read_all("moved", 0)
+    file = ("--reassignment-json-file", moves(tmp_path, "moved", 3, 2))
+    said = kafka_tool(REASSIGN, *server, *file, "--execute").decode()
+    assert "Successfully started partition reassignment for moved-0" in said
+    # The leader leaves: another replica leads, with all that was stored.
+    wait_for(lambda: registry.get("moved").partitions[0].replicas == (3, 2))
+    state = registry.get("moved").partitions[0]
+    assert set(state.isr) == {2, 3} and state.leader in {2, 3} and state.leader_epoch >= 1
+    assert "moved-0 is completed" in kafka_tool(REASSIGN, *server, *file, "--verify").decode()
+    with RawClient(cluster[state.leader].address) as client:
+        wait_for(lambda: client.produce("moved", 0, data).error_code == 0)
+        assert client.read_all("moved", 0).startswith(stored)
+
+
+def test_a_move_to_a_dead_broker_waits_is_listed_and_can_be_called_off(
+    cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool, tmp_path: Path
+) -> None:
+    registry = TopicRegistry(session)
+    registry.create("waits", uuid4(), {0: (1, 2)})
+    wait_for(lambda: "waits-0: open" in cluster[1].output())
+    cluster[3].send_signal(19)
+    try:
+        server = ("--bootstrap-server", cluster[1].address)
+        file = ("--reassignment-json-file", moves(tmp_path, "waits", 3, 1))
+        kafka_tool(REASSIGN, *server, *file, "--execute")
+        wait_for(lambda: registry.get("waits").partitions[0].adding == (3,))
+        assert registry.get("waits").partitions[0].replicas == (3, 1, 2)
+        listed = kafka_tool(REASSIGN, *server, "--list").decode()
+        assert "waits-0: replicas: 3,1,2. adding: 3. removing: 2." in listed
+        # Without this option it also asks broker 3, which hangs.
+        kafka_tool(REASSIGN, *server, *file, "--cancel", "--preserve-throttles")
+        state = registry.get("waits").partitions[0]
+        assert set(state.replicas) == {1, 2} and state.adding == state.removing == ()
+    finally:
+        cluster[3].send_signal(18)
+
+
+def test_a_preferred_leader_is_elected_on_request(
+    cluster: BrokerCluster, session: ZooKeeperSession, kafka_tool: KafkaTool
+) -> None:
+    registry = TopicRegistry(session)
+    made = registry.create("back", uuid4(), {0: (1, 2)}).partitions[0]
+    wait_for(lambda: "back-0" in cluster[2].output())
+    registry.set_partition_state("back", 0, PartitionState(2, 1, (1, 2), (1, 2)), expected=made)
+    where = ("--bootstrap-server", cluster.bootstrap, "--topic", "back", "--partition", "0")
+    said = kafka_tool(ELECT, *where, "--election-type", "preferred").decode()
+    assert "Successfully completed leader election (PREFERRED) for partitions back-0" in said
+    state = registry.get("back").partitions[0]
+    assert (state.leader, state.leader_epoch) == (1, 2)
+    said = kafka_tool(ELECT, *where, "--election-type", "preferred").decode()
+    assert "Valid replica already elected for partitions back-0" in said
