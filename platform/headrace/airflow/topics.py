@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from headrace.coordination.declared import DECLARATIONS
+from headrace.process import yaml_text
+from headrace.process.yaml_text import YamlError, shown
 from headrace.warehouse.schedule import FIELDS, LoadSchedule, LoadScheduleError, parse_schedule
 
 TOPICS_MAX: Final = 1_000
@@ -31,11 +31,7 @@ class TopicsFileError(ValueError):
 
 def read_topics(path: Path) -> tuple[LoadSchedule, ...]:
     """Returns the schedules in a `topics.yaml`. Raises `TopicsFileError`."""
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise TopicsFileError(f"{path} cannot be read: {error.strerror}") from error
-    return parse_topics(text, where=str(path))
+    return parse_topics(_text(path) or "", where=str(path))
 
 
 def read_loads(environment: Mapping[str, str] = os.environ) -> tuple[LoadSchedule, ...]:
@@ -56,7 +52,7 @@ def read_all(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[L
 def _read_load(path: Path) -> LoadSchedule:
     try:
         fields = _mapping(json.loads(path.read_bytes()), str(path), known=None)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TopicsFileError(f"{path} cannot be read: {error}") from error
     return _schedule(path.stem, fields, f"{path}: topic {path.stem}")
 
@@ -82,20 +78,15 @@ def parse_declarations(text: str, *, where: str) -> dict[str, str]:
         if PRODUCERS in fields:
             if fields[PRODUCERS] not in DECLARATIONS:
                 expected = " or ".join(DECLARATIONS)
-                raise TopicsFileError(f"{here}: {PRODUCERS} {fields[PRODUCERS]!r} is not {expected}")
+                raise TopicsFileError(f"{here}: {PRODUCERS} {shown(fields[PRODUCERS])} is not {expected}")
             declared[name] = fields[PRODUCERS]
     return declared
 
 
 def read_declarations(path: Path) -> dict[str, str]:
     """Returns the declarations in a `topics.yaml`; none without the file. Raises `TopicsFileError`."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise TopicsFileError(f"{path} cannot be read: {error.strerror}") from error
-    return parse_declarations(text, where=str(path))
+    text = _text(path, may_lack=True)
+    return {} if text is None else parse_declarations(text, where=str(path))
 
 
 def read_defaults(path: Path) -> dict[str, Any]:
@@ -103,14 +94,25 @@ def read_defaults(path: Path) -> dict[str, Any]:
 
     Raises `TopicsFileError`.
     """
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+    text = _text(path, may_lack=True)
+    if text is None:
         return {}
-    except OSError as error:
-        raise TopicsFileError(f"{path} cannot be read: {error.strerror}") from error
     fields = _document(text, str(path))[0]
     return {name: value for name, value in fields.items() if name != PRODUCERS}
+
+
+def _text(path: Path, *, may_lack: bool = False) -> str | None:
+    """Returns a file's text; None if there is none, and there need not be. Raises `TopicsFileError`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        if may_lack:
+            return None
+        raise TopicsFileError(f"{path} cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise TopicsFileError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TopicsFileError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def _topics(text: str, where: str) -> list[tuple[str, dict[str, Any], str]]:
@@ -130,9 +132,9 @@ def _topics(text: str, where: str) -> list[tuple[str, dict[str, Any], str]]:
 def _document(text: str, where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Returns the defaults, and the topics."""
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise TopicsFileError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+        data = yaml_text.load(text)
+    except YamlError as error:
+        raise TopicsFileError(f"{where} {error}") from error
     document = _mapping(data, where, known=("defaults", "topics"))
     known = (*FIELDS, PRODUCERS)
     defaults = _mapping(document.get("defaults") or {}, f"{where}: defaults", known=known)
@@ -141,10 +143,10 @@ def _document(text: str, where: str) -> tuple[Mapping[str, Any], Mapping[str, An
 
 def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise TopicsFileError(f"{where} must be a mapping of names to values, not {value!r}")
+        raise TopicsFileError(f"{where} must be a mapping of names to values, not {shown(value)}")
     for key in value:
         if not isinstance(key, str):
-            raise TopicsFileError(f"{where}: {key!r} is not a name; quote it")
+            raise TopicsFileError(f"{where}: {shown(key)} is not a name; quote it")
         if known is not None and key not in known:
             raise TopicsFileError(f"{where}: unknown field {key!r}; known are {', '.join(known)}")
     return value

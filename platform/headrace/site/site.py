@@ -20,6 +20,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from headrace.process import yaml_text
 from headrace.site.addresses import Address
 from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteFileError
@@ -183,6 +184,9 @@ class Site(_Part):
             return Site.one_machine(home)
         except OSError as error:
             raise SiteFileError(f"site file {path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            problem = f"{error.reason} at byte {error.start}"
+            raise SiteFileError(f"site file {path} is not UTF-8: {problem}") from error
         return parse_site(text, home=home, where=str(path))
 
     def datacenter(self, name: str) -> Datacenter:
@@ -261,13 +265,10 @@ def parse_site(text: str, *, home: Path, where: str) -> Site:
     `where` names the text in errors. Raises `SiteFileError`, one line that names each wrong field with its
     line in the file.
     """
-    # Imported here so that programs that only use addresses start quickly.
-    import yaml
-
     try:
-        data = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise SiteFileError(f"site file {where} is not YAML: {' '.join(str(error).split())}") from error
+        data = yaml_text.load(text) or {}
+    except yaml_text.YamlError as error:
+        raise SiteFileError(f"site file {where} {error}") from error
     problems: list[_Problem] = []
     site = _site_of(data, home, problems)
     if site is not None:
@@ -286,7 +287,7 @@ def _text(problem: _Problem, lines: Mapping[tuple[str | int, ...], int]) -> str:
 
 def _problems_in(error: ValidationError, prefix: tuple[str | int, ...] = ()) -> list[_Problem]:
     return [
-        _Problem((*prefix, *row["loc"]), f"{row['msg']} (its value is {row['input']!r})")
+        _Problem((*prefix, *row["loc"]), f"{row['msg']} (its value is {yaml_text.shown(row['input'])})")
         for row in error.errors()
     ]
 

@@ -13,6 +13,7 @@ Owns the order of steps that makes a change happen exactly once:
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -37,6 +38,10 @@ STATE_EVERY: Final = 64
 """A state is written after so many manifests, so reading the log reads at most so many."""
 ATTEMPTS_MAX: Final = 20
 MOVES_AT_ONCE: Final = 8
+
+_CHANGE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
+_BELOW: Final = re.compile(r"(/(?!\.{1,2}(/|$))[^/\x00-\x1f\x7f#\\]+)+")
+"""A path below a table's directory, without "." and "..", and without the markers of the library `hdfs`."""
 
 Publish = Callable[[Manifest], None]
 Rebase = Callable[[TableState], Manifest]
@@ -75,7 +80,7 @@ class CommitLog:
 
     def manifest(self, sequence: int) -> Manifest:
         """Reads one manifest. Raises `ManifestError`."""
-        return Manifest.from_json(self._bytes(sequence), self.paths.manifest(sequence))
+        return self._parsed(sequence, self._bytes(sequence))
 
     def manifests(self, first: int = 0) -> list[Manifest]:
         """Reads the manifests from sequence `first` on. Raises `ManifestError`, also for one that was changed
@@ -96,6 +101,24 @@ class CommitLog:
         except HdfsMissingError as error:
             raise ManifestError(f"{where} is missing") from error
 
+    def _parsed(self, sequence: int, data: bytes) -> Manifest:
+        where = self.paths.manifest(sequence)
+        found = Manifest.from_json(data, where)
+        if found.topic != self.paths.topic:
+            raise ManifestError(f"{where} is manifest {found.sequence} of topic {found.topic[:80]!r}")
+        self._check_paths(found, where)
+        return found
+
+    def _check_paths(self, manifest: Manifest, where: str) -> None:
+        """What a manifest names is renamed and removed: nothing outside of its table."""
+        if not _CHANGE_ID.fullmatch(manifest.change_id):
+            raise ManifestError(f"{where}: the change id {manifest.change_id[:80]!r} names no directory")
+        files: list[DataFile | DeadFile] = [*manifest.files, *manifest.dead_files]
+        named = [path for file in files for path in (file.path, file.staged)]
+        for path in (*named, *manifest.removed):
+            if not path.startswith(f"{self.paths.base}/") or not _BELOW.fullmatch(path, len(self.paths.base)):
+                raise ManifestError(f"{where} names {path[:200]!r}, which is not below {self.paths.base}")
+
     def _chain(self, sequences: Iterable[int]) -> Iterator[Manifest]:
         """Reads manifests. Raises `ManifestError` for one that was changed after the next one was written."""
         for manifest, problem in self._linked(sequences):
@@ -108,7 +131,7 @@ class CommitLog:
         before: tuple[int, str] | None = None
         for sequence in sequences:
             where, data = self.paths.manifest(sequence), self._bytes(sequence)
-            manifest, problem = Manifest.from_json(data, where), ""
+            manifest, problem = self._parsed(sequence, data), ""
             if before is not None and before[0] != sequence - 1:
                 problem = f"{self.paths.manifest(sequence - 1)} is missing"
             elif before is not None and manifest.previous not in ("", before[1]):

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from headrace.warehouse.checked import check
 from headrace.warehouse.layout import hour_name
 
 FORMAT: Final = 1
@@ -156,7 +157,7 @@ class Manifest:
                 LoadedRange(**{**loaded, "hours": tuple(HourCount(**hour) for hour in loaded["hours"])})
                 for loaded in raw.pop("ranges")
             )
-            return cls(
+            made = cls(
                 ranges=ranges,
                 gaps=tuple(LoadGap(**gap) for gap in raw.pop("gaps")),
                 files=tuple(DataFile(**file) for file in raw.pop("files")),
@@ -165,6 +166,8 @@ class Manifest:
                 writer_ids=tuple(raw.pop("writer_ids")),
                 **raw,
             )
+            check(made, cls, "it")
+            return made
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,7 @@ class TableState:
     def from_json(cls, data: bytes, where: str) -> "TableState":
         with reading(where):
             raw = parsed(data, where, FORMAT)
-            return cls(
+            made = cls(
                 sequence=raw["sequence"],
                 ends={int(partition): end for partition, end in raw["ends"].items()},
                 files={file["path"]: DataFile(**file) for file in raw["files"]},
@@ -245,6 +248,8 @@ class TableState:
                 schema_datacenter=raw.get("schema_datacenter"),
                 changed={int(hour): sequence for hour, sequence in raw["changed"].items()},
             )
+            check(made, cls, "it")
+            return made
 
 
 def digest_of(data: bytes) -> str:
@@ -265,8 +270,9 @@ def reading(where: str) -> Iterator[None]:
     """Turns whatever a malformed file raises into a `ManifestError` that names the file."""
     try:
         yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"{where} can't be read: {type(error).__name__}: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {error}"[:500]
+        raise ManifestError(f"{where} can't be read: {problem}") from error
 
 
 def parsed(data: bytes, where: str, *known_formats: int) -> dict[str, Any]:

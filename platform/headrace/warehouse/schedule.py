@@ -24,6 +24,8 @@ from pydantic import (
     ValidationError,
 )
 
+from headrace.process.yaml_text import shown
+
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic), within Airflow's bound for ids.
 TOPIC_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 RETRIES_MAX: Final = 20
@@ -127,7 +129,7 @@ def parse_schedule(topic: str, values: Mapping[str, Any]) -> LoadSchedule:
         )
     for name in values:
         if name not in FIELDS:
-            raise LoadScheduleError(name, f"unknown field {name!r}; known are {', '.join(FIELDS)}")
+            raise LoadScheduleError(name, f"unknown field {shown(name)}; known are {', '.join(FIELDS)}")
     try:
         return _SCHEDULES.validate_python({"topic": topic, **values})
     except ValidationError as error:
@@ -135,4 +137,4 @@ def parse_schedule(topic: str, values: Mapping[str, Any]) -> LoadSchedule:
     if name == "owner":
         raise LoadScheduleError(name, "owner is missing; name a contact for this topic")
     expected = _EXPECTED.get(name, _EXPECTED_DURATION)
-    raise LoadScheduleError(name, f"{name} {values[name]!r} is not {expected}")
+    raise LoadScheduleError(name, f"{name} {shown(values[name])} is not {expected}")

@@ -14,6 +14,7 @@ import requests
 from hdfs import InsecureClient
 from hdfs.util import HdfsError as LibraryError
 
+from headrace.warehouse.hdfs.answers import BoundedAnswers
 from headrace.warehouse.hdfs.errors import (
     HdfsError,
     HdfsExistsError,
@@ -28,6 +29,11 @@ from headrace.warehouse.hdfs.errors import (
 REQUEST_TIMEOUT_S: Final = 30.0
 PATIENCE_S: Final = 30.0
 READ_SIZE_MAX_BYTES: Final = 64 << 20
+LINE_MAX_CHARS: Final = 500
+DEPTH_MAX: Final = 100
+"""Of directories that are walked through."""
+_SHAPELESS: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+"""What reading an answer raises that has another shape."""
 _PAUSE_MAX_S: Final = 2.0
 _STATE_QUERY: Final = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
@@ -66,6 +72,8 @@ class HdfsClient:
         session = requests.Session()
         # Requests to a NameNode must not go through a proxy from the environment.
         session.trust_env = False
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, BoundedAnswers())
         self.url = url.rstrip("/")
         self.user = user or getpass.getuser()
         self._session = session
@@ -92,29 +100,36 @@ class HdfsClient:
         try:
             response = self._session.get(self.url + _STATE_QUERY, timeout=5)
             state = response.json()["beans"][0]
-        except (requests.RequestException, ValueError, KeyError, IndexError) as error:
+            free_bytes, total_bytes = int(state["CapacityRemaining"]), int(state["CapacityTotal"])
+            live, is_operational = int(state["NumLiveDataNodes"]), state["FSState"] == "Operational"
+        except (requests.RequestException, *_SHAPELESS) as error:
             return f"the NameNode at {self.url} doesn't answer: {type(error).__name__}", 0
-        free_bytes = int(state["CapacityRemaining"])
-        if state["FSState"] != "Operational":
+        if not is_operational:
             return f"the NameNode at {self.url} is in safe mode", free_bytes
-        if state["NumLiveDataNodes"] < 1:
+        if live < 1:
             return f"no DataNode is connected to the NameNode at {self.url}", free_bytes
-        if state["CapacityTotal"] < 1:
+        if total_bytes < 1:
             cause = "it has just started, or all of its disk is reserved"
             return f"the DataNode of the NameNode at {self.url} offers no room at all: {cause}", free_bytes
         return None, free_bytes
 
     def entries(self, path: str) -> list[FileStatus]:
         """Returns the contents of a directory, by name; nothing if there is no such directory."""
+
+        def listed() -> list[FileStatus]:
+            found = self._client.list(path, status=True)
+            return sorted(_file_status(_entry_name(name), status) for name, status in found)
+
         try:
-            found = self._call(f"list {path}", lambda: self._client.list(path, status=True))
+            return self._call(f"list {path}", listed)
         except HdfsMissingError:
             return []
-        return sorted(_file_status(name, status) for name, status in found)
 
     def walk(self, path: str) -> list[tuple[str, FileStatus]]:
         """Returns every file below `path`, with its full path."""
         files: list[tuple[str, FileStatus]] = []
+        if path.count("/") > DEPTH_MAX:
+            raise HdfsError(f"HDFS at {self.url}: {path[:200]}… nests deeper than {DEPTH_MAX} directories")
         for entry in self.entries(path):
             full = f"{path.rstrip('/')}/{entry.name}"
             files.extend(self.walk(full) if entry.is_dir else [(full, entry)])
@@ -122,16 +137,24 @@ class HdfsClient:
 
     def usage(self, path: str) -> tuple[int, int]:
         """Returns the number of files below `path` and their bytes; zeros if there is no such path."""
+
+        def summed() -> tuple[int, int]:
+            found = self._client.content(path)
+            return int(found["fileCount"]), int(found["length"])
+
         try:
-            found = self._call(f"sum up {path}", lambda: self._client.content(path))
+            return self._call(f"sum up {path}", summed)
         except HdfsMissingError:
             return 0, 0
-        return int(found["fileCount"]), int(found["length"])
 
     def status(self, path: str) -> FileStatus | None:
         """Returns the file or directory itself, or None."""
-        found = self._call(f"look at {path}", lambda: self._client.status(path, strict=False))
-        return None if found is None else _file_status(path.rsplit("/", 1)[-1], found)
+
+        name = path.rsplit("/", 1)[-1]
+        try:
+            return self._call(f"look at {path}", lambda: _file_status(name, self._client.status(path)))
+        except HdfsMissingError:
+            return None
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """Returns the file's bytes `[offset, offset + length)`, at most `READ_SIZE_MAX_BYTES` of them."""
@@ -209,6 +232,12 @@ class HdfsClient:
                 raise
             except (LibraryError, requests.RequestException) as error:
                 problem = self._explained(error, what)
+            except _SHAPELESS as error:
+                cause = f"{type(error).__name__}: {error}"[:200]
+                raise HdfsError(
+                    f"HDFS at {self.url} (as {self.user}): {what}: the answer is not one of WebHDFS "
+                    f"({cause}); check the address"
+                ) from error
             if not problem.retriable or self._clock() + pause_s > deadline:
                 raise problem
             self._sleep(pause_s)
@@ -230,19 +259,30 @@ class HdfsClient:
                 return HdfsFullError(
                     f"{what}: no DataNode has room for another block; add space, then repeat"
                 )
-            return explain(text, what) or HdfsError(f"{what}: {str(error).splitlines()[0]}")
+            return explain(text, what) or HdfsError(f"{what}: {_first_line(error)}")
         if isinstance(error, requests.ConnectionError | requests.Timeout):
             if (datanode := self._datanode_of(error)) is not None:
                 return HdfsUnreachableError(
                     f"{what}: the DataNode at {datanode} doesn't answer; start it, then repeat"
                 )
             return HdfsUnreachableError(f"{what}: no response; start HDFS or fix the address, then repeat")
-        return HdfsError(f"{what}: {error}")
+        return HdfsError(f"{what}: {_first_line(error)}")
 
     def _datanode_of(self, error: requests.RequestException) -> str | None:
         """The DataNode that the NameNode redirected a failed request to; None if the NameNode failed."""
         failed = urlsplit(getattr(error.request, "url", None) or self.url).netloc
         return None if failed == urlsplit(self.url).netloc else failed
+
+
+def _first_line(error: Exception) -> str:
+    return "".join(str(error).splitlines()[:1])[:LINE_MAX_CHARS] or type(error).__name__
+
+
+def _entry_name(name: str) -> str:
+    """Returns the name of an entry of a listing. Raises `ValueError` for one that leads elsewhere."""
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name:
+        raise ValueError(f"{str(name)[:80]!r} is no name of a file")
+    return name
 
 
 def _file_status(name: str, status: dict[str, Any]) -> FileStatus:
