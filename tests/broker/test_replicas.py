@@ -160,3 +160,34 @@ def test_a_large_backlog_is_fetched_in_pieces(replicas: ReplicatedCluster) -> No
     replicas.brokers[2].start()
     replicas.wait_in_sync(topic, 1, 2)
     assert len(replicas.wait_until_equal(topic, 1, 2)) > 18_000_000
+
+
+def test_a_damaged_batch_of_the_leader_stops_its_partition_alone(replicas: ReplicatedCluster) -> None:
+    bad, good = replicas.topic(1, 2), replicas.topic(1, 2)
+    replicas.brokers[2].kill()
+    replicas.wait_in_sync(bad, 1)
+    start = len(replicas.on_disk(1, bad))
+    for topic in (bad, good):
+        for text in ("before", "hit", "behind"):
+            replicas.produce(topic, text)
+    (file,) = (replicas.brokers[1].data_dir / f"{bad}-0").glob("*.log")
+    whole = file.read_bytes()
+    size = (len(whole) - start) // 3
+    at = start + 2 * size - 3
+
+    def write(value: int) -> None:
+        with file.open("r+b") as opened:
+            opened.seek(at)
+            opened.write(bytes([value]))
+
+    write(whole[at] ^ 1)
+    replicas.brokers[2].start()
+    replicas.wait_until_equal(good, 1, 2)
+    replicas.wait_in_sync(good, 1, 2)
+    sound = whole[: start + size]
+    replicas.wait_for("what is sound is copied", lambda: replicas.on_disk(2, bad) == sound)
+    replicas.wait_for("it is said", lambda: "is damaged" in replicas.brokers[2].output())
+    assert replicas.on_disk(2, bad) == sound and replicas.state(bad).isr == (1,)
+    write(whole[at])
+    replicas.wait_in_sync(bad, 1, 2)
+    assert replicas.wait_until_equal(bad, 1, 2) == whole
