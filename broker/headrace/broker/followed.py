@@ -158,7 +158,7 @@ class FollowedPartitions:
         With `headrace.acks.all=replicated` nobody waits for it, and it runs a moment later.
         """
         if followed.flushing or followed.cutting:
-            # Begun by a checkpoint, or while another broker led: whoever waits now must hear of its end.
+            # Begun by a checkpoint, or while another broker led: `then` waits for its end, too.
             followed.then = then
             return True
         log = followed.log

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from headrace.client import DeliveryFuture, Producer
 from headrace.events.handovers import BUCKET_DEFAULT_MS, HandoverCounts
 from headrace.events.header import Origin
-from headrace.events.journal import DeadJournal
+from headrace.events.journal import DeadJournal, Journal
 from headrace.events.reporter import CountingObserver, Reporter, Standing
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
 from headrace.events.succession import default_state_dir, open_journal, succeed
@@ -97,26 +97,13 @@ class EventPublisher:
         self._lock = threading.Lock()
         self._closed = False
         self._registry = SchemaRegistryClient(registry_url)
-        audit_schema = read_schema(AUDIT_PRODUCER_SCHEMA, self._schemas_dir)
-        serializer = AvroSerializer(self._registry, audit_schema, strategy=record_name_subject)
         standing = Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
         described = self._description(standing.publisher, bootstrap, audit_topic, bucket_ms)
-        folder = (default_state_dir() if state_dir is None else Path(state_dir)) / "publishers"
-        kept = open_journal(folder, standing.publisher, described, standing.started_ms) if journal else None
+        kept = _journal(state_dir, described, standing.started_ms) if journal else None
         reports = Producer(bootstrap, client_id=f"{service}-reports", compression="zstd", linger_ms=0)
         try:
-            self._reporter = Reporter(
-                reports,
-                serializer,
-                self._origin,
-                topic=audit_topic,
-                bucket_ms=bucket_ms,
-                interval_s=report_interval_s,
-                idle_final_s=IDLE_FINAL_FACTOR * options["delivery_timeout_ms"] / 1000,
-                wall_ms=wall_ms,
-                standing=standing,
-                journal=kept,
-                at_start=partial(succeed, kept, described, self._report_dead) if kept else None,
+            self._reporter = self._begin_reports(
+                reports, standing, kept, described, report_interval_s, options["delivery_timeout_ms"]
             )
             self._producer = Producer(
                 bootstrap,
@@ -128,10 +115,7 @@ class EventPublisher:
                 **options,
             )
         except BaseException:
-            reports.close(0)
-            self._registry.close()
-            if kept is not None:
-                kept.delete()
+            self._give_up(reports, kept)
             raise
         self._reports = reports
         self._reporter.start()
@@ -218,6 +202,37 @@ class EventPublisher:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def _begin_reports(
+        self,
+        reports: Producer,
+        standing: Standing,
+        journal: Journal | None,
+        description: Mapping[str, str | int],
+        interval_s: float,
+        delivery_timeout_ms: float,
+    ) -> Reporter:
+        schema = read_schema(AUDIT_PRODUCER_SCHEMA, self._schemas_dir)
+        return Reporter(
+            reports,
+            AvroSerializer(self._registry, schema, strategy=record_name_subject),
+            self._origin,
+            topic=str(description["audit_topic"]),
+            bucket_ms=int(description["bucket_ms"]),
+            interval_s=interval_s,
+            idle_final_s=IDLE_FINAL_FACTOR * delivery_timeout_ms / 1000,
+            wall_ms=self._wall_ms,
+            standing=standing,
+            journal=journal,
+            at_start=partial(succeed, journal, description, self._report_dead) if journal else None,
+        )
+
+    def _give_up(self, reports: Producer, journal: Journal | None) -> None:
+        """Ends what was begun before an option was found to be invalid."""
+        reports.close(0)
+        self._registry.close()
+        if journal is not None:
+            journal.delete()
+
     def _description(
         self, publisher: str, bootstrap: str, audit_topic: str, bucket_ms: int
     ) -> dict[str, str | int]:
@@ -252,6 +267,13 @@ class EventPublisher:
             text = self._schemas.get(topic) or read_schema(f"{topic}.avsc", self._schemas_dir)
             self._serializers[topic] = AvroSerializer(self._registry, text)
             return self._serializers[topic]
+
+
+def _journal(
+    state_dir: str | Path | None, description: Mapping[str, str | int], started_ms: int
+) -> Journal | None:
+    folder = (default_state_dir() if state_dir is None else Path(state_dir)) / "publishers"
+    return open_journal(folder, str(description["publisher"]), description, started_ms)
 
 
 def _with_defaults(producer_options: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,9 +78,9 @@ class Reporter:
         journal: Journaled | None = None,
         at_start: Callable[[UUID], object] | None = None,
     ) -> None:
-        """`standing`: of the publisher that is reported (default: a new one). `journal` is told of each
-        change first. `at_start` is called with the id of the audit topic once a report has arrived, until it
-        raises no `ReportError`.
+        """`standing`: of the publisher that is reported (default: a new one). Each change is in `journal` first.
+        `at_start` is called with the id of the audit topic once a report has arrived, until it raises no
+        `ReportError`.
         """
         standing = standing or Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
         self.publisher = standing.publisher
