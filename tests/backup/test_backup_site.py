@@ -324,9 +324,16 @@ def test_a_restored_site_serves_what_the_backup_held_and_goes_on(world: World) -
     done = world.command("restore", str(backup), home=home)
     assert done.returncode == 0, done.stderr
     world.use(home)
-    operate.up(world.site)
+    units = {unit.name for unit in units_of(world.site)}
     try:
+        started = world.json("up", "--wait", "--timeout", "4m")
+        assert (started["home"], set(started["ready"])) == (str(home), units)
         check_restored(world)
+        assert set(world.json("up", "--yes")["ready"]) == units
+        assert world.json("restart", "east-registry") == {"restarted": ["east-registry"]}
+        stopped = world.json("down")
+        assert stopped["was_running"] and set(stopped["stopped"]) >= units
+        assert world.json("down") == {"home": str(home), "was_running": False, "stopped": []}
     finally:
         world.end()
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urldefrag
@@ -27,7 +24,6 @@ from headrace.agent.home import AgentHome, AgentRecord
 from headrace.agent.processes import is_alive, unit_processes
 from headrace.agent.supervisor import Supervisor
 from headrace.cli.errors import ExitCode
-from headrace.fleet import operate
 
 pytestmark = [pytest.mark.slow, pytest.mark.hdfs, pytest.mark.timeout(600)]
 
@@ -35,11 +31,6 @@ TOPIC: Final = "page-view"
 GROUP: Final = "my\x1b[31mgroup"
 """A group's name may hold anything; this one would make a terminal write in red."""
 WAIT_MAX_S: Final = 90.0
-ANSWER_MAX_S: Final = 5.0
-TRIES_MAX: Final = 3
-"""A command that ends too late has another try: other tests take this machine's cores, too."""
-STOPPED: Final = 2
-"""The id of the broker that hangs."""
 FREED_MIN_BYTES: Final = 20 << 20
 FREED_WAIT_MAX_S: Final = 5.0
 
@@ -117,80 +108,6 @@ def test_wrong_words_and_wrong_places(day: Day, demo_site: DemoSite, tmp_path: P
         )
         output = demo_site.headrace("status", home=wrong).stderr
         assert "line 4: datacenters.east.broker_count" in output
-
-
-# --- a hung broker ---
-
-
-@contextmanager
-def hung(demo_site: DemoSite) -> Iterator[str]:
-    """A broker of east that is alive and does nothing; yields its address."""
-    name = f"east-broker-{STOPPED}"
-    pid = Supervisor(demo_site.home).states()[name].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield str(demo_site.site.datacenter("east").brokers[STOPPED])
-    finally:
-        os.kill(pid, signal.SIGCONT)
-        wait_until(
-            lambda: all(row.is_ready for row in operate.status(demo_site.site)),
-            WAIT_MAX_S,
-            "all is ready again",
-        )
-
-
-def ask_in_time(demo_site: DemoSite, *words: object, code: int) -> str:
-    for _ in range(TRIES_MAX):
-        begun = time.monotonic()
-        output = ask(demo_site, *words, code=code)
-        took_s = time.monotonic() - begun
-        if took_s <= ANSWER_MAX_S:
-            return output
-    raise AssertionError(f"{words} ended after {took_s:.1f} s")
-
-
-def test_a_hung_broker_is_named_and_the_others_are_shown(day: Day, demo_site: DemoSite) -> None:
-    balancer = f"http://{demo_site.site.datacenter('east').balancer_status}/"
-    partitions = len(
-        json.loads(demo_site.headrace("topics", "describe", TOPIC, "--json").stdout)["partitions"]
-    )
-    with hung(demo_site) as address:
-        silence = f"broker {STOPPED} at {address} does not answer"
-        with day.step("SIGSTOP of a broker: topics list"):
-            output = ask_in_time(demo_site, "topics", "list", code=ExitCode.UNREACHABLE)
-            assert silence in output and f" {TOPIC} " in output and "more than" in output
-        with day.step("topics describe"):
-            output = ask_in_time(demo_site, "topics", "describe", TOPIC, code=ExitCode.UNREACHABLE)
-            assert silence in output
-            known = [
-                line
-                for line in output.splitlines()
-                if line.split()[:1] in ([str(n)] for n in range(partitions))
-            ]
-            assert len(known) == partitions, output
-        with day.step("consume"):
-            words = ("consume", TOPIC, "--from", "beginning", "-n", 3)
-            output = ask_in_time(demo_site, *words, code=ExitCode.DONE)
-            assert (
-                silence in output
-                and len([line for line in output.splitlines() if "remote_host" in line]) == 3
-            )
-        with day.step("groups list"):
-            output = ask_in_time(demo_site, "groups", "list", code=ExitCode.UNREACHABLE)
-            assert silence in output
-        with day.step("the balancer's page"):
-            wait_until(lambda: is_marked(balancer, address), WAIT_MAX_S, "the balancer marks the broker")
-
-
-def is_marked(balancer: str, address: str) -> bool:
-    """Whether the page still has the broker, and says that it does not answer."""
-    begun = time.monotonic()
-    text = httpx.get(balancer, headers={"Accept": "text/html"}, trust_env=False, timeout=ANSWER_MAX_S).text
-    assert time.monotonic() - begun <= ANSWER_MAX_S
-    host = address.partition(":")[0]
-    rows = [row for row in text.split("<tr>") if host in row]
-    assert rows, text
-    return any("does not answer" in row or "not healthy" in row for row in rows)
 
 
 # --- pages ---

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from fix_postgresql import ENVIRONMENT, UNIT, WAIT_MAX_S, Server, needs_postgresql
 from headrace.agent.airflow_environment import airflow_python
 from headrace.postgresql.installation import SERVER_USER, Installation, fitting, installations
 from headrace.postgresql.place import SOCKET_NAME, SOCKET_PATH_MAX_BYTES, database_url, socket_folder
-from headrace.process.leftovers import processes_in
+from headrace.process.leftovers import end_leftovers, processes_in
+
+DISK_BYTES = 160 << 20
+INSERTS_MAX = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +99,49 @@ def test_the_units_stop_signal_ends_it_in_order_though_clients_stay(server: Serv
         connection.invalidate()
     engine.dispose()
     assert server.problem() is not None
+
+
+@needs_postgresql
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+def test_after_a_full_disk_all_that_was_committed_is_there(tmp_path: Path) -> None:
+    """The server has a small disk of its own, which a file of nobody fills up while rows are written."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "headrace-test", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    small = Server(tmp_path)
+    small.data.symlink_to(disk / "data")
+    (disk / "data").mkdir()
+    try:
+        small.start()
+        small.wait_ready()
+        small.ask("CREATE TABLE kept (n serial, words text)")
+        with (disk / "ballast").open("wb") as ballast, pytest.raises(OSError, match="No space left"):
+            while True:
+                ballast.write(bytes(1 << 16))
+                ballast.flush()
+        committed = 0
+        with pytest.raises(DBAPIError, match=r"No space left|server closed the connection"):
+            for _ in range(INSERTS_MAX):
+                small.ask("INSERT INTO kept (words) SELECT repeat('x', 8000) FROM generate_series(1, 50)")
+                committed += 50
+        assert "No space left on device" in small.log.read_text()
+        (disk / "ballast").unlink()
+        # A supervisor would start one that ended.
+        assert small.process is not None
+        if small.process.poll() is not None:
+            small.start()
+        small.wait_ready()
+        assert small.ask("SELECT count(*) FROM kept") == [(committed,)]
+        small.ask("INSERT INTO kept (words) VALUES ('more')")
+        assert small.end(signal.SIGINT) == 0
+    finally:
+        if small.process is not None:
+            small.process.kill()
+            small.process.wait(WAIT_MAX_S)
+        end_leftovers((disk / "data" / "cluster").resolve())
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 @needs_postgresql

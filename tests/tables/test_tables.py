@@ -125,11 +125,11 @@ def test_the_printed_table_is_one_of_sparks_and_of_hives(
     connection: Connection, typed: TestTopic, world: World
 ) -> None:
     table = connection.table(typed.name, sealed=False)
-    text = table.ddl(Dialect.SPARK, "typed table")
+    text = table.ddl(Dialect.SPARK, "default.typed_rows")
     try:
         for statement in text.removesuffix(";\n").split(";\n"):
             world.spark.sql(statement)
-        rows = world.spark.table("`typed table`")
+        rows = world.spark.table("typed_rows")
         assert rows.count() == 20
         assert rows.where("dt = DATE'2023-11-14' AND hour = 22").count() == 10
         assert sorted(rows.columns) == sorted([*table.arrow().column_names, "dt", "hour"])
@@ -139,7 +139,7 @@ def test_the_printed_table_is_one_of_sparks_and_of_hives(
         by_sql = rows.drop("dt", "hour").orderBy("number").limit(1).collect()[0].asDict(recursive=True)
         assert by_sql == by_reader
     finally:
-        world.spark.sql("DROP TABLE IF EXISTS `typed table`")
+        world.spark.sql("DROP TABLE IF EXISTS default.typed_rows")
     # Spark has Hive's parser; a table of Hive itself would need its metastore.
     for statement in table.ddl(Dialect.HIVE).removesuffix(";\n").split(";\n"):
         world.spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headrace.warehouse.ddl import NoTypeError, create_table, table_name
+from headrace.warehouse.ddl import NoTypeError, TableNameError, create_table, table_name
 from headrace.warehouse.dialect import Dialect
 
 LOCATION = "hdfs://127.9.0.31:8020/data/page-view/hourly"
@@ -57,6 +57,12 @@ def test_sparks_table_has_the_partitions_among_its_columns() -> None:
 def test_a_type_that_nobody_has_is_named() -> None:
     with pytest.raises(NoTypeError, match="hive has no type for a column of null"):
         create_table("t", [pa.field("nothing", pa.null())], LOCATION, Dialect.HIVE)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b.c", "a`; DROP TABLE b", "päge"])
+def test_a_name_that_no_table_has_is_refused(name: str) -> None:
+    with pytest.raises(TableNameError, match="is no name of a table"):
+        create_table(name, FIELDS, LOCATION, Dialect.HIVE)
 
 
 @pytest.mark.parametrize(

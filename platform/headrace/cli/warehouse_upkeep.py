@@ -150,7 +150,8 @@ def ddl(
         Dialect, typer.Option("--dialect", help="Whose statements; Spark SQL's tables are of its own format.")
     ] = Dialect.HIVE,
     name: Annotated[
-        str | None, typer.Option("--name", help="The table's name; by default the topic's, with underscores.")
+        str | None,
+        typer.Option("--name", help="TABLE or DATABASE.TABLE; by default the topic's, with underscores."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

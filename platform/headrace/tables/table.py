@@ -69,7 +69,8 @@ class Table:
     def ddl(self, dialect: Dialect, name: str | None = None) -> str:
         """Returns the statements that make a table of Hive or Spark SQL over all loaded hours.
 
-        `name`: the table's, by default the topic's with underscores. Raises also `NoTypeError`.
+        `name`: the table's, by default the topic's, with underscores. Raises also `TableNameError` and
+        `NoTypeError`.
         """
         location = self.warehouse.url(TopicPaths(self.warehouse.root, self.topic).hourly)
         return create_table(name or table_name(self.topic), self.fields(), location, dialect)

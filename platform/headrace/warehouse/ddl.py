@@ -16,6 +16,7 @@ from headrace.warehouse.types import comment_of
 PARTITIONS: Final = ("dt", "hour")
 """The columns that readers make of the folders' names; a field of an event with such a name is hidden."""
 _PARTITION_TYPES: Final = {"dt": "DATE", "hour": "INT"}
+_NAME: Final = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 _PLAIN: Final[tuple[tuple[pa.DataType, str], ...]] = (
     (pa.bool_(), "BOOLEAN"),
     (pa.int32(), "INT"),
@@ -29,12 +30,24 @@ _PLAIN: Final[tuple[tuple[pa.DataType, str], ...]] = (
 )
 
 
+class TableNameError(ValueError):
+    """A name that a table of Hive or Spark cannot have."""
+
+
 class NoTypeError(ValueError):
     """A column has a type that the dialect does not have."""
 
 
 def create_table(name: str, fields: Iterable[pa.Field], location: str, dialect: Dialect) -> str:
-    """Returns two statements: the table, and the search for its partitions. Raises `NoTypeError`."""
+    """Returns two statements: the table, and the search for its partitions.
+
+    `name`: the table's, or `database.table`. Raises `TableNameError`, `NoTypeError`.
+    """
+    if not re.fullmatch(_NAME, name):
+        raise TableNameError(
+            f"{name!r} is no name of a table: it has letters, digits and _ alone, as TABLE or DATABASE.TABLE"
+        )
+    table = ".".join(map(_quoted, name.split(".")))
     columns = [_column(each, dialect) for each in fields if each.name not in PARTITIONS]
     partitions = [f"{_quoted(each)} {_PARTITION_TYPES[each]}" for each in PARTITIONS]
     head = "CREATE EXTERNAL TABLE IF NOT EXISTS"
@@ -46,7 +59,7 @@ def create_table(name: str, fields: Iterable[pa.Field], location: str, dialect: 
         by = ", ".join(map(_quoted, PARTITIONS))
         body = ["USING PARQUET", f"PARTITIONED BY ({by})", f"LOCATION {_text(location)};"]
     joined = ",\n".join(f"  {each}" for each in columns)
-    lines = [f"{head} {_quoted(name)} (", joined, ")", *body, f"MSCK REPAIR TABLE {_quoted(name)};"]
+    lines = [f"{head} {table} (", joined, ")", *body, f"MSCK REPAIR TABLE {table};"]
     return "\n".join(lines) + "\n"
 
 
