@@ -1,6 +1,7 @@
 """A small site is backed up while it works, and its home is made again from the backup.
 
-One site for the whole file: two datacenters, a mirror, HDFS, the audit. Tests run in their order.
+One site for the whole file: two datacenters, a mirror, HDFS, the audit, and the PostgreSQL that Airflow would
+have. Tests run in their order.
 """
 
 from __future__ import annotations
@@ -19,17 +20,26 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from fix_postgresql import ENVIRONMENT, UNIT, ask
 from fix_site import FIRST_EVENT_MS, RunningSite, Service
+from headrace.agent.airflow_environment import airflow_python
+from headrace.agent.configuration import PostgresqlConfiguration
 from headrace.agent.errors import AddressTakenError
+from headrace.agent.local import find_agent
 from headrace.backup import crash, manifest
 from headrace.coordination.consumers import ConsumerRegistry
 from headrace.coordination.producer_ids import allocate_block
 from headrace.coordination.session import ZooKeeperSession
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.fleet import operate
+from headrace.fleet.airflow_database import data_dir
 from headrace.fleet.units import units_of
 from headrace.log.check import check_partition
+from headrace.postgresql.installation import problem
+from headrace.postgresql.place import socket_folder
 from headrace.site.site import Datacenter, MirrorRoute, Site
+from headrace.warehouse.hdfs.client import HdfsClient
+from headrace.warehouse.layout import TopicPaths
 
 pytestmark = pytest.mark.kill
 
@@ -38,6 +48,8 @@ EVENTS: Final = 300
 GROUP: Final = "readers"
 BLOCKS: Final = (160, 170, 180, 190)
 DAY_MS: Final = 86_400_000
+POSTGRESQL_WAIT_MAX_S: Final = 90.0
+HAS_POSTGRESQL: Final = airflow_python().exists() and problem(ENVIRONMENT) is None
 BACKUP_STEPS: Final = [step for step in crash.STEPS if step.startswith("backup")]
 RESTORE_STEPS: Final = [step for step in crash.STEPS if step.startswith("restore")]
 
@@ -137,6 +149,23 @@ class World:
             }
         return found
 
+    def start_postgresql(self) -> None:
+        """Runs the unit of Airflow's database, as `headrace up` would with Airflow."""
+        configuration = PostgresqlConfiguration(datacenter="analysis", data_dir=data_dir(self.site))
+        agent = find_agent(self.home)
+        assert agent is not None
+        with agent:
+            agent.put(UNIT, configuration.model_dump(mode="json"))
+            assert agent.unit(UNIT, wait_s=POSTGRESQL_WAIT_MAX_S).is_ready
+
+    def ask(self, statement: str) -> list[tuple[object, ...]]:
+        return ask(socket_folder(self.home, UNIT), statement)
+
+    def commit_log(self) -> dict[str, bytes]:
+        """The manifests of the topic's loads in HDFS, by path."""
+        with HdfsClient(self.site.webhdfs_url) as hdfs:
+            return {path: hdfs.read(path) for path, _ in hdfs.walk(TopicPaths("/data", TOPIC).log)}
+
     def mirror_states(self) -> list[dict[str, Any]]:
         url = f"http://{self.site.mirror_status(self.site.mirrors[0])}/status"
         rows: list[dict[str, Any]] = httpx.get(url, trust_env=False, timeout=20).json()["partitions"]
@@ -177,6 +206,11 @@ def test_a_site_that_works_is_backed_up(world: World) -> None:
     world.before = {**world.state(), "rows": world.running.rows(TOPIC), "proven": proven, "first": first}
     assert world.before["rows"].keys() == first
     assert proven and {verdict["status"] for verdict in proven} == {"complete"}, proven
+    world.before["log"] = world.commit_log()
+    assert world.before["log"]
+    if HAS_POSTGRESQL:
+        world.start_postgresql()
+        world.ask("CREATE TABLE dag_run AS SELECT n, 'run ' || n AS name FROM generate_series(1, 100) AS n")
 
     service = world.service("meanwhile", 1)
     service.start()
@@ -184,6 +218,7 @@ def test_a_site_that_works_is_backed_up(world: World) -> None:
     service.finish()
     assert not service.failed, "a backup disturbs nobody"
     assert taken["problems"] == [] and taken["copied_bytes"] > 0
+    assert (UNIT in {piece["name"] for piece in taken["pieces"]}) == HAS_POSTGRESQL
 
     verified = world.json("backup", "verify", taken["backup"])
     assert verified["damaged"] == [] and verified["extra"] == []
@@ -289,9 +324,16 @@ def test_a_restored_site_serves_what_the_backup_held_and_goes_on(world: World) -
     done = world.command("restore", str(backup), home=home)
     assert done.returncode == 0, done.stderr
     world.use(home)
-    operate.up(world.site)
+    units = {unit.name for unit in units_of(world.site)}
     try:
+        started = world.json("up", "--wait", "--timeout", "4m")
+        assert (started["home"], set(started["ready"])) == (str(home), units)
         check_restored(world)
+        assert set(world.json("up", "--yes")["ready"]) == units
+        assert world.json("restart", "east-registry") == {"restarted": ["east-registry"]}
+        stopped = world.json("down")
+        assert stopped["was_running"] and set(stopped["stopped"]) >= units
+        assert world.json("down") == {"home": str(home), "was_running": False, "stopped": []}
     finally:
         world.end()
 
@@ -302,6 +344,10 @@ def check_restored(world: World) -> None:
     for key in ("east topics", "analysis topics", "east schemas", "analysis schemas", "analysis offsets"):
         assert now[key] == before[key], key
     assert world.running.rows(TOPIC) == before["rows"]
+    assert world.commit_log().items() >= before["log"].items()
+    if HAS_POSTGRESQL:
+        world.start_postgresql()
+        assert world.ask("SELECT count(*), min(name), max(n) FROM dag_run") == [(100, "run 1", 100)]
     for datacenter in ("east", "analysis"):
         with world.zookeeper(datacenter) as session:
             assert allocate_block(session)[0] >= 1_000_000_000, "no producer's id is given to another one"

@@ -93,6 +93,19 @@ def test_a_topic_from_its_creation_to_its_deletion(headrace: Headrace, topic: st
     assert f"there is no topic '{topic}'" in headrace("topics", "describe", topic).err
 
 
+def test_a_setting_that_no_topic_has_is_answered_by_the_nearest(headrace: Headrace, topic: str) -> None:
+    asked = (
+        "there is no topic setting 'retention.mss'; did you mean 'retention.ms'? `headrace topics describe"
+    )
+    for words in (("alter", topic), ("create", f"{topic}-other")):
+        refused = headrace("topics", *words, "-c", "retention.mss=1")
+        assert (refused.exit_code, asked in refused.err) == (ExitCode.NEGATIVE, True), refused.err
+    # A wrong value of a right setting is named by the brokers.
+    refused = headrace("topics", "alter", topic, "-c", "retention.ms=-7")
+    assert refused.exit_code == ExitCode.NEGATIVE and "retention.ms" in refused.err
+    assert "did you mean" not in refused.err
+
+
 def test_produced_records_are_consumed(headrace: Headrace, topic: str) -> None:
     result = headrace("produce", topic, "-K", "=", "-H", "from=test", "--json", stdin=b"a=1\nb=2\nc=3\n")
     assert result.json["records"] == 3

@@ -13,6 +13,8 @@ import pytest
 
 from fix_cli import Headrace, command_runner
 from fix_site import RunningSite
+from headrace.agent.errors import AgentRefusedError
+from headrace.agent.local import find_agent
 from headrace.cli.errors import ExitCode
 from headrace.client import Admin
 from headrace.registry.client import SchemaRegistryClient
@@ -89,6 +91,27 @@ def test_a_new_topic_is_made_whole_and_then_kept(
         check=False,
     )
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.hdfs
+def test_the_load_goes_with_the_last_topic_of_its_name(
+    headrace: Headrace, running_site: RunningSite, schema: Path
+) -> None:
+    topic = schema.stem
+    outcomes(headrace, topic, schema, "--no-contract-test")
+    first = headrace("topics", "delete", topic, "--yes")
+    assert (first.exit_code, "its load stays: west, analysis may still have" in first.out) == (0, True), first
+    second = headrace("topics", "delete", topic, "-d", "west", "--yes", "--json").json
+    assert second["load"] == {"removed": False, "still_in": ["analysis"]}
+    agent = find_agent(running_site.site.home)
+    assert agent is not None
+    with agent:
+        assert agent.load(topic)["owner"]
+        last = headrace("topics", "delete", topic, "-d", "analysis", "--yes")
+        assert "its load is removed, and with it its DAGs; what is in HDFS stays" in last.out, last
+        with pytest.raises(AgentRefusedError, match="is not loaded by this host"):
+            agent.load(topic)
 
 
 @pytest.mark.slow

@@ -57,6 +57,8 @@ FOR_USERS = frozenset(
         "IncompatibleSchemaError",
         "NotSealedError",
         "NoSuchTableError",
+        "NoTypeError",
+        "TableNameError",
         "DeadLettersError",
         "HdfsError",
         "HdfsUnreachableError",

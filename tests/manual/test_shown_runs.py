@@ -17,7 +17,7 @@ from shown_shell import Shell
 ROOT = Path(__file__).parents[2]
 RUN_MIN = 25
 """Fewer commands than these would mean that markers switch off what should be run."""
-NOT_RUN_BLOCKS_MAX = 30
+NOT_RUN_BLOCKS_MAX = 24
 
 
 def pages() -> Iterator[tuple[str, str]]:

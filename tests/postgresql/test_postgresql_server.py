@@ -7,85 +7,21 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 
-from fix_zookeeper import die_with_parent
+from fix_postgresql import ENVIRONMENT, UNIT, WAIT_MAX_S, Server, needs_postgresql
 from headrace.agent.airflow_environment import airflow_python
-from headrace.agent.probes import PostgresqlProbe
-from headrace.postgresql.installation import SERVER_USER, Installation, fitting, installations, problem
+from headrace.postgresql.installation import SERVER_USER, Installation, fitting, installations
 from headrace.postgresql.place import SOCKET_NAME, SOCKET_PATH_MAX_BYTES, database_url, socket_folder
-from headrace.process.leftovers import processes_in
+from headrace.process.leftovers import end_leftovers, processes_in
 
-WAIT_MAX_S: Final = 90.0
-ENVIRONMENT: Final = airflow_python().parents[1]
-UNIT: Final = "analysis-postgresql"
-
-needs_postgresql = pytest.mark.skipif(
-    not airflow_python().exists() or problem(ENVIRONMENT) is not None,
-    reason=f"no PostgreSQL server can run here: {problem(ENVIRONMENT)}",
-)
-
-
-class Server:
-    """One server, by the command of its unit, in a home that only the test's user can enter."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.data = home / "data"
-        self.cluster = self.data / "cluster"
-        self.sockets = socket_folder(home, UNIT)
-        self.log = home / "log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [str(airflow_python()), "-m", "headrace.postgresql"]
-        command += ["--data-dir", str(self.data), "--socket-folder", str(self.sockets)]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, preexec_fn=die_with_parent, start_new_session=True
-            )
-
-    def wait_ready(self) -> None:
-        assert self.process is not None
-        deadline = time.monotonic() + WAIT_MAX_S
-        while (found := self.problem()) is not None:
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"{found}\n{self.log.read_text()}"
-            time.sleep(0.05)
-
-    def problem(self) -> str | None:
-        return PostgresqlProbe(self.sockets / SOCKET_NAME).check()
-
-    def refusal(self) -> str:
-        """Starts it, and returns what it says when it does not start."""
-        self.start()
-        assert self.process is not None
-        assert self.process.wait(WAIT_MAX_S) == 1
-        self.process = None
-        return self.log.read_text().strip()
-
-    def end(self, number: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        code = self.process.wait(WAIT_MAX_S)
-        self.process = None
-        return code
-
-    def ask(self, statement: str) -> list[tuple[object, ...]]:
-        """Runs one statement as Airflow would, over the unit's URL."""
-        # The main environment has the other driver.
-        engine = create_engine(database_url(self.sockets).replace("psycopg2", "psycopg"))
-        with engine.begin() as connection:
-            result = connection.execute(text(statement))
-            rows = [tuple(row) for row in result] if result.returns_rows else []
-        engine.dispose()
-        return rows
+DISK_BYTES = 160 << 20
+INSERTS_MAX = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +99,49 @@ def test_the_units_stop_signal_ends_it_in_order_though_clients_stay(server: Serv
         connection.invalidate()
     engine.dispose()
     assert server.problem() is not None
+
+
+@needs_postgresql
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+def test_after_a_full_disk_all_that_was_committed_is_there(tmp_path: Path) -> None:
+    """The server has a small disk of its own, which a file of nobody fills up while rows are written."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "headrace-test", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    small = Server(tmp_path)
+    small.data.symlink_to(disk / "data")
+    (disk / "data").mkdir()
+    try:
+        small.start()
+        small.wait_ready()
+        small.ask("CREATE TABLE kept (n serial, words text)")
+        with (disk / "ballast").open("wb") as ballast, pytest.raises(OSError, match="No space left"):
+            while True:
+                ballast.write(bytes(1 << 16))
+                ballast.flush()
+        committed = 0
+        with pytest.raises(DBAPIError, match=r"No space left|server closed the connection"):
+            for _ in range(INSERTS_MAX):
+                small.ask("INSERT INTO kept (words) SELECT repeat('x', 8000) FROM generate_series(1, 50)")
+                committed += 50
+        assert "No space left on device" in small.log.read_text()
+        (disk / "ballast").unlink()
+        # A supervisor would start one that ended.
+        assert small.process is not None
+        if small.process.poll() is not None:
+            small.start()
+        small.wait_ready()
+        assert small.ask("SELECT count(*) FROM kept") == [(committed,)]
+        small.ask("INSERT INTO kept (words) VALUES ('more')")
+        assert small.end(signal.SIGINT) == 0
+    finally:
+        if small.process is not None:
+            small.process.kill()
+            small.process.wait(WAIT_MAX_S)
+        end_leftovers((disk / "data" / "cluster").resolve())
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 @needs_postgresql

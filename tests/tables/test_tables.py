@@ -17,6 +17,7 @@ from headrace.site.context_store import ContextStore
 from headrace.tables import Connection, connect
 from headrace.tables.table import NoSuchColumnError
 from headrace.warehouse.api import compact_topics
+from headrace.warehouse.dialect import Dialect
 from headrace.warehouse.seal import seal_hour
 from headrace.warehouse.tables import NoSuchTableError
 from headrace.warehouse.versions import VersionError
@@ -118,6 +119,30 @@ def test_docs_are_comments_in_every_tool(connection: Connection, typed: TestTopi
     table.duckdb(con, view="typed")
     comments = dict(con.execute("SELECT column_name, comment FROM duckdb_columns()").fetchall())
     assert comments["price"] == words
+
+
+def test_the_printed_table_is_one_of_sparks_and_of_hives(
+    connection: Connection, typed: TestTopic, world: World
+) -> None:
+    table = connection.table(typed.name, sealed=False)
+    text = table.ddl(Dialect.SPARK, "default.typed_rows")
+    try:
+        for statement in text.removesuffix(";\n").split(";\n"):
+            world.spark.sql(statement)
+        rows = world.spark.table("typed_rows")
+        assert rows.count() == 20
+        assert rows.where("dt = DATE'2023-11-14' AND hour = 22").count() == 10
+        assert sorted(rows.columns) == sorted([*table.arrow().column_names, "dt", "hour"])
+        assert rows.schema["price"].metadata["comment"] == "The price; it's a test."
+        assert rows.schema["inner"].dataType["x"].metadata["comment"] == "Across."
+        by_reader = table.spark(world.spark).orderBy("number").limit(1).collect()[0].asDict(recursive=True)
+        by_sql = rows.drop("dt", "hour").orderBy("number").limit(1).collect()[0].asDict(recursive=True)
+        assert by_sql == by_reader
+    finally:
+        world.spark.sql("DROP TABLE IF EXISTS default.typed_rows")
+    # Spark has Hive's parser; a table of Hive itself would need its metastore.
+    for statement in table.ddl(Dialect.HIVE).removesuffix(";\n").split(";\n"):
+        world.spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
 
 
 def test_sealed_hours_by_default(connection: Connection, typed: TestTopic) -> None:

@@ -10,7 +10,11 @@ import pytest
 import quick_kinds_agent
 from fix_agent import HOST, RunningAgent
 from fix_ports import free_ports
+from fix_postgresql import UNIT as POSTGRESQL
+from fix_postgresql import ask, needs_postgresql
 from fix_terraform import ROOT, VENV, Workspace
+from headrace.agent.processes import is_alive
+from headrace.postgresql.place import socket_folder
 
 Make = Callable[[str], Workspace]
 
@@ -129,6 +133,36 @@ resource "headrace_load" "clicks" {
     assert agent.client.load("clicks")["owner"] == "web"
     # A unit without changes is not restarted.
     assert agent.pid("reg") == pid
+
+
+@needs_postgresql
+def test_a_postgresql_is_made_changed_and_gone_but_for_its_data(workspace: Make, agent: RunningAgent) -> None:
+    """The real server, which Airflow's units of the module find by the unit's name."""
+
+    folder = workspace(
+        provider(agent)
+        + f"""
+resource "headrace_postgresql" "this" {{
+  host       = "host-a"
+  name       = "{POSTGRESQL}"
+  datacenter = "east"
+}}
+"""
+    )
+    give_token(folder, agent)
+    assert "1 added" in folder.apply()
+    sockets = socket_folder(agent.home, POSTGRESQL)
+    assert ask(sockets, "SELECT current_user, current_database()") == [("airflow", "airflow")]
+    ask(sockets, "CREATE TABLE kept AS SELECT 7 AS n")
+    folder.plan(code=0)
+    # Somebody deletes the unit: the next apply makes it again, on its data.
+    agent.client.delete(POSTGRESQL)
+    assert "1 added" in folder.apply()
+    assert ask(sockets, "SELECT n FROM kept") == [(7,)]
+    before = agent.pid(POSTGRESQL)
+    assert "1 destroyed" in folder.run("destroy", "-auto-approve")
+    assert not agent.client.units(with_drift=False) and not is_alive(before)
+    assert (agent.home / "data" / POSTGRESQL / "cluster" / "PG_VERSION").exists(), "its data stays"
 
 
 def test_problems_are_shown_at_their_line(workspace: Make, agent: RunningAgent) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.agent.home import RESTORING
-from headrace.backup import crash, hdfs_tree, servers, trees
+from headrace.backup import crash, hdfs_tree, postgresql_dump, servers, trees
 from headrace.backup.errors import RefusedError
 from headrace.backup.manifest import HOME, FileEntry, Manifest, Piece, load
 from headrace.backup.pace import Pace, check_room
@@ -61,6 +61,7 @@ def restore(
         pace = Pace(bytes_per_second)
         observe(f"checking the digests of {folder}")
         made = check_all(folder, pace)
+        postgresql_dump.check_host(made)
         check_room(home, round(made.size_bytes * SIZE_FACTOR), f"the restore of {folder} to {home}")
         _stage(folder, made, home, pace, observe)
     _move_all(home, staging)
@@ -133,7 +134,7 @@ def target_of(piece: Piece, entry: FileEntry, staging: Path) -> Path:
         if form == hdfs_tree.TREE:
             return staging / IMPORTS / piece.name / rest
         return staging / NEW / piece.data / rest
-    if piece.kind == "zookeeper":
+    if piece.kind in ("zookeeper", postgresql_dump.KIND):
         return staging / IMPORTS / piece.name / inside
     return staging / NEW / piece.data / inside
 
@@ -172,6 +173,9 @@ def _import(piece: Piece, staging: Path, home: Path, observe: Observe) -> None:
         observe(f"writing the files of {piece.name}")
         with servers.hdfs(directory, home) as url:
             hdfs_tree.restore_tree(url, source)
+    elif piece.kind == postgresql_dump.KIND:
+        observe(f"writing the database of {piece.name}")
+        postgresql_dump.restore(source / postgresql_dump.DUMP, directory, source)
 
 
 def _sync_all(folder: Path) -> None:

@@ -1,5 +1,8 @@
-"""A ZooKeeper and an HDFS of our own, for as long as the files of a stopped unit are read, or those of a new
-unit are written. They listen on a free port of loopback, and end with this process.
+"""A ZooKeeper, an HDFS and a PostgreSQL of our own, for as long as the files of a stopped unit are read, or
+those of a new unit are written. They listen on a free port of loopback, PostgreSQL on a socket of its folder.
+
+They end with this process; only root's PostgreSQL, which runs as another user, outlives a SIGKILL, until it
+finds, within a minute, that its folder was removed.
 """
 
 from __future__ import annotations
@@ -15,11 +18,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from headrace.agent.configuration import Configuration, HdfsConfiguration, ZooKeeperConfiguration
+from headrace.agent.configuration import (
+    Configuration,
+    HdfsConfiguration,
+    PostgresqlConfiguration,
+    ZooKeeperConfiguration,
+)
 from headrace.agent.folders import write_files
 from headrace.agent.host import Host
 from headrace.agent.kinds import unit_of
 from headrace.backup.errors import BackupError
+from headrace.postgresql.place import socket_folder
 from headrace.site.addresses import Address
 
 HOST: Final = "127.0.0.1"
@@ -63,11 +72,28 @@ def hdfs(directory: Path, home: Path) -> Iterator[str]:
 
 
 @contextmanager
+def postgresql(directory: Path, home: Path, python: Path) -> Iterator[Path]:
+    """Runs a PostgreSQL on this data directory of a unit; yields the folder of its socket, which is found
+    below `home`. `python`: of Airflow's environment. Raises `BackupError`.
+    """
+    configuration = PostgresqlConfiguration(
+        datacenter="backup", data_dir=directory.absolute(), python=python.absolute()
+    )
+    sockets = socket_folder(home.absolute(), "postgresql")
+    try:
+        with _running("postgresql", configuration, directory, home):
+            yield sockets
+    finally:
+        sockets.unlink(missing_ok=True)
+
+
+@contextmanager
 def _running(name: str, configuration: Configuration, directory: Path, home: Path) -> Iterator[None]:
     unit = unit_of(name, configuration, Host.here(home))
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_files(unit.files)
-    log = directory / "backup.log"
+    # Beside its data: PostgreSQL refuses a folder with files of others.
+    log = directory.with_name(f"{directory.name}.log")
     with log.open("wb") as output:
         process = subprocess.Popen(
             unit.command,
@@ -75,7 +101,7 @@ def _running(name: str, configuration: Configuration, directory: Path, home: Pat
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
     try:
         deadline = time.monotonic() + unit.start_timeout_s
@@ -85,7 +111,7 @@ def _running(name: str, configuration: Configuration, directory: Path, home: Pat
             time.sleep(POLL_S)
         yield
     finally:
-        process.terminate()
+        process.send_signal(signal.Signals[f"SIG{unit.stop_signal}"])
         try:
             process.wait(STOP_WAIT_MAX_S)
         except subprocess.TimeoutExpired:
@@ -99,7 +125,8 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """To be run in a child before its program: it ends when this process does."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

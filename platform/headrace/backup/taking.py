@@ -19,12 +19,13 @@ from headrace.agent.configuration import (
     AuditorConfiguration,
     BrokerConfiguration,
     HdfsConfiguration,
+    PostgresqlConfiguration,
     ZooKeeperConfiguration,
 )
 from headrace.agent.home import AgentHome
 from headrace.agent.host import own_version
 from headrace.audit.store import sqlite_file
-from headrace.backup import crash, databases, hdfs_tree, logs, trees
+from headrace.backup import crash, databases, hdfs_tree, logs, postgresql_dump, trees
 from headrace.backup.errors import BackupError, RefusedError
 from headrace.backup.manifest import HOME, Manifest, Piece
 from headrace.backup.pace import Pace, check_room
@@ -151,6 +152,8 @@ def _needed_bytes(job: _Job) -> int:
     total = sum(logs.size_to_copy(each, job.writer) for each in of_kind(job.units, BrokerConfiguration))
     for path in (_store_of(each) for each in job.units):
         total += path.stat().st_size if path is not None and path.exists() else 0
+    for each in of_kind(job.units, PostgresqlConfiguration):
+        total += postgresql_dump.size_of(each)
     if job.options.hdfs == "all":
         for each in of_kind(job.units, HdfsConfiguration):
             known = sum(
@@ -171,6 +174,8 @@ def _store_of(unit: HomeUnit) -> Path | None:
 
 
 def _copy_all(job: _Job) -> None:
+    for unit in of_kind(job.units, PostgresqlConfiguration):
+        _copy_postgresql(job, unit)
     _copy_airflow(job)
     for unit in of_kind(job.units, AuditorConfiguration):
         _copy_store(job, unit)
@@ -179,6 +184,17 @@ def _copy_all(job: _Job) -> None:
     for datacenter in datacenters_in_order(job.units):
         _copy_datacenter(job, datacenter)
     _copy_home(job)
+
+
+def _copy_postgresql(job: _Job, unit: HomeUnit) -> None:
+    if not postgresql_dump.has_data(unit):
+        return
+    facts, problem = postgresql_dump.copy(unit, job.writer)
+    if problem is not None:
+        job.problems.append(problem)
+        return
+    job.add(unit, data_below(job.site.home, unit.unit), facts)
+    job.observe(f"{unit.name}  {postgresql_dump.DUMP}")
 
 
 def _copy_airflow(job: _Job) -> None:
@@ -192,12 +208,12 @@ def _copy_airflow(job: _Job) -> None:
     for name in AIRFLOW_FILES:
         if (home / name).exists():
             job.writer.put(f"{AIRFLOW}/{name}", (home / name).read_bytes())
-    if not url.startswith(SQLITE):
+    if configuration.postgresql is None and not url.startswith(SQLITE):
         job.notes.append(
-            "airflow: its database is not a SQLite file and is not in this backup: take it with its own tool "
-            "(pg_dump), before this one"
+            "airflow: its database is on a server of another home and is not in this backup: take it with "
+            "its own tool (pg_dump), before this one"
         )
-    elif (path := Path(url.removeprefix(SQLITE))).exists():
+    elif configuration.postgresql is None and (path := Path(url.removeprefix(SQLITE))).exists():
         _copy_database(job, f"{AIRFLOW}/airflow.db", path)
     job.pieces.append(Piece(AIRFLOW, "airflow", configuration.datacenter, AIRFLOW, {}))
     job.observe("airflow")

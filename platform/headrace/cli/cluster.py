@@ -65,6 +65,35 @@ def naming_topic(topic: str, admin: Admin) -> Iterator[None]:
         raise CommandError(f"there is no topic {topic!r}{hint}") from error
 
 
+@contextmanager
+def naming_setting(settings: Iterable[str], admin: Admin) -> Iterator[None]:
+    """Says which setting of topics may be meant, if the brokers have none of this name."""
+    from headrace.client.errors import BrokerError
+    from headrace.wire.errors import ErrorCode
+
+    try:
+        yield
+    except BrokerError as error:
+        if error.code is not ErrorCode.INVALID_CONFIG:
+            raise
+        known = _settings_of_topics(admin)
+        unknown = [name for name in settings if name not in known]
+        if not known or not unknown:
+            raise  # a value that the setting cannot have
+        hint = did_you_mean(unknown[0], known, "headrace topics describe TOPIC --json")
+        raise CommandError(f"there is no topic setting {unknown[0]!r}{hint}") from error
+
+
+def _settings_of_topics(admin: Admin) -> list[str]:
+    """Returns the names of all settings, which any topic has; none if there is no topic to ask for."""
+    from headrace.client.errors import ClientError
+
+    try:
+        return next((list(admin.describe_configs(topic)) for topic in admin.topics()), [])
+    except ClientError:
+        return []
+
+
 def answering(survey: Survey) -> str:
     """Returns the brokers of a survey that answered, as bootstrap addresses."""
     return ",".join(map(str, survey.answering))

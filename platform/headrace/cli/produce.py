@@ -15,13 +15,15 @@ from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.produce_avro import LineError, Options, Send, avro_sender
-from headrace.cli.values import parse_pairs, parse_time_ms
+from headrace.cli.values import parse_pairs, parse_span_ms, parse_time_ms
 
 if TYPE_CHECKING:
     from headrace.client import RecordMetadata
 
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 LINE_MAX_BYTES: Final = 64 << 20
+TIMEOUT_MIN_MS: Final = 2_000
+TIMEOUT_MAX_MS: Final = 3_600_000
 
 KeySeparatorOption = Annotated[
     str | None, typer.Option("--key-separator", "-K", help="The text between a line's key and its value.")
@@ -50,6 +52,12 @@ AcksOption = Annotated[str, typer.Option("--acks", help="Acknowledgements to wai
 CompressionOption = Annotated[
     str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
 ]
+TimeoutOption = Annotated[
+    str,
+    typer.Option(
+        "--timeout", help="How long a record that is not acknowledged is sent again.", metavar="DURATION"
+    ),
+]
 AvroOption = Annotated[
     bool, typer.Option("--avro", help="Lines are JSON; publish Avro events of the topic's newest schema.")
 ]
@@ -73,6 +81,7 @@ def produce(
     timestamp: TimestampOption = None,
     acks: AcksOption = "all",
     compression: CompressionOption = "none",
+    timeout: TimeoutOption = "30s",
     avro: AvroOption = False,
     allow_before_1990: OldOption = False,
     where: DatacenterOption = None,
@@ -106,6 +115,7 @@ def produce(
         allow_before_1990=allow_before_1990,
         time_ms=None if timestamp is None else parse_time_ms(timestamp),
         headers=tuple((name, value.encode()) for name, value in parse_pairs(header or []).items()),
+        timeout_ms=parse_span_ms(timeout, "s", least_ms=TIMEOUT_MIN_MS, most_ms=TIMEOUT_MAX_MS),
     )
     sender = avro_sender(options) if avro else _plain_sender(options, acks)
     counts = _publish(lines, sender)
@@ -210,7 +220,7 @@ def _plain_sender(options: Options, acks: str) -> Iterator[Send]:
     with Producer(
         options.bootstrap,
         acks="all" if acks == "all" else "1" if acks == "1" else "0",
-        compression=options.compression,
+        **options.producer,
     ) as producer:
         yield lambda key, value: producer.send(
             options.topic,

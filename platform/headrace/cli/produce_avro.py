@@ -36,6 +36,17 @@ class Options(NamedTuple):
     allow_before_1990: bool
     time_ms: int | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+    timeout_ms: float = 30_000
+
+    @property
+    def producer(self) -> dict[str, Any]:
+        """How the client sends: a record that is refused is sent again until `timeout_ms` have passed."""
+        return {
+            "compression": self.compression,
+            "max_block_ms": self.timeout_ms,
+            "delivery_timeout_ms": self.timeout_ms,
+            "request_timeout_ms": self.timeout_ms / 2,
+        }
 
 
 class LineError(CommandError):
@@ -74,7 +85,7 @@ def _events(options: Options, schema: str) -> Iterator[Send]:
         bootstrap=options.bootstrap,
         registry_url=options.registry_url,
         schemas={options.topic: schema},
-        producer_options={"compression": options.compression},
+        producer_options=options.producer,
         allow_before_1990=options.allow_before_1990,
     ) as publisher:
         form = _form(options, schema)
@@ -107,7 +118,7 @@ def _values(options: Options, registry: Any, schema: str) -> Iterator[Send]:
 
     serializer = AvroSerializer(registry, schema, register=False)
     form = _form(options, schema)
-    with Producer(options.bootstrap, acks="all", compression=options.compression) as producer:
+    with Producer(options.bootstrap, acks="all", **options.producer) as producer:
 
         def send(key: bytes | None, line: bytes | None) -> DeliveryFuture:
             try:

@@ -226,7 +226,8 @@ def _print_disks(rows: Sequence[UnitReport]) -> None:
             folders.setdefault((row.disk.free_bytes, row.disk.size_bytes), []).append(row.disk.directory)
     for (free_bytes, size_bytes), directories in folders.items():
         used = 1 - free_bytes / size_bytes
-        more = f" and {len(directories) - 1} more folders" if len(directories) > 1 else ""
+        others = len(directories) - 1
+        more = f" and {others} more folder{'' if others == 1 else 's'}" if others else ""
         out.print(
             f"[red]disk[/]  {used:.0%} used, {in_bytes(free_bytes)} free: {escape(directories[0])}{more}; "
             "delete topics or shorten their retention"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.client.cluster import PartitionInfo, TopicInfo
     from headrace.client.survey import Survey
     from headrace.fleet.declare import Declared
+    from headrace.fleet.topics.removing import RemovedLoad
 
 from headrace.cli import names
 from headrace.cli.cluster import (
@@ -23,9 +24,10 @@ from headrace.cli.cluster import (
     READ_TIMEOUT_MS,
     brokers_of,
     exit_if_incomplete,
+    naming_setting,
     naming_topic,
 )
-from headrace.cli.context import BootstrapOption, DatacenterOption, site
+from headrace.cli.context import BootstrapOption, DatacenterOption, context, site
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
 from headrace.cli.values import parse_settings
@@ -187,7 +189,7 @@ def create(
 ) -> None:
     """Create a topic; its partitions are distributed over the brokers."""
     settings = _settings(config, producers)
-    with _admin(where, brokers) as admin:
+    with _admin(where, brokers) as admin, naming_setting(settings, admin):
         admin.create_topic(topic, partitions, replication_factor, settings)
     if json:
         made = {"partitions": partitions, "replication_factor": replication_factor, "config": settings}
@@ -301,7 +303,7 @@ def alter(
         raise CommandError(
             "nothing to change: give --config NAME=VALUE, --producers or --partitions N", ExitCode.USAGE
         )
-    with _admin(where, brokers) as admin, naming_topic(topic, admin):
+    with _admin(where, brokers) as admin, naming_topic(topic, admin), naming_setting(changes, admin):
         if changes:
             admin.alter_configs(topic, changes)
         if partitions is not None:
@@ -363,12 +365,32 @@ def delete(
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete a topic and all its records. Records that were mirrored or loaded stay there."""
+    """Delete a topic and all its records. Records that were mirrored or loaded stay there.
+
+    Its load, and with it its DAGs, goes once no datacenter of the site has the topic any more.
+    """
     if not yes:
         confirm(f"delete {topic} and all its records?")
     with _admin(where, brokers) as admin, naming_topic(topic, admin):
         admin.delete_topic(topic)
+    removed = None if brokers else _remove_load(topic)
     if json:
-        print_json({"topic": topic, "deleted": True})
-    else:
-        out.print(f"deleted {plain(topic)}")
+        load = (
+            None if removed is None else {"removed": removed.is_removed, "still_in": list(removed.still_in)}
+        )
+        print_json({"topic": topic, "deleted": True, "load": load})
+        return
+    out.print(f"deleted {plain(topic)}")
+    if removed is not None and removed.is_removed:
+        out.print("its load is removed, and with it its DAGs; what is in HDFS stays")
+    elif removed is not None:
+        out.print(f"its load stays: {plain(', '.join(removed.still_in))} may still have the topic")
+
+
+def _remove_load(topic: str) -> RemovedLoad | None:
+    """Returns what became of the topic's load; None if the context is not this site, or there is none."""
+    from headrace.fleet.topics.removing import remove_load
+    from headrace.site.context import SITE
+
+    here = context()
+    return remove_load(here, site().home, topic) if here.name == SITE else None

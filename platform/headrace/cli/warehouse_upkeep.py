@@ -1,4 +1,4 @@
-"""`headrace warehouse replay | compact | retain | move | verify`: the upkeep of tables.
+"""`headrace warehouse replay | compact | retain | move | verify`: the upkeep of tables; and `ddl`.
 
 Each change is committed by the commit log: readers see all of it or nothing, and commands may be repeated.
 """
@@ -13,9 +13,10 @@ import typer
 
 from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, in_time, out, print_json
+from headrace.cli.output import JsonOption, in_time, out, print_json, write
 from headrace.cli.values import parse_span_ms, parse_time_ms
 from headrace.cli.warehouse import TopicsArgument, spark, warehouse
+from headrace.warehouse.dialect import Dialect
 
 HOUR_MS = 3_600_000
 
@@ -141,3 +142,29 @@ def _hour_ms(text: str) -> int:
     if moment_ms % HOUR_MS:
         raise CommandError(f"{text!r} is not the start of an hour; write 2026-11-20T18", ExitCode.USAGE)
     return moment_ms
+
+
+def ddl(
+    topic: Annotated[str, typer.Argument(help="A topic of which something is loaded.", show_default=False)],
+    dialect: Annotated[
+        Dialect, typer.Option("--dialect", help="Whose statements; Spark SQL's tables are of its own format.")
+    ] = Dialect.HIVE,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="TABLE or DATABASE.TABLE; by default the topic's, with underscores."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the statements for a table of Hive or Spark SQL over the hours: types, comments, partitions.
+
+    The comments are the docs of the Avro schema. The table shows every loaded row, sealed or not; the last
+    statement finds the hours, and is repeated for new ones.
+    """
+    from headrace.tables.table import Table
+    from headrace.warehouse.versions import Wanted
+
+    text = Table(warehouse(), topic, Wanted(is_sealed=False)).ddl(dialect, name)
+    if json:
+        print_json({"topic": topic, "dialect": dialect.value, "ddl": text})
+    else:
+        write(text)

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 IDLE_WAIT_S: Final = 60.0
 REQUEST_OVERHEAD_BYTES: Final = 512
+TOLD_ATTEMPTS: Final = 5
+"""After so many, some two seconds, the log says why a batch is not acknowledged, once."""
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
@@ -358,6 +360,8 @@ class Sender:
             self._give_up(batch, error)
             return
         batch.error = error
+        if batch.attempts == TOLD_ATTEMPTS:
+            logger.warning("%s; sent again for %g s at most", error, self._settings.delivery_timeout_s)
         self.network.request_update()
         queue = self._queues[batch.topic, batch.partition]
         queue.retry_later(batch, at_s=self._retry_time(batch), maybe_appended=maybe_appended)

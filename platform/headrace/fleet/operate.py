@@ -307,7 +307,7 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
 
     If the agent runs and has units, these are exactly the agent's units, whatever the site's description
     names. Otherwise reads the states from supervisord and probes the units directly. Units that have outlived
-    both are found by their processes.
+    both are found by their processes, and those that a killed agent has recorded are reported, too.
     """
     units = units_of(site) if units is None else units
     order = {unit.name: number for number, unit in enumerate(units)}
@@ -321,9 +321,8 @@ def status(site: Site, units: Sequence[Unit] | None = None) -> list[UnitReport]:
     known = {unit.name: unit for unit in [*units, *_recorded_units(site.home)]}
     if states:
         units = [unit for name, unit in known.items() if name in states]
-    elif len(known) > len(units):
-        # The host runs something else than the site describes.
-        here = left.keys() | (known.keys() - {unit.name for unit in units})
+    elif here := left.keys() | set(unit_names(AgentHome(site.home.absolute()).units)):
+        # As with an agent: what it has recorded, or left running, is what this host is to run.
         units = [unit for name, unit in known.items() if name in here]
 
     def probe(unit: Unit) -> UnitReport:

@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 from headrace.warehouse.arrow_tables import TimeRange, batches
 from headrace.warehouse.change import hdfs_of
 from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.ddl import create_table, table_name
 from headrace.warehouse.decode import ADDRESS_FIELDS, TIMESTAMP_COLUMN
+from headrace.warehouse.dialect import Dialect
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name
@@ -55,6 +57,27 @@ class Table:
         """Returns the URLs of the files that would be read, `hdfs://…`; each holds rows of one hour."""
         with hdfs_of(self.warehouse) as hdfs:
             return [self.warehouse.url(located.path) for located in self._version(hdfs).files]
+
+    def fields(self) -> list[pa.Field]:
+        """Returns the columns of the newest schema, with its docs as comments, and those of the addresses."""
+        with hdfs_of(self.warehouse) as hdfs:
+            version = self._version(hdfs)
+            assert version.schema is not None, "a change that adds files names its schema"
+            texts = schema_texts(self.warehouse, version.schema, _columns_of_files(hdfs, version.files))
+        return self._fields(texts[version.schema])
+
+    def ddl(self, dialect: Dialect, name: str | None = None) -> str:
+        """Returns the statements that make a table of Hive or Spark SQL over all loaded hours.
+
+        `name`: the table's, by default the topic's, with underscores. Raises also `TableNameError` and
+        `NoTypeError`.
+        """
+        location = self.warehouse.url(TopicPaths(self.warehouse.root, self.topic).hourly)
+        return create_table(name or table_name(self.topic), self.fields(), location, dialect)
+
+    @staticmethod
+    def _fields(text: str) -> list[pa.Field]:
+        return [*arrow_fields(text), *ADDRESS_FIELDS]
 
     def spark(self, session: "SparkSession") -> "DataFrame":
         """Returns a data frame of Spark. Its columns have the schema's docs as comments."""
@@ -150,7 +173,7 @@ class Table:
         assert version.schema is not None, "a change that adds files names its schema"
         texts = schema_texts(self.warehouse, version.schema, _columns_of_files(hdfs, version.files))
         newest = texts[version.schema]
-        fields = [*arrow_fields(newest), *ADDRESS_FIELDS]
+        fields = self._fields(newest)
         known = {field.name: field for field in fields}
         unknown = [name for name in names or () if name not in known]
         if unknown:
