@@ -11,6 +11,7 @@
 #   make bench-load                 loads beside Spark's own Kafka connector (QUICK=1: ten minutes; JSON=file: figures)
 #   make fuzz                       hostile bytes at every socket and file, beside an honest client (MINUTES=60, SEED=, TARGETS=)
 #   make jepsen                     real faults: brokers killed, paused, cut off, without disk (FAULTS=100, SEED=, JSON=, KINDS="kill pause")
+#   make simulate                   simulated datacenters under seeded faults (SEEDS=100 FROM=1; SEED=7: one, with its trace); also simulate-mutants
 #   make bench-terraform            provisioning the demo's deployment by Terraform, timed
 #   make docs                       all pages as a site in .headrace/site, with the reference made from the code; man pages, too
 #   make terraform                  install the Terraform provider for `terraform init` (DIR=folder: for your HCL there, too)
@@ -48,7 +49,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: help demo test check lint image fuzz jepsen bench bench-smoke bench-page bench-hostile bench-load bench-terraform docs up down status clean distclean requirements setup airflow terraform \
+.PHONY: help demo test check lint image fuzz jepsen simulate simulate-mutants bench bench-smoke bench-page bench-hostile bench-load bench-terraform docs up down status clean distclean requirements setup airflow terraform \
 	java jars debian haproxy postgresql
 
 help:
@@ -95,6 +96,12 @@ fuzz: setup java
 jepsen: setup java
 	@PYTHONPATH=tests:bench $(BIN)/python -m faults --faults $(or $(FAULTS),20) $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)") \
 		$(if $(KINDS),--kinds $(KINDS)) $(if $(PAUSE),--pause-max $(PAUSE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(if $(LOOPBACK),--loopback)
+
+simulate: setup
+	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation.simulate $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --first $(or $(FROM),1))
+
+simulate-mutants: setup
+	@PYTHONHASHSEED=0 PYTHONPATH=tests $(BIN)/python -m simulation.simulate --mutants
 
 image: setup java
 	@$(call from_debian,mmdebstrap,which makes the root of the container image,there can be no image)

@@ -1,0 +1,282 @@
+"""A simulated broker process: the real parts of a broker, on simulated time, disk, network and ZooKeeper.
+
+Owns the order of a broker's start, which mirrors `broker.broker.Broker` and `broker.membership`: those two
+make threads and sockets, and are the only parts of a broker's replication that do not run here.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import headrace.broker.replication as replication_room
+from headrace.broker.cold_reads import ColdReads
+from headrace.broker.config import BrokerConfig
+from headrace.broker.handlers.init_producer_id import ProducerIds
+from headrace.broker.leadership.controller import Controller
+from headrace.broker.lookups import Lookups
+from headrace.broker.partitions import Partitions
+from headrace.broker.replication import Replication
+from headrace.broker.service import BrokerService
+from headrace.broker.state import BrokerState
+from headrace.client.calls import Call
+from headrace.coordination import znodes
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.election import Reign
+from headrace.coordination.errors import CoordinationError, NoNodeError, SessionClosedError
+from headrace.coordination.partition_states import GuardError
+from headrace.coordination.topics import TopicRegistry, TopicState
+from headrace.log.directory import LogDirectory, PartitionName
+from headrace.log.errors import LogError
+from simulation.sim_clock import Clock, Life, SimLoop, SimWorkers
+from simulation.sim_network import Host, Link, Network
+from simulation.sim_zookeeper import SimSession, ZooKeeper
+
+DISK_MIN_MS: Final = 0.2
+DISK_MAX_MS: Final = 12.0
+CONTROL_MIN_MS: Final = 0.5
+CONTROL_MAX_MS: Final = 15.0
+RETRY_MS: Final = 200.0
+SETTINGS: Final = {
+    "replica.lag.time.max.ms": "1500",
+    "min.insync.replicas": "2",
+    "log.flush.offset.checkpoint.interval.ms": "5000",
+}
+
+_quiet: Final = logging.getLogger("simulation")
+
+
+class SimPeers:
+    """`broker.peers.Peers` on the simulated network."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+        self._links: dict[int, Link] = {}
+
+    def ask(
+        self, host: str, port: int, call: Call, done: Callable[[Any], None], *, timeout_s: float = 30.0
+    ) -> bool:
+        broker = self._broker
+        target = int(host.rpartition(".")[2])
+        link = self._links.get(target)
+        if link is None:
+            link = Link(broker.network, str(broker.number), broker.life, broker.loop.wake, target)
+            self._links[target] = link
+        link.ask(call, done, timeout_s * 1000)
+        return True
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+
+class SimController(Controller):
+    """The real controller, whose thread is simulated: `_act`, `decide` and the election are its own."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        super().__init__(
+            broker.session, broker.number, self._reigns, lambda _: False, rebalance_interval_s=None
+        )
+        self._broker = broker
+        self._wake = cast(Any, self)
+        self._is_due = False
+
+    def _reigns(self, _: int | None) -> None: ...
+
+    def start(self) -> None:
+        self._election.start()
+
+    def set(self) -> None:
+        """Wakes the thread."""
+        if not self._is_due:
+            self._is_due = True
+            clock = self._broker.clock
+            clock.after(clock.between(CONTROL_MIN_MS, CONTROL_MAX_MS), self._broker.life, self._once)
+
+    def _once(self) -> None:
+        self._is_due = False
+        reign: Reign | None = self._reign
+        if reign is None or not reign.is_own:
+            return
+        try:
+            self._act(reign)
+        except (GuardError, SessionClosedError):
+            return
+        except CoordinationError:
+            self._broker.clock.after(RETRY_MS, self._broker.life, self.set)
+
+
+class SimBroker:
+    """One life of a broker. `crash` ends it; the next one has the same number and folder."""
+
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        clock: Clock,
+        network: Network,
+        server: ZooKeeper,
+        settings: Mapping[str, str],
+    ) -> None:
+        self.number = number
+        self.folder = folder
+        self.clock = clock
+        self.network = network
+        self.life = Life(f"broker {number}")
+        self.loop = SimLoop(clock, self.life)
+        self.files = SimWorkers(clock, self.life, self.loop, DISK_MIN_MS, DISK_MAX_MS)
+        self.control = SimWorkers(clock, self.life, self.loop, CONTROL_MIN_MS, CONTROL_MAX_MS)
+        self.session = SimSession(server, clock, self.life, f"broker-{number}")
+        self.is_registered = False
+        self._directory = LogDirectory(folder)
+        self._directory.claim(number)
+        self._registry = TopicRegistry(self.session)
+        self._brokers = BrokerRegistry(self.session)
+        self._config = BrokerConfig(dict(settings))
+        self.state = self._make_state()
+        self.replication = self._make_replication()
+        self.controller = SimController(self)
+        self.service = BrokerService(self.state, ProducerIds(self.control, lambda: range(0)))
+        self.loop.put_hook_first(self.state.partitions.commit)
+
+    def _make_state(self) -> BrokerState:
+        nothing, clock = cast(Any, None), self.clock
+        loop, files = cast(Any, self.loop), cast(Any, self.files)
+
+        def now_ms() -> int:
+            return int(clock.now_ms)
+
+        return BrokerState(
+            broker_id=self.number,
+            datacenter="simulated",
+            cluster_id="simulated",
+            config=self._config,
+            loop=loop,
+            partitions=Partitions(files, self.loop.call_later, now_ms),
+            control=cast(Any, self.control),
+            codec=nothing,
+            topics=nothing,
+            on_demand=nothing,
+            lookups=Lookups(files, self.loop.call_later, now_ms),
+            cold_reads=ColdReads(files),
+            clock_ms=now_ms,
+            monotonic_ms=now_ms,
+            data_dir=self.folder,
+        )
+
+    def _make_replication(self) -> Replication:
+        real = getattr(replication_room, "Peers")  # noqa: B009
+        setattr(replication_room, "Peers", lambda *_, **__: SimPeers(self))  # noqa: B010
+        try:
+            return Replication(
+                self.state,
+                self._directory,
+                cast(Any, self.files),
+                cast(Any, self.control),
+                self._registry,
+            )
+        finally:
+            setattr(replication_room, "Peers", real)  # noqa: B010
+
+    # --- start ---
+
+    def start(self) -> None:
+        """Begins as soon as ZooKeeper answers."""
+        self.loop.wake(self._begin)
+
+    def _begin(self) -> None:
+        try:
+            topics = self._registry.list()
+        except CoordinationError:
+            self.loop.call_later(RETRY_MS, self._begin)
+            return
+        self.replication.start(topics)
+        self._see_topics(topics)
+        self.replication.manager.when_idle(lambda: self.control.submit(self._register, self._registered))
+
+    def _register(self) -> None:
+        host = f"10.0.0.{self.number}"
+        for path in (znodes.broker(self.number), znodes.CONTROLLER):
+            node = self.session.get_or_none(path)
+            if node is not None and (path != znodes.CONTROLLER or self._is_mine(node.data)):
+                try:
+                    self.session.delete(path)
+                except NoNodeError:
+                    continue
+        self._brokers.register(self._registration(host), wait_s=0)
+
+    def _registration(self, host: str) -> BrokerRegistration:
+        directory_id = self._directory.directory_id
+        return BrokerRegistration(self.number, host, 9092, "simulated", directory_id=directory_id)
+
+    def _is_mine(self, data: bytes) -> bool:
+        return (
+            f'"broker_id": {self.number}'.encode() in data or f'"broker_id":{self.number},'.encode() in data
+        )
+
+    def _registered(self, _: None, error: Exception | None) -> None:
+        if error is not None:
+            self.control.submit(self._register, self._registered)
+            return
+        self.is_registered = True
+        self._brokers.watch(self._brokers_changed)
+        self._registry.watch(self._topics_changed)
+        self.controller.start()
+        self.network.hosts[self.number] = Host(self.life, self.service, self.loop.wake)
+
+    def _brokers_changed(self, brokers: list[BrokerRegistration]) -> None:
+        self.controller.brokers_changed(brokers)
+
+        def see() -> None:
+            self.state.view = self.state.view.with_brokers(brokers)
+            self.replication.brokers_changed()
+
+        self.loop.post(see)
+
+    def _topics_changed(self, topics: dict[str, TopicState]) -> None:
+        self.controller.topics_changed(topics)
+        self.loop.post(lambda: self._see_topics(topics))
+
+    def _see_topics(self, topics: Mapping[str, TopicState]) -> None:
+        if topics == self.state.view.topics:
+            return
+        self.state.view = self.state.view.with_topics(topics)
+        self.replication.topics_changed(topics, may_delete=True)
+
+    # --- what happens to it ---
+
+    def high_watermark(self, topic: str) -> int:
+        """Returns what this broker knows of it, as leader or as follower; 0 if its log is not open."""
+        led = self.state.partitions.get(topic, 0)
+        if led is not None:
+            return led.visible_address
+        followed = self.replication.followed.get(PartitionName(topic, 0))
+        return 0 if followed is None else followed.high_watermark
+
+    def stop_for(self, duration_ms: float) -> None:
+        """SIGSTOP, then SIGCONT."""
+        self.life.stopped_until_ms = self.clock.now_ms + duration_ms
+
+    def crash(self) -> None:
+        """SIGKILL: nothing is flushed, nobody hears of it."""
+        self.life.is_dead = True
+        self.network.hosts.pop(self.number, None)
+        self.session.disconnect()
+        for partition in self.state.partitions:
+            partition.log.abandon()
+        for followed in self.replication.followed:
+            followed.log.abandon()
+        self._directory.close()
+
+    def close(self, draw: random.Random) -> None:
+        """Ends the world's last life in order, so that the files can be read."""
+        if self.life.is_dead:
+            return
+        try:
+            self.replication.close()
+        except LogError as error:
+            _quiet.info("closing broker %d: %s", self.number, error)
+        self.crash()

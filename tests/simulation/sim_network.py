@@ -1,0 +1,189 @@
+"""The simulated network: connections that delay, that a cut link swallows, and that end with a process.
+
+A connection is one client's `ClientConnection` at a broker's sans-IO core, and the requests on it. Bytes of
+one connection stay in order; between connections nothing is ordered. A cut is of one direction: what is sent
+into it is lost, nobody hears of it, and the requests time out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.broker.core import ClientConnection, Service
+from headrace.broker.peers import Lost
+from headrace.client.calls import Call
+from headrace.log.files import FileSlice
+from headrace.wire import fetch
+from headrace.wire.apis import ApiKey
+from headrace.wire.errors import WireError
+from simulation.sim_clock import Clock, Life
+
+FRAME_MAX_BYTES: Final = 1 << 24
+DELAY_MIN_MS: Final = 0.1
+DELAY_MAX_MS: Final = 3.0
+VERSIONS: Final = {ApiKey.FETCH: fetch.VERSION_MAX, ApiKey.PRODUCE: 9}
+Done = Callable[[Any], None]
+
+
+class Host:
+    """What is reachable under a broker's number: its present life and service, or nothing."""
+
+    def __init__(self, life: Life, service: Service, wake: Callable[[Callable[[], None]], None]) -> None:
+        self.life = life
+        self.service = service
+        self.wake = wake
+
+
+class Network:
+    """`hosts` by broker number. `cuts`: pairs of names, (source, target), between which packets are lost."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.hosts: dict[int, Host] = {}
+        self.cuts: set[tuple[str, str]] = set()
+        self.slow = 1.0
+
+    def delay_ms(self) -> float:
+        return self.clock.between(DELAY_MIN_MS, DELAY_MAX_MS) * self.slow
+
+
+class Link:
+    """Requests from one process to one broker. Opens a connection when it needs one."""
+
+    def __init__(
+        self, network: Network, name: str, life: Life, wake: Callable[[Callable[[], None]], None], target: int
+    ) -> None:
+        self._network = network
+        self._name = name
+        self._life = life
+        self._wake = wake
+        self._target = target
+        self._connection: _Connection | None = None
+
+    def ask(self, call: Call, done: Done, timeout_ms: float) -> None:
+        """Sends a call; `done` gets the response's body or `Lost`."""
+        if self._connection is None or self._connection.is_broken:
+            host = self._network.hosts.get(self._target)
+            if host is None or host.life.is_dead:
+                lost = Lost("connection refused", was_sent=False)
+                self._later(self._network.delay_ms(), lambda: done(lost))
+                return
+            self._connection = _Connection(self._network, self._name, str(self._target), host, self._deliver)
+        self._connection.ask(call, done)
+        connection = self._connection
+        self._later(timeout_ms, lambda: connection.time_out(done))
+
+    def _later(self, delay_ms: float, call: Callable[[], None]) -> None:
+        self._network.clock.after(delay_ms, self._life, lambda: self._wake(call))
+
+    def _deliver(self, delay_ms: float, call: Callable[[], None]) -> None:
+        self._later(delay_ms, call)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.end("closed")
+            self._connection = None
+
+
+class _Connection:
+    def __init__(
+        self,
+        network: Network,
+        source: str,
+        target: str,
+        host: Host,
+        deliver: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self._network = network
+        self._ends = source, target
+        self._host = host
+        self._deliver = deliver
+        self._waiting: deque[tuple[Call, Done]] = deque()
+        self._arrives_ms = self._returns_ms = 0.0
+        self._number = 0
+        self.is_broken = False
+        self._server = ClientConnection(
+            host.service,
+            peer=f"{source}:1",
+            frame_limit_bytes=FRAME_MAX_BYTES,
+            on_output=self._output,
+            on_abort=lambda problem: self.end(problem),
+        )
+
+    def ask(self, call: Call, done: Done) -> None:
+        self._number += 1
+        self._waiting.append((call, done))
+        encoded = call.encode(VERSIONS[ApiKey(call.api_key)], self._number, self._ends[0])
+        frame = encoded if isinstance(encoded, bytes) else b"".join(encoded)
+        if self._ends in self._network.cuts:
+            return
+        now_ms = self._network.clock.now_ms
+        self._arrives_ms = max(self._arrives_ms, now_ms + self._network.delay_ms())
+        self._network.clock.after(
+            self._arrives_ms - now_ms, self._host.life, lambda: self._host.wake(lambda: self._arrive(frame))
+        )
+
+    def _arrive(self, frame: bytes) -> None:
+        """At the broker."""
+        if self.is_broken or self._server.closed:
+            return
+        self._server.turn_left = 1 << 30
+        try:
+            self._server.receive(memoryview(bytearray(frame)), may_keep=False)
+        except WireError as error:
+            self.end(str(error))
+            return
+        self._output(self._server)
+
+    def _output(self, server: ClientConnection) -> None:
+        """At the broker: responses go back, in order."""
+        if server.rest is not None and not server.is_held:
+            self._network.clock.after(0.0, self._host.life, lambda: self._host.wake(self._resume))
+        server.release_responses()
+        if not server.outgoing:
+            return
+        parts = [part.read() if isinstance(part, FileSlice) else bytes(part) for part in server.outgoing]
+        server.outgoing.clear()
+        server.outgoing_bytes = 0
+        if (self._ends[1], self._ends[0]) in self._network.cuts:
+            return
+        now_ms = self._network.clock.now_ms
+        self._returns_ms = max(self._returns_ms, now_ms + self._network.delay_ms())
+        data = b"".join(parts)
+        self._deliver(self._returns_ms - now_ms, lambda: self._return(data))
+
+    def _resume(self) -> None:
+        if not self.is_broken and not self._server.closed and not self._server.is_held:
+            self._server.turn_left = 1 << 30
+            self._server.resume()
+            self._output(self._server)
+
+    def _return(self, data: bytes) -> None:
+        """At the client. Data is whole frames."""
+        at = 0
+        while at < len(data) and not self.is_broken:
+            length = int.from_bytes(data[at : at + 4], "big")
+            frame = memoryview(data)[at + 4 : at + 4 + length]
+            at += 4 + length
+            call, done = self._waiting.popleft()
+            done(call.decode(frame, VERSIONS[ApiKey(call.api_key)]))
+
+    def time_out(self, done: Done) -> None:
+        if not self.is_broken and any(waiting is done for _, waiting in self._waiting):
+            self.end("timed out")
+
+    def end(self, problem: str) -> None:
+        """The client gives the connection up: what it waits for is lost."""
+        if self.is_broken:
+            return
+        self.is_broken = True
+        host = self._host
+        if not host.life.is_dead:
+            delay_ms = self._network.delay_ms()
+            self._network.clock.after(delay_ms, host.life, lambda: host.wake(self._server.close))
+        waiting, self._waiting = self._waiting, deque()
+        for _, done in waiting:
+            lost = Lost(problem, was_sent=True)
+            self._deliver(0.0, lambda done=done, lost=lost: done(lost))  # type: ignore[misc]
