@@ -78,7 +78,7 @@ class Reporter:
         journal: Journaled | None = None,
         at_start: Callable[[UUID], object] | None = None,
     ) -> None:
-        """`standing`: of the publisher that is reported (default: a new one). Each change is in `journal` first.
+        """`standing`: of the publisher that is reported (default: a new one). Changes are in `journal` first.
         `at_start` is called with the id of the audit topic once a report has arrived, until it raises no
         `ReportError`.
         """
