@@ -145,8 +145,7 @@ def test_a_fetch_of_a_broker_that_is_no_replica_is_refused(replicas: ReplicatedC
     assert ask(3, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert ask(2, 0, replica_epoch=1) is ErrorCode.NOT_LEADER_OR_FOLLOWER, "an older self of broker 2"
     replicas.elect(topic, 1)
-    replicas.produce(topic, "in epoch 1")
-    assert ask(2, 0) is ErrorCode.FENCED_LEADER_EPOCH
+    replicas.wait_for("epoch 0 is over", lambda: ask(2, 0) is ErrorCode.FENCED_LEADER_EPOCH)
     assert ask(2, 9) is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
