@@ -252,15 +252,3 @@ def test_a_short_round_of_faults(tmp_path: Path) -> None:
     assert figures["clean"] and not figures["findings"]
     assert len(figures["faults"]) == 4
     assert all(kind["acknowledged"] > 0 for kind in figures["kinds"].values())
-
-
-@pytest.mark.zookeeper
-def test_a_disk_that_loses_durable_bytes_is_found(tmp_path: Path) -> None:
-    code, printed, figures = run_faults(
-        tmp_path,
-        *("--faults", "1", "--kinds", "power-cut-all", "--replicas", "1", "--disk-loses", "400"),
-    )
-    assert code == 1, printed
-    kinds = figures["kinds"].values()
-    assert sum(kind["lost"] for kind in kinds) > 0, printed
-    assert sum(kind["went_back"] for kind in kinds) > 0, printed
