@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import xmlrpc.client
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.parsers.expat import ExpatError
@@ -209,7 +209,7 @@ class Supervisor:
 
     def add(self, name: str) -> None:
         """Adds a unit to the daemon as `reload` last read it; does not start it."""
-        self._call("addProcessGroup", name, ignore=Faults.ALREADY_ADDED)
+        self._call("addProcessGroup", name, ignore=(Faults.ALREADY_ADDED,))
 
     def remove(self, name: str) -> None:
         """Stops a unit and removes it from the daemon; returns once its process has ended."""
@@ -218,7 +218,7 @@ class Supervisor:
         while (state := self.states().get(name)) is not None:
             if state.state in ("STARTING", "RUNNING", "BACKOFF"):
                 self.stop(name)
-            elif self._call("removeProcessGroup", name, ignore=Faults.STILL_RUNNING):
+            elif self._call("removeProcessGroup", name, ignore=(Faults.STILL_RUNNING,)):
                 return
             if time.monotonic() > deadline:
                 raise SupervisorError(f"unit {name}, process {state.pid}, does not end; see {self.log_path}")
@@ -242,11 +242,14 @@ class Supervisor:
         }
 
     def start(self, name: str) -> None:
-        """Starts a unit that does not run; returns without waiting for the start."""
-        self._call("startProcess", name, False, ignore=Faults.ALREADY_STARTED)
+        """Starts a unit that does not run; returns without waiting for the start.
+
+        A process that has ended before supervisord answers is started again like one that ends later.
+        """
+        self._call("startProcess", name, False, ignore=(Faults.ALREADY_STARTED, Faults.SPAWN_ERROR))
 
     def stop(self, name: str, *, wait: bool = False) -> None:
-        self._call("stopProcess", name, wait, ignore=Faults.NOT_RUNNING)
+        self._call("stopProcess", name, wait, ignore=(Faults.NOT_RUNNING,))
 
     def shut_down(self) -> None:
         """Ends the daemon, and any unit that still runs; returns once the daemon's process has ended."""
@@ -256,12 +259,12 @@ class Supervisor:
             _kill(pid)
         self.socket_path.unlink(missing_ok=True)
 
-    def _call(self, method: str, *arguments: Any, ignore: int | None = None) -> Any:
-        """Returns the result of an RPC; None if it fails with the fault code `ignore`."""
+    def _call(self, method: str, *arguments: Any, ignore: Collection[int] = ()) -> Any:
+        """Returns the result of an RPC; None if it fails with a fault code in `ignore`."""
         try:
             return self._request(method, arguments)
         except xmlrpc.client.Fault as fault:
-            if fault.faultCode == ignore:
+            if fault.faultCode in ignore:
                 return None
             call = " ".join(map(str, (method, *arguments)))
             raise SupervisorError(f"supervisord refused {call}: {fault.faultString}") from fault
