@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from fix_audit_world import (
 )
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
+from headrace.audit.auditor import Auditor
 from headrace.audit.counting import CountedPartition, LastBatch, PartitionCounter, SourcePartition
 from headrace.audit.evidence import Status
 from headrace.audit.fold_recount import undivided_end
@@ -45,6 +47,8 @@ from headrace.audit.tally import Span
 from headrace.audit.times import HOUR_MS
 from headrace.audit.upkeep import merge
 from headrace.client import Admin
+from headrace.client.errors import NetworkError
+from headrace.client.unpacking import FetchedBatches
 from headrace.events.publisher import EventPublisher
 from headrace.events.schemas import read_schema
 from headrace.wire.batch import read_header, readdress
@@ -176,6 +180,94 @@ def test_a_counter_goes_back_and_says_so() -> None:
     assert counter.cut() == []  # what was not published is counted again
     counter.feed(memoryview(regrown.data)[log.cuts[2] :], log.cuts[2])
     assert counter.counted_to == len(regrown.data)
+
+
+# --- the auditor, between polls ---
+
+
+class ConsumerOfFailures:
+    """Stands for the auditor's `Consumer`, whose fetches of these partitions have failed once each."""
+
+    def __init__(self) -> None:
+        self.sought: dict[tuple[str, int], int] = {}
+
+    def interruptions(self, topic: str, partition: int) -> int:
+        return 1
+
+    def seek(self, topic: str, partition: int, address: int) -> None:
+        self.sought[topic, partition] = address
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Does nothing."""
+
+    pause = resume
+
+
+class AdminOfOneTopic:
+    def list_offsets(self, topic: str, *_: object, **__: object) -> dict[int, SimpleNamespace]:
+        return {number: SimpleNamespace(offset=0) for number in range(2)}
+
+    def topic(self, topic: str) -> SimpleNamespace:
+        return SimpleNamespace(topic_id="id")
+
+
+def auditor_of(log: LogReader, *counters: PartitionCounter) -> Auditor:
+    """An auditor that has counted so far, and has no connections."""
+    auditor = object.__new__(Auditor)
+    values = {
+        "_counters": {(TOPIC, each.partition.log_partition): each for each in counters},
+        "_consumer": ConsumerOfFailures(),
+        "_admin": AdminOfOneTopic(),
+        "_raw": log,
+        "_standings": Standings(log),  # type: ignore[arg-type]
+        "_topic_ids": {},
+        "_unpublished": [],
+        **{name: {} for name in ("_interruptions", "_stuck", "_look_at_s", "_looks")},
+    }
+    vars(auditor).update(values)
+    return auditor
+
+
+def counter_of(log_partition: int, log: LogReader, batches: int) -> PartitionCounter:
+    partition = replace(PARTITION, log_partition=log_partition)
+    counter = PartitionCounter(partition, 0, BUCKET_MS, lambda _dc, _producer: True)
+    counter.feed(memoryview(log.data)[: log.cuts[batches]], 0)
+    counter.cut()
+    return counter
+
+
+def test_a_partition_that_cannot_be_checked_now_costs_no_other_partitions_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = LogReader([(0, batch_of(number)) for number in range(3)])
+    first, second = counter_of(0, log, 1), counter_of(1, log, 1)
+    auditor = auditor_of(log, first, second)
+
+    def silent(topic: str, partition: int, epoch: int) -> tuple[int, int]:
+        if partition == 0:
+            raise NetworkError("its leader is away")
+        return 0, len(log.data)
+
+    monkeypatch.setattr(log, "epoch_end", silent)
+    rest = memoryview(log.data)[log.cuts[1] :]
+    for number in range(2):
+        auditor._feed(FetchedBatches(TOPIC, number, rest, log.cuts[1], len(log.data), len(log.data)))
+    assert (first.counted_to, second.counted_to) == (log.cuts[1], len(log.data))
+    assert auditor._consumer.sought == {(TOPIC, 0): log.cuts[1]}  # type: ignore[attr-defined]
+    assert auditor._unpublished == []
+
+
+def test_a_close_look_at_a_log_that_was_cut_and_has_grown_again_goes_back_first() -> None:
+    """The broker was away for many fetches, and the new batches are as long as the old ones."""
+    counted = LogReader([(0, batch_of(number)) for number in range(4)])
+    regrown = LogReader([(0, batch_of(number)) for number in range(2)] + [(0, batch_of(2, 9))] * 3)
+    counter = counter_of(0, counted, 4)
+    auditor = auditor_of(regrown, counter)
+    auditor._standings.marks.note(KEY, counted.mark(2, "id"))
+    auditor._look_closely(KEY)
+    assert counter.counted_to == counted.cuts[2]
+    [record] = auditor._unpublished
+    assert isinstance(record, RecountRecord) and record.from_address == counted.cuts[2]
 
 
 # --- the store and the verdict ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -207,10 +208,12 @@ def test_only_a_successor_adopts_and_only_the_dead(tmp_path: Path) -> None:
         journal_module._close(each._file, each._map)  # as the end of their processes does
     (tmp_path / "junk.journal").write_bytes(b"junk")
     (tmp_path / "link.journal").symlink_to("/etc/passwd")
+    os.mkfifo(tmp_path / "pipe.journal")
+    (tmp_path / "dead.new").write_bytes(b"half of a smaller one")
     assert adopt(tmp_path, WHO, CLUSTER, adopted.append) == 1
     assert [tally.handed_over_count for tally in adopted[0].counts.changed()] == [4]
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["junk.refused", "link.journal", "living.journal", "other.journal"]
+    assert names == ["junk.refused", "link.journal", "living.journal", "other.journal", "pipe.journal"]
     assert adopt(tmp_path, WHO, CLUSTER, adopted.append) == 0
     assert claim(living.path) is None
     living.delete()

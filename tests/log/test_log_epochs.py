@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headrace.log.epochs import UNKNOWN_EPOCH, EpochEnd, EpochStart, LeaderEpochs, agreed_end
+from headrace.log.epochs import UNKNOWN_EPOCH, EpochEnd, EpochStart, LeaderEpochs
 
 LOG = LeaderEpochs([EpochStart(2, 100), EpochStart(5, 300), EpochStart(6, 400)])
 
@@ -78,77 +76,3 @@ def test_forget_before_moves_the_first_start() -> None:
     assert epochs.starts() == ((5, 350), (6, 400))
     epochs.forget_before(20)
     assert epochs.starts() == ((5, 350), (6, 400))
-
-
-Batch = tuple[int, int]  # epoch, size
-
-
-@st.composite
-def two_logs(draw: st.DrawFn) -> tuple[list[Batch], list[Batch]]:
-    """Two logs of one partition. What a leader appends in its epoch goes behind a prefix of another log, and
-    each log has a prefix of it.
-    """
-    logs: list[list[Batch]] = [[], []]
-    for epoch in range(draw(st.integers(1, 8))):
-        leader = draw(st.integers(0, 1))
-        written = [(epoch, size) for size in draw(st.lists(st.integers(1, 3), max_size=4))]
-        base = logs[leader]
-        logs[leader] = base + written
-        if draw(st.booleans()):
-            # The other one follows: it is cut back to what both have, and copies a part of the rest.
-            agreed = common(base + written, logs[1 - leader])
-            behind = draw(st.integers(agreed, len(base) + len(written)))
-            logs[1 - leader] = (base + written)[:behind]
-    return logs[0], logs[1]
-
-
-def common(one: list[Batch], other: list[Batch]) -> int:
-    """Returns how many batches two logs have in common, from their beginning."""
-    count = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
-
-
-def epochs_of(log: list[Batch]) -> tuple[LeaderEpochs, int]:
-    made, address = LeaderEpochs(), 0
-    for epoch, size in log:
-        assert made.note(epoch, address)
-        address += size
-    return made, address
-
-
-@given(two_logs())
-def test_agreed_end_is_where_two_logs_part(logs: tuple[list[Batch], list[Batch]]) -> None:
-    copy, source = logs
-    own, own_end = epochs_of(copy)
-    theirs, their_end = epochs_of(source)
-    asked: list[int] = []
-
-    def ask(epoch: int) -> EpochEnd:
-        asked.append(epoch)
-        return theirs.end_of(epoch, their_end)
-
-    expected = sum(size for _, size in copy[: common(copy, source)])
-    found = agreed_end(own, own_end, ask)
-    if found is None:
-        # Nothing in common, as the ends of epochs tell it.
-        assert expected == 0
-    elif expected == 0:
-        assert found <= (source[0][1] if not copy else 0) or found == 0
-    else:
-        assert found == expected
-    assert len(asked) == len(set(asked)) <= len(own)
-
-
-def test_a_copy_whose_source_lost_its_latest_epochs_is_compared_below_them() -> None:
-    own = LeaderEpochs([EpochStart(1, 0), EpochStart(4, 50), EpochStart(9, 70)])
-    theirs = LeaderEpochs([EpochStart(1, 0), EpochStart(3, 40)])
-    assert agreed_end(own, 90, lambda epoch: theirs.end_of(epoch, 60)) == 40
-
-
-def test_an_impossible_answer_is_an_error() -> None:
-    with pytest.raises(ValueError, match="answered with 8"):
-        agreed_end(LOG, 450, lambda _: EpochEnd(8, 500))

@@ -9,7 +9,7 @@ Pure: it reads no files.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.log.staging import StagedBatch
@@ -123,25 +123,3 @@ class LeaderEpochs:
 
     def __len__(self) -> int:
         return len(self._epochs)
-
-
-def agreed_end(own: LeaderEpochs, own_end: int, ask: Callable[[int], EpochEnd]) -> int | None:
-    """Returns the address up to which a copy and its source hold the same batches; None if they have no epoch
-    in common. `own`, `own_end`: the copy's. `ask` puts `end_of` to the source, at most once for each epoch.
-
-    Raises `ValueError` if the source's answer is impossible.
-    """
-    highest = own.latest
-    for epoch, _ in reversed(own.starts()):
-        if epoch > highest:
-            continue
-        theirs = ask(epoch)
-        if theirs.epoch > epoch:
-            raise ValueError(f"the source was asked for epoch {epoch} and answered with {theirs.epoch}")
-        if theirs.epoch < 0:
-            continue
-        mine = own.end_of(theirs.epoch, own_end)
-        if mine.epoch == theirs.epoch:
-            return min(mine.end_address, theirs.end_address)
-        highest = mine.epoch
-    return None

@@ -270,9 +270,11 @@ class Auditor:
         try:
             if self._goes_back(key, counter):
                 return
-        except ClientError:
+        except ClientError as error:
+            # Not raised: the other partitions' batches of this poll are to be counted.
+            self._stop_at(key, str(error))
             self._consumer.seek(*key, counter.counted_to)
-            raise
+            return
         try:
             if batches.address != counter.counted_to:
                 if not is_good_at(batches.buffer, 0, batches.address):
@@ -295,11 +297,12 @@ class Auditor:
         counter = self._counters[key]
         problem, is_stuck = "", False
         try:
-            looks = self._looks[key] = self._looks.get(key, 0) + 1
-            salvaged = count_past_damage(self._raw, counter, gives_up=looks >= LOOKS_MAX)
-            if salvaged.jump_to is not None:
-                self._jump(counter, salvaged.jump_to)
-            problem, is_stuck = salvaged.stuck, bool(salvaged.stuck)
+            if not self._goes_back(key, counter):
+                looks = self._looks[key] = self._looks.get(key, 0) + 1
+                salvaged = count_past_damage(self._raw, counter, gives_up=looks >= LOOKS_MAX)
+                if salvaged.jump_to is not None:
+                    self._jump(counter, salvaged.jump_to)
+                problem, is_stuck = salvaged.stuck, bool(salvaged.stuck)
         except ClientError as error:
             problem = str(error)
         if problem:
@@ -307,10 +310,7 @@ class Auditor:
         else:
             for state in (self._stuck, self._look_at_s, self._looks):
                 state.pop(key, None)
-        if is_stuck:
-            self._consumer.pause(*key)
-        else:
-            self._consumer.resume(*key)
+        (self._consumer.pause if is_stuck else self._consumer.resume)(*key)
         self._consumer.seek(*key, counter.counted_to)
 
     def _stop_at(self, key: tuple[str, int], problem: str) -> None:

@@ -47,6 +47,7 @@ COMPACT_ABOVE_BYTES: Final = 32 * 1024
 TOPICS_MAX: Final = 65_536
 RANGES_MAX: Final = 1_000  # of one part in a snapshot
 DESCRIPTION_MAX_BYTES: Final = 4_096
+UNFINISHED_SUFFIX: Final = ".new"  # of a file that will take the journal's place
 
 _INT64: Final = struct.Struct("@q")
 _HEADER: Final = struct.Struct("@8sqqqqq16s")
@@ -180,7 +181,7 @@ class Journal:
 
     def _begin(self, states: tuple[PartState, ...] = (), last_number: int = 0) -> None:
         """Writes a new file beside the old one, and takes its place: half a file is never seen."""
-        temporary = self.path.with_suffix(".new")
+        temporary = self.path.with_suffix(UNFINISHED_SUFFIX)
         file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -278,10 +279,10 @@ def claim(path: Path) -> int | None:
 
     Raises `OSError`.
     """
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_current = os.fstat(file).st_ino == path.stat().st_ino
+        is_current = os.fstat(file).st_ino == path.stat().st_ino and path.is_file()
     except OSError:
         os.close(file)
         return None

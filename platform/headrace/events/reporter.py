@@ -178,7 +178,9 @@ class Reporter:
         if self._thread.is_alive():
             self._thread.join(JOIN_WAIT_MAX_S)
         self.report(closing=True, timeout_s=timeout_s)
-        self._journal.delete()
+        with self._lock:
+            journal, self._journal = self._journal, NoJournal()  # a late callback finds no closed file
+        journal.delete()
 
     def _send(self, tallies: list[PartTally], until_ms: int, closed: bool, deadline: float) -> None:
         self._report_number += 1

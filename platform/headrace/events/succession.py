@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from headrace.events.journal import SIZE_MAX_BYTES, DeadJournal, Journal, JournalError, claim, replay
+from headrace.events.journal import (
+    SIZE_MAX_BYTES,
+    UNFINISHED_SUFFIX,
+    DeadJournal,
+    Journal,
+    JournalError,
+    claim,
+    replay,
+)
 from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
@@ -99,6 +107,7 @@ def adopt(folder: Path, successor: Mapping[str, str | int], audit_topic_id: UUID
                 report(dead)
                 adopted += 1
             path.unlink(missing_ok=True)
+            path.with_suffix(UNFINISHED_SUFFIX).unlink(missing_ok=True)
         finally:
             os.close(file)
     return adopted
