@@ -118,11 +118,13 @@ class BrokerState:
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has leader epoch {partition.leader_epoch}"
             )
 
-    def is_present_epoch(self, broker_id: int, epoch: int) -> bool:
-        """Whether a broker that asks with this broker epoch is the one that is registered (KIP-903). An
-        epoch that is newer than this broker's view is.
-        """
-        return epoch < 0 or epoch >= self.view.broker_epoch(broker_id)
+    def is_past_epoch(self, broker_id: int, epoch: int) -> bool:
+        """Whether a broker that asks with this broker epoch has registered again since (KIP-903)."""
+        return 0 <= epoch < self.view.broker_epoch(broker_id)
+
+    def is_registered_epoch(self, broker_id: int, epoch: int) -> bool:
+        """Whether a broker is registered with this very broker epoch, as far as this one has seen."""
+        return 0 <= epoch == self.view.broker_epoch(broker_id)
 
     @staticmethod
     def check_in_sync(partition: Partition) -> None:

@@ -25,14 +25,16 @@ def note(state: BrokerState, partition: Partition, part: FetchPartition, body: F
             else ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"broker {body.replica_id} is no follower of {partition.name}",
         )
-    if not state.is_present_epoch(body.replica_id, body.replica_epoch):
+    if state.is_past_epoch(body.replica_id, body.replica_epoch):
         raise Refused(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"{partition.name}: broker {body.replica_id} was registered again since: its epoch "
             f"{body.replica_epoch} is over",
         )
-    if part.current_leader_epoch < 0:
-        return  # it may speak of another leader's log: it gets batches, and counts for nothing
+    if part.current_leader_epoch < 0 or not state.is_registered_epoch(body.replica_id, body.replica_epoch):
+        # It may speak of another leader's log, or only say that it is this broker: what is acknowledged must
+        # not rest on it. It gets batches, and counts for nothing until this broker has seen its registration.
+        return
     log = partition.log
     agrees = log.start_address <= part.fetch_offset <= log.end_address
     if agrees and part.last_fetched_epoch >= 0:
