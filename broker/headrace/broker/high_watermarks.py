@@ -1,7 +1,10 @@
 """The high watermarks that this broker knew, in a file: after a start a log would know none.
 
 A new leader begins with what it knew. With less it is right, too, but shows consumers nothing until enough
-replicas are in sync again. The file may be missing, damaged or old: then less is known.
+replicas are in sync again. The file may be missing, damaged or old: then less is known. It must never say
+more: a new leader would show what it alone has. So it has a checksum.
+
+Format: one line with the CRC-32C of the rest in hex, then JSON.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from uuid import UUID
+
+from crc32c import crc32c
 
 from headrace.log.directory import PartitionName
 from headrace.log.files import replace_file
@@ -30,14 +35,17 @@ def load(directory: Path) -> dict[PartitionName, tuple[UUID, int]]:
     try:
         if path.stat().st_size > SIZE_MAX_BYTES:
             raise ValueError(f"it has more than {SIZE_MAX_BYTES} bytes")
-        entries = json.loads(path.read_bytes())
+        checksum, _, body = path.read_bytes().partition(b"\n")
+        if int(checksum, 16) != crc32c(body):
+            raise ValueError("its checksum is wrong")
+        entries = json.loads(body)
         return {
             PartitionName(str(topic), int(index)): (UUID(topic_id), int(address))
             for topic, index, topic_id, address in entries
         }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         logger.warning("%s is not used: %s", path, error)
         return {}
 
@@ -47,4 +55,5 @@ def save(directory: Path, known: Known) -> None:
     entries = [
         [name.topic, name.partition, str(topic_id), address] for name, (topic_id, address) in known.items()
     ]
-    replace_file(directory / FILE_NAME, json.dumps(entries, separators=(",", ":")).encode())
+    body = json.dumps(entries, separators=(",", ":")).encode()
+    replace_file(directory / FILE_NAME, b"%08x\n" % crc32c(body) + body)
