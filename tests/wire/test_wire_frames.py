@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import resource
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from headrace.wire.errors import FrameTooLargeError
-from headrace.wire.frames import FRAME_LIMIT_BYTES, TRUSTED_BYTES, FrameReader
+from headrace.wire.frames import FRAME_LIMIT_BYTES, KEPT_MAX_BYTES, SMALL_FRAMES_MAX, FrameReader
 from headrace.wire.partitioning import murmur2, partition_for_key
 
 
@@ -75,19 +77,54 @@ def test_frames_received_where_they_belong(lengths: list[int], sizes: list[int])
     assert reader.pending_bytes == 0 and reader.wanted() is None
 
 
-def test_a_length_alone_makes_a_reader_allocate_little() -> None:
-    reader = FrameReader()
-    reader.feed(struct.pack(">i", FRAME_LIMIT_BYTES))
-    allocated = 0
-    for _ in range(5):
+def resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def test_a_length_alone_takes_no_memory() -> None:
+    readers = [FrameReader() for _ in range(20)]
+    before = resident_bytes()
+    for reader in readers:
+        reader.feed(struct.pack(">i", FRAME_LIMIT_BYTES) + b"five!")
         target = reader.wanted()
-        assert target is not None
-        assert len(target) <= max(TRUSTED_BYTES, allocated)
-        allocated += len(target)
-        size = len(target)
+        assert target is not None and len(target) == FRAME_LIMIT_BYTES - 5
+        target[:1000] = bytes(1000)
         target.release()
-        reader.filled(size)
-    assert reader.pending_bytes == allocated + 4
+        reader.filled(1000)
+        assert reader.pending_bytes == 4 + 5 + 1000
+    assert resident_bytes() - before < 8 * 1024 * 1024, "of 2 GB that were announced"
+
+
+def receive(reader: FrameReader, payload: bytes) -> memoryview:
+    reader.feed(frame(payload)[:1000])
+    target = reader.wanted()
+    assert target is not None
+    target[:] = payload[996:]
+    size = len(target)
+    target.release()
+    reader.filled(size)
+    (received,) = reader
+    return received
+
+
+def test_large_frames_use_memory_again_that_nobody_looks_at() -> None:
+    reader = FrameReader()
+    payloads = [random.Random(number).randbytes(3_000_000) for number in range(6)]
+    kept: list[tuple[memoryview, bytes]] = []
+    for payload in payloads:
+        kept = [*kept[-1:], (receive(reader, payload), payload)]
+        assert all(bytes(view) == content for view, content in kept), "the one before is still in use"
+    held = reader._buffers.kept_bytes
+    assert len(payloads[0]) <= held <= KEPT_MAX_BYTES
+    kept.clear()
+    for payload in payloads:
+        assert bytes(receive(reader, payload)) == payload
+    assert reader._buffers.kept_bytes == held, "no further memory is taken"
+    for _ in range(2 * SMALL_FRAMES_MAX + 2):
+        reader.feed(frame(b"nothing new"))
+        assert [bytes(each) for each in reader] == [b"nothing new"]
+    assert reader._buffers.kept_bytes == 0, "an idle connection gives it back"
 
 
 def test_a_reader_counts_the_bytes_it_holds() -> None:

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from headrace.wire.errors import FrameTooLargeError
+from headrace.wire.frame_buffers import KEEP_FROM_BYTES, FrameBuffers
 from headrace.wire.primitives import Buffer
 
 LENGTH_SIZE_BYTES: Final = 4
 FRAME_LIMIT_BYTES: Final = 100 * 1024 * 1024  # Kafka's own default, socket.request.max.bytes
-TRUSTED_BYTES: Final = 1024 * 1024  # allocated when a frame begins; more, once so many bytes have arrived
+KEEP_UPTO_BYTES: Final = 12 * 1024 * 1024  # frames up to this size get a buffer that is used again
+KEPT_MAX_BYTES: Final = 2 * KEEP_UPTO_BYTES  # one is read while the one before is still in use
+SMALL_FRAMES_MAX: Final = 256  # without a large one: then buffers that are kept are freed
 
 _LENGTH = struct.Struct(">i")
 
@@ -25,17 +28,22 @@ class FrameReader:
 
     Once a frame has begun, the rest of it may be written where `wanted` says instead, which copies nothing:
     call `filled` then. Payloads are memoryviews. One that arrived whole is a view of the fed data: feed
-    `bytes`, or do not reuse the buffer while payloads are in use. `limit_bytes` bounds a frame and so the
-    bytes held between feeds. After a `FrameTooLargeError` close the connection: no later frame can be found.
+    `bytes`, or do not reuse the buffer while payloads are in use. The memory of another one is used again
+    once no view of it exists. `limit_bytes` bounds a frame and so the bytes held between feeds; a length
+    alone takes no memory. After a `FrameTooLargeError` close the connection: no later frame can be found.
     """
 
     def __init__(self, *, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self._frames: deque[memoryview] = deque()
         self._head = b""  # the first 1 to 3 bytes of a frame's length
-        self._partial: bytearray | None = None  # the frame that has begun, or as much of it as is trusted
-        self._length_bytes = 0  # of that frame
+        self._partial: memoryview | None = None  # the frame that has begun
         self._filled_bytes = 0
+        self._is_kept = True  # the memory of that frame
+        self._small_frames = 0
+        self._buffers = FrameBuffers(
+            keep_upto_bytes=KEEP_UPTO_BYTES, kept_max_bytes=KEPT_MAX_BYTES, reuses_early=True
+        )
 
     @property
     def pending_bytes(self) -> int:
@@ -44,20 +52,17 @@ class FrameReader:
 
     def wanted(self) -> memoryview | None:
         """Returns where the next bytes of the frame that has begun belong; None between frames."""
-        partial = self._partial
-        if partial is None:
-            return None
-        if self._filled_bytes == len(partial):
-            partial.extend(bytes(min(len(partial), self._length_bytes - len(partial))))
-        return memoryview(partial)[self._filled_bytes :]
+        return None if self._partial is None else self._partial[self._filled_bytes :]
 
     def filled(self, size_bytes: int) -> None:
         """Takes the bytes that were written to what `wanted` returned."""
         self._filled_bytes += size_bytes
         partial = self._partial
-        if partial is not None and self._filled_bytes == self._length_bytes:
-            self._frames.append(memoryview(partial).toreadonly())
+        if partial is not None and self._filled_bytes == len(partial):
+            self._frames.append(partial.toreadonly())
             self._partial = None
+            if not self._is_kept:
+                self._buffers.arrived(len(partial))
 
     def feed(self, data: Buffer) -> None:
         """Takes `data`. Raises `FrameTooLargeError` if a frame's length is over the limit or negative."""
@@ -71,6 +76,7 @@ class FrameReader:
                 self._begin_frame(after - begin, view[begin:])
                 return
             self._frames.append(view[begin:after])
+            self._note_small()
             at = after
         if at < end:
             self._head += bytes(view[at:])
@@ -92,17 +98,23 @@ class FrameReader:
         while (target := self.wanted()) is not None and at < len(view):
             size_bytes = min(len(target), len(view) - at)
             target[:size_bytes] = view[at : at + size_bytes]
-            target.release()  # else the buffer cannot grow
             self.filled(size_bytes)
             at += size_bytes
         return at
 
     def _begin_frame(self, length_bytes: int, beginning: memoryview) -> None:
-        self._length_bytes = length_bytes
-        self._partial = bytearray(min(length_bytes, max(TRUSTED_BYTES, len(beginning))))
+        if length_bytes < KEEP_FROM_BYTES:
+            self._note_small()
+        self._partial, self._is_kept = self._buffers.begin(length_bytes, len(beginning))
         self._partial[: len(beginning)] = beginning
         self._filled_bytes = 0
         self.filled(len(beginning))
+
+    def _note_small(self) -> None:
+        self._small_frames += 1
+        if self._small_frames > SMALL_FRAMES_MAX:
+            self._small_frames = 0
+            self._buffers.release_idle()
 
     def _length(self, buffer: memoryview, at: int) -> int:
         length: int = _LENGTH.unpack_from(buffer, at)[0]

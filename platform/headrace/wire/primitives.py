@@ -8,6 +8,7 @@ bytes they raise `MalformedMessageError` or one of `BROKEN`, a tuple for `except
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -23,6 +24,7 @@ TAGGED_FIELDS_MAX: Final = 32
 REQUEST_ITEMS_MAX: Final = 10_000
 NO_TAGS: Final = b"\x00"
 NO_UUID: Final = UUID(int=0)
+UUIDS_KEPT_MAX: Final = 4_096
 
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
@@ -168,7 +170,13 @@ def read_bytes(buffer: memoryview, at: int, flexible: bool) -> tuple[memoryview 
 
 
 def read_uuid(buffer: Buffer, at: int) -> tuple[UUID, int]:
-    return UUID(bytes=bytes(buffer[at : at + 16])), at + 16
+    return _uuid(bytes(buffer[at : at + 16])), at + 16
+
+
+@lru_cache(UUIDS_KEPT_MAX)
+def _uuid(data: bytes) -> UUID:
+    """The same few topics are named again and again, and a UUID is slow to make."""
+    return UUID(bytes=data)
 
 
 def tags(fields: dict[int, bytes]) -> bytes:
