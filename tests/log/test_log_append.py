@@ -14,7 +14,7 @@ from headrace.log.config import LogConfig, flush_wait_ms
 from headrace.log.errors import AddressMismatchError, AddressOutOfRangeError, LogStorageError
 from headrace.log.files import FileSlice
 from headrace.log.partition import PartitionLog
-from headrace.wire.batch import hop, read_header, verify
+from headrace.wire.batch import hop, read_header, readdress, verify
 from headrace.wire.records import Record, decode_records, encode_batch
 
 
@@ -88,6 +88,17 @@ def test_verbatim_batches_must_begin_at_the_end(tmp_path: Path) -> None:
     assert (again.start_address, again.end_address) == (middle, len(data))
     again.close()
     source.close()
+
+
+def test_a_copy_that_begins_later_has_nothing_at_the_address_that_its_follower_read(tmp_path: Path) -> None:
+    data = batch()
+    readdress(data, 0, 700, leader_epoch=0)
+    copy = PartitionLog(tmp_path / "t-0")
+    assert copy.slices(0, 1_000) == [], "the end of an empty log"
+    copy.append_verbatim(data)
+    with pytest.raises(AddressOutOfRangeError, match=r"offset 0 is outside \[700, "):
+        copy.slices(0, 1_000, copy.end_address)
+    copy.close()
 
 
 class FailingDisk:

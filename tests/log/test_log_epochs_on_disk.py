@@ -146,3 +146,12 @@ def test_a_write_that_fails_leaves_no_epoch(written: PartitionLog, monkeypatch: 
         with pytest.raises(Exception, match="No space"):
             written.append(bytearray(BATCH))
     assert written.epochs.starts() == STARTS
+
+
+def test_a_list_that_names_no_batch_is_made_again_of_the_batches(written: PartitionLog) -> None:
+    """Found by `make fuzz` (target `epochs`, seed 1056842577)."""
+    written.close()
+    change_saved(written, (*STARTS[:2], EpochStart(100, 7 * SIZE - 20)))
+    log = opened(written)
+    assert log.epochs.starts() == STARTS
+    log.abandon()

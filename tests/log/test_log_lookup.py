@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.log import scan
 from headrace.log.checkpoint import Checkpoint, encode
 from headrace.log.config import LogConfig
 from headrace.log.errors import AddressOutOfRangeError
@@ -229,3 +230,27 @@ def test_a_search_continues_while_its_log_changes(tmp_path: Path, monkeypatch: p
     again = log.search_timestamp(1_039)
     assert next(again).base_address == third.base_address
     log.close()
+
+
+@pytest.mark.parametrize("max_bytes", [SPAN_BYTES * 3 // 2, SPAN_BYTES * 8, SPAN_BYTES * 8 + 1])
+def test_a_fetch_from_known_starts_is_one_slice_and_reads_no_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int
+) -> None:
+    log = PartitionLog(tmp_path / "t-0")
+    for number in range(200):
+        log.append(encode_batch([Record(0, number, None, bytes(SPAN_BYTES // 5))]))
+    log.flush()
+
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("a header was read")
+
+    monkeypatch.setattr(scan, "_read", refuse)
+    address, fetched = log.start_address, 0
+    while address < log.end_address:
+        (piece,) = log.slices(address, max_bytes)
+        assert max_bytes - SPAN_BYTES * 6 // 5 < piece.length_bytes <= max_bytes or log.end_address == (
+            address + piece.length_bytes
+        )
+        address += piece.length_bytes
+        fetched += 1
+    assert address == log.end_address and fetched > 1

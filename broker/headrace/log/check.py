@@ -81,6 +81,7 @@ def check_partition(directory: Path) -> Report:
     findings: list[Finding] = []
     notes: list[str] = []
     accepted, saved = _read_lists(directory, findings, has_segments=bool(bases))
+    unproven = checkpoint.starts_in(directory)
     producers = ProducerStates()
     segments: list[CheckedSegment] = []
     batches = records = 0
@@ -99,7 +100,9 @@ def check_partition(directory: Path) -> Report:
         if starts is not None and base == bases[-1] and not _is_followed(directory, base):
             cause = "the last segment, which followed this one, is missing"
             findings.append(Finding(path.name, end, end, cause))
-        examiner = Examiner(lambda size, at, fd=file.fd: os.pread(fd, size, at), base, end, starts, on_batch)
+        examiner = Examiner(
+            lambda size, at, fd=file.fd: os.pread(fd, size, at), base, end, starts, on_batch, unproven
+        )
         segments.append(CheckedSegment(base, end, examiner.run()))
         batches += examiner.good_batches
         records += examiner.good_records

@@ -4,14 +4,19 @@ Written when the log is created, before its first segment, and from then on repl
 loses it. So a log whose checkpoint is missing or damaged was tampered with, and nothing of it may be cut off.
 The checkpoint before it stays as a copy. It says less, but nothing wrong.
 
+It also holds sparse starts of batches in segments that have no index yet. They lead behind damage, and only
+to a whole batch with that address and a right checksum (`log.examine`, `log.index`).
+
 Format: one line with the CRC-32C of the rest in hex, then JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +33,7 @@ VERSION: Final = 2  # 1, until November 2026: batches had baseOffset = address
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024
 # A start after a crash checks what lies above the checkpoint: about a second for 4 GB.
 CHECKPOINT_EVERY_BYTES: Final = 256 * 1024 * 1024
+STARTS_MAX: Final = 8192  # the newest ones: 8 GiB that have no index
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,8 @@ class Checkpoint:
     """`recovery_point`: all bytes below it are flushed and checked. `producers`: their state at that address.
     `max_timestamps_ms`: of sealed segments, by base address. `saved_ms`: when it was taken, by the monotonic
     clock of the process that also gave the producers their times; None in a file that lacks it. `epochs`:
-    where each leader epoch begins, ascending; None in a file that lacks them.
+    where each leader epoch begins, ascending; None in a file that lacks them. `starts`: addresses of batches
+    below the recovery point, ascending.
     """
 
     recovery_point: int
@@ -43,6 +50,7 @@ class Checkpoint:
     max_timestamps_ms: dict[int, int] = field(default_factory=dict)
     saved_ms: int | None = None
     epochs: tuple[EpochStart, ...] | None = None
+    starts: tuple[int, ...] = ()
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -60,6 +68,8 @@ def encode(checkpoint: Checkpoint) -> bytes:
         values["saved_ms"] = checkpoint.saved_ms
     if checkpoint.epochs is not None:
         values["epochs"] = checkpoint.epochs
+    if checkpoint.starts:
+        values["starts"] = checkpoint.starts
     body = json.dumps(values, separators=(",", ":")).encode()
     return b"%08x\n" % crc32c(body) + body
 
@@ -90,11 +100,21 @@ def decode(content: bytes, path: Path = Path(FILE_NAME)) -> Checkpoint | None:
         max_timestamps_ms = dict(values["max_timestamps_ms"])
         saved = values.get("epochs")
         epochs = None if saved is None else tuple(EpochStart(*start) for start in saved)
-        return Checkpoint(
-            values["recovery_point"], producers, max_timestamps_ms, values.get("saved_ms"), epochs
-        )
+        point, saved_ms = values["recovery_point"], values.get("saved_ms")
+        starts = _starts(values.get("starts"), point)
+        return Checkpoint(point, producers, max_timestamps_ms, saved_ms, epochs, starts)
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _starts(values: object, recovery_point: int) -> tuple[int, ...]:
+    """Returns the starts; none of them if this version cannot have written them."""
+    if not isinstance(values, list) or len(values) > STARTS_MAX:
+        return ()
+    if any(type(each) is not int for each in values):
+        return ()
+    edges = [-1, *values, recovery_point]
+    return tuple(values) if all(one < next_one for one, next_one in pairwise(edges)) else ()
 
 
 def load(directory: Path, name: str = FILE_NAME) -> Checkpoint | None:
@@ -111,6 +131,16 @@ def load(directory: Path, name: str = FILE_NAME) -> Checkpoint | None:
 def load_previous(directory: Path) -> Checkpoint | None:
     """Returns the checkpoint before the last one, if there is a whole one."""
     return load(directory, PREVIOUS_CHECKPOINT)
+
+
+def starts_in(directory: Path) -> tuple[int, ...]:
+    """Returns the starts in the checkpoint and its copy, ascending; none that cannot be read."""
+    found: set[int] = set()
+    for name in (FILE_NAME, PREVIOUS_CHECKPOINT):
+        with contextlib.suppress(OSError, OldLogFormatError):
+            saved = load(directory, name)
+            found.update(saved.starts if saved is not None else ())
+    return tuple(sorted(found))
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> None:

@@ -23,11 +23,22 @@ def _byte_of(partition: str) -> int:
     return int.from_bytes(hashlib.sha256(partition.encode()).digest()[:7], "big")
 
 
+def open_private(path: Path) -> int:
+    """Opens a file that holds locks and nothing else; returns its descriptor. Raises `OSError`.
+
+    No other user may open it, not even to read: a reader may lock it, too, and keep its owner out.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if os.fstat(fd).st_mode & 0o077 and os.fstat(fd).st_uid == os.geteuid():
+        os.fchmod(fd, 0o600)
+    return fd
+
+
 class Claims:
     """The claims of one process in a data directory. Any thread may call. Raises `OSError`."""
 
     def __init__(self, directory: Path) -> None:
-        self._fd = os.open(directory / CLAIMS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = open_private(directory / CLAIMS_FILE)
         self._lock = threading.Lock()
         self._held: dict[str, int] = {}
 

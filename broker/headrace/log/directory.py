@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
-from headrace.log.claims import Claims
+from headrace.log.claims import Claims, open_private
 from headrace.log.config import LogConfig
 from headrace.log.errors import (
     DirectoryLockedError,
@@ -58,7 +58,7 @@ def lock(path: Path, way_out: str) -> int:
     """Returns a descriptor that holds the lock of a data directory until it is closed. Raises
     `DirectoryLockedError`.
     """
-    fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = open_private(path / LOCK_FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

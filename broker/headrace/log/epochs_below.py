@@ -34,7 +34,12 @@ def epochs_below(segments: Sequence[Segment], point: int, saved: Sequence[EpochS
         if saved is not None:
             found = LeaderEpochs(saved)
             found.forget_before(first)
-            if _fits(found, below, point):
+            fits = _fits(found, below, point)
+            if fits is None:
+                # No batch begins where the list says: it lies, or that batch is damaged. The batches know.
+                read, is_whole = _read_all(below, point)
+                return read if is_whole else found
+            if fits:
                 return found
             logger.warning(
                 "%s: the checkpoint's leader epochs do not fit the batches: all headers are read",
@@ -42,15 +47,19 @@ def epochs_below(segments: Sequence[Segment], point: int, saved: Sequence[EpochS
             )
     except (ValueError, TypeError) as error:
         logger.warning("%s: the checkpoint's leader epochs: %s", segments[0].path.parent, error)
-    return _read_all(below, point)
+    return _read_all(below, point)[0]
 
 
-def _fits(epochs: LeaderEpochs, below: Sequence[Segment], point: int) -> bool:
-    """Whether the first batch of each epoch, and of each segment, has the epoch that it should have."""
+def _fits(epochs: LeaderEpochs, below: Sequence[Segment], point: int) -> bool | None:
+    """Whether the first batch of each epoch, and of each segment, has the epoch that it should have. None if
+    they have, as far as there are batches.
+    """
     if epochs.starts() and epochs.starts()[-1].address >= point:
         return False
-    asked = {start.address for start in epochs} | {segment.base_address for segment in below}
+    starts = {start.address for start in epochs}
+    asked = starts | {segment.base_address for segment in below}
     at = 0
+    is_known = True
     for address in sorted(asked):
         while below[at].end_address <= address and at + 1 < len(below):
             at += 1
@@ -58,7 +67,9 @@ def _fits(epochs: LeaderEpochs, below: Sequence[Segment], point: int) -> bool:
             continue  # deleted, or set aside: there is a gap
         if not _has_epoch(below[at], address, epochs):
             return False
-    return True
+        if address in starts and _header_at(below[at], address) is None:
+            is_known = False
+    return True if is_known else None
 
 
 def _has_epoch(segment: Segment, address: int, epochs: LeaderEpochs) -> bool:
@@ -86,8 +97,9 @@ def _header_at(segment: Segment, address: int) -> BatchHeader | None:
             segment.release()
 
 
-def _read_all(below: Sequence[Segment], point: int) -> LeaderEpochs:
-    found = LeaderEpochs()
+def _read_all(below: Sequence[Segment], point: int) -> tuple[LeaderEpochs, bool]:
+    """Returns the epochs of all headers, and whether all could be read."""
+    found, is_whole = LeaderEpochs(), True
     for segment in below:
         end = min(point, segment.end_address)
         try:
@@ -95,4 +107,5 @@ def _read_all(below: Sequence[Segment], point: int) -> LeaderEpochs:
                 found.note(header.partition_leader_epoch, header.address)
         except LogError as error:
             logger.warning("%s: the leader epochs behind that are not known: %s", segment.path, error)
-    return found
+            is_whole = False
+    return found, is_whole

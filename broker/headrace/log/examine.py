@@ -2,13 +2,15 @@
 
 After a bad batch it goes on where a batch begins for certain: behind the bad one, if its length agrees with
 its offsets and its place, or the bytes there are a whole batch with the right address and checksum; else at
-the next start in the segment's index. It never searches the bytes for something that looks like a header: a
+the next start in the segment's index, or at one of the checkpoint's, if a whole batch is there. It never
+searches the bytes for something that looks like a header: a
 payload can contain such bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from headrace.log.starts import KnownStarts
@@ -36,7 +38,8 @@ class Examiner:
     """One pass over the addresses [base, end) of a segment. `on_batch` gets the header of every good batch.
 
     `steps` yields after each piece of about `READ_BYTES`, so that the caller may rest; then `bad` holds what
-    was found, in order. `starts`: of its index, if there is one.
+    was found, in order. `starts`: of its index, if there is one. `unproven`: addresses, ascending, where
+    batches begin according to a checkpoint.
     """
 
     def __init__(
@@ -46,12 +49,14 @@ class Examiner:
         end: int,
         starts: KnownStarts | None = None,
         on_batch: Callable[[BatchHeader], None] = lambda _: None,
+        unproven: Sequence[int] = (),
     ) -> None:
         self._read = read
         self._base = base
         self._end = end
         self._starts = starts
         self._on_batch = on_batch
+        self._unproven = unproven
         self.bad: list[BadRange] = []
         self.good_batches = 0
         self.good_records = 0
@@ -158,7 +163,13 @@ class Examiner:
             except WireError:
                 pass
         known = self._starts.after(address) if self._starts is not None else None
-        return self._end if known is None or known > self._end else known
+        end = self._end if known is None else min(known, self._end)
+        for start in self._unproven[bisect_right(self._unproven, address) :]:
+            if start >= end:
+                break
+            if self._is_good(start):
+                return start
+        return end
 
     def _is_good(self, address: int) -> bool:
         window = self._window(address, READ_BYTES)

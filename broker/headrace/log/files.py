@@ -45,6 +45,15 @@ class OpenFile:
         start = position_bytes - position_bytes % PAGE_BYTES
         os.posix_fadvise(self.fd, start, 0, os.POSIX_FADV_DONTNEED)
 
+    def forget_pages(self) -> None:
+        """Lets the kernel use the memory of this file's whole pages again. Those that are not on the disk yet
+        stay, and so does the last one, to which more will be written.
+        """
+        size_bytes = os.fstat(self.fd).st_size
+        whole_bytes = size_bytes - size_bytes % PAGE_BYTES
+        if whole_bytes:  # 0 would mean the whole file
+            os.posix_fadvise(self.fd, 0, whole_bytes, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:

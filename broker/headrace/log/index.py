@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -111,11 +112,19 @@ class IndexJob:
 
     From its index, if it has one, else by a scan; with `save`, the index of a scanned segment is written. The
     caller says so only for a sealed segment that was flushed to its end, whose directory entry and next
-    segment are durable, too.
+    segment are durable, too. `unproven`: addresses, ascending, where batches begin according to a checkpoint;
+    behind damage, the scan goes on at the next of them where a whole batch is.
     """
 
     def __init__(
-        self, path: Path, file: OpenFile | None, starts: KnownStarts, end_address: int, *, save: bool
+        self,
+        path: Path,
+        file: OpenFile | None,
+        starts: KnownStarts,
+        end_address: int,
+        *,
+        save: bool,
+        unproven: Sequence[int] = (),
     ) -> None:
         self.path = path
         self._file = file
@@ -123,7 +132,9 @@ class IndexJob:
         self._base = starts.base_address
         self._starts = starts.copy()
         self._save = save
+        self._unproven = unproven
         self.problem: LogError | None = None  # why the starts do not reach the end
+        self.islands: list[KnownStarts] = []  # what is known behind damage
 
     def run(self) -> KnownStarts:
         """Returns the starts, up to the first batch that is damaged or cannot be read."""
@@ -135,15 +146,29 @@ class IndexJob:
             return starts
         if starts.covered_address < self._end and (found := read_starts(self.path, file, self._end)):
             return found
+        self.problem = self._scan(file, starts)
+        if self.problem is not None:
+            self._scan_behind(file)
+        elif self._save:
+            self._write(file)
+        return starts
+
+    def _scan(self, file: OpenFile, starts: KnownStarts) -> LogError | None:
+        """Notes the batches up to the end, or to the first one that is damaged or cannot be read."""
         try:
             for step in scan.steps(file, self._base, starts.covered_address, self._end):
                 starts.note(step.address, step.size_bytes, step.max_timestamp_ms)
         except LogError as error:
-            self.problem = error
-            return starts
-        if self._save:
-            self._write(file)
-        return starts
+            return error
+        return None
+
+    def _scan_behind(self, file: OpenFile) -> None:
+        known = self._starts
+        for address in self._unproven:
+            if address > known.covered_address and scan.has_batch_at(file, self._base, address, self._end):
+                known = KnownStarts(address)
+                self._scan(file, known)
+                self.islands.append(known)
 
     def _write(self, file: OpenFile) -> None:
         directory = self.path.parent

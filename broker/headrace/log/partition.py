@@ -206,10 +206,10 @@ class PartitionLog:
         self.producers = ProducerStates()
         self.epochs = LeaderEpochs()
         self._checkpointed_address = -1
-        self._reader.forget()
 
     def _begin_with(self, segment: Segment) -> None:
         self._segments.replace_all(segment)
+        self._reader.forget()
         self._checkpoint_requested = True  # from now on the log's end is known by more than its last file
         self.end_address = self.flushed_address = self.staged_end_address = segment.base_address
 
@@ -269,8 +269,7 @@ class PartitionLog:
     def take_offline(self, problem: str) -> LogOfflineError:
         """Stops the log, since the disk's content after the flushed address is unknown.
 
-        Returns the error that every later call raises.
-        """
+        Returns the error that every later call raises."""
         if self.offline is None:
             self.offline = LogOfflineError(
                 f"{self.directory} is offline: {problem}; addresses from {self.flushed_address} on may not "
@@ -314,7 +313,8 @@ class PartitionLog:
         self._checkpoint_requested = False
         self._checkpointed_address = self.end_address
         saved_ms = self.producers.clock_ms() if len(self.producers) else None
-        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms, self.epochs.starts())
+        epochs, starts = self.epochs.starts(), self._segments.sparse_starts()
+        return Checkpoint(self.end_address, tuple(self.producers), known, saved_ms, epochs, starts)
 
     # --- read ---
 

@@ -88,14 +88,16 @@ class LogReader:
                 continue
             if segment.is_behind_damage(address):  # no start is known here, and none gets known
                 left_bytes = min(left_bytes, COLD_SCAN_MAX_BYTES)
-            if end - address > left_bytes:
+            is_cut = end - address > left_bytes
+            if is_cut:
                 end = self._cut(segment, address, left_bytes, need_one=not found)
             if end <= address:
                 break
             found.append(FileSlice(segment.file, address - segment.base_address, end - address))
             left_bytes -= end - address
             address = end
-            if left_bytes <= 0:
+            # A cut ends at a known start. What is left is less than a span: not worth reading headers for it.
+            if is_cut or left_bytes <= 0:
                 break
         # At the end of a sealed segment the next batch begins another one, perhaps behind a gap.
         if found and (address < segment.end_address or segment is self._segments.active):
@@ -122,7 +124,9 @@ class LogReader:
                     raise ColdSegmentError(segment)
             known = segment.start_before(wanted)
             if address < known <= wanted:
-                return known
+                damage = segment.first_damage(address, known)
+                if damage != address:
+                    return known if damage is None else damage
         end = address
         try:
             for step in segment.walk(address, is_start=True):

@@ -41,6 +41,7 @@ from headrace.log.names import (
 )
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
+from headrace.log.segments import SegmentList
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, read_header, verify
 from headrace.wire.errors import WireError
 
@@ -98,6 +99,7 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     for segment in segments[:-1]:
         if segment.base_address in known.checkpoint.max_timestamps_ms:
             segment.note_max_timestamp(known.checkpoint.max_timestamps_ms[segment.base_address])
+    _hand_out_starts(directory, files)
     point = max(known.checkpoint.recovery_point, segments[0].base_address)
     for segment in segments:
         if segment.end_address > point:
@@ -114,11 +116,26 @@ def open_log(directory: Path, clock: Callable[[], int]) -> Opened:
     is_news = not known.is_certain or len(kept) < len(segments)
     saved = None
     if is_news:
-        saved = Checkpoint(end, tuple(producers), saved_ms=producers.clock_ms(), epochs=epochs.starts())
+        saved = Checkpoint(
+            end,
+            tuple(producers),
+            saved_ms=producers.clock_ms(),
+            epochs=epochs.starts(),
+            starts=SegmentList(kept).sparse_starts(),
+        )
     FlushJob(directory, unflushed, directory_too=True, upto_address=end, checkpoint=saved).run()
     if not known.is_certain:
         logger.warning("%s: all %d bytes were checked; a new checkpoint was written", directory, end - point)
     return Opened(kept, producers, epochs, cut_files(directory))
+
+
+def _hand_out_starts(directory: Path, files: Files) -> None:
+    """Gives the segments that have no index their starts in the checkpoints."""
+    starts = checkpoint.starts_in(directory)
+    for segment in files.segments:
+        if segment.base_address not in files.indexes:
+            base, end = segment.base_address, segment.end_address
+            segment.unproven = tuple(each for each in starts if base < each < end)
 
 
 def _create(directory: Path, files: Files, clock: Callable[[], int]) -> Opened:

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headrace.log.errors import LogReadError, damaged
-from headrace.log.files import OpenFile
-from headrace.wire.batch import HEADER_SIZE_BYTES, LENGTH_END_BYTES, BatchHeader, read_header
-from headrace.wire.errors import CorruptBatchError
+from headrace.log.files import FileSlice, OpenFile
+from headrace.wire.batch import HEADER_SIZE_BYTES, LENGTH_END_BYTES, BatchHeader, read_header, verify
+from headrace.wire.errors import CorruptBatchError, WireError
 
 WINDOW_BYTES: Final = 32 * 1024
+CHECKED_MAX_BYTES: Final = 16 * 1024 * 1024  # of a batch behind damage, whose checksum a lookup computes
 
 # baseOffset, batchLength, lastOffsetDelta, maxTimestamp, recordCount
 _STEP = struct.Struct(">qi11xi8xq14xi")
@@ -81,6 +82,24 @@ def headers(file: OpenFile, base_address: int, address: int, end_address: int) -
             )
         yield header
         address += header.size_bytes
+
+
+def has_batch_at(file: OpenFile, base_address: int, address: int, end_address: int) -> bool:
+    """Whether a whole batch with this address and a right checksum begins there, and ends at `end_address` at
+    the latest.
+
+    For an address that a reader names, which got it from this log, or a checkpoint. Never to search: payloads
+    can forge a batch.
+    """
+    at = address - base_address
+    try:
+        header = read_header(FileSlice(file, at, HEADER_SIZE_BYTES).read())
+        if header.size_bytes > CHECKED_MAX_BYTES or address + header.size_bytes > end_address:
+            return False
+        verify(FileSlice(file, at, header.size_bytes).read(), 0, header)
+    except (WireError, OSError):
+        return False
+    return header.is_stored_at(address)
 
 
 def _read(file: OpenFile, base_address: int, address: int) -> bytes:

@@ -187,7 +187,8 @@ class Scrub:
             return []
         except (OSError, LogError) as error:
             return [BadRange(base, base, f"it cannot be read: {error}")]
-        examiner = Examiner(file.read, base, end, None if found is None else found.starts)
+        starts = None if found is None else found.starts
+        examiner = Examiner(file.read, base, end, starts, unproven=checkpoint.starts_in(path.parent))
         began_s = time.thread_time()
         for count in examiner.steps():
             self.read_bytes += count

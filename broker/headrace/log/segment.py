@@ -14,18 +14,16 @@ from typing import Final
 
 from headrace.log import index, scan
 from headrace.log.errors import LogDamagedError, LogError, LogOfflineError, LogReadError, LogStorageError
-from headrace.log.files import DISK_FULL, FileReference, FileSlice, OpenFile
+from headrace.log.files import DISK_FULL, FileReference, OpenFile
 from headrace.log.names import SEGMENT_SUFFIX, file_name
 from headrace.log.staging import StagedBatch
-from headrace.log.starts import KnownStarts
+from headrace.log.starts import KnownStarts, thinned
 from headrace.process.disk import explained
-from headrace.wire.batch import HEADER_SIZE_BYTES, read_header, verify
-from headrace.wire.errors import WireError
 from headrace.wire.primitives import Buffer
 
 BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")  # of one pwritev
 COLD_SCAN_MAX_BYTES: Final = 128 * 1024  # about 2 ms of the smallest batches
-CHECKED_MAX_BYTES: Final = 16 * 1024 * 1024  # of a batch behind damage, whose checksum a lookup computes
+DAMAGES_MAX: Final = 1024  # places where reading met damage that one segment remembers
 
 
 class ColdSegmentError(LogError):
@@ -42,8 +40,9 @@ class Segment:
     """A new segment (with `create_at_ms`), or an existing one, whose batch starts are not indexed yet.
 
     `starts` begins at the segment's base; `later` are those of what was checked or appended since the log was
-    opened, as long as nobody has read what lies between. `damaged_address`: where reading from known starts
-    met damage last.
+    opened, as long as nobody has read what lies between. `unproven`: addresses where batches begin according
+    to the last checkpoint; `islands`: what was found to follow on them, behind damage. `damaged`: where
+    reading from known starts met damage, ascending.
     """
 
     __slots__ = (
@@ -52,12 +51,14 @@ class Segment:
         "_noted_max_timestamp_ms",
         "base_address",
         "created_ms",
-        "damaged_address",
+        "damaged",
+        "islands",
         "last_append_ms",
         "later",
         "path",
         "size_bytes",
         "starts",
+        "unproven",
     )
 
     def __init__(self, directory: Path, base_address: int, *, create_at_ms: int | None = None) -> None:
@@ -65,7 +66,9 @@ class Segment:
         self.base_address = base_address
         self.starts = KnownStarts(base_address)
         self.later: KnownStarts | None = None
-        self.damaged_address: int | None = None
+        self.unproven: tuple[int, ...] = ()
+        self.islands: tuple[KnownStarts, ...] = ()
+        self.damaged: tuple[int, ...] = ()
         self._noted_max_timestamp_ms: int | None = None
         self._file: OpenFile | None
         self._last_file: FileReference | None = None
@@ -138,7 +141,9 @@ class Segment:
         os.ftruncate(self.file.fd, size_bytes)
         self.size_bytes = size_bytes
         self.starts = KnownStarts(self.base_address)
-        self.later = self.damaged_address = None
+        self.later = None
+        self.unproven = tuple(each for each in self.unproven if each < self.end_address)
+        self.islands, self.damaged = (), ()
         self._noted_max_timestamp_ms = None
 
     def delete(self) -> None:
@@ -179,9 +184,12 @@ class Segment:
 
     def _run_before(self, address: int) -> KnownStarts:
         starts, later = self.starts, self.later
-        if later is None or address < later.base_address or later.covered_address <= starts.covered_address:
-            return starts
-        return later
+        if later is not None and address >= later.base_address:
+            return later if later.covered_address > starts.covered_address else starts
+        for island in reversed(self.islands):
+            if starts.covered_address < island.base_address <= address:
+                return island
+        return starts
 
     def walk(self, address: int, *, is_start: bool = False) -> Iterator[scan.Step]:
         """Yields batches from the greatest known start at or before `address` on, from `address` itself with
@@ -196,7 +204,7 @@ class Segment:
                 at = step.address + step.size_bytes
                 yield step
         except (LogDamagedError, LogReadError):
-            self.damaged_address = at
+            self._note_damage(at)
             raise
 
     def cover(self, address: int) -> None:
@@ -213,38 +221,47 @@ class Segment:
 
     def is_behind_damage(self, address: int) -> bool:
         """Whether no known start leads to `address`: there is damage between."""
-        damaged = self.damaged_address
-        return damaged is not None and self.start_before(address) <= damaged < address
+        if not self.damaged:
+            return False
+        return self.first_damage(self.start_before(address), address) is not None
+
+    def first_damage(self, start: int, end: int) -> int | None:
+        """Returns the first address in [start, end) where reading met damage."""
+        return next((address for address in self.damaged if start <= address < end), None)
+
+    def _note_damage(self, address: int) -> None:
+        self.damaged = tuple(sorted({*self.damaged, address})[-DAMAGES_MAX:])
 
     def has_batch_at(self, address: int) -> bool:
-        """Whether a whole batch with this address and a right checksum begins there.
+        """See `scan.has_batch_at`: for an address where no known start leads."""
+        return scan.has_batch_at(self.file, self.base_address, address, self.end_address)
 
-        For an address that a reader names, which got it from this log, and where no known start leads there.
-        Never to search: payloads can forge a batch.
-        """
-        at = address - self.base_address
-        try:
-            header = read_header(FileSlice(self.file, at, HEADER_SIZE_BYTES).read())
-            if header.size_bytes > CHECKED_MAX_BYTES or address + header.size_bytes > self.end_address:
-                return False
-            verify(FileSlice(self.file, at, header.size_bytes).read(), 0, header)
-        except (WireError, LogError, OSError):
-            return False
-        return header.is_stored_at(address)
+    def sparse_starts(self) -> list[int]:
+        """Returns what a checkpoint stores of this segment."""
+        runs = [self.starts, *self.islands, *([self.later] if self.later is not None else [])]
+        known = {run.base_address for run in runs}.union(self.unproven, *(run.sparse() for run in runs))
+        return thinned(known, self.base_address)
 
     def indexing(self, end_address: int, *, save: bool) -> index.IndexJob:
         """Returns the job that learns all starts up to `end_address`; `learn` takes its result."""
         file = self._file
-        return index.IndexJob(self.path, file, self.starts, end_address, save=save)
+        return index.IndexJob(self.path, file, self.starts, end_address, save=save, unproven=self.unproven)
 
-    def learn(self, starts: KnownStarts, problem: LogError | None = None) -> None:
-        """Takes what a job found, unless more is known already. `problem`: what kept it from the end."""
+    def learn(
+        self, starts: KnownStarts, problem: LogError | None = None, islands: Sequence[KnownStarts] = ()
+    ) -> None:
+        """Takes what a job found, unless more is known already. `problem`: what kept it from the end;
+        `islands`: what it found behind that.
+        """
         if starts.base_address == self.base_address and (
             self.starts.covered_address < starts.covered_address <= self.end_address
         ):
             self.starts = starts
         if isinstance(problem, LogDamagedError | LogReadError):
-            self.damaged_address = starts.covered_address
+            self.islands = tuple(islands)
+            for run in (starts, *islands):
+                if run.covered_address < self.end_address:
+                    self._note_damage(run.covered_address)
 
     @property
     def max_timestamp_if_known_ms(self) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.log import index, scan
+from headrace.log.checkpoint import STARTS_MAX
 from headrace.log.files import FileReference
 from headrace.log.index import IndexJob
 from headrace.log.segment import Segment
@@ -106,6 +107,17 @@ class SegmentList:
         """Yields the header of every batch. Raises `LogDamagedError`, `LogReadError`."""
         for each in self._segments:
             yield from scan.headers(each.file, each.base_address, each.base_address, each.end_address)
+
+    def sparse_starts(self) -> tuple[int, ...]:
+        """Returns what a checkpoint stores: starts in the segments that have no index."""
+        unsaved = {id(each) for each in (*self._unflushed, *self._flushing, *self._to_index, self.active)}
+        found = (
+            address
+            for each in self._segments
+            if each.unproven or each.later is not None or id(each) in unsaved
+            for address in each.sparse_starts()
+        )
+        return tuple(found)[-STARTS_MAX:]
 
     # --- indexes ---
 

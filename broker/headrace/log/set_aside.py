@@ -161,7 +161,9 @@ def finish(directory: Path) -> list[str]:
     gaps.save(directory, [*known, *(Gap(*each) for each in values["gaps"])])
     # All that is left was read and is whole: the producers' state follows from it.
     producers = check_partition(directory).producers
-    checkpoint.save_only(directory, Checkpoint(values["end"], tuple(producers)))
+    starts = tuple(each for each in checkpoint.starts_in(directory) if each < values["end"])
+    saved = Checkpoint(values["end"], tuple(producers), starts=starts[-checkpoint.STARTS_MAX :])
+    checkpoint.save_only(directory, saved)
     path.unlink()
     sync_directory(directory)
     return [target for _, target in values["renames"] if ASIDE_SUFFIX in target]

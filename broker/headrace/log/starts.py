@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from typing import Final
 
 SPAN_BYTES: Final = 32 * 1024  # a lookup scans at most this much, plus one batch
+SPARSE_SPAN_BYTES: Final = 1024 * 1024  # between the starts that a checkpoint stores
 NO_TIMESTAMP: Final = -1
 
 
@@ -57,6 +59,14 @@ class KnownStarts:
         address."""
         return max(self._max_timestamps_ms[: bisect_left(self._addresses, address)], default=NO_TIMESTAMP)
 
+    def sparse(self) -> list[int]:
+        """Returns known starts behind the base, at least `SPARSE_SPAN_BYTES` apart."""
+        found, at = [], bisect_left(self._addresses, self._addresses[0] + SPARSE_SPAN_BYTES)
+        while at < len(self._addresses):
+            found.append(self._addresses[at])
+            at = bisect_left(self._addresses, found[-1] + SPARSE_SPAN_BYTES, at)
+        return found
+
     def copy(self) -> KnownStarts:
         """Returns an independent copy, for any thread."""
         made = KnownStarts(self._addresses[0])
@@ -100,6 +110,16 @@ class KnownStarts:
 
     def __len__(self) -> int:
         return len(self._addresses)
+
+
+def thinned(addresses: Iterable[int], base_address: int) -> list[int]:
+    """Returns those that are at least `SPARSE_SPAN_BYTES` behind the base and one another, ascending."""
+    found = []
+    for address in sorted(addresses):
+        if address >= base_address + SPARSE_SPAN_BYTES:
+            found.append(address)
+            base_address = address
+    return found
 
 
 def _little_endian(values: array[int]) -> array[int]:
