@@ -89,7 +89,8 @@ def test_one_of_many_is_elected_each_time(zookeeper: ZooKeeperRoom) -> None:
 
 
 def test_a_controller_that_only_lost_its_connection_reigns_on(private_zookeeper: ZooKeeperRoom) -> None:
-    with private_zookeeper.session(timeout_s=30) as session:
+    # The longest timeout that the server grants: a JVM on a busy machine may take half a minute to start.
+    with private_zookeeper.session(timeout_s=60) as session:
         candidate = Candidate(session, 1)
         wait_for(lambda: candidate.leads)
         private_zookeeper.server.kill()

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from fix_group_offsets import store_offsets
 from fix_zookeeper import ZooKeeperRoom, has_topics
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.offset_nodes import Committed
@@ -20,7 +21,7 @@ def test_a_topic_of_the_same_name_begins_without_offsets(zookeeper: ZooKeeperRoo
     with zookeeper.session() as session:
         has_topics(session, "t", "u")
         registry, topics = ConsumerRegistry(session, "g"), TopicRegistry(session)
-        offset_nodes.write(session, "g", {("t", 0): Committed(4711, "words"), ("u", 0): Committed(5)})
+        store_offsets(session, "g", {("t", 0): Committed(4711, "words"), ("u", 0): Committed(5)})
         registry.commit("t", 1, 4712)
         topics.delete("t")
         for _ in ("without the topic", "with a new one"):
@@ -58,7 +59,7 @@ def test_forgetting_a_topic_keeps_what_belongs_to_others(
         topics = TopicRegistry(session)
         for group in ("g", ODD):
             values = {("t", 0): Committed(1, "words"), ("t", 1): Committed(2), ("u", 0): Committed(3, "more")}
-            offset_nodes.write(session, group, values)
+            store_offsets(session, group, values)
         topics.delete("t")
         if is_recreated:
             topics.create("t", uuid4(), {0: (1,), 1: (1,)})

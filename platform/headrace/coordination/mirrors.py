@@ -33,6 +33,11 @@ class MirrorMap:
         mirrored."""
         return self._parse(topic, self._session.get_or_none(znodes.mirror(topic)))
 
+    def sources_with_ids(self, topic: str) -> tuple[list[MirrorSource], dict[int, UUID]]:
+        """Returns `sources` and `topic_ids` of one moment."""
+        node = self._session.get_or_none(znodes.mirror(topic))
+        return self._parse(topic, node), self._parse_ids(topic, node)
+
     def claim(self, datacenter: str, topic: str, source_partition_count: int) -> list[int]:
         """Assigns an analysis partition to each of a source topic's partitions that has none yet.
 

@@ -43,6 +43,11 @@ class PartitionState:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
+    @property
+    def settled_count(self) -> int:
+        """How many replicas it has, without those that a reassignment adds."""
+        return len(set(self.replicas) - set(self.adding))
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:

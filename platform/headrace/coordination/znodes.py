@@ -7,6 +7,8 @@ Names are Kafka's (0.8 to 3.x) where Kafka has one, so that its tools work. JSON
     /brokers/topics/<topic>                        data       {"topic_id", "partitions": {"0": [1, 2]}}
     /brokers/topics/<topic>/partitions/<p>/state   data       {"leader", "leader_epoch", "isr"}
     /config/topics/<topic>                         data       {"config": {"retention.ms": "…"}}
+    /config/brokers                                data       empty; its version counts changes of any broker
+    /config/brokers/<broker id>                    data       {"config": {"headrace.drained": "true"}}
     /latest_producer_id_block                      data       {"block_start", "block_end"} as text, inclusive
     /consumers/<group>/ids/<member>                ephemeral  {"subscription": {"<topic>": <streams>}}
     /consumers/<group>/owners/<topic>/<partition>  ephemeral  the owning member, as text
@@ -32,6 +34,7 @@ from typing import Final
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
+BROKER_CONFIGS: Final = "/config/brokers"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 CONSUMERS: Final = "/consumers"
 CONTROLLER: Final = "/controller"
@@ -87,6 +90,10 @@ def partition_state(name: str, partition_id: int) -> str:
 
 def topic_config(name: str) -> str:
     return f"{TOPIC_CONFIGS}/{name}"
+
+
+def broker_config(broker_id: int) -> str:
+    return f"{BROKER_CONFIGS}/{broker_id}"
 
 
 # What may not stand in a path of ZooKeeper (its Java code counts a character beyond U+FFFF as two of
