@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
-from headrace.broker.followed import _cut
 from headrace.broker.handlers import leader_epochs
 from headrace.broker.partition import Partition
+from headrace.broker.replicas.followed import _cut
+from headrace.broker.settings.config import BrokerConfig
 from headrace.log.config import LogConfig
 from headrace.log.epochs import EpochStart, LeaderEpochs
 from headrace.log.partition import PartitionLog

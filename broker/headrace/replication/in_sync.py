@@ -57,12 +57,12 @@ class InSyncReplicas:
     __slots__ = (
         "_counted",
         "_followers",
-        "_min_in_sync",
         "_seen",
         "broker_id",
         "epoch_start",
         "high_watermark",
         "is_below_min",
+        "min_in_sync",
         "proposed",
         "replicas",
         "stored",
@@ -93,7 +93,7 @@ class InSyncReplicas:
         so its in-sync set counts beside the stored one, and replaces nothing.
         """
         self.replicas = tuple(replicas)
-        self._min_in_sync = min_in_sync
+        self.min_in_sync = min_in_sync
         self._seen = tuple(in_sync)
         before = self._followers
         self._followers = {
@@ -111,7 +111,7 @@ class InSyncReplicas:
     def _count(self) -> None:
         """Works out what `advance` looks at each time."""
         self._counted = tuple(self._followers[each] for each in self.maximal if each != self.broker_id)
-        self.is_below_min = len(self.stored) < min(self._min_in_sync, len(self.replicas))
+        self.is_below_min = len(self.stored) < min(self.min_in_sync, len(self.replicas))
 
     # --- the high watermark ---
 
@@ -120,6 +120,15 @@ class InSyncReplicas:
     ) -> None:
         """Notes a fetch of this epoch by a follower whose log agrees with the leader's up to `address`."""
         self._followers[replica].asked(address, leader_end_address, now_ms, broker_epoch)
+
+    def asked_again(self, replica: int, address: int, now_ms: float) -> None:
+        """Notes that a follower has asked once more for the address that it asked for last, with nothing new
+        in the leader's log since.
+        """
+        follower = self._followers.get(replica)
+        if follower is not None and follower.end_address == address:
+            follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
+            follower.asked_ms = max(follower.asked_ms, now_ms)
 
     def lost(self, replica: int) -> None:
         """Notes that a follower's log does not agree with the leader's: nothing is known of it until it
@@ -150,6 +159,11 @@ class InSyncReplicas:
         the leader before has shown (KIP-207).
         """
         return self.high_watermark >= self.epoch_start
+
+    def end_address(self, replica: int) -> int:
+        """Returns what a follower has told that it has; `UNKNOWN_ADDRESS` for one that has told nothing."""
+        follower = self._followers.get(replica)
+        return UNKNOWN_ADDRESS if follower is None else follower.end_address
 
     def lag_bytes(self, leader_end_address: int) -> dict[int, int]:
         """Returns what each follower lacks; all of it for one that has not asked yet."""
