@@ -17,10 +17,10 @@ from kio.static.primitive import i32, i32Timedelta
 
 from headrace.broker import topics as topics_module
 from headrace.broker.cluster import ClusterView
-from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers import topics as handler
+from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import WHEN_MAX_S, BrokerState
 from headrace.broker.topics import LEADER_PAUSE_S, NewTopic, TopicAdmin
 from headrace.client.errors import ClientError
@@ -220,7 +220,7 @@ class Groups:
 
 def test_groups_are_deleted_without_reading_the_list_of_groups(site: Site) -> None:
     session = Groups("g", "with/slash")
-    store = OffsetStore(cast(Any, session), cast(Any, site))
+    store = OffsetStore(cast(Any, session), cast(Any, site), cast(Any, None))
     outcomes: list[Any] = []
     for name in ("g", "with/slash", "unknown", "g"):
         store.delete(name).then(outcomes.append)

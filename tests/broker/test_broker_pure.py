@@ -7,14 +7,14 @@ from uuid import UUID, uuid4
 import pytest
 
 from headrace.broker.bodies import Tree, build
-from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, TopicConfig
 from headrace.broker.errors import Refused
 from headrace.broker.handlers.init_producer_id import ProducerIds
 from headrace.broker.produce.opening import Opened, open_batch
 from headrace.broker.produce.validation import check_header, split_verified, to_store
 from headrace.broker.promise import Promise
-from headrace.broker.replica_manager import plan
-from headrace.broker.setting import ConfigError
+from headrace.broker.replicas.plan import plan
+from headrace.broker.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, TopicConfig
+from headrace.broker.settings.setting import ConfigError
 from headrace.broker.workers import Outcome, Workers
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName

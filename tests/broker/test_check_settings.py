@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.check_settings import main, problems_of
-from headrace.broker.config import BROKER_SETTINGS, BrokerConfig
-from headrace.broker.setting import ConfigError
+from headrace.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from headrace.broker.settings.setting import ConfigError
 
 
 def test_every_wrong_setting_is_named(capsys: pytest.CaptureFixture[str]) -> None:

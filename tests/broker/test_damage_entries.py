@@ -1,14 +1,16 @@
-"""What a broker says in DescribeConfigs of the damage on its disk."""
+"""What a broker says in DescribeConfigs of what its disk holds: damage, and content between two addresses."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.broker.handlers.configs import _damage
+from headrace.broker.handlers.configs import CONTENT_BATCHES_MAX, RANGE_AS_BATCHES, _contents, _damage
 from headrace.broker.scrubber import Damage
 from headrace.log.directory import partition_of
 from headrace.log.scrub import ScrubFinding
+from headrace.wire.log_contents import ContentRange
 
 
 def found(folder: str) -> ScrubFinding:
@@ -28,3 +30,11 @@ def test_whose_folder_it_is() -> None:
     assert partition_of("a-b-12") == ("a-b", 12)
     for name in ("t-0.0.stray", "t-", "-1", "t", "", "t-\u0663", "t-" + "9" * 200, "t--", "t-1.deleted"):
         assert partition_of(name) is None, name
+
+
+def test_names_of_ranges_that_hold_nothing_cost_as_much_as_batches(tmp_path: Path) -> None:
+    """Each of them lists a directory: thousands in one request would be seconds of a thread's time."""
+    (tmp_path / "t-0").mkdir()
+    names = [ContentRange("t", 0, at, at + 1).name for at in range(2_000)]
+    answered = _contents(cast(Any, SimpleNamespace(data_dir=tmp_path)), names)
+    assert [setting.name for setting, *_ in answered] == names[: CONTENT_BATCHES_MAX // RANGE_AS_BATCHES]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_broker import RawClient, StartCluster
-from headrace.broker.config import BROKER_SETTINGS, BrokerConfig
 from headrace.broker.disk_guard import RESUME_FACTOR, SETTING, DiskGuard
+from headrace.broker.settings.config import BROKER_SETTINGS, BrokerConfig
 from headrace.broker.workers import Outcome
 from headrace.process.disk import DiskSpace, explained, space_of
 from headrace.wire.errors import ErrorCode

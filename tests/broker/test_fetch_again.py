@@ -132,6 +132,20 @@ def test_a_repeated_request_for_a_deleted_topic(client: RawClient) -> None:
         assert response.topics[0].partitions[0].error_code == expected
 
 
+def test_a_repeated_request_by_id_never_gets_the_topic_that_was_made_again(client: RawClient) -> None:
+    """A mirror fetches by id, so that it never mixes the two."""
+    before = Topic(client)
+    frame = before.frame(13, 0)
+    for _ in range(2):
+        _, response = fetch.decode_response(memoryview(ask(client, frame)), version=13)
+        assert response.topics[0].partitions[0].records
+    client.call(DeleteTopicsRequest(topic_names=(TopicName(before.name),), timeout=FIVE_S))
+    assert client.create_topic(before.name, PARTITIONS).topic_id != before.id
+    client.produce(before.name, 0, encode_batch([Record(0, 1_000, None, b"another topic's")]))
+    _, response = fetch.decode_response(memoryview(ask(client, frame)), version=13)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
 @pytest.mark.parametrize("version", range(fetch.VERSION_MIN, fetch.VERSION_MAX + 1))
 def test_the_offset_is_found_in_every_version(version: int) -> None:
     mark = 0x1122334455667788
@@ -155,7 +169,9 @@ class Stand:
         for _ in range(3):
             self.log.append(self.raw)
         self.log.flush()
-        self.partition = SimpleNamespace(log=self.log, leader_epoch=0, visible_address=2 * len(self.raw))
+        self.partition = SimpleNamespace(
+            log=self.log, leader_epoch=0, visible_address=2 * len(self.raw), topic_id=NO_UUID
+        )
         partitions = {("t", 0): self.partition}
         state = SimpleNamespace(
             partitions=SimpleNamespace(get=lambda topic, index: partitions.get((topic, index))),

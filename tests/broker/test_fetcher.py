@@ -12,16 +12,30 @@ import pytest
 
 from fix_replica_manager import CountingWorkers
 from headrace.broker.cluster import ClusterView
-from headrace.broker.config import BrokerConfig
-from headrace.broker.fetcher import BUSY_WAIT_MS, STRAGGLER_MAX_MS, WAIT_MIN_MS, Fetchers
-from headrace.broker.followed import PAUSE_MAX_MS, PAUSE_MIN_MS, FollowedPartition, FollowedPartitions
 from headrace.broker.loop import Timer
-from headrace.broker.peers import Lost
+from headrace.broker.network.peers import Lost
+from headrace.broker.replicas.fetcher import (
+    BUSY_WAIT_MS,
+    PARTITION_FETCH_MAX_BYTES,
+    STRAGGLER_MAX_MS,
+    WAIT_MIN_MS,
+    Fetchers,
+)
+from headrace.broker.replicas.followed import (
+    PAUSE_MAX_MS,
+    PAUSE_MIN_MS,
+    FollowedPartition,
+    FollowedPartitions,
+)
+from headrace.broker.settings.config import BrokerConfig
+from headrace.broker.settings.dynamic import Throttles
 from headrace.broker.workers import Workers
 from headrace.client.calls import Call
 from headrace.coordination.brokers import BrokerRegistration
+from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
 from headrace.log.partition import PartitionLog
+from headrace.replication.throttling import SHARE_MIN_BYTES
 from headrace.wire import fetch
 from headrace.wire.apis import body_position, read_request_head
 from headrace.wire.batch import readdress
@@ -59,6 +73,7 @@ class Bench:
             view=view,
             monotonic_ms=lambda: self.now_ms,
             append_refusal=None,
+            throttles=Throttles(),
             loop=SimpleNamespace(call_later=self.call_later),
         )
         self.state = state
@@ -220,3 +235,49 @@ def test_who_is_followed_no_more_is_asked_for_no_more(bench: Bench) -> None:
     bench.fetchers.leave(bench.all[0])
     bench.respond(result(0, batch(0)), result(1))
     assert bench.all[0].log.end_address == 0 and bench.asked == {1: 0}
+
+
+# --- throttles ---
+
+
+def throttle(bench: Bench, rate: int, in_sync: tuple[int, ...]) -> None:
+    """Throttles partition 0 here; `in_sync`: its in-sync replicas as this broker sees them."""
+    config = BrokerConfig().topic_config({"follower.replication.throttled.replicas": f"0:{ME},1:{LEADER}"})
+    for each in bench.all:
+        each.set_config(config)
+    states = {index: PartitionState(LEADER, 3, (LEADER, ME), in_sync) for index in (0, 1)}
+    bench.state.view = bench.state.view.with_topics({"t": TopicState("t", TOPIC_ID, states)})
+    bench.state.throttles.configure({"follower.replication.throttled.rate": str(rate)}, bench.now_ms)
+
+
+def test_a_throttled_partition_is_fetched_no_faster_than_its_rate(bench: Bench) -> None:
+    throttle(bench, SIZE // 2, in_sync=(LEADER,))
+    bench.respond(result(0, batch(0)), result(1, batch(0)))
+    bench.workers.run()
+    assert bench.asked == {1: SIZE}, "partition 0 has had twice what it may have in a second"
+    bench.forward(900)
+    bench.respond(result(1))
+    assert bench.asked == {1: SIZE}
+    bench.forward(200)
+    bench.respond(result(1))
+    assert bench.asked == {0: SIZE, 1: SIZE}
+    sizes = {part.partition: part.max_bytes for part in bench.requests[-1].topics[0].partitions}
+    assert sizes == {0: SHARE_MIN_BYTES, 1: PARTITION_FETCH_MAX_BYTES}
+
+
+def test_a_replica_in_sync_is_never_throttled(bench: Bench) -> None:
+    throttle(bench, 1, in_sync=(LEADER, ME))
+    for count in range(1, 5):
+        bench.respond(result(0, batch((count - 1) * SIZE)), result(1))
+        bench.workers.run()
+        assert bench.asked == {0: count * SIZE, 1: 0}
+
+
+def test_the_fetcher_wakes_when_a_throttle_allows_more(bench: Bench) -> None:
+    throttle(bench, SIZE // 2, in_sync=(LEADER,))
+    bench.fetchers.leave(bench.all[1])
+    bench.respond(result(0, batch(0)))
+    bench.workers.run()
+    assert bench.answer is None, "nothing may be asked for"
+    bench.forward(1_100)
+    assert bench.asked == {0: SIZE}

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.config import BrokerConfig
 from headrace.broker.loop import Timer
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.settings.config import BrokerConfig
 from headrace.log.flush import GATHER_MAX_S, GATHER_PAUSE_MAX, Flushed, Gathering
 from headrace.log.index import IndexJob
 from headrace.log.partition import PartitionLog

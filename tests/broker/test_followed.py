@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -9,9 +10,10 @@ from uuid import UUID
 import pytest
 
 from fix_replica_manager import CountingWorkers
-from headrace.broker.config import BrokerConfig
-from headrace.broker.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.followed import FORGET_EVERY_BYTES, FollowedPartition, FollowedPartitions
+from headrace.broker.settings.config import BrokerConfig
 from headrace.log.directory import PartitionName
+from headrace.log.files import PAGE_BYTES
 from headrace.log.partition import PartitionLog
 from headrace.replication.following import Truncate
 from headrace.wire.records import Record, encode_batch
@@ -63,3 +65,33 @@ def test_the_fetcher_of_a_new_leader_hears_of_the_cut_that_the_one_before_began(
     assert following.waits("new")
     following.workers.run()
     assert following.heard == ["new"]
+
+
+@pytest.mark.parametrize("keeps_pages", [False, True])
+def test_pages_that_nobody_reads_are_given_back_once_they_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_pages: bool
+) -> None:
+    following = Following(tmp_path)
+    following.partitions._keeps_pages = keeps_pages
+    log, calls = following.one.log, list[tuple[str, int]]()
+    sync = os.fdatasync
+
+    def synced(fd: int) -> None:
+        calls.append(("sync", 0))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", synced)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, _start, size, _: calls.append(("forget", size)))
+    value = b"v" * (FORGET_EVERY_BYTES // 2)
+    for _ in range(3):
+        log.append(bytearray(encode_batch([Record(0, 1_000, None, value)])))
+        calls.clear()
+        assert following.waits("fetcher")
+        following.workers.run()
+        forgotten = [size for kind, size in calls if kind == "forget"]
+        if keeps_pages or log.end_address < FORGET_EVERY_BYTES:
+            assert not forgotten
+        elif forgotten:
+            assert calls[0][0] == "sync" and forgotten == [log.end_address - log.end_address % PAGE_BYTES]
+    assert keeps_pages or following.one.forgotten_address > FORGET_EVERY_BYTES
+    log.abandon()

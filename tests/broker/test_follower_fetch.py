@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.broker.errors import Refused
-from headrace.broker.handlers.follower_fetch import note
+from headrace.broker.handlers.follower_fetch import Allowance, note
+from headrace.broker.settings.config import BrokerConfig
+from headrace.broker.settings.dynamic import Throttles
 from headrace.broker.state import BrokerState
 from headrace.log.directory import PartitionName
 from headrace.replication.in_sync import InSyncReplicas
@@ -62,3 +64,46 @@ def test_an_older_self_of_the_follower_is_refused() -> None:
 
 def test_without_a_leader_epoch_nothing_counts() -> None:
     assert asked(REGISTERED, leader_epoch=-1) == 0
+
+
+# --- throttles (KIP-73) ---
+
+
+def allowed(
+    throttled: str, follower: int = FOLLOWER, *, in_sync: tuple[int, ...] = (1,), rate: int = 500
+) -> int | None:
+    replicas = InSyncReplicas(
+        LEADER, (1, 2), in_sync, min_in_sync=1, epoch_start=0, high_watermark=0, now_ms=0.0
+    )
+    config = BrokerConfig().topic_config({"leader.replication.throttled.replicas": throttled})
+    partition: Any = SimpleNamespace(name=PartitionName("t", 0), index=0, replicas=replicas, config=config)
+    state: Any = SimpleNamespace(throttles=Throttles(), broker_id=LEADER, monotonic_ms=lambda: 5.0)
+    state.throttles.configure({"leader.replication.throttled.rate": str(rate)}, 5.0)
+    return Allowance(state, FetchRequest(0, 0, 1, [], follower)).left_bytes(partition)
+
+
+def test_a_throttled_leader_sends_as_much_as_its_rate_allows() -> None:
+    assert allowed("0:1") == allowed("*") == 500
+    assert allowed("0:1", rate=0) == 0
+
+
+def test_others_are_not_throttled() -> None:
+    assert allowed("0:2") is None, "that is the follower's"
+    assert allowed("1:1") is None and allowed("") is None
+    assert allowed("0:1", rate=2**63 - 1) is None
+
+
+def test_a_follower_in_sync_gets_everything() -> None:
+    assert allowed("0:1", in_sync=(1, 2), rate=0) is None
+
+
+def test_an_answer_counts_once_though_it_is_begun_twice() -> None:
+    state: Any = SimpleNamespace(throttles=Throttles())
+    quota = state.throttles.leader
+    quota.set_rate(1_000, 0.0)
+    allowance = Allowance(state, FetchRequest(0, 0, 1, [], FOLLOWER))
+    for _ in range(2):
+        allowance.begin()
+        allowance.take(300)
+    allowance.send()
+    assert quota.available_bytes(0.0) == 700

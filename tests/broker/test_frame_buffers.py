@@ -7,7 +7,7 @@ import random
 import pytest
 
 from headrace.broker.core import ClientConnection
-from headrace.broker.frame_buffers import (
+from headrace.wire.frame_buffers import (
     KEEP_FROM_BYTES,
     KEEP_UPTO_BYTES,
     KEPT_MAX_BYTES,

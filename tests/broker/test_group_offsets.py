@@ -28,6 +28,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
+from fix_group_offsets import store_offsets
 from fix_zookeeper import ZooKeeperRoom
 from headrace.broker.groups import offset_nodes
 from headrace.broker.groups.coordinator import coordinator_for
@@ -185,7 +186,8 @@ def test_any_id_of_a_group_works(client: RawClient, one_broker: BrokerCluster, g
     assert (described.error_code.name, described.group_state) == ("none", "Empty")
     with GroupAdmin(one_broker.bootstrap) as admin:
         assert group in admin.groups()
-        assert admin.group_offsets(group) == {(topic, 0): 5}
+        # Other tests of this broker use such ids, too.
+        assert admin.group_offsets(group).get((topic, 0)) == 5
     (deleted,) = client.call(DeleteGroupsRequest(groups_names=(GroupId(group),))).results
     assert deleted.error_code.name == "none"
     assert fetch(client, group, topic, 0) == {0: (-1, "")}
@@ -211,11 +213,11 @@ def test_an_offset_set_the_papers_way_invalidates_the_metadata(session: ZooKeepe
     registry = ConsumerRegistry(session, GROUP)
     registry.commit("t", 0, 3)
     assert offset_nodes.read(session, GROUP, None) == {("t", 0): Committed(3, "")}
-    offset_nodes.write(session, GROUP, {("t", 0): Committed(4, "words")})
+    store_offsets(session, GROUP, {("t", 0): Committed(4, "words")})
     assert offset_nodes.read(session, GROUP, [("t", 0), ("t", 1)]) == {("t", 0): Committed(4, "words")}
     registry.commit("t", 0, 4)
     assert offset_nodes.read(session, GROUP, None) == {("t", 0): Committed(4, "")}
-    offset_nodes.write(session, GROUP, {("t", 0): Committed(5, "again")})
+    store_offsets(session, GROUP, {("t", 0): Committed(5, "again")})
     assert registry.all_offsets() == {("t", 0): 5}
     registry.delete()
     assert offset_nodes.read(session, GROUP, None) == {}
@@ -223,11 +225,11 @@ def test_an_offset_set_the_papers_way_invalidates_the_metadata(session: ZooKeepe
 
 def test_a_reader_never_sees_the_metadata_of_another_offset(session: ZooKeeperSession) -> None:
     done = threading.Event()
-    offset_nodes.write(session, GROUP, {("t", 0): Committed(0, "0")})
+    store_offsets(session, GROUP, {("t", 0): Committed(0, "0")})
 
     def write() -> None:
         for number in range(1, 300):
-            offset_nodes.write(session, GROUP, {("t", 0): Committed(number, str(number))})
+            store_offsets(session, GROUP, {("t", 0): Committed(number, str(number))})
         done.set()
 
     writer = threading.Thread(target=write)

@@ -10,10 +10,13 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.high_watermarks import FILE_NAME, load, save
+from headrace.broker.replicas.high_watermarks import FILE_NAME, HighWatermark, load, save
 from headrace.log.directory import PartitionName
 
-KNOWN = {PartitionName("t", 0): (UUID(int=7), 1_234), PartitionName("u", 5): (UUID(int=9), 0)}
+KNOWN = {
+    PartitionName("t", 0): HighWatermark(UUID(int=7), 1_234, 3),
+    PartitionName("u", 5): HighWatermark(UUID(int=9), 0, -1),
+}
 
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
@@ -37,7 +40,17 @@ def test_a_file_with_a_flipped_bit_or_cut_off_says_nothing(
         assert load(folder) in ({}, KNOWN)  # a flipped bit may change the case of a checksum's letter
 
 
-@pytest.mark.parametrize("body", [b"[" * 100_000, b"null", b"[[1]]", b'[["t", "x", "y", 1]]', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b"null",
+        b"[[1]]",
+        b'[["t", "x", "y", 1, 1]]',
+        b'[["t", 0, "00000000-0000-0000-0000-000000000007", 9]]',
+        b"\xff",
+    ],
+)
 def test_a_file_of_another_content_is_not_used(tmp_path: Path, body: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"%08x\n" % crc32c(body) + body)
     assert load(tmp_path) == {}

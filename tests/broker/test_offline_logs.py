@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import pytest
 
-from fix_replica_manager import CountingWorkers, ReplicaManagerBench, topic
+from fix_replica_manager import CountingWorkers, ReplicaManagerBench, led_elsewhere, topic
 from headrace.broker.cluster import OfflineName
 from headrace.broker.errors import Refused
-from headrace.broker.offline import FULL_LOOKS_MAX, RETRY_LOOKS_MAX, OfflineLog, Tried, fingerprint
-from headrace.broker.offline_news import ANNOUNCED_MAX, OfflineNews
+from headrace.broker.replicas.offline import FULL_LOOKS_MAX, RETRY_LOOKS_MAX, OfflineLog, Tried, fingerprint
+from headrace.broker.replicas.offline_news import ANNOUNCED_MAX, OfflineNews
 from headrace.coordination.errors import ZooKeeperUnavailableError
 from headrace.coordination.offline_logs import parse
 from headrace.log.errors import LogBusyError, LogDamagedError
@@ -42,7 +42,7 @@ def damaged(bench: ReplicaManagerBench, name: str = "t") -> tuple[Path, bytes]:
     for _ in range(5):
         log.append(BATCH)
     log.flush()
-    bench.apply(topic(name, 2, topic_id=made.topic_id, leader=9))
+    bench.apply(led_elsewhere(made))
     (file,) = (bench.directory.path / f"{name}-0").glob("*.log")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
@@ -159,7 +159,7 @@ def test_logs_that_zookeeper_loses_while_they_are_opened_are_kept(bench: Replica
     bench.apply(one)
     bench.workers.run()
     log_of(bench, "t").append(BATCH)
-    bench.apply(topic("t", 1, topic_id=one.topic_id, leader=9))
+    bench.apply(led_elsewhere(one))
     bench.apply(one)
     bench.apply(may_delete=False)
     bench.workers.run()

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.broker.config import BrokerConfig
-from headrace.broker.connection_limits import ConnectionLimits
-from headrace.broker.receiving import BEGINNING_MAX_BYTES, Progress, ReceiveBound
+from headrace.broker.network.connection_limits import ConnectionLimits
+from headrace.broker.network.receiving import BEGINNING_MAX_BYTES, Progress, ReceiveBound
+from headrace.broker.settings.config import BrokerConfig
 
 LIMITS = replace(
     ConnectionLimits.of(BrokerConfig().__getitem__),

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.config import BrokerConfig
 from headrace.broker.errors import Refused
 from headrace.broker.loop import EventLoop
 from headrace.broker.produce import checks as checks_module
@@ -18,6 +17,7 @@ from headrace.broker.produce.checks import (
     Unopened,
 )
 from headrace.broker.produce.opening import Opened, unpacked_limit_bytes
+from headrace.broker.settings.config import BrokerConfig
 from headrace.wire.batch import read_header
 from headrace.wire.checking import scan_records
 from headrace.wire.compression import Codec

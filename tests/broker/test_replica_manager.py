@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fix_replica_manager import ReplicaManagerBench, topic
-from headrace.broker.config import BrokerConfig, TopicConfig
-from headrace.broker.replica_manager import OPENED_AT_ONCE_MAX
+from fix_replica_manager import ME, ReplicaManagerBench, topic
+from headrace.broker.replicas.manager import OPENED_AT_ONCE_MAX
+from headrace.broker.settings.config import BrokerConfig, TopicConfig
 from headrace.broker.workers import THREADS
+from headrace.coordination.topics import NO_LEADER, PartitionState
 from headrace.wire.records import Record, encode_batch
 
 
@@ -59,7 +61,7 @@ def test_a_folder_that_cannot_be_removed_is_named(
     def refused(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("headrace.broker.replica_manager.shutil.rmtree", refused)
+    monkeypatch.setattr("headrace.broker.replicas.manager.shutil.rmtree", refused)
     bench.apply()
     bench.workers.run()
     assert "its files are not all deleted" in caplog.text and "t-0.0.deleted by hand" in caplog.text
@@ -111,10 +113,39 @@ def test_topics_come_go_move_and_are_recreated(bench: ReplicaManagerBench) -> No
     bench.apply(topic("other", 1, topic_id=other.topic_id, leader=2))
     bench.workers.run()
     assert bench.open == set()
-    assert [str(name) for name in bench.directory.partitions()] == ["other-0"], "closed, not deleted"
-    bench.apply(other)
+    assert [str(name) for name in bench.directory.partitions()] == [], "its new replicas have all of it"
+    bench.apply(topic("other", 1, topic_id=other.topic_id, epoch=1))
     bench.workers.run()
     assert bench.open == {"other-0"}
+
+
+def test_a_partition_that_left_this_broker_is_kept_unless_all_new_replicas_are_in_sync(
+    bench: ReplicaManagerBench,
+) -> None:
+    one = topic("one", 4, epoch=3)
+    bench.apply(one)
+    bench.workers.run()
+    after = {
+        0: PartitionState(2, 4, (2, 3), (2, 3)),
+        1: PartitionState(2, 4, (2, 3), (2,)),
+        2: PartitionState(NO_LEADER, 4, (2,), ()),
+        3: PartitionState(2, 2, (2,), (2,)),
+    }
+    bench.apply(replace(one, partitions=after))
+    bench.workers.run()
+    assert bench.open == set()
+    kept = [str(name) for name in bench.directory.partitions()]
+    assert kept == ["one-1", "one-2", "one-3"], "one is not in sync, nobody leads, an older epoch"
+
+
+def test_a_partition_that_comes_back_while_its_files_are_to_go_keeps_them(bench: ReplicaManagerBench) -> None:
+    one = topic("one", 1)
+    bench.apply(one)
+    bench.apply(replace(one, partitions={0: PartitionState(2, 1, (2,), (2,))}))
+    bench.apply(replace(one, partitions={0: PartitionState(ME, 2, (ME, 2), (ME, 2))}))
+    bench.workers.run()
+    assert bench.open == {"one-0"}
+    assert [str(name) for name in bench.directory.partitions()] == ["one-0"]
 
 
 def test_topics_that_zookeeper_lost_are_closed_and_opened_again_when_they_are_back(

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
 from fix_replica_manager import ME, ReplicaManagerBench
-from headrace.broker import high_watermarks
 from headrace.broker.errors import Refused
-from headrace.broker.followed import FollowedPartition
 from headrace.broker.partition import Partition
+from headrace.broker.replicas import high_watermarks
+from headrace.broker.replicas.followed import FollowedPartition
+from headrace.broker.replicas.in_sync_changes import InSyncChanges
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
+from headrace.wire.batch import readdress
 from headrace.wire.errors import ErrorCode
 from headrace.wire.records import Record, encode_batch
 
 NAME = PartitionName("t", 0)
 BATCH = encode_batch([Record(0, 1_000, None, b"v" * 100)])
 ID = uuid4()
+
+
+def stored_batch(address: int, leader_epoch: int) -> bytes:
+    batch = bytearray(BATCH)
+    readdress(batch, 0, address, leader_epoch)
+    return bytes(batch)
 
 
 def topic(leader: int, epoch: int, *, in_sync: tuple[int, ...] = (1, 2), topic_id: UUID = ID) -> TopicState:
@@ -114,6 +125,26 @@ def test_acks_all_waits_for_the_follower(roles: Roles) -> None:
     assert waiter.codes == [ErrorCode.NONE] and led.visible_address == len(BATCH)
 
 
+def test_a_replica_that_others_took_out_of_the_in_sync_set_is_not_waited_for(roles: Roles) -> None:
+    """It died, or was stopped in order: the leader sees it by the watch, and asks ZooKeeper at once. A round
+    of `check` may be a second away, and every producer would wait for it.
+    """
+    registry = roles.bench.registry
+    InSyncChanges(roles.bench.state, cast(Any, registry), cast(Any, roles.bench.workers), 30_000)
+    roles.become(ME, 3)
+    led = roles.led
+    assert led is not None
+    led.log.append(BATCH)
+    waiter = Waiter(len(BATCH))
+    roles.bench.state.partitions.staged(led, waiter, 0)
+    roles.bench.state.partitions.commit()
+    roles.bench.workers.run()
+    assert waiter.codes == []
+    registry.held["t"] = topic(ME, 3, in_sync=(1,))
+    roles.become(ME, 3, in_sync=(1,))
+    assert waiter.codes == [ErrorCode.NONE] and led.visible_address == len(BATCH)
+
+
 def test_a_broker_that_was_started_again_leads_only_in_a_later_epoch(roles: Roles) -> None:
     roles.bench.manager.begin({"t": topic(ME, 3)})
     roles.become(ME, 3)
@@ -159,11 +190,41 @@ def test_high_watermarks_are_known_after_a_start(roles: Roles) -> None:
     followed.saw(len(BATCH), 0)
     roles.bench.manager.save_high_watermarks()
     roles.bench.workers.run()
-    assert high_watermarks.load(roles.bench.directory.path) == {NAME: (ID, len(BATCH))}
+    assert high_watermarks.load(roles.bench.directory.path) == {NAME: (ID, len(BATCH), 0)}
     roles.become(ME, 1)
     assert roles.led is not None and roles.led.visible_address == len(BATCH)
     (roles.bench.directory.path / high_watermarks.FILE_NAME).write_text("[[1]]")
     assert high_watermarks.load(roles.bench.directory.path) == {}
+
+
+@pytest.mark.parametrize("agreed", [0, 1, 2])
+def test_a_high_watermark_of_before_an_unclean_election_says_nothing_of_what_came_after(
+    roles: Roles, tmp_path: Path, agreed: int
+) -> None:
+    """Three batches of epoch 3 were on all replicas. Then a replica led that had `agreed` of them, and this
+    broker got more from it in epoch 4; the file is older than that.
+    """
+    roles.become(2, 3)
+    followed = roles.followed
+    assert followed is not None
+    log, size = followed.log, len(BATCH)
+    log.append_verbatim(b"".join(stored_batch(at * size, 3) for at in range(3)))
+    followed.saw(3 * size, 0)
+    roles.bench.manager.save_high_watermarks()
+    roles.bench.workers.run()
+    log.truncate(agreed * size)
+    log.append_verbatim(b"".join(stored_batch(at * size, 4) for at in range(agreed, 5)))
+    log.flush()
+    shutil.copytree(tmp_path / "data", tmp_path / "again")
+    again = ReplicaManagerBench(tmp_path / "again")
+    try:
+        roles = Roles(again)
+        roles.become(ME, 5)
+        assert roles.led is not None and roles.led.log.end_address == 5 * size
+        assert roles.led.visible_address == agreed * size, "what epoch 4 wrote may be here alone"
+    finally:
+        again.state.partitions.close()
+        again.directory.close()
 
 
 def test_a_deleted_topic_ends_a_follower(roles: Roles) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.config import BROKER_SETTINGS, BrokerConfig
-from headrace.broker.connection_limits import DESCRIPTORS_FOR_FILES_MIN, ConnectionLimits, leave_descriptors
-from headrace.broker.setting import ConfigError
+from headrace.broker.network.connection_limits import (
+    DESCRIPTORS_FOR_FILES_MIN,
+    ConnectionLimits,
+    leave_descriptors,
+)
+from headrace.broker.settings.config import BROKER_SETTINGS, BrokerConfig
+from headrace.broker.settings.setting import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

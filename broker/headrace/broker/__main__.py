@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from headrace.broker.broker import Address, Broker, BrokerOptions
-from headrace.broker.config import BROKER_SETTINGS
 from headrace.broker.page import page
-from headrace.broker.setting import ConfigError
+from headrace.broker.settings.config import BROKER_SETTINGS
+from headrace.broker.settings.setting import ConfigError
 from headrace.coordination.errors import CoordinationError
 from headrace.log.errors import LogError
 from headrace.process.command_line import (

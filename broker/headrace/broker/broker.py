@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from headrace.broker.cluster import NO_BROKER
 from headrace.broker.cold_reads import ColdReads
-from headrace.broker.config import BrokerConfig
-from headrace.broker.connection_limits import ConnectionLimits, leave_descriptors
 from headrace.broker.disk_guard import CHECK_INTERVAL_MS, DiskGuard
 from headrace.broker.disk_guard import SETTING as DISK_SETTING
 from headrace.broker.fair_workers import FairWorkers, OwnJobs
 from headrace.broker.front import FrontService
+from headrace.broker.groups.fencing import registered
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.handlers.groups import GroupService
 from headrace.broker.handlers.init_producer_id import ProducerIds
@@ -28,23 +27,27 @@ from headrace.broker.handlers.leadership import LeadershipService
 from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.leadership.controller import Controller
 from headrace.broker.leadership.departure import LED_WAIT_MAX_S, depart, departing
-from headrace.broker.listening import Listener
 from headrace.broker.lookups import Lookups
 from headrace.broker.loop import EventLoop
 from headrace.broker.membership import LEAVE_WAIT_MAX_S, Membership
-from headrace.broker.offline_news import OfflineNews
+from headrace.broker.network.connection_limits import ConnectionLimits, leave_descriptors
+from headrace.broker.network.listening import Listener
+from headrace.broker.network.peers import Peers
+from headrace.broker.network.server import Server
 from headrace.broker.on_demand import TopicsOnDemand
 from headrace.broker.partitions import Partitions
-from headrace.broker.peers import Peers
 from headrace.broker.promise import Promise
-from headrace.broker.replication import Replication
+from headrace.broker.replicas.offline_news import OfflineNews
+from headrace.broker.replicas.replication import Replication
 from headrace.broker.scrubber import Scrubber
-from headrace.broker.server import Server
-from headrace.broker.service import Api, BrokerService
+from headrace.broker.service import BrokerService
+from headrace.broker.settings.config import BrokerConfig
+from headrace.broker.settings.dynamic import BrokerSettings
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import TopicAdmin
 from headrace.broker.workers import Workers
 from headrace.coordination import znodes
+from headrace.coordination.broker_configs import BrokerConfigRegistry, BrokerConfigs
 from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
 from headrace.coordination.fronts import Front
 from headrace.coordination.offline_logs import OfflineLogRegistry, OfflineNames
@@ -54,7 +57,6 @@ from headrace.coordination.standing import HeldNode
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
 from headrace.process.command_line import descriptor_limit
-from headrace.wire.apis import ApiKey
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +109,7 @@ class Broker:
             timeout_s=self._config["zookeeper.session.timeout.ms"] / 1000,
             name=f"broker-{options.broker_id}",
         )
-        self._leaving = False
-        self._is_ready = False
+        self._leaving = self._is_ready = False
         self._topics_created_zxid = 0
         pace = self._config["log.scrub.bytes.per.second"], self._config["log.scrub.interval.ms"]
         self._scrubber = Scrubber(options.data_dir, *pace)
@@ -134,6 +135,7 @@ class Broker:
             data_dir=options.data_dir.absolute(),
             damage=self._scrubber.damage,
         )
+        self._broker_configs = self._serve_settings()
         self._disk = self._guard_disk()
         self._controller = self._stand_for_controller()
         self._offline_news = self._announce_offline()
@@ -142,7 +144,7 @@ class Broker:
         producer_ids = ProducerIds(self._own_work, lambda: allocate_block(self._session, PRODUCER_ID_BLOCK))
         self._service = BrokerService(self._state, producer_ids)
         LeadershipService(self._state, self._topics).serve(self._service)
-        self._offsets = OffsetStore(self._session, self._control)
+        self._offsets = OffsetStore(self._session, self._control, lambda: registered(self._state))
         self._groups = self._serve_groups(self._offsets)
         self._listener = self._server.bind(*options.listen, self._service)
         self._peers = Peers(self._loop, bound=self._server.connections.bound)
@@ -195,6 +197,11 @@ class Broker:
             "disk": self._disk.status(),
         }
 
+    def _serve_settings(self) -> BrokerConfigRegistry:
+        registry = BrokerConfigRegistry(self._session)
+        self._state.broker_settings = BrokerSettings(registry, lambda: self._state.view.known_brokers())
+        return registry
+
     def _guard_disk(self) -> DiskGuard:
         reserve_bytes = self._config[DISK_SETTING]
         return DiskGuard(self._options.data_dir, reserve_bytes, self._files, self._state.refuse_appends)
@@ -204,7 +211,9 @@ class Broker:
         return Membership(self._options.data_dir, self._session, self._controller, forget)
 
     def _replicate(self) -> Replication:
-        return Replication(self._state, self._directory, self._files, self._own_work, self._topics)
+        made = Replication(self._state, self._directory, self._files, self._own_work, self._topics)
+        self._state.followed = made.stored
+        return made
 
     def _stand_for_controller(self) -> Controller:
         def seen(broker_id: int | None) -> None:
@@ -228,17 +237,7 @@ class Broker:
 
     def _serve_groups(self, store: OffsetStore) -> GroupService:
         groups = GroupService(self._state, store)
-        offsets = OffsetService(groups.coordinator, store)
-        add = self._service.add
-        add(ApiKey.JOIN_GROUP, Api(0, 9, groups.join))
-        add(ApiKey.SYNC_GROUP, Api(0, 5, groups.sync))
-        add(ApiKey.HEARTBEAT, Api(0, 4, groups.heartbeat))
-        add(ApiKey.LEAVE_GROUP, Api(0, 5, groups.leave))
-        add(ApiKey.DESCRIBE_GROUPS, Api(0, 5, groups.describe))
-        add(ApiKey.LIST_GROUPS, Api(0, 5, groups.list))
-        add(ApiKey.DELETE_GROUPS, Api(0, 2, groups.delete))
-        add(ApiKey.OFFSET_COMMIT, Api(2, 9, offsets.commit))
-        add(ApiKey.OFFSET_FETCH, Api(1, 9, offsets.fetch))
+        groups.serve(self._service, OffsetService(groups.coordinator, store))
         return groups
 
     def _serves(self, topic: str, index: int) -> bool:
@@ -276,6 +275,7 @@ class Broker:
             self._failure = error
             self._loop.stop()
             return
+        self._broker_configs.watch(lambda configs: self._loop.post(lambda: self._see_configs(configs)))
         self._brokers.watch(self._brokers_changed)
         self._topics.watch(self._topics_changed)
         self._offline_news.start()
@@ -305,6 +305,11 @@ class Broker:
                 len(self._state.partitions),
             )
             self._on_ready(self._advertised)
+
+    def _see_configs(self, configs: BrokerConfigs) -> None:
+        self._state.view = self._state.view.with_broker_configs(configs)
+        own = configs.get(self._options.broker_id, {})
+        self._state.throttles.configure(own, self._state.monotonic_ms())
 
     def _see_offline(self, names: OfflineNames) -> None:
         others = frozenset(name for name in names if name[0] != self._options.broker_id)

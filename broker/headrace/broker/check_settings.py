@@ -10,8 +10,8 @@ import difflib
 import json
 import sys
 
-from headrace.broker.config import BROKER_SETTINGS
-from headrace.broker.setting import ConfigError
+from headrace.broker.settings.config import BROKER_SETTINGS
+from headrace.broker.settings.setting import ConfigError
 
 
 def problems_of(settings: dict[str, str]) -> list[dict[str, str]]:

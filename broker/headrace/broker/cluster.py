@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
+from headrace.broker.settings.dynamic import is_drained
 from headrace.coordination.brokers import BrokerRegistration
 from headrace.coordination.topics import PartitionState, TopicState
 
@@ -29,7 +30,7 @@ def metric_name(topic: str) -> str:
 class ClusterView:
     """The live brokers and all topics. `version` grows with every change. `offline`: partitions that other
     brokers lead and cannot serve, as (broker, topic, partition). `names_by_metric` has one topic for each
-    name that topics have in metrics.
+    name that topics have in metrics. `broker_configs`: settings of brokers that were set while they ran.
     """
 
     version: int = 0
@@ -39,6 +40,7 @@ class ClusterView:
     offline: frozenset[OfflineName] = frozenset()
     names_by_metric: Mapping[str, str] = field(default_factory=dict)
     controller: int = NO_BROKER
+    broker_configs: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def with_brokers(self, brokers: list[BrokerRegistration]) -> ClusterView:
         return replace(self, version=self.version + 1, brokers={b.broker_id: b for b in brokers})
@@ -58,6 +60,9 @@ class ClusterView:
     def with_controller(self, broker_id: int) -> ClusterView:
         return replace(self, version=self.version + 1, controller=broker_id)
 
+    def with_broker_configs(self, configs: Mapping[int, Mapping[str, str]]) -> ClusterView:
+        return replace(self, version=self.version + 1, broker_configs=configs)
+
     def changed(self) -> ClusterView:
         """Returns the same with a new version, so that no answer made of the old one is used again."""
         return replace(self, version=self.version + 1)
@@ -70,6 +75,27 @@ class ClusterView:
         """Returns the epoch of a broker's registration; `NO_EPOCH` if it is not known."""
         broker = self.brokers.get(broker_id)
         return NO_EPOCH if broker is None else broker.epoch
+
+    @property
+    def drained(self) -> frozenset[int]:
+        """The brokers, also dead ones, that get no new replicas."""
+        return frozenset(each for each, config in self.broker_configs.items() if is_drained(config))
+
+    @property
+    def placeable(self) -> dict[int, BrokerRegistration]:
+        """The live brokers that new partitions are placed on."""
+        drained = self.drained
+        return {each: broker for each, broker in self.brokers.items() if each not in drained}
+
+    def known_brokers(self) -> frozenset[int]:
+        """Returns the brokers that are alive, have replicas, or have settings of their own."""
+        replicas = {
+            each
+            for topic in self.topics.values()
+            for state in topic.partitions.values()
+            for each in state.replicas
+        }
+        return frozenset((*self.brokers, *self.broker_configs, *replicas))
 
     def controller_id(self) -> int:
         """Returns the elected controller, and while there is none the lowest live id: any broker takes what

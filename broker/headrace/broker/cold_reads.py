@@ -55,7 +55,7 @@ class ColdReads:
             self._running -= 1
             problem = job.problem
             if starts is not None:
-                segment.learn(starts, problem)
+                segment.learn(starts, problem, job.islands)
             if error is not None:
                 problem = LogReadError(f"{job.path}: {error}")
             self._promises.pop(segment).resolve(problem)

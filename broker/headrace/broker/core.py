@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from headrace.broker.frame_buffers import FrameBuffers
 from headrace.log.files import FileSlice
 from headrace.wire.errors import FrameTooLargeError, MalformedMessageError
+from headrace.wire.frame_buffers import FrameBuffers
 from headrace.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
@@ -285,6 +285,11 @@ class ClientConnection:
         """
         self.waiting = waiting
         self.hold()
+
+    def hand_over(self) -> None:
+        """The request that waits is served anew: it may wait again, and then holds those after it again."""
+        self.waiting = None
+        self.is_held = False
 
     def stop_waiting(self) -> None:
         self.waiting = None

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.core import ClientConnection
-from headrace.broker.handlers import cluster, fetch, metadata
+from headrace.broker.handlers import cluster, fetch_results, metadata
 from headrace.broker.handlers.init_producer_id import ProducerIds
-from headrace.broker.peers import RESPONSE_WAIT_MAX_S, Lost, Peers
+from headrace.broker.network.peers import RESPONSE_WAIT_MAX_S, Lost, Peers
 from headrace.broker.produce.job import ACKS_LEADER, ACKS_NONE, PassedPartition, ProduceJob
 from headrace.broker.promise import Promise
 from headrace.broker.service import Api, BrokerService
@@ -55,7 +55,7 @@ class FrontService(BrokerService):
         self, connection: ClientConnection, frame: memoryview, version: int, correlation_id: int
     ) -> None:
         connection.turn_left -= 1
-        fetch.refuse(connection, decode_request(frame), ErrorCode.INVALID_REQUEST)
+        fetch_results.refuse(connection, decode_request(frame), ErrorCode.INVALID_REQUEST)
 
     # --- one virtual node ---
 

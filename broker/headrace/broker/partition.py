@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
-from headrace.broker.config import TopicConfig
 from headrace.broker.loop import Timer
+from headrace.broker.settings.config import TopicConfig
 from headrace.log.directory import PartitionName
 from headrace.log.flush import Gathering
 from headrace.log.partition import PartitionLog
@@ -38,11 +38,17 @@ class AppendWaiter(Protocol):
 
 
 class ReadWaiter(Protocol):
-    """A fetch in progress: `more` is called when a partition that it reads has more or fewer bytes, or was
-    removed.
+    """A fetch in progress: `more` is called when a partition that it reads, led or followed here, has more or
+    fewer bytes, or was removed.
     """
 
-    def more(self, partition: Partition) -> None: ...
+    def more(self, partition: Any) -> None: ...
+
+
+class FollowerReader(ReadWaiter, Protocol):
+    """A follower's fetch, or its session. `risen` is called when the high watermark rose."""
+
+    def risen(self, partition: Any) -> None: ...
 
 
 class Partition:
@@ -50,7 +56,8 @@ class Partition:
     broker leads it: appends are then refused, and reads of an offline log, too.
 
     `replicas`: what this leader knows of its followers; None without any. `follower_readers`: fetches of
-    followers, which wait for what is written; `readers` wait for what is visible.
+    followers, which wait for what is written; `readers` wait for what is visible. `told`: the high watermark
+    of the last answer to each follower, where consumers may read from followers.
     """
 
     __slots__ = (
@@ -71,6 +78,7 @@ class Partition:
         "readers",
         "replicas",
         "soonest_deadline_ms",
+        "told",
         "topic",
         "topic_id",
         "unflushed_records",
@@ -102,7 +110,8 @@ class Partition:
         self.durable_waiting: deque[tuple[float, AppendWaiter]] = deque()  # with their deadlines
         self.soonest_deadline_ms = math.inf  # the earliest of their deadlines, or before it
         self.readers: dict[ReadWaiter, None] = {}
-        self.follower_readers: dict[ReadWaiter, None] = {}
+        self.follower_readers: dict[FollowerReader, None] = {}
+        self.told: dict[int, int] = {}
         self.flushing = False
         self.when_flushed: Callable[[], None] | None = None  # once nobody leads it here any more
         self.gathering = Gathering()

@@ -293,6 +293,11 @@ class Partitions:
         if replicas is None or replicas.advance(partition.stored_address):
             self._complete_durable(partition)
             self._wake_readers(partition)
+            if partition.told:
+                self._wake_followers(partition)
+            else:
+                for reader in list(partition.follower_readers):
+                    reader.risen(partition)
 
     def in_sync_changed(self, partition: Partition) -> None:
         """Called after every change of a led partition's in-sync set, or of how many it needs."""

@@ -24,8 +24,8 @@ from headrace.broker.handlers import (
     api_versions,
     cluster,
     configs,
-    fetch,
     fetch_again,
+    follower_session,
     leader_epochs,
     list_offsets,
     log_dirs,
@@ -140,7 +140,7 @@ class BrokerService:
         if not fetch_again.serve(state, connection, frame, version, correlation_id):
             connection.turn_left -= 1
             request = decode_request(frame)
-            fetch.handle(state, connection, request)
+            follower_session.handle(state, connection, request)
             fetch_again.learn(state, connection, frame, request)
 
     def _control(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView, OfflineName
 from headrace.broker.cold_reads import ColdReads
-from headrace.broker.config import BrokerConfig, TopicConfig
 from headrace.broker.errors import Refused
 from headrace.broker.fair_workers import FairWorkers
 from headrace.broker.lookups import Lookups
@@ -23,8 +22,11 @@ from headrace.broker.partitions import Partitions
 from headrace.broker.produce.checks import RecordChecks
 from headrace.broker.produce.refusals import Refusals
 from headrace.broker.promise import Promise
+from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.scrubber import Damage
-from headrace.broker.setting import ConfigError
+from headrace.broker.settings.config import BrokerConfig, TopicConfig
+from headrace.broker.settings.dynamic import BrokerSettings, Throttles
+from headrace.broker.settings.setting import ConfigError
 from headrace.broker.topics import TopicAdmin
 from headrace.coordination.topics import TopicState
 from headrace.log.directory import PartitionName
@@ -41,11 +43,29 @@ CHECK_MS: Final = 20  # how often `when` checks
 WHEN_MAX_S: Final = 30.0  # whatever time a client gives
 
 
+class StoredReplica(NamedTuple):
+    """A replica on this broker's disk. `behind_bytes`: what it lacks of its leader's high watermark."""
+
+    name: PartitionName
+    size_bytes: int
+    start_address: int
+    end_address: int
+    behind_bytes: int
+
+
+class FollowerSession(Protocol):
+    """A follower's Fetch session. `refresh` notes what its last request said of all its partitions."""
+
+    def refresh(self) -> None: ...
+    def close(self) -> None: ...
+
+
 @dataclass
 class BrokerState:
     """Used on the loop's thread only. `control`: threads for calls to ZooKeeper and to other brokers;
     `codec`: a thread for large messages. `unopened`: the partitions led here that are offline, and why.
-    `damage`: what the scrub knows of this broker's disk.
+    `damage`: what the scrub knows of this broker's disk. `followed`: the replicas that are open here and led
+    by others.
 
     `clock_ms` is the time of day, for timestamps; deadlines are measured by `monotonic_ms`.
     """
@@ -63,6 +83,8 @@ class BrokerState:
     lookups: Lookups
     cold_reads: ColdReads
     damage: Callable[[], Damage] = Damage
+    broker_settings: BrokerSettings | None = None
+    followed: Callable[[], Iterable[StoredReplica]] = tuple
     clock_ms: Callable[[], int] = now_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
     peer: str = ""  # the client of the request being handled
@@ -71,7 +93,11 @@ class BrokerState:
     unopened: dict[PartitionName, str] = field(default_factory=dict)
     offline_changed: Callable[[], None] = lambda: None
     follower_asked: Callable[[Partition, int], None] = lambda _partition, _replica: None
+    find_followed: Callable[[PartitionName], FollowedPartition | None] = lambda _: None
+    in_sync_seen: Callable[[Partition], None] = lambda _: None  # by a watch, and other than stored
     refusals: Refusals = field(default_factory=Refusals)
+    follower_sessions: dict[int, FollowerSession] = field(default_factory=dict)  # by the follower's id
+    throttles: Throttles = field(default_factory=Throttles)
     append_refusal: str | None = None  # why no append is accepted at present
     checks: RecordChecks = field(init=False)
 
@@ -107,7 +133,7 @@ class BrokerState:
         """Refuses all appends from now on, for this reason; None: accepts them again."""
         self.append_refusal = reason
 
-    def check_leader_epoch(self, partition: Partition, epoch: int) -> None:
+    def check_leader_epoch(self, partition: Partition | FollowedPartition, epoch: int) -> None:
         """Raises `Refused` for a client that does not know the present epoch (KIP-320)."""
         if 0 <= epoch < partition.leader_epoch:
             raise Refused(
@@ -134,10 +160,10 @@ class BrokerState:
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{partition.name}: only the replicas {sorted(replicas.stored)} are in sync, and "
-                f"min.insync.replicas is {partition.config.min_insync_replicas}",
+                f"min.insync.replicas is {replicas.min_in_sync}",
             )
 
-    def read_failed(self, partition: Partition, error: Exception) -> None:
+    def read_failed(self, partition: Partition | FollowedPartition, error: Exception) -> None:
         """Reports that a batch could not be read, once in a row. Only the readers of that batch get an error:
         what is appended goes elsewhere.
         """

@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
 from headrace.broker.cluster import ClusterView, metric_name
-from headrace.broker.config import TOPIC_SETTINGS, BrokerConfig, check_topic_config
 from headrace.broker.errors import Refused
-from headrace.broker.setting import ConfigError
+from headrace.broker.settings.config import TOPIC_SETTINGS, BrokerConfig, check_topic_config
+from headrace.broker.settings.setting import ConfigError
 from headrace.client.admin import LATEST
 from headrace.client.calls import list_offsets_call
 from headrace.client.cluster import BrokerAddress
@@ -177,15 +177,15 @@ class TopicAdmin:
             self._change(lambda: self._registry.set_config(name, wanted))
             logger.info("topic %s configured: %s", name, wanted)
 
-    def explain(self, overrides: Mapping[str, str]) -> Iterable[tuple[str, str, int]]:
-        """Yields `(name, value, source)` of every setting of a topic with these overrides."""
+    def explain(self, topic: TopicState) -> Iterable[tuple[str, str, int]]:
+        """Yields `(name, value, source)` of every setting of a topic."""
+        replica_count = topic.partitions[0].settled_count
         for name, setting in TOPIC_SETTINGS.items():
-            if name in overrides:
-                yield name, overrides[name], SOURCE_TOPIC
-            elif setting.inherits_from in self._config.overrides:
-                yield name, self._config.inherited_text(name), SOURCE_BROKER
-            else:
-                yield name, self._config.inherited_text(name), SOURCE_DEFAULT
+            if name in topic.config:
+                yield name, topic.config[name], SOURCE_TOPIC
+                continue
+            source = SOURCE_BROKER if setting.inherits_from in self._config.overrides else SOURCE_DEFAULT
+            yield name, self._config.inherited_text(name, replica_count), source
 
     # --- checks ---
 
@@ -203,16 +203,19 @@ class TopicAdmin:
     ) -> dict[int, tuple[int, ...]]:
         """Chooses brokers for new partitions. `factor` -1: the broker's default, or all brokers if they are
         fewer."""
-        alive = self._view().brokers
-        if not alive:
+        view = self._view()
+        alive = view.placeable
+        if not view.brokers:
             raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is registered in ZooKeeper")
+        drained = sorted(view.brokers.keys() - alive.keys())
         if factor == -1:
             factor = min(self._config["default.replication.factor"], len(alive))
         if not 1 <= factor <= len(alive):
             raise Refused(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {factor}: must be from 1 to {len(alive)}, the number of live brokers "
-                "(or -1, the default)",
+                "(or -1, the default)"
+                + (f"; drained, and left out: {drained} (`headrace brokers undrain`)" if drained else ""),
             )
         return place_partitions(alive, count, factor, _seed(topic_id), first=first)
 

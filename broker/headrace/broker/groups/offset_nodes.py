@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from headrace.broker.groups.fencing import Coordinator, guard
 from headrace.coordination import znodes
 from headrace.coordination.consumers import ConsumerRegistry, topics_created
 from headrace.coordination.documents import INT64_MAX
@@ -34,24 +35,37 @@ class Committed(NamedTuple):
 Offsets = dict[TopicPartition, Committed]
 
 
-def write(session: ZooKeeperSession, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-    """Stores offsets, one after the other. Raises `CoordinationError`."""
-    registry = ConsumerRegistry(session, group)
+def write(
+    session: ZooKeeperSession,
+    group: str,
+    offsets: Mapping[TopicPartition, Committed],
+    coordinator: Coordinator,
+) -> None:
+    """Stores offsets, one after the other, as long as `coordinator` coordinates the group. Raises
+    `NotCoordinatorError`, `CoordinationError`.
+    """
+    guarded = guard(session, group, coordinator)
     for (topic, partition), committed in offsets.items():
-        if committed.metadata:
-            _write_both(session, group, topic, partition, committed)
-        else:
-            registry.commit(topic, partition, committed.offset)
+        _write(session, group, topic, partition, committed, guarded)
 
 
-def _write_both(
-    session: ZooKeeperSession, group: str, topic: str, partition: int, committed: Committed
+def _write(
+    session: ZooKeeperSession,
+    group: str,
+    topic: str,
+    partition: int,
+    committed: Committed,
+    guarded: Mapping[str, int],
 ) -> None:
     path = znodes.offset(group, topic, partition)
-    metadata_path = _metadata_path(group, topic, partition)
+    nodes = {path: str(committed.offset)}
+    if committed.metadata:
+        nodes[_metadata_path(group, topic, partition)] = committed.metadata
     for _ in range(ATTEMPTS_MAX):
         transaction = session.transaction()
-        for node_path, data in ((path, str(committed.offset)), (metadata_path, committed.metadata)):
+        for guarding, version in guarded.items():
+            transaction.check(guarding, version=version)
+        for node_path, data in nodes.items():
             put = transaction.create if session.exists(node_path) is None else transaction.set
             put(node_path, data.encode())
         try:

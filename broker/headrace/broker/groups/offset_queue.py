@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from headrace.broker.groups import offset_nodes
+from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.promise import Promise
 from headrace.broker.workers import Jobs
@@ -31,22 +32,36 @@ class _Queue:
     """A group's commits that wait for the one in flight."""
 
     pending: Offsets = field(default_factory=dict)
+    coordinator: Coordinator | None = None
+    """As which this broker has accepted what is pending."""
     promises: list[Promise[Exception | None]] = field(default_factory=list)
     writing: bool = False
 
 
 class OffsetStore:
-    """Called on the loop's thread; calls to ZooKeeper run on control threads."""
+    """Called on the loop's thread; calls to ZooKeeper run on control threads. `coordinator`: this broker, in
+    its present broker epoch.
+    """
 
-    def __init__(self, session: ZooKeeperSession, control: Jobs) -> None:
+    def __init__(
+        self, session: ZooKeeperSession, control: Jobs, coordinator: Callable[[], Coordinator]
+    ) -> None:
         self._session = session
         self._control = control
+        self._coordinator = coordinator
         self._queues: dict[str, _Queue] = {}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> Promise[Exception | None]:
         """Stores offsets; resolves with the exception, or None."""
         promise: Promise[Exception | None] = Promise()
         queue = self._queues.setdefault(group, _Queue())
+        coordinator = self._coordinator()
+        if queue.promises and queue.coordinator != coordinator:
+            refused, queue.promises = queue.promises, []
+            queue.pending = {}
+            for each in refused:
+                each.resolve(NotCoordinatorError(f"group {group!r}: this broker has registered again since"))
+        queue.coordinator = coordinator
         queue.pending.update(offsets)
         queue.promises.append(promise)
         if not queue.writing:
@@ -56,6 +71,8 @@ class OffsetStore:
     def _write(self, group: str, queue: _Queue) -> None:
         queue.writing = True
         offsets, queue.pending = queue.pending, {}
+        coordinator = queue.coordinator
+        assert coordinator is not None
         promises, queue.promises = queue.promises, []
 
         def written(_: None, error: Exception | None) -> None:
@@ -67,7 +84,7 @@ class OffsetStore:
             else:
                 del self._queues[group]
 
-        self._control.submit(lambda: offset_nodes.write(self._session, group, offsets), written)
+        self._control.submit(lambda: offset_nodes.write(self._session, group, offsets, coordinator), written)
 
     def read(self, group: str, wanted: list[TopicPartition] | None) -> Promise[Offsets | Exception]:
         """Reads the offsets of `wanted` (None: all of the group's); partitions without one are left out."""

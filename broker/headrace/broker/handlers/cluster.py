@@ -1,4 +1,7 @@
-"""DescribeCluster (KIP-700) and FindCoordinator (KIP-699): live brokers, and a group's coordinator."""
+"""DescribeCluster (KIP-700) and FindCoordinator (KIP-699): live brokers, and a group's coordinator.
+
+DescribeCluster has fields of ours (`wire.own_fields`): what placement and an operator ask of a broker.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,12 @@ def describe(state: BrokerState, request: Request) -> Tree:
                 "port": broker.port,
                 "rack": broker.shown_rack,
                 "is_fenced": False,
+                "placement_rack": broker.rack,
+                "broker_epoch": broker.epoch,
             }
             for _, broker in sorted(state.view.brokers.items())
         ],
+        "drained_brokers": sorted(state.view.drained),
     }
 
 

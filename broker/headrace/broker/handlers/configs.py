@@ -1,33 +1,43 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs. Only topics' settings change at run time.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs. Topics' settings change at run time, and those of
+brokers that `dynamic_settings` has.
 
 A broker's settings end with what its scrub found: a read-only entry for each damaged range of addresses
-(`wire.damaged_ranges`). The auditor reads them there.
+(`wire.damaged_ranges`). Entries that say what a replica holds between two addresses
+(`wire.log_contents`) are given to those that name them. The auditor reads both there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headrace.broker.bodies import Tree
 from headrace.broker.cluster import ClusterView
-from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from headrace.broker.errors import Refused
 from headrace.broker.promise import Promise
-from headrace.broker.setting import STRING, Setting
+from headrace.broker.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from headrace.broker.settings.dynamic import DYNAMIC_SETTINGS, SOURCE_DYNAMIC
+from headrace.broker.settings.setting import STRING, Setting
 from headrace.broker.state import BrokerState
 from headrace.broker.topics import SOURCE_BROKER, SOURCE_DEFAULT
+from headrace.coordination.topics import is_topic_name
+from headrace.log.contents import sum_contents
 from headrace.log.directory import partition_of
 from headrace.log.scrub import ScrubFinding
 from headrace.wire.damaged_ranges import DamagedRange
 from headrace.wire.errors import ErrorCode
+from headrace.wire.log_contents import parse_name
 from headrace.wire.messages import Request
 
 TOPIC: Final = 2
 BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+CONTENT_BATCHES_MAX: Final = 5_000  # of one request: some 40 ms of one core
+RANGE_AS_BATCHES: Final = 25  # what a range costs besides, which lists a directory and opens a file
+_CONTENT_DOC: Final = "what this broker's replica holds between two addresses"
 _DAMAGE_DOC: Final = "addresses that are damaged on this broker's disk, or were, and why"
 
 Config = dict[str, str]
@@ -54,6 +64,8 @@ def _described(state: BrokerState, view: ClusterView, resource: Any, documented:
         found = _describe(state, view, resource.resource_type, resource.resource_name)
     except Refused as refused:
         return result | refused.fields
+    if resource.resource_type == BROKER and wanted:
+        found += _contents(state, wanted)
     configs = [
         _entry(setting, value, source, read_only, documented)
         for setting, value, source, read_only in found
@@ -78,8 +90,9 @@ def _describe(
     if kind == TOPIC:
         topic = view.topics.get(name)
         if topic is None:
+            _check_topic(name)
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        explained = state.topics.explain(topic.config)
+        explained = state.topics.explain(topic)
         return [(TOPIC_SETTINGS[setting], value, source, False) for setting, value, source in explained]
     if kind == BROKER:
         if name not in ("", str(state.broker_id)):
@@ -87,11 +100,21 @@ def _describe(
                 ErrorCode.INVALID_REQUEST,
                 f"this is broker {state.broker_id}: send the request to broker {name}",
             )
-        config = state.config
-        return [
+        config, changed = state.config, view.broker_configs.get(state.broker_id, {})
+        fixed = [
             (setting, config.text(key), SOURCE_BROKER if key in config.overrides else SOURCE_DEFAULT, True)
             for key, setting in BROKER_SETTINGS.items()
-        ] + _damage(state)
+        ]
+        dynamic = [
+            (
+                each,
+                changed.get(key, each.default),
+                SOURCE_DYNAMIC if key in changed else SOURCE_DEFAULT,
+                False,
+            )
+            for key, each in DYNAMIC_SETTINGS.items()
+        ]
+        return fixed + dynamic + _damage(state)
     raise Refused(
         ErrorCode.INVALID_REQUEST, f"resource type {kind}: only topics (2) and brokers (4) have settings"
     )
@@ -106,6 +129,20 @@ def _damage(state: BrokerState) -> list[tuple[Setting, str, int, bool]]:
         for each in ranges
         if each is not None
     ]
+
+
+def _contents(state: BrokerState, names: Iterable[str]) -> list[tuple[Setting, str, int, bool]]:
+    """Answers what replicas hold; of many ranges as many as `CONTENT_BATCHES_MAX` allows, one at least."""
+    left, found = CONTENT_BATCHES_MAX, []
+    for asked in filter(None, map(parse_name, dict.fromkeys(names))):
+        if left <= 0:
+            break
+        directory = state.data_dir / f"{asked.topic}-{asked.partition}"
+        summed = sum_contents(directory, asked.start, asked.end, left)
+        left -= RANGE_AS_BATCHES + summed.batch_count
+        entry = Setting(asked.name, STRING, "", _CONTENT_DOC)
+        found.append((entry, summed.answer.value(), SOURCE_BROKER, True))
+    return found
 
 
 def _range(finding: ScrubFinding, *, is_mended: bool) -> DamagedRange | None:
@@ -132,13 +169,11 @@ def _entry(setting: Setting, value: str, source: int, read_only: bool, documente
 
 def alter(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
     """Serves AlterConfigs: the given settings replace all that were set before."""
-    return _alter(
-        state,
-        request,
-        lambda resource, _: {
-            setting.name: setting.value for setting in resource.configs if setting.value is not None
-        },
-    )
+
+    def change(resource: Any, _: Config) -> Config:
+        return {setting.name: _given(setting) for setting in resource.configs}
+
+    return _alter(state, request, change)
 
 
 def alter_incrementally(state: BrokerState, request: Request) -> Promise[Tree | Exception]:
@@ -148,16 +183,38 @@ def alter_incrementally(state: BrokerState, request: Request) -> Promise[Tree | 
         for setting in resource.configs:
             if setting.config_operation == DELETE:
                 config.pop(setting.name, None)
-            elif setting.config_operation == SET and setting.value is not None:
-                config[setting.name] = setting.value
+            elif setting.config_operation == SET:
+                config[setting.name] = _given(setting)
             else:
-                raise Refused(
-                    ErrorCode.INVALID_CONFIG,
-                    f"{setting.name}: only SET (with a value) and DELETE are supported",
-                )
+                raise Refused(ErrorCode.INVALID_CONFIG, f"{setting.name}: only SET and DELETE are supported")
         return config
 
     return _alter(state, request, change)
+
+
+def _given(setting: Any) -> str:
+    if setting.value is None:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{setting.name} has a null value; delete it instead")
+    value: str = setting.value
+    return value
+
+
+def _check_resource(resource: Any, count: int) -> None:
+    """Raises `Refused` for what the request alone shows to be wrong."""
+    kind, name = resource.resource_type, resource.resource_name
+    names = [setting.name for setting in resource.configs]
+    if count > 1 or len(names) != len(set(names)):
+        what = f"resource {name!r}" if count > 1 else "a setting"
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{what} is named twice in one request")
+    if kind == TOPIC and not name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "no topic is named")
+    if kind == TOPIC:
+        _check_topic(name)
+
+
+def _check_topic(name: str) -> None:
+    if not is_topic_name(name):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"no topic can have the name {name!r}")
 
 
 def _alter(
@@ -165,6 +222,7 @@ def _alter(
 ) -> Promise[Tree | Exception]:
     """`change` makes a resource's new configuration from its present one."""
     body = request.body
+    counts = Counter((each.resource_type, each.resource_name) for each in body.resources)
 
     def step(resource: Any) -> Callable[[Refused | None], Tree]:
         def run(refusal: Refused | None) -> Tree:
@@ -172,16 +230,9 @@ def _alter(
             try:
                 if refusal is not None:
                     raise refusal
-                if resource.resource_type == BROKER and not _changes(resource):
-                    return result  # Kafka's tools take throttles away that nobody has set
-                if resource.resource_type != TOPIC:
-                    raise Refused(
-                        ErrorCode.INVALID_REQUEST,
-                        "only topics' settings can change; restart a broker with --set to change its own",
-                    )
-                state.topics.set_config(
-                    resource.resource_name, partial(change, resource), validate_only=body.validate_only
-                )
+                _check_resource(resource, counts[resource.resource_type, resource.resource_name])
+                name, new = resource.resource_name, partial(change, resource)
+                _setter(state, resource.resource_type)(name, new, validate_only=body.validate_only)
             except Refused as refused:
                 result |= refused.fields
             return result
@@ -191,7 +242,15 @@ def _alter(
     return state.later("responses", [step(resource) for resource in body.resources])
 
 
-def _changes(resource: Any) -> bool:
-    """Whether anything is to be set: a broker's own settings never change, so there is nothing to delete."""
-    operations = [getattr(setting, "config_operation", SET) for setting in resource.configs]
-    return not operations or any(operation != DELETE for operation in operations)
+class _SetConfig(Protocol):
+    def __call__(self, name: str, change: Callable[[Config], Config], *, validate_only: bool) -> None: ...
+
+
+def _setter(state: BrokerState, kind: int) -> _SetConfig:
+    if kind == TOPIC:
+        return state.topics.set_config
+    if kind == BROKER and state.broker_settings is not None:
+        return state.broker_settings.set_config
+    raise Refused(
+        ErrorCode.INVALID_REQUEST, f"resource type {kind}: only topics (2) and brokers (4) have settings"
+    )

@@ -1,9 +1,10 @@
 """Fetch: slices of log files, at once or as soon as enough is visible.
 
 Source: https://kafka.apache.org/protocol#The_Messages_Fetch, KIP-74 (the first batch is returned whole,
-however large). No sessions (KIP-227): session id 0 makes clients name every partition each time. A full
-request, which begins or ends a session, is served whatever session it names. A follower gets what is written,
-a consumer what is visible; `handlers.follower_fetch` has what else differs for a follower.
+however large). Consumers get no sessions (KIP-227): session id 0 makes them name every partition each time. A
+full request, which begins or ends a session, is served whatever session it names. A follower gets what is
+written, a consumer what is visible; `handlers.follower_fetch` has what else differs for a follower,
+`follower_session` its sessions, `replica_reads` which replica a consumer reads from.
 """
 
 from __future__ import annotations
@@ -11,13 +12,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
+from uuid import UUID
 
-from headrace.broker.core import ClientConnection, Part, Slot
+from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.errors import Refused
-from headrace.broker.handlers import follower_fetch, leader_epochs
+from headrace.broker.handlers import follower_fetch, leader_epochs, replica_reads
+from headrace.broker.handlers.fetch_results import Session, answer_parts
+from headrace.broker.handlers.replica_reads import Readable
 from headrace.broker.loop import Timer
 from headrace.broker.partition import Partition
+from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.state import BrokerState
+from headrace.log.directory import PartitionName
 from headrace.log.epochs import EpochEnd
 from headrace.log.errors import AddressOutOfRangeError, LogDamagedError, LogError
 from headrace.log.files import FileSlice
@@ -30,10 +36,8 @@ from headrace.wire.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopicResult,
-    encode_response,
 )
 from headrace.wire.messages import Request
-from headrace.wire.primitives import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +46,14 @@ LEARNING_MAX: Final = 1_000  # cold segments that one request waits for, one aft
 
 
 class _Target(NamedTuple):
-    """One partition of a request: the partition to read, or the error instead."""
+    """One partition of a request: the partition to read, or the error instead. `nearer`: the replica that the
+    consumer should read instead.
+    """
 
     part: FetchPartition
-    partition: Partition | None
+    partition: Readable | None
     code: ErrorCode
+    nearer: int | None = None
 
 
 class FetchWait:
@@ -56,6 +63,7 @@ class FetchWait:
     """
 
     __slots__ = (
+        "_allowance",
         "_available",
         "_available_bytes",
         "_holds",
@@ -67,20 +75,28 @@ class FetchWait:
         "_min_bytes",
         "_offsets",
         "_request",
+        "_session",
         "_slot",
         "_state",
         "_targets",
+        "_tells_followers",
         "_timer",
     )
 
-    def __init__(self, state: BrokerState, slot: Slot, request: Request) -> None:
+    def __init__(
+        self, state: BrokerState, slot: Slot, request: Request, session: Session | None = None
+    ) -> None:
         body: FetchRequest = request.body
+        self._session = session
         self._state = state
         self._slot = slot
         self._request = request
         self._min_bytes = body.min_bytes
         self._limit_bytes = min(body.max_bytes, state.config["fetch.max.bytes"])
         self._is_follower = body.replica_id >= 0
+        self._tells_followers = self._is_follower and follower_fetch.awaits_news(state, body)
+        is_throttled = self._is_follower and state.throttles.leader.is_bounded
+        self._allowance = follower_fetch.Allowance(state, body) if is_throttled else None
         self._targets = [
             self._look_up(topic.name or state.view.names_by_id.get(topic.topic_id), part)
             for topic in body.topics
@@ -91,8 +107,8 @@ class FetchWait:
         self._learned: dict[Segment, LogError | None] = {}  # cold ones, with what kept it from their end
         self._is_learning = False
         self._holds = False  # the later requests of its connection
-        self._offsets: dict[Partition, int] = {}  # the lowest one that is asked for
-        self._available: dict[Partition, int] = {}  # bytes that may be read from there on
+        self._offsets: dict[Readable, int] = {}  # the lowest one that is asked for
+        self._available: dict[Readable, int] = {}  # bytes that may be read from there on
         self._available_bytes = 0  # their sum
         if body.max_wait_ms <= 0 or slot.connection.nothing_follows or self._is_ready():
             self._respond()
@@ -100,7 +116,9 @@ class FetchWait:
         self._hold()
         self._timer = state.loop.call_later(min(body.max_wait_ms, WAIT_MAX_MS), self.end)
         for partition in self._available:
-            if self._is_follower:
+            if isinstance(partition, FollowedPartition):
+                partition.readers[self] = None
+            elif self._is_follower:
                 partition.follower_readers[self] = None
             else:
                 partition.readers[self] = None
@@ -109,30 +127,43 @@ class FetchWait:
     def _look_up(self, name: str | None, part: FetchPartition) -> _Target:
         if name is None:
             return _Target(part, None, ErrorCode.UNKNOWN_TOPIC_ID)
-        state = self._state
+        state, body = self._state, self._request.body
         try:
-            partition = state.led_partition(name, part.partition)
+            partition = replica_reads.readable(state, PartitionName(name, part.partition), body)
             state.check_leader_epoch(partition, part.current_leader_epoch)
-            if self._is_follower:
-                follower_fetch.note(state, partition, part, self._request.body)
+            if self._is_follower and isinstance(partition, Partition):
+                follower_fetch.note(state, partition, part, body)
         except Refused as refused:
             return _Target(part, None, refused.code)
-        return _Target(part, partition, ErrorCode.NONE)
+        nearer = replica_reads.nearer(state, partition, body, part.fetch_offset)
+        return _Target(part, partition, ErrorCode.NONE, nearer)
 
-    def _upto(self, partition: Partition) -> int:
+    def _upto(self, partition: Readable) -> int:
         """Returns the end of what this reader may have."""
         return partition.log.end_address if self._is_follower else partition.visible_address
 
-    def more(self, partition: Partition) -> None:
+    def more(self, partition: Readable) -> None:
         """Called when there is more of a partition, its oldest segments were deleted, or it was removed."""
         self._guarded(self._look_at, partition)
+
+    def risen(self, partition: Readable) -> None:
+        """Called when a follower's partition has a higher high watermark: it learns it with the answer."""
+
+    def abandon(self) -> bool:
+        """Waits no more, and never responds; returns False if it does not wait: it responds."""
+        if self._is_learning or self._slot.parts is not None:
+            return False
+        self._stop_waiting()
+        if self._holds:
+            self._slot.connection.hand_over()
+        return True
 
     def end(self) -> None:
         """Responds with what is visible; called, too, when the connection ends."""
         if not self._is_learning:
             self._guarded(self._respond)
 
-    def _guarded(self, call: Callable[..., None], *arguments: Partition) -> None:
+    def _guarded(self, call: Callable[..., None], *arguments: Readable) -> None:
         """A failure ends this fetch's connection alone: the caller wakes those of others, too."""
         try:
             call(*arguments)
@@ -142,27 +173,33 @@ class FetchWait:
             self._stop_waiting()
             connection.abort("a waiting fetch failed")
 
-    def _look_at(self, partition: Partition) -> None:
-        """Responds if enough bytes are visible now, or the partition has an error to report."""
-        has_error = self._has_error(partition, self._offsets[partition])
-        if has_error or self._available_bytes >= self._min_bytes:
+    def _look_at(self, partition: Readable) -> None:
+        """Responds if enough bytes are visible now, or the partition has an error or news to report."""
+        is_due = self._has_error(partition, self._offsets[partition]) or self._has_news(partition)
+        if is_due or self._available_bytes >= self._min_bytes:
             self._respond()
 
     def _is_ready(self) -> bool:
         """Whether enough bytes are visible, or a partition has an error to report at once."""
         for target in self._targets:
             partition = target.partition
-            if partition is None or self._is_diverging(target.part, partition):
+            if partition is None or target.nearer is not None or self._is_diverging(target.part, partition):
                 return True
-            if self._has_error(partition, target.part.fetch_offset):
+            if self._has_error(partition, target.part.fetch_offset) or self._has_news(partition):
                 return True
             if self._available_bytes >= self._min_bytes:
                 return True
         return self._available_bytes >= self._min_bytes
 
-    def _has_error(self, partition: Partition, offset: int) -> bool:
+    def _has_news(self, partition: Readable) -> bool:
+        """Whether a follower does not know the high watermark yet that consumers of its rack wait for."""
+        if not self._tells_followers or not isinstance(partition, Partition):
+            return False
+        return follower_fetch.told(partition, self._request.body) < partition.visible_address
+
+    def _has_error(self, partition: Readable, offset: int) -> bool:
         """Whether a partition has an error to report at once; else counts its visible bytes."""
-        if self._was_removed(partition) or partition.log.offline is not None:
+        if not replica_reads.is_readable(self._state, partition) or partition.log.offline is not None:
             return True
         try:
             position = partition.log.position(offset)
@@ -173,9 +210,18 @@ class FetchWait:
         if offset <= self._offsets.get(partition, offset):
             self._offsets[partition] = offset
             available = max(0, self._upto(partition) - position)
+            allowed = self._allowed_bytes(partition)
+            if allowed is not None:
+                available = min(available, allowed)
             self._available_bytes += available - self._available.get(partition, 0)
             self._available[partition] = available
         return False
+
+    def _allowed_bytes(self, partition: Readable) -> int | None:
+        """Returns what a throttled follower may have of a partition now; None without such a bound."""
+        if self._allowance is None or not isinstance(partition, Partition):
+            return None
+        return self._allowance.left_bytes(partition)
 
     def _hold(self) -> None:
         if not self._holds:
@@ -187,7 +233,8 @@ class FetchWait:
             self._timer.cancel()
             for partition in self._available:
                 partition.readers.pop(self, None)
-                partition.follower_readers.pop(self, None)
+                if isinstance(partition, Partition):
+                    partition.follower_readers.pop(self, None)
 
     def _respond(self) -> None:
         self._stop_waiting()
@@ -200,8 +247,11 @@ class FetchWait:
         body: FetchRequest = self._request.body
         left = self._limit_bytes
         slices: list[FileSlice] = []
+        if self._allowance is not None:
+            self._allowance.begin()
         targets = iter(self._targets)
-        topics = []
+        topics, session = [], self._session
+        looked_at: list[tuple[UUID, FetchPartitionResult, Readable | None]] = []
         for topic in body.topics:
             results = []
             for _ in topic.partitions:
@@ -212,12 +262,18 @@ class FetchWait:
                     self._learn(target, cold.segment)
                     return
                 left -= result.records
-                results.append(result)
-            topics.append(FetchTopicResult(topic.name, topic.topic_id, results))
-        pieces = encode_response(
-            FetchResponse(topics), version=self._request.version, correlation_id=self._request.correlation_id
-        )
-        self._slot.fill(_insert_slices(pieces, slices))
+                if session is None or session.tells(topic.topic_id, result):
+                    results.append(result)
+                if session is not None:
+                    looked_at.append((topic.topic_id, result, target.partition))
+            if results:
+                topics.append(FetchTopicResult(topic.name, topic.topic_id, results))
+        response = FetchResponse(topics, session_id=0 if session is None else session.id)
+        self._slot.fill(answer_parts(self._request, response, slices))
+        if session is not None:
+            session.answered(looked_at)
+        if self._allowance is not None:
+            self._allowance.send()
         if self._holds:
             self._slot.connection.stop_waiting()
 
@@ -240,9 +296,9 @@ class FetchWait:
 
         Raises `ColdSegmentError`, at most `LEARNING_MAX` times.
         """
-        part, partition, code = target
+        part, partition, code, nearer = target
         has_waited = self._timer is not None or self._learned
-        if partition is not None and has_waited and self._was_removed(partition):
+        if partition is not None and has_waited and not replica_reads.is_readable(self._state, partition):
             code = self._code_of_removed(partition)
             partition = None
         if partition is None:
@@ -255,15 +311,20 @@ class FetchWait:
         try:
             parting = self._parting(part, partition)
             position = upto if parting else log.position(part.fetch_offset)
-            limit = min(part.max_bytes, left_bytes)
+            limit, allowed = min(part.max_bytes, left_bytes), self._allowed_bytes(partition)
+            if allowed is not None:
+                limit = min(limit, allowed)
             # What is written and not visible yet is no error: a leader before may have shown it already.
-            if position < upto and (limit > 0 or not slices):
+            may_exceed = not slices and allowed != 0
+            if position < upto and nearer is None and (limit > 0 or may_exceed):
                 found = log.slices(position, limit, upto)
                 size_bytes = sum([piece.length_bytes for piece in found])
-                if size_bytes > limit and slices:
+                if size_bytes > limit and not may_exceed:
                     size_bytes = 0  # only the first batch of a response may exceed the limit
                 else:
                     slices += found
+                if allowed is not None and self._allowance is not None:
+                    self._allowance.take(size_bytes)
         except (AddressOutOfRangeError, Refused):
             return self._out_of_range(partition, part)
         except ColdSegmentError as cold:
@@ -273,6 +334,8 @@ class FetchWait:
             return self._unreadable(partition, part, problem or cold)
         except LogError as error:
             return self._unreadable(partition, part, error)
+        if self._tells_followers and isinstance(partition, Partition):
+            follower_fetch.tell(partition, self._request.body)
         return FetchPartitionResult(
             part.partition,
             ErrorCode.NONE,
@@ -281,15 +344,16 @@ class FetchWait:
             visible,
             log.start_address,
             diverging_epoch=parting,
+            preferred_read_replica=-1 if nearer is None else nearer,
         )
 
-    def _parting(self, part: FetchPartition, partition: Partition) -> EpochEnd | None:
+    def _parting(self, part: FetchPartition, partition: Readable) -> EpochEnd | None:
         """See `leader_epochs.diverging`."""
         return leader_epochs.diverging(
             partition, part.last_fetched_epoch, part.fetch_offset, for_follower=self._is_follower
         )
 
-    def _is_diverging(self, part: FetchPartition, partition: Partition) -> bool:
+    def _is_diverging(self, part: FetchPartition, partition: Readable) -> bool:
         """Whether the answer, at once, is that what was read last is not in this log."""
         if part.last_fetched_epoch in (-1, partition.log.epochs.latest):
             return False
@@ -298,28 +362,23 @@ class FetchWait:
         except Refused:
             return True
 
-    def _code_of_removed(self, partition: Partition) -> ErrorCode:
-        """Why a partition that this fetch waited for is not led here any more."""
+    def _code_of_removed(self, partition: Readable) -> ErrorCode:
+        """Why a partition that this fetch waited for is not read here any more."""
         try:
-            self._state.led_partition(partition.topic, partition.index)
+            self._state.led_partition(*partition.name)
         except Refused as refused:
             return refused.code
         return ErrorCode.NOT_LEADER_OR_FOLLOWER  # not as the leader that it was asked as
 
-    def _unreadable(
-        self, partition: Partition, part: FetchPartition, error: LogError
-    ) -> FetchPartitionResult:
+    def _unreadable(self, partition: Readable, part: FetchPartition, error: LogError) -> FetchPartitionResult:
         """The answer where a batch is damaged or cannot be read. Producers, and readers of others, go on."""
         self._state.read_failed(partition, error)
         is_damaged = isinstance(error, LogDamagedError)
         code = ErrorCode.CORRUPT_MESSAGE if is_damaged else ErrorCode.KAFKA_STORAGE_ERROR
         return FetchPartitionResult(part.partition, code, -1, 0)
 
-    def _was_removed(self, partition: Partition) -> bool:
-        return self._state.partitions.get(partition.topic, partition.index) is not partition
-
     @staticmethod
-    def _out_of_range(partition: Partition, part: FetchPartition) -> FetchPartitionResult:
+    def _out_of_range(partition: Readable, part: FetchPartition) -> FetchPartitionResult:
         return FetchPartitionResult(
             part.partition,
             ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -329,49 +388,11 @@ class FetchWait:
         )
 
 
-def _insert_slices(pieces: list[Buffer | int], slices: list[FileSlice]) -> list[Part]:
-    """Replaces each number in the encoded response, a gap of so many bytes, by the next slice."""
-    parts: list[Part] = []
-    at = 0
-    for piece in pieces:
-        if not isinstance(piece, int):
-            parts.append(piece)
-            continue
-        left = piece
-        while left:
-            parts.append(slices[at])
-            left -= slices[at].length_bytes
-            at += 1
-    return parts
-
-
-def refuse(connection: ClientConnection, request: Request, code: ErrorCode) -> None:
-    """Responds with `code` for every partition."""
-    body: FetchRequest = request.body
-    topics = [
-        FetchTopicResult(
-            topic.name,
-            topic.topic_id,
-            [FetchPartitionResult(part.partition, code, -1) for part in topic.partitions],
-        )
-        for topic in body.topics
-    ]
-    pieces = encode_response(
-        FetchResponse(topics), version=request.version, correlation_id=request.correlation_id
-    )
-    connection.open_slot().fill(_insert_slices(pieces, []))
-
-
 def handle(state: BrokerState, connection: ClientConnection, request: Request) -> None:
     """Responds now, or as soon as enough is visible."""
     body: FetchRequest = request.body
     slot = connection.open_slot()
     if body.session_epoch not in FULL_EPOCHS:
-        response = FetchResponse([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        slot.fill(
-            _insert_slices(
-                encode_response(response, version=request.version, correlation_id=request.correlation_id), []
-            )
-        )
+        slot.fill(answer_parts(request, FetchResponse([], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)))
         return
     FetchWait(state, slot, request)

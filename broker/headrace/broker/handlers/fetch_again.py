@@ -12,6 +12,7 @@ import struct
 from typing import Final
 
 from headrace.broker.core import ClientConnection, Part
+from headrace.broker.handlers import replica_reads
 from headrace.broker.state import BrokerState
 from headrace.log.errors import LogError
 from headrace.wire.apis import response_head
@@ -28,7 +29,7 @@ from headrace.wire.fetch import (
     offset_position,
 )
 from headrace.wire.messages import Request
-from headrace.wire.primitives import INT64, bytes_length
+from headrace.wire.primitives import INT64, NO_UUID, bytes_length
 
 CORRELATION_AT: Final = 4  # after API key and version
 CORRELATION_END: Final = 8
@@ -57,6 +58,7 @@ class FetchTemplate:
         "offset_at",
         "partition",
         "topic",
+        "topic_id",
     )
 
     def __init__(self, frame: bytes, offset_at: int, request: Request, topic: str, limit_bytes: int) -> None:
@@ -64,6 +66,7 @@ class FetchTemplate:
         asked = body.topics[0]
         part = asked.partitions[0]
         self.topic = topic
+        self.topic_id = asked.topic_id  # NO_UUID in a request by name
         self.partition = part.partition
         self.leader_epoch = part.current_leader_epoch
         self.fetched_epoch = part.last_fetched_epoch
@@ -118,10 +121,15 @@ class FetchTemplate:
 
 def learn(state: BrokerState, connection: ClientConnection, frame: memoryview, request: Request) -> None:
     """Keeps a template of a request for one partition. It replaces the template of the request before."""
+    known = connection.fetch_template
+    if known is not None and known[0] == request.version and known[1].matches(frame):
+        return  # it has waited, or its answer was an error: the next one need not
     body: FetchRequest = request.body
     connection.fetch_template = None
     if body.session_epoch not in FULL_EPOCHS or body.replica_id != CONSUMER_REPLICA_ID:
         return
+    if body.rack_id and replica_reads.selects(state):
+        return  # each answer may be another replica
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return
     if len(frame) > TEMPLATE_FRAME_MAX_BYTES:
@@ -157,6 +165,8 @@ def serve(
     partition = state.partitions.get(template.topic, template.partition)
     if partition is None or template.leader_epoch not in (-1, partition.leader_epoch):
         return False
+    if template.topic_id not in (NO_UUID, partition.topic_id):
+        return False  # the topic was deleted, and made again under its name
     log = partition.log
     if log.offline is not None or template.fetched_epoch not in (-1, log.epochs.latest):
         return False

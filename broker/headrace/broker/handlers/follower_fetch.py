@@ -6,12 +6,16 @@ KIP-320, KIP-903 (a broker that was started again has another epoch than the one
 
 from __future__ import annotations
 
+from typing import Final
+
 from headrace.broker.errors import Refused
-from headrace.broker.handlers import leader_epochs
+from headrace.broker.handlers import leader_epochs, replica_reads
 from headrace.broker.partition import Partition
 from headrace.broker.state import BrokerState
 from headrace.wire.errors import ErrorCode
 from headrace.wire.fetch import FetchPartition, FetchRequest
+
+NOTHING_TOLD: Final = -1
 
 
 def note(state: BrokerState, partition: Partition, part: FetchPartition, body: FetchRequest) -> None:
@@ -50,3 +54,56 @@ def note(state: BrokerState, partition: Partition, part: FetchPartition, body: F
     )
     state.partitions.advance(partition)
     state.follower_asked(partition, body.replica_id)
+
+
+def awaits_news(state: BrokerState, body: FetchRequest) -> bool:
+    """Whether consumers may wait at the follower for a higher high watermark, and it is the registered one:
+    else anybody could say that the follower knows it already.
+    """
+    return replica_reads.selects(state) and state.is_registered_epoch(body.replica_id, body.replica_epoch)
+
+
+def told(partition: Partition, body: FetchRequest) -> int:
+    """Returns the high watermark of this leader's last answer to the follower."""
+    return partition.told.get(body.replica_id, NOTHING_TOLD)
+
+
+def tell(partition: Partition, body: FetchRequest) -> None:
+    """Notes that the answer to the follower holds the present high watermark."""
+    partition.told[body.replica_id] = partition.visible_address
+
+
+class Allowance:
+    """What one answer may hold for a follower whose replicas are not in sync and throttled (KIP-73). One that
+    is in sync, or may be, gets everything: what is acknowledged waits for it.
+    """
+
+    __slots__ = ("_follower", "_state", "_taken_bytes")
+
+    def __init__(self, state: BrokerState, body: FetchRequest) -> None:
+        self._state = state
+        self._follower = body.replica_id
+        self._taken_bytes = 0
+
+    def left_bytes(self, partition: Partition) -> int | None:
+        """Returns how much of a partition the answer may still hold; None if it is not throttled."""
+        quota, replicas = self._state.throttles.leader, partition.replicas
+        throttled = partition.config.leader_throttled
+        if not quota.is_bounded or not throttled.cover(partition.index, self._state.broker_id):
+            return None
+        if replicas is None or self._follower in replicas.maximal:
+            return None
+        return max(0, quota.available_bytes(self._state.monotonic_ms()) - self._taken_bytes)
+
+    def begin(self) -> None:
+        """Begins the answer, perhaps once more."""
+        self._taken_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Notes what the answer holds of a throttled partition."""
+        self._taken_bytes += size_bytes
+
+    def send(self) -> None:
+        """Notes that the answer is sent."""
+        if self._taken_bytes:
+            self._state.throttles.leader.took(self._taken_bytes)

@@ -22,10 +22,13 @@ from headrace.broker.groups.types import (
     Sync,
     SyncReply,
 )
+from headrace.broker.handlers.offsets import OffsetService
 from headrace.broker.loop import Timer
 from headrace.broker.promise import Promise
+from headrace.broker.service import Api, BrokerService
 from headrace.broker.state import BrokerState
 from headrace.coordination.consumers import is_group_name
+from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
@@ -56,6 +59,18 @@ class GroupService:
 
     def _coordinates(self, group_id: str) -> bool:
         return coordinator_for(group_id, self._state.view.brokers) == self._state.broker_id
+
+    def serve(self, service: BrokerService, offsets: OffsetService) -> None:
+        """Serves all APIs of groups, those of their offsets included."""
+        service.add(ApiKey.JOIN_GROUP, Api(0, 9, self.join))
+        service.add(ApiKey.SYNC_GROUP, Api(0, 5, self.sync))
+        service.add(ApiKey.HEARTBEAT, Api(0, 4, self.heartbeat))
+        service.add(ApiKey.LEAVE_GROUP, Api(0, 5, self.leave))
+        service.add(ApiKey.DESCRIBE_GROUPS, Api(0, 5, self.describe))
+        service.add(ApiKey.LIST_GROUPS, Api(0, 5, self.list))
+        service.add(ApiKey.DELETE_GROUPS, Api(0, 2, self.delete))
+        service.add(ApiKey.OFFSET_COMMIT, Api(2, 9, offsets.commit))
+        service.add(ApiKey.OFFSET_FETCH, Api(1, 9, offsets.fetch))
 
     def brokers_changed(self) -> None:
         """Disbands the groups that other brokers coordinate now."""

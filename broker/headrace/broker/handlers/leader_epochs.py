@@ -12,6 +12,7 @@ from typing import Any
 from headrace.broker.bodies import Tree
 from headrace.broker.errors import Refused
 from headrace.broker.partition import Partition
+from headrace.broker.replicas.followed import FollowedPartition
 from headrace.broker.state import BrokerState
 from headrace.log.epochs import EpochEnd
 from headrace.wire.errors import ErrorCode
@@ -46,7 +47,7 @@ def _answer(state: BrokerState, topic: str, asked: Any) -> Tree:
     }
 
 
-def end_of(partition: Partition, epoch: int, *, for_follower: bool = False) -> EpochEnd:
+def end_of(partition: Partition | FollowedPartition, epoch: int, *, for_follower: bool = False) -> EpochEnd:
     """Returns the largest epoch up to `epoch` that the log has, and where it ends.
 
     The present leader's epoch ends at the log's end, and begins there as long as it has written nothing. A
@@ -65,7 +66,11 @@ def end_of(partition: Partition, epoch: int, *, for_follower: bool = False) -> E
 
 
 def diverging(
-    partition: Partition, last_fetched_epoch: int, fetch_offset: int, *, for_follower: bool = False
+    partition: Partition | FollowedPartition,
+    last_fetched_epoch: int,
+    fetch_offset: int,
+    *,
+    for_follower: bool = False,
 ) -> EpochEnd | None:
     """Returns where a reader's log and this one part (KIP-595); None if what it has read is still here.
 

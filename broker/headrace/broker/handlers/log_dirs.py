@@ -1,7 +1,9 @@
-"""DescribeLogDirs: the size of each log, free space, and which logs are offline.
+"""DescribeLogDirs: each replica that this broker stores, its size and lag, free space, what is offline.
 
 A broker has one data directory. Each log that is offline is listed as a directory of its own, with
 KAFKA_STORAGE_ERROR, since it is offline alone. `problem`, a field of ours, says why and what to do.
+`start_address` and `end_address` are ours, too: `offset_lag` counts from the high watermark, as Kafka's, so
+what is not acknowledged yet does not show in it.
 
 Source: https://kafka.apache.org/protocol#The_Messages_DescribeLogDirs, KIP-113.
 """
@@ -13,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.broker.bodies import Tree
-from headrace.broker.state import BrokerState
+from headrace.broker.state import BrokerState, StoredReplica
 from headrace.log.names import SEGMENT_SUFFIX
 from headrace.wire.errors import ErrorCode
 from headrace.wire.messages import Request
 
-UNKNOWN_BYTES = -1
+UNKNOWN = -1
 
 
 def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
@@ -29,11 +31,15 @@ def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
     def is_wanted(topic: str, index: int) -> bool:
         return named is None or index in named.get(topic, ())
 
-    sizes: dict[str, list[tuple[int, int]]] = {}
-    for partition in state.partitions:
-        is_offline = partition.name in state.unopened
-        if is_wanted(partition.topic, partition.index) and not is_offline:
-            sizes.setdefault(partition.topic, []).append((partition.index, partition.log.size_bytes))
+    stored = [
+        StoredReplica(each.name, each.log.size_bytes, each.log.start_address, each.log.end_address, 0)
+        for each in state.partitions
+        if each.name not in state.unopened
+    ]
+    online: dict[str, list[Tree]] = {}
+    for replica in (*stored, *state.followed()):
+        if is_wanted(*replica.name):
+            online.setdefault(replica.name.topic, []).append(_partition(replica))
     offline = [(name, problem) for name, problem in state.unopened.items() if is_wanted(*name)]
     data_dir = state.data_dir
 
@@ -43,7 +49,7 @@ def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
             {
                 "error_code": ErrorCode.NONE,
                 "log_dir": str(data_dir),
-                "topics": [_topic(name, entries) for name, entries in sizes.items()],
+                "topics": [{"name": name, "partitions": found} for name, found in online.items()],
                 "total_bytes": total_bytes,
                 "usable_bytes": usable_bytes,
             }
@@ -54,7 +60,14 @@ def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
                 {
                     "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
                     "log_dir": str(folder),
-                    "topics": [_topic(name.topic, [(name.partition, _size_bytes(folder))])],
+                    "topics": [
+                        {
+                            "name": name.topic,
+                            "partitions": [
+                                _partition(StoredReplica(name, _size_bytes(folder), UNKNOWN, UNKNOWN, 0))
+                            ],
+                        }
+                    ],
                     "total_bytes": total_bytes,
                     "usable_bytes": usable_bytes,
                     "problem": problem,
@@ -65,13 +78,14 @@ def handle(state: BrokerState, request: Request) -> Callable[[], Tree]:
     return respond
 
 
-def _topic(name: str, sizes: list[tuple[int, int]]) -> Tree:
+def _partition(replica: StoredReplica) -> Tree:
     return {
-        "name": name,
-        "partitions": [
-            {"partition_index": index, "partition_size": size, "offset_lag": 0, "is_future_key": False}
-            for index, size in sizes
-        ],
+        "partition_index": replica.name.partition,
+        "partition_size": replica.size_bytes,
+        "offset_lag": replica.behind_bytes,
+        "is_future_key": False,
+        "start_address": replica.start_address,
+        "end_address": replica.end_address,
     }
 
 
@@ -80,7 +94,7 @@ def _space(folder: Path) -> tuple[int, int]:
     try:
         found = os.statvfs(folder)
     except OSError:
-        return UNKNOWN_BYTES, UNKNOWN_BYTES
+        return UNKNOWN, UNKNOWN
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 

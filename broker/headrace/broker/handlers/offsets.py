@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from headrace.broker.bodies import Tree
 from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.fencing import NotCoordinatorError
 from headrace.broker.groups.offset_nodes import Committed, Offsets, TopicPartition
 from headrace.broker.groups.offset_queue import OffsetStore
 from headrace.broker.promise import Promise
@@ -78,7 +79,7 @@ class OffsetService:
             respond(code)
         else:
             stored = self._store.commit(body.group_id, known)
-            stored.then(lambda error: respond(ErrorCode.NONE if error is None else _UNAVAILABLE))
+            stored.then(lambda error: respond(_code_of(error)))
         return promise
 
     def fetch(self, _: BrokerState, request: Request) -> Promise[Tree]:
@@ -128,6 +129,12 @@ class OffsetService:
 
 
 _UNAVAILABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def _code_of(error: Exception | None) -> ErrorCode:
+    if error is None:
+        return ErrorCode.NONE
+    return ErrorCode.NOT_COORDINATOR if isinstance(error, NotCoordinatorError) else _UNAVAILABLE
 
 
 def _fetched(group_id: str, keys: list[TopicPartition], found: Offsets, code: ErrorCode) -> Tree:

@@ -141,7 +141,7 @@ def _created(topics: TopicAdmin, one: _Creation) -> Tree:
         "replication_factor": len(next(iter(topic.partitions.values())).replicas),
         "configs": [
             {"name": name, "value": value, "read_only": False, "config_source": source, "is_sensitive": False}
-            for name, value, source in topics.explain(topic.config)
+            for name, value, source in topics.explain(topic)
         ],
     }
 

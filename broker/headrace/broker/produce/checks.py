@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from headrace.broker.config import TopicConfig
 from headrace.broker.errors import Refused
 from headrace.broker.loop import EventLoop
 from headrace.broker.produce.opening import (
@@ -23,6 +22,7 @@ from headrace.broker.produce.opening import (
     timestamp_bounds_ms,
     unpack,
 )
+from headrace.broker.settings.config import TopicConfig
 from headrace.broker.workers import Workers
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.checking import is_plain_record

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from headrace.broker.config import TopicConfig
 from headrace.broker.errors import Refused
+from headrace.broker.settings.config import TopicConfig
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader
 from headrace.wire.checking import (
     ANY_TIMESTAMP,

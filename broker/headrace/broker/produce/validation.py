@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.config import TopicConfig
 from headrace.broker.errors import Refused
 from headrace.broker.produce.opening import Opened
+from headrace.broker.settings.config import TopicConfig
 from headrace.wire.batch import (
     CODEC_MASK,
     CONTROL_BIT,

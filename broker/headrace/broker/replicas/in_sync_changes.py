@@ -49,6 +49,7 @@ class InSyncChanges:
         self._queue: dict[Partition, _Change] = {}
         self._is_writing = False
         state.follower_asked = self._follower_asked
+        state.in_sync_seen = self._seen
 
     @property
     def check_ms(self) -> float:
@@ -57,6 +58,8 @@ class InSyncChanges:
 
     def check(self) -> None:
         """Looks for followers that lag, or are dead."""
+        for session in list(self._state.follower_sessions.values()):
+            session.refresh()
         for partition in self._state.partitions:
             if partition.replicas is not None:
                 self._consider(partition)
@@ -67,6 +70,13 @@ class InSyncChanges:
         if replicas is not None and replica not in replicas.stored and replicas.proposed is None:
             self._consider(partition)
             self._write()
+
+    def _seen(self, partition: Partition) -> None:
+        """Others have changed the set, such as a broker that stops. Until ZooKeeper was read again the high
+        watermark waits for a replica that is gone.
+        """
+        self._consider(partition)
+        self._write()
 
     def _consider(self, partition: Partition) -> None:
         replicas = partition.replicas

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from headrace.broker.connection_limits import ConnectionLimits
+from headrace.broker.network.connection_limits import ConnectionLimits
 
 STEP_BYTES: Final = 256 * 1024  # received at a time
 BEGINNING_MAX_BYTES: Final = 64 * 1024  # of a frame that is not admitted

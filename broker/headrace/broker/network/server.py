@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.broker.connection_limits import ConnectionLimits
-from headrace.broker.connections import Connections
 from headrace.broker.core import Service
-from headrace.broker.listening import Listener
 from headrace.broker.loop import EventLoop
+from headrace.broker.network.connection_limits import ConnectionLimits
+from headrace.broker.network.connections import Connections
+from headrace.broker.network.listening import Listener
 
 IDLE_CHECK_MAX_MS: Final = 10_000
 RECENT_S: Final = 1.0  # a connection silent for longer has nothing in flight when the broker stops

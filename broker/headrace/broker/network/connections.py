@@ -13,11 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from headrace.broker.admission import Admission, LineLimiter
-from headrace.broker.connection_limits import ConnectionLimits
-from headrace.broker.frame_buffers import FrameBuffers
 from headrace.broker.loop import EventLoop
-from headrace.broker.receiving import ReceiveBound, Receiver
+from headrace.broker.network.admission import Admission, LineLimiter
+from headrace.broker.network.connection_limits import ConnectionLimits
+from headrace.broker.network.crowding import Crowding
+from headrace.broker.network.receiving import ReceiveBound, Receiver
+from headrace.wire.frame_buffers import FrameBuffers
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +38,14 @@ class Served(Receiver, Protocol):
     """A connection, as seen from here."""
 
     active_s: float
+    ip: str
 
     @property
     def is_busy(self) -> bool:
         """Whether responses are pending or unsent."""
+
+    @property
+    def is_open(self) -> bool: ...
 
     def send(self) -> int: ...
     def take_turn(self) -> None: ...
@@ -69,6 +74,7 @@ class Connections:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.scratch_small = self.scratch[:SCRATCH_SMALL_BYTES]
         self.by_fd: dict[int, Served] = {}
+        self.crowding = Crowding(self.by_fd.values, self.admission.count_of, clock_s)
         self.with_output: dict[Served, None] = {}
         self.blocked: dict[Served, int] = {}  # that have unsent responses: bytes of memory, the oldest first
         self.unsent_bytes = 0

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.loop import READABLE, WRITABLE, EventLoop
-from headrace.broker.names import Names, Resolve, look_up
-from headrace.broker.receiving import ReceiveBound
+from headrace.broker.network.names import Names, Resolve, look_up
+from headrace.broker.network.receiving import ReceiveBound
 from headrace.client.calls import Call, produce_call
 from headrace.client.cluster import BrokerAddress
 from headrace.client.connection import CONNECT_MAX_S, BrokerConnection, ConnectionState

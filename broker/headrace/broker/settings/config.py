@@ -9,8 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from headrace.broker.replication_settings import ACKS_ALL, FLUSHED, REPLICATION_SETTINGS
-from headrace.broker.setting import (
+from headrace.broker.settings.replication import (
+    ACKS_ALL,
+    FLUSHED,
+    FOLLOWER_THROTTLED,
+    LEADER_THROTTLED,
+    MIN_INSYNC,
+    REPLICATION_SETTINGS,
+    default_min_insync,
+)
+from headrace.broker.settings.setting import (
     BOOLEAN,
     GAPS,
     HISTORY,
@@ -28,8 +36,10 @@ from headrace.broker.setting import (
 )
 from headrace.coordination import declared
 from headrace.log.config import LogConfig
+from headrace.process.nearest import question
 from headrace.replication import gaps
 from headrace.replication.gaps import AcceptedGap
+from headrace.replication.throttling import NO_REPLICAS, ThrottledReplicas
 
 _BROKER_SETTINGS: Final = (
     Setting("num.partitions", INT, "1", "partitions of a topic created without a number", 1, 10_000),
@@ -229,7 +239,7 @@ _INHERITED: Final = {
     "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
     "message.validation": "log.message.validation",
-    "min.insync.replicas": "min.insync.replicas",
+    MIN_INSYNC: MIN_INSYNC,
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 TOPIC_SETTINGS: Final = {
@@ -244,6 +254,8 @@ TOPIC_SETTINGS: Final = {
             "compression.type", STRING, "producer", "batches are stored as they come", choices=("producer",)
         ),
         ACKS_ALL,
+        LEADER_THROTTLED,
+        FOLLOWER_THROTTLED,
         Setting(
             "headrace.mirror",
             BOOLEAN,
@@ -279,6 +291,7 @@ class TopicConfig:
     """A topic's settings, parsed; `log` holds those of its partitions' logs.
 
     `acks_all_waits_for_fsync`: acks=all waits until every in-sync replica has flushed, not only received.
+    `min_insync_replicas`: None where neither the topic nor the broker sets it.
     """
 
     log: LogConfig
@@ -288,10 +301,17 @@ class TopicConfig:
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     checks_records: bool
-    min_insync_replicas: int = 1
+    min_insync_replicas: int | None = None
     unclean_leader_election: bool = False
     acks_all_waits_for_fsync: bool = True
     accepted_gaps: tuple[AcceptedGap, ...] = ()
+    leader_throttled: ThrottledReplicas = NO_REPLICAS
+    follower_throttled: ThrottledReplicas = NO_REPLICAS
+
+    def min_insync(self, replica_count: int) -> int:
+        """Returns `min.insync.replicas` of a partition with so many replicas."""
+        chosen = self.min_insync_replicas
+        return default_min_insync(replica_count) if chosen is None else chosen
 
 
 class BrokerConfig:
@@ -301,7 +321,8 @@ class BrokerConfig:
         self.overrides = dict(overrides or {})
         for name, text in self.overrides.items():
             if name not in BROKER_SETTINGS:
-                raise ConfigError(f"there is no broker setting {name!r} (see `--help-settings`)")
+                hint = question(name, BROKER_SETTINGS)
+                raise ConfigError(f"there is no broker setting {name!r}{hint} (see `--help-settings`)")
             BROKER_SETTINGS[name].parse(text)
         self._values = {name: setting.parse(self.text(name)) for name, setting in BROKER_SETTINGS.items()}
 
@@ -311,9 +332,11 @@ class BrokerConfig:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
-    def inherited_text(self, name: str) -> str:
-        """Returns the text of a setting that a topic does not set itself."""
+    def inherited_text(self, name: str, replica_count: int) -> str:
+        """Returns the text of a setting that a topic with so many replicas does not set itself."""
         setting = TOPIC_SETTINGS[name]
+        if name == MIN_INSYNC and name not in self.overrides:
+            return str(default_min_insync(replica_count))
         return self.text(setting.inherits_from) if setting.inherits_from else setting.default
 
     def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
@@ -321,8 +344,11 @@ class BrokerConfig:
         check_topic_config(overrides)
 
         def value(name: str) -> Any:
-            return TOPIC_SETTINGS[name].parse(overrides.get(name, self.inherited_text(name)))
+            setting = TOPIC_SETTINGS[name]
+            inherited = self.text(setting.inherits_from) if setting.inherits_from else setting.default
+            return setting.parse(overrides.get(name, inherited))
 
+        is_min_insync_chosen = MIN_INSYNC in overrides or MIN_INSYNC in self.overrides
         return TopicConfig(
             log=LogConfig(
                 segment_bytes=value("segment.bytes"),
@@ -339,10 +365,12 @@ class BrokerConfig:
             timestamp_before_max_ms=value("message.timestamp.before.max.ms"),
             timestamp_after_max_ms=value("message.timestamp.after.max.ms"),
             checks_records=value("message.validation") == "records",
-            min_insync_replicas=value("min.insync.replicas"),
+            min_insync_replicas=value(MIN_INSYNC) if is_min_insync_chosen else None,
             unclean_leader_election=value("unclean.leader.election.enable"),
             acks_all_waits_for_fsync=value(ACKS_ALL.name) == FLUSHED,
             accepted_gaps=value(gaps.SETTING),
+            leader_throttled=value(LEADER_THROTTLED.name),
+            follower_throttled=value(FOLLOWER_THROTTLED.name),
         )
 
 

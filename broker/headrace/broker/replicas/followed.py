@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
-from headrace.broker.config import TopicConfig
+from headrace.broker.partition import ReadWaiter
 from headrace.broker.partitions import LAZY_FLUSH_MS, end_flush
+from headrace.broker.settings.config import TopicConfig
 from headrace.broker.workers import Workers
 from headrace.log.directory import PartitionName
 from headrace.log.errors import LogError
+from headrace.log.flush import Flushed, FlushJob
 from headrace.log.partition import PartitionLog
 from headrace.log.segment import ColdSegmentError
 from headrace.replication.following import Restart, Truncate
@@ -24,15 +27,18 @@ logger = logging.getLogger(__name__)
 
 PAUSE_MIN_MS: Final = 50.0
 PAUSE_MAX_MS: Final = 1_000.0
+FORGET_EVERY_BYTES: Final = 4 * 1024 * 1024
+"""What is flushed of a log before its pages are given back: nobody reads them while another broker leads."""
 NO_LEADER: Final = -1
 
 
 class FollowedPartition:
     """One partition that another broker leads, or that waits for a leader.
 
-    `high_watermark`: the greatest that a leader has told, as far as this log reaches. `leader_start_address`:
-    where the leader's log begins. `then` is called when the present flush or cut ends, `when_idle` once no
-    thread works on the log.
+    `high_watermark`: the greatest that a leader has told, as far as this log reaches.
+    `leader_high_watermark`: what the leader told last. `leader_start_address`: where the leader's log begins.
+    `then` is called when the present flush or cut ends, `when_idle` once no thread works on the log.
+    `readers`: consumers' fetches that wait for more below the high watermark.
     """
 
     __slots__ = (
@@ -42,13 +48,17 @@ class FollowedPartition:
         "failure",
         "flush_waits",
         "flushing",
+        "forgotten_address",
         "high_watermark",
         "leader",
         "leader_epoch",
+        "leader_high_watermark",
         "leader_start_address",
         "log",
         "name",
         "problem",
+        "read_problem",
+        "readers",
         "retry_at_ms",
         "then",
         "topic_id",
@@ -70,11 +80,14 @@ class FollowedPartition:
         self.set_config(config)
         self.leader = NO_LEADER
         self.leader_epoch = -1
+        self.forgotten_address = log.end_address  # below it pages were given back
         self.high_watermark = high_watermark
-        self.leader_start_address = 0
+        self.leader_high_watermark = self.leader_start_address = 0
         self.flushing = self.flush_waits = self.cutting = False
         self.failure: str | None = None
         self.problem: str | None = None  # the last one that was reported
+        self.read_problem: str | None = None  # of a consumer's fetch
+        self.readers: dict[ReadWaiter, None] = {}
         self.retry_at_ms = 0.0
         self._pause_ms = PAUSE_MIN_MS
         self.then: Callable[[FollowedPartition], None] | None = None
@@ -92,10 +105,28 @@ class FollowedPartition:
         """Whether the next fetch must wait: it reports what this log holds, flushed."""
         return self.cutting or (self.flushing and self.config.acks_all_waits_for_fsync)
 
+    @property
+    def visible_address(self) -> int:
+        """The end of what consumers see here."""
+        return self.high_watermark
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether consumers may read: not while the log is cut, or changes its role."""
+        return not (self.cutting or self.failure or self.when_idle) and self.log.offline is None
+
     def saw(self, high_watermark: int, leader_start_address: int) -> None:
         """Notes what the leader has told."""
-        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.end_address))
+        before = self.high_watermark
+        self.leader_high_watermark = high_watermark
+        self.high_watermark = max(before, min(high_watermark, self.log.end_address))
         self.leader_start_address = max(self.leader_start_address, leader_start_address)
+        if self.high_watermark > before:
+            self.wake_readers()
+
+    def wake_readers(self) -> None:
+        for reader in list(self.readers):
+            reader.more(self)
 
     def pause(self, now_ms: float) -> None:
         """Asks no more for a while, longer each time."""
@@ -109,9 +140,18 @@ class FollowedPartition:
 
 
 class FollowedPartitions:
-    """All of them. `on_offline` is called when the log of one has failed."""
+    """All of them. `on_offline` is called when the log of one has failed. `keeps_pages`: consumers may read
+    from them here.
+    """
 
-    def __init__(self, workers: Workers, call_later: Callable[[float, Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        call_later: Callable[[float, Callable[[], None]], object],
+        *,
+        keeps_pages: bool = False,
+    ) -> None:
+        self._keeps_pages = keeps_pages
         self._workers = workers
         self._call_later = call_later
         self._by_name: dict[PartitionName, FollowedPartition] = {}
@@ -133,6 +173,7 @@ class FollowedPartitions:
         """Removes a partition; `then` is called once no thread works on its log any more."""
         del self._by_name[followed.name]
         followed.when_idle = then
+        followed.wake_readers()
         self._check_idle(followed)
 
     @staticmethod
@@ -149,6 +190,7 @@ class FollowedPartitions:
             followed.failure = str(followed.log.offline)
             logger.error("%s: %s", followed, followed.failure)
             self.on_offline(followed)
+            followed.wake_readers()
 
     # --- threads ---
 
@@ -190,7 +232,12 @@ class FollowedPartitions:
                 self.fail(followed)
             self._worked(followed)
 
-        self._workers.submit(job.run, ended)
+        forgets = log.end_address - followed.forgotten_address >= FORGET_EVERY_BYTES
+        if forgets and not self._keeps_pages:
+            followed.forgotten_address = log.end_address
+            self._workers.submit(lambda: _flush_and_forget(job), ended)
+        else:
+            self._workers.submit(job.run, ended)
         return followed.flushing
 
     def _worked(self, followed: FollowedPartition) -> None:
@@ -207,6 +254,7 @@ class FollowedPartitions:
         assert not (followed.flushing or followed.cutting)
         followed.cutting = True
         followed.then = then
+        followed.wake_readers()
         log = followed.log
 
         def ended(_: None, error: Exception | None) -> None:
@@ -215,6 +263,7 @@ class FollowedPartitions:
                 log.take_offline(f"{type(step).__name__.lower()} at {step.address} failed: {error}")
                 self.fail(followed)
             followed.high_watermark = min(followed.high_watermark, log.end_address)
+            followed.forgotten_address = min(followed.forgotten_address, log.end_address)
             self._worked(followed)
 
         self._workers.submit(lambda: _cut(log, step), ended)
@@ -237,6 +286,7 @@ class FollowedPartitions:
                 logger.info(
                     "%s: deleted %d segments, as its leader, up to %s", followed, len(deleted), deleted[-1]
                 )
+                followed.wake_readers()  # their offsets may have been in these segments
 
     def checkpoint(self) -> None:
         """Saves every log's checkpoint with its next flush, or now if nothing is to be flushed."""
@@ -254,6 +304,15 @@ class FollowedPartitions:
                 logger.error("%s: closing failed: %s", followed, error)
 
 
+def _flush_and_forget(job: FlushJob) -> Flushed:
+    """Runs on a thread. Raises `OSError` if the flush failed."""
+    flushed = job.run()
+    for file in job.files:
+        with suppress(OSError):
+            file.forget_pages()
+    return flushed
+
+
 def _cut(log: PartitionLog, step: Truncate | Restart) -> None:
     """Runs on a thread. Raises `LogError`, `OSError`."""
     if isinstance(step, Restart):
@@ -268,6 +327,6 @@ def _cut(log: PartitionLog, step: Truncate | Restart) -> None:
             indexing = log.begin_index(cold.segment)
             if indexing is None:
                 raise
-            cold.segment.learn(indexing.run())
+            cold.segment.learn(indexing.run(), indexing.problem, indexing.islands)
             if indexing.problem is not None:
                 raise indexing.problem from None

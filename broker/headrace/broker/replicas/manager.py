@@ -3,7 +3,7 @@ others.
 
 Owns opening (on worker threads, since recovery reads files) and deleting of logs, and opens those that are
 offline again once they were mended. `roles` decides which of them this broker leads, and which it follows.
-Decisions are pure: `plan`, `offline`.
+Decisions are pure: `replicas.plan`, `replicas.offline`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from headrace.broker import high_watermarks
-from headrace.broker.config import TopicConfig
-from headrace.broker.fetcher import Fetchers
-from headrace.broker.followed import FollowedPartition, FollowedPartitions
 from headrace.broker.leadership.resigning import Resigning
-from headrace.broker.offline import LOOKED_AT_MAX, Fingerprint, OfflineLog, Tried, fingerprint, try_to_open
 from headrace.broker.partition import Partition
-from headrace.broker.roles import Roles
+from headrace.broker.replicas import high_watermarks
+from headrace.broker.replicas.fetcher import Fetchers
+from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.offline import (
+    LOOKED_AT_MAX,
+    Fingerprint,
+    OfflineLog,
+    Tried,
+    fingerprint,
+    try_to_open,
+)
+from headrace.broker.replicas.plan import plan
+from headrace.broker.replicas.roles import Roles, has_moved
+from headrace.broker.settings.config import TopicConfig
 from headrace.broker.state import BrokerState
 from headrace.broker.workers import THREADS, Workers
 from headrace.coordination.topics import TopicState
@@ -41,42 +49,6 @@ OPENED_AT_ONCE_MAX: Final = THREADS - 1
 DELETED_READ_MAX_MS: Final = 5_000
 
 Call = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """Partitions to open, to close (no replica is here now), and to delete (the topic was deleted or
-    recreated).
-    """
-
-    open: list[tuple[PartitionName, UUID]] = field(default_factory=list)
-    close: list[PartitionName] = field(default_factory=list)
-    delete: list[PartitionName] = field(default_factory=list)
-
-
-def plan(
-    broker_id: int, present: Mapping[PartitionName, UUID], topics: Mapping[str, TopicState]
-) -> PartitionPlan:
-    """Compares what is open (or being opened) here with the topics."""
-    planned = PartitionPlan()
-    wanted = {
-        PartitionName(name, index): topic.topic_id
-        for name, topic in topics.items()
-        for index, state in topic.partitions.items()
-        if state.leader == broker_id or broker_id in state.replicas
-    }
-    for name, topic_id in present.items():
-        if wanted.get(name) == topic_id:
-            continue
-        topic = topics.get(name.topic)
-        if topic is None or topic.topic_id != topic_id:
-            planned.delete.append(name)
-        else:
-            planned.close.append(name)
-    planned.open.extend(
-        (name, topic_id) for name, topic_id in wanted.items() if present.get(name) != topic_id
-    )
-    return planned
 
 
 @dataclass(eq=False, slots=True)
@@ -165,8 +137,14 @@ class ReplicaManager:
         planned = plan(
             self._state.broker_id, present, {name: topics[name] for name in changed if name in topics}
         )
-        for name in (*planned.close, *planned.delete):
-            self._drop(name, delete=may_delete and name in planned.delete)
+        for name in planned.close:
+            states = (
+                before[name.topic].partitions.get(name.partition),
+                topics[name.topic].partitions.get(name.partition),
+            )
+            self._drop(name, delete=may_delete and has_moved(*states), is_gone=False)
+        for name in planned.delete:
+            self._drop(name, delete=may_delete, is_gone=True)
         if planned.delete and not may_delete:
             logger.error(
                 "ZooKeeper no longer lists any topic: %d partitions are closed, their files kept in %s; "
@@ -252,7 +230,8 @@ class ReplicaManager:
             self._opening_now += 1
             self._to_open.popleft()()
 
-    def _drop(self, name: PartitionName, *, delete: bool) -> None:
+    def _drop(self, name: PartitionName, *, delete: bool, is_gone: bool) -> None:
+        """`is_gone`: there is no such topic any more; else its partition is on other brokers now."""
         offline = self._offline.pop(name, None)
         if offline is not None:
             self._state.forget_unopened(name)
@@ -282,11 +261,13 @@ class ReplicaManager:
                 self._directory.release(name)
                 logger.info("%s: closed", name)
 
-        self._roles.take(name, close, is_deleted=delete)
+        self._roles.take(name, close, is_deleted=delete and is_gone)
 
     def _delete_folder_if_gone(self, name: PartitionName, topic_id: UUID) -> bool:
         """Returns whether the folder is being deleted."""
-        if topic_id in self._state.view.names_by_id:
+        view = self._state.view
+        state = view.partition(view.names_by_id.get(topic_id, ""), name.partition)
+        if state is not None and self._state.broker_id in (state.leader, *state.replicas):
             return False
         left = self._directory.delete(name, topic_id)
         if left is None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from headrace.broker.connection_limits import ConnectionLimits
+from headrace.broker.network.connection_limits import ConnectionLimits
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,15 @@ class Admission:
         self._refilled_s = now_s
         return 0.0 if self._tokens >= 1 else (1 - self._tokens) / rate
 
-    def admit(self, ip: str) -> str:
-        """Counts a new connection; returns "" or, if it must be refused, why. Call `leave` when it closes."""
+    def count_of(self, ip: str) -> int:
+        """Returns how many connections an address has."""
+        return self._by_ip.get(ip, 0)
+
+    def admit(self, ip: str, make_room: Callable[[str], bool] = lambda _: False) -> str:
+        """Counts a new connection; returns "" or, if it must be refused, why. Call `leave` when it closes.
+
+        `make_room` is called if as many as possible are open; it may end one, and then returns True.
+        """
         self._tokens -= 1
         limits = self._limits
         of_ip = self._by_ip.get(ip, 0)
@@ -75,7 +82,7 @@ class Admission:
         if of_ip >= ip_max:
             self.refused["max.connections.per.ip"] += 1
             return f"max.connections.per.ip={ip_max} are open from {ip}"
-        if self.open_count >= limits.connections_max:
+        if self.open_count >= limits.connections_max and not make_room(ip):
             self.refused["max.connections"] += 1
             return f"max.connections={limits.connections_max} are open"
         self.open_count += 1

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.broker.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES, Fetchers
-from headrace.broker.followed import FollowedPartitions
-from headrace.broker.in_sync_changes import InSyncChanges
 from headrace.broker.leadership.resigning import Resigning
-from headrace.broker.offline import LOOK_INTERVAL_MS
-from headrace.broker.peers import Peers
-from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.state import BrokerState
+from headrace.broker.network.peers import Peers
+from headrace.broker.replicas.fetcher import CLIENT_ID, RESPONSE_MAX_BYTES, Fetchers
+from headrace.broker.replicas.followed import FollowedPartitions
+from headrace.broker.replicas.in_sync_changes import InSyncChanges
+from headrace.broker.replicas.manager import ReplicaManager
+from headrace.broker.replicas.offline import LOOK_INTERVAL_MS
+from headrace.broker.settings.replication import LEADER_ALONE
+from headrace.broker.state import BrokerState, StoredReplica
 from headrace.broker.workers import Jobs, Workers
 from headrace.coordination.topics import TopicRegistry, TopicState
 from headrace.log.directory import LogDirectory
@@ -33,7 +34,9 @@ class Replication:
         registry: TopicRegistry,
     ) -> None:
         self._state = state
-        self.followed = FollowedPartitions(files, state.loop.call_later)
+        keeps_pages = state.config["replica.selector.class"] != LEADER_ALONE
+        self.followed = FollowedPartitions(files, state.loop.call_later, keeps_pages=keeps_pages)
+        state.find_followed = self.followed.get
         self._links = Peers(state.loop, client_id=CLIENT_ID, response_max_bytes=RESPONSE_MAX_BYTES)
         self._fetchers = Fetchers(state, self.followed, self._links)
         resigning = Resigning(state, registry, control)
@@ -54,6 +57,20 @@ class Replication:
 
     def brokers_changed(self) -> None:
         self._fetchers.brokers_changed()
+
+    def stored(self) -> list[StoredReplica]:
+        """Returns the replicas that are open here and led by others."""
+        return [
+            StoredReplica(
+                followed.name,
+                followed.log.size_bytes,
+                followed.log.start_address,
+                followed.log.end_address,
+                max(0, followed.leader_high_watermark - followed.log.end_address),
+            )
+            for followed in self.followed
+            if followed.log.offline is None
+        ]
 
     def _enforce_retention(self) -> None:
         self._state.partitions.enforce_retention(now_ms())

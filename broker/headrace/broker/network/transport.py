@@ -14,12 +14,12 @@ import struct
 import termios
 from typing import Final
 
-from headrace.broker.connections import RECEIVED_PER_WAKEUP_MAX_BYTES, Connections
 from headrace.broker.core import SLOW_REQUESTS_PER_TURN_MAX, ClientConnection, Service
 from headrace.broker.loop import READABLE, WRITABLE
-from headrace.broker.receiving import Progress
-from headrace.broker.sending import memory_bytes, send_some
-from headrace.broker.socket_errors import problem_of
+from headrace.broker.network.connections import RECEIVED_PER_WAKEUP_MAX_BYTES, Connections
+from headrace.broker.network.receiving import Progress
+from headrace.broker.network.sending import memory_bytes, send_some
+from headrace.broker.network.socket_errors import problem_of
 from headrace.wire.errors import WireError
 
 READ_BYTES_PER_WAKEUP: Final = 4 * 1024 * 1024  # of one connection, so that others are served too
@@ -41,7 +41,6 @@ class Transport:
         "_events",
         "_fd",
         "_input_ended",
-        "_ip",
         "_is_deferred",
         "_nothing_follows",
         "_output_ends",
@@ -53,6 +52,7 @@ class Transport:
         "_unsent_bytes",
         "active_s",
         "core",
+        "ip",
     )
 
     def __init__(
@@ -62,7 +62,7 @@ class Transport:
         self._connections = connections
         self._socket = client
         self._fd = client.fileno()
-        self._ip = ip
+        self.ip = ip
         self._events = READABLE
         self._reserved_bytes = 0
         self._rest_bytes = 0  # received, but not served yet
@@ -91,6 +91,10 @@ class Transport:
     @property
     def is_busy(self) -> bool:
         return bool(self.core.slots)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.core.closed
 
     @property
     def taken_bytes(self) -> int:
@@ -385,6 +389,6 @@ class Transport:
         connections.forget(self, self._fd)
         connections.account_unsent(self, self._unsent_bytes, -1)
         self._unsent_bytes = -1
-        connections.admission.leave(self._ip)
+        connections.admission.leave(self.ip)
         self._socket.close()
         self._account()

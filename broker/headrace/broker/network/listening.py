@@ -8,11 +8,11 @@ import socket
 import sys
 from typing import Final
 
-from headrace.broker.connections import Connections
 from headrace.broker.core import Service
 from headrace.broker.loop import READABLE
-from headrace.broker.socket_errors import GONE_BEFORE_ACCEPTED
-from headrace.broker.transport import Transport
+from headrace.broker.network.connections import Connections
+from headrace.broker.network.socket_errors import GONE_BEFORE_ACCEPTED
+from headrace.broker.network.transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Listener:
         connections = self._connections
         ip = address[0]
         peer = f"{ip}:{address[1]}"
-        refusal = connections.admission.admit(ip)
+        refusal = connections.admission.admit(ip, connections.crowding.make_room)
         if refusal:
             connections.lines.log("refused", logging.WARNING, "%s: refused, %s", peer, refusal)
             client.close()

@@ -2,25 +2,27 @@
 
 A fetch goes out once everything that came with the last one is flushed here, so the addresses that it asks
 for say what is durable. The decisions are those of `replication.following`; `followed` works on the logs.
-Fetch sessions (KIP-227) are not used: each fetch names its partitions.
+In a session (KIP-227, `handlers.follower_session`) a fetch names those partitions alone of which the leader
+does not know already what is asked for; it forgets those that wait for something.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
-from headrace.broker.followed import NO_LEADER, FollowedPartition, FollowedPartitions
 from headrace.broker.loop import Timer
-from headrace.broker.peers import Lost, Peers
+from headrace.broker.network.peers import Lost, Peers
+from headrace.broker.replicas.fetch_session import SESSION_ENDED, FetchSession, Key
+from headrace.broker.replicas.followed import NO_LEADER, FollowedPartition, FollowedPartitions
 from headrace.broker.state import BrokerState
 from headrace.client.calls import fetch_call
 from headrace.log.errors import LogError
 from headrace.replication.following import Append, AskAgain, OwnLog, Restart, Truncate, next_step
+from headrace.replication.throttling import SHARE_MIN_BYTES
 from headrace.wire.errors import ErrorCode
-from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchTopic
+from headrace.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequest
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +40,6 @@ WAIT_PER_PARTITION_MS: Final = 0.25
 # A partition whose disk is slow keeps the others waiting no longer than this, and then each fetch is short.
 STRAGGLER_MAX_MS: Final = 100.0
 BUSY_WAIT_MS: Final = 50
-
-Key = tuple[UUID, int]
 
 
 class _Asked(NamedTuple):
@@ -59,7 +59,9 @@ class Fetcher:
         self._followed = followed
         self._peers = peers
         self._partitions: dict[FollowedPartition, None] = {}  # those that wait longest first
-        self._asked: dict[Key, _Asked] | None = None
+        self._touched: dict[FollowedPartition, None] = {}  # those that the next fetch names, if they may
+        self._session: FetchSession[_Asked] = FetchSession()
+        self._is_asking = False
         self._awaited: set[FollowedPartition] = set()  # whose disk the next fetch waits for
         self._patience_ends_ms = 0.0
         self._timer: Timer | None = None
@@ -68,10 +70,13 @@ class Fetcher:
 
     def add(self, followed: FollowedPartition) -> None:
         self._partitions[followed] = None
+        self._touched[followed] = None
         self.wake()
 
     def discard(self, followed: FollowedPartition) -> None:
         self._partitions.pop(followed, None)
+        self._touched.pop(followed, None)
+        self._session.drop(_key(followed))
         if followed in self._awaited:
             self._done_with(followed)
 
@@ -79,7 +84,7 @@ class Fetcher:
 
     def wake(self) -> None:
         """Fetches, unless a fetch is on its way or something is to be waited for."""
-        if self._asked is not None or not self._partitions:
+        if self._is_asking or not self._partitions:
             return
         now_ms = self._state.monotonic_ms()
         if self._awaited and now_ms < self._patience_ends_ms:
@@ -87,61 +92,96 @@ class Fetcher:
             return
         self._awaited.clear()
         ready, later_ms = self._ready(now_ms)
-        if not ready:
+        for waiting in self._touched.keys() - set(ready):
+            self._session.drop(_key(waiting))
+        if not ready and not self._session.asks:
             if later_ms is not None:
                 self._wake_at(later_ms)
             return
         broker = self._state.view.brokers.get(self._leader)
         if broker is None:
             return  # `brokers_changed` wakes this fetcher
-        left_out = len(ready) < len(self._partitions)
+        left_out = len(ready) < len(self._touched)
         idle_ms = min(WAIT_MAX_MS, max(WAIT_MIN_MS, WAIT_PER_PARTITION_MS * len(ready)))
         request = self._request(ready, int(BUSY_WAIT_MS if left_out else idle_ms))
         call = fetch_call(request, by_id=True)
         self._stop_timer()
+        self._is_asking = True
         if not self._peers.ask(broker.host, broker.port, call, self._answered, timeout_s=RESPONSE_WAIT_MAX_S):
-            self._asked = None
+            self._is_asking = False
+            self._end_session()
             self._wake_at(now_ms + WAIT_MAX_MS)
 
     def _ready(self, now_ms: float) -> tuple[list[FollowedPartition], float | None]:
-        """Returns the partitions to ask for now, and when others are to be."""
+        """Returns the partitions to name now, and when others are to be."""
         ready: list[FollowedPartition] = []
         later_ms = None
-        for followed in list(self._partitions):
+        throttle = self._state.throttles.follower
+        for followed in list(self._touched):
             if self._followed.flush(followed, self._flushed) or followed.is_working:
                 continue
-            if followed.retry_at_ms > now_ms:
-                later_ms = min(later_ms or followed.retry_at_ms, followed.retry_at_ms)
+            at_ms = followed.retry_at_ms
+            if at_ms <= now_ms and throttle.is_bounded and self._is_throttled(followed):
+                at_ms = now_ms + throttle.wait_ms(now_ms)
+            if at_ms > now_ms:
+                later_ms = min(later_ms or at_ms, at_ms)
             elif len(ready) < PARTITIONS_PER_FETCH_MAX:
                 ready.append(followed)
         return ready, later_ms
 
-    def _request(self, ready: Iterable[FollowedPartition], wait_ms: int) -> FetchRequest:
-        asked: dict[Key, _Asked] = {}
-        by_topic: dict[UUID, list[FetchPartition]] = {}
+    def _is_throttled(self, followed: FollowedPartition) -> bool:
+        """Whether a partition is copied no faster than the throttle says (KIP-73): it never holds up what an
+        in-sync replica has to follow.
+        """
+        own = self._state.broker_id
+        if not followed.config.follower_throttled.cover(followed.name.partition, own):
+            return False
+        known = self._state.view.partition(*followed.name)
+        return known is None or own not in known.isr
+
+    def _shares(self, ready: Sequence[FollowedPartition]) -> dict[FollowedPartition, int]:
+        """Returns how much to ask for of each partition that is throttled."""
+        throttle = self._state.throttles.follower
+        if not throttle.is_bounded:
+            return {}
+        throttled = [followed for followed in ready if self._is_throttled(followed)]
+        share = throttle.available_bytes(self._state.monotonic_ms()) // max(1, len(throttled))
+        share = max(SHARE_MIN_BYTES, min(PARTITION_FETCH_MAX_BYTES, share))
+        return dict.fromkeys(throttled, share)
+
+    def _request(self, ready: Sequence[FollowedPartition], wait_ms: int) -> FetchRequest:
+        named: dict[Key, tuple[FetchPartition, _Asked]] = {}
+        shares = self._shares(ready)
         for followed in ready:
-            log, index = followed.log, followed.name.partition
-            asked[followed.topic_id, index] = _Asked(followed, followed.leader_epoch, log.end_address)
-            by_topic.setdefault(followed.topic_id, []).append(
-                FetchPartition(
-                    index,
-                    log.end_address,
-                    PARTITION_FETCH_MAX_BYTES,
-                    followed.leader_epoch,
-                    log.epochs.latest,
-                    log.start_address,
-                )
+            log = followed.log
+            part = FetchPartition(
+                followed.name.partition,
+                log.end_address,
+                shares.get(followed, PARTITION_FETCH_MAX_BYTES),
+                followed.leader_epoch,
+                log.epochs.latest,
+                log.start_address,
             )
-        self._asked = asked
+            named[_key(followed)] = part, _Asked(followed, followed.leader_epoch, log.end_address)
+            del self._touched[followed]
+        topics, forgotten = self._session.next_request(named)
         own = self._state.broker_id
         return FetchRequest(
             wait_ms,
             1,
             FETCH_MAX_BYTES,
-            [FetchTopic("", topic_id, partitions) for topic_id, partitions in by_topic.items()],
+            topics,
             replica_id=own,
             replica_epoch=self._state.view.broker_epoch(own),
+            session_id=self._session.id,
+            session_epoch=self._session.epoch,
+            forgotten=forgotten,
         )
+
+    def _end_session(self) -> None:
+        """Names all partitions from now on, until the leader grants another session."""
+        self._session.end()
+        self._touched = dict.fromkeys(self._partitions)
 
     def _wake_at(self, at_ms: float) -> None:
         self._stop_timer()
@@ -156,12 +196,16 @@ class Fetcher:
     # --- answers ---
 
     def _answered(self, response: Any) -> None:
-        asked, self._asked = self._asked or {}, None
+        self._is_asking = False
         if isinstance(response, Lost):
-            self._pause_all(asked, response.problem)
+            self._pause_all(response.problem)
+            return
+        if response.error_code in SESSION_ENDED and self._session.id:
+            self._end_session()
+            self.wake()
             return
         if response.error_code != ErrorCode.NONE:
-            self._pause_all(asked, f"it answers {ErrorCode(response.error_code).name}")
+            self._pause_all(f"it answers {ErrorCode(response.error_code).name}")
             return
         if self._problem:
             self._problem = ""
@@ -169,18 +213,28 @@ class Fetcher:
         self._patience_ends_ms = self._state.monotonic_ms() + STRAGGLER_MAX_MS
         for topic in response.topics:
             for result in topic.partitions:
-                found = asked.get((topic.topic_id, result.partition))
+                found = self._session.held.get((topic.topic_id, result.partition))
                 if found is not None:
+                    self._touch(found.followed)
                     self._take(found, result)
+        if response.session_id:
+            self._session.granted(response.session_id)
+        else:
+            self._end_session()
         self.wake()
 
-    def _pause_all(self, asked: dict[Key, _Asked], problem: str) -> None:
+    def _touch(self, followed: FollowedPartition) -> None:
+        if followed in self._partitions:
+            self._touched[followed] = None
+
+    def _pause_all(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             logger.warning("following broker %d: %s", self._leader, problem)
         now_ms = self._state.monotonic_ms()
-        for found in asked.values():
+        for found in self._session.held.values():
             found.followed.pause(now_ms)
+        self._end_session()
         self.wake()
 
     def _take(self, asked: _Asked, result: FetchPartitionResult) -> None:
@@ -218,6 +272,8 @@ class Fetcher:
                 else:
                     self._pause(followed, str(error), is_expected=False)
                 return
+            if self._state.throttles.follower.is_bounded and self._is_throttled(followed):
+                self._state.throttles.follower.took(len(step.batches))
             self._partitions[followed] = self._partitions.pop(followed)  # the others are first next time
         followed.saw(step.high_watermark, step.leader_start_address)
         if step.problem is not None:
@@ -277,12 +333,17 @@ class Fetcher:
     def _flushed(self, followed: FollowedPartition) -> None:
         """Called when a thread is done with a log."""
         if followed in self._partitions:
+            self._touch(followed)
             self._done_with(followed)
 
     def _done_with(self, followed: FollowedPartition) -> None:
         self._awaited.discard(followed)
         if not self._awaited:
             self.wake()
+
+
+def _key(followed: FollowedPartition) -> Key:
+    return followed.topic_id, followed.name.partition
 
 
 class Fetchers:

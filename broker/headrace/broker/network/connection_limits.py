@@ -15,7 +15,7 @@ DESCRIPTORS_FOR_FILES_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Each value is a setting of the same name; `broker.config` explains them."""
+    """Each value is a setting of the same name; `broker.settings.config` explains them."""
 
     connections_max: int
     connections_per_ip_max: int

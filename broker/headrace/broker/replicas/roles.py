@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from headrace.broker.config import TopicConfig
-from headrace.broker.fetcher import Fetchers
-from headrace.broker.followed import FollowedPartition, FollowedPartitions
-from headrace.broker.high_watermarks import Known
 from headrace.broker.partition import Partition
+from headrace.broker.replicas.fetcher import Fetchers
+from headrace.broker.replicas.followed import FollowedPartition, FollowedPartitions
+from headrace.broker.replicas.high_watermarks import HighWatermark, Known, of, still_known
+from headrace.broker.settings.config import TopicConfig
 from headrace.broker.state import BrokerState
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.log.directory import PartitionName
@@ -29,6 +29,20 @@ logger = logging.getLogger(__name__)
 NEVER: Final = -1  # no epoch: this broker has not led
 
 Take = Callable[[PartitionLog], None]
+
+
+def has_moved(before: PartitionState | None, after: PartitionState | None) -> bool:
+    """Whether a reassignment has taken a partition to other brokers, all of which have what it held: a
+    replica that was left behind may be deleted. A state of before the last one known, as of a ZooKeeper that
+    lost writes, proves nothing.
+    """
+    return (
+        before is not None
+        and after is not None
+        and after.leader_epoch >= before.leader_epoch
+        and after.leader in after.isr
+        and set(after.replicas) == set(after.isr)
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -105,9 +119,10 @@ class Roles:
     ) -> None:
         """Gives a log its role. `high_watermark`: what was known of it here; None after it was opened."""
         if high_watermark is None:
-            topic_id, high_watermark = self._known.pop(name, (topic.topic_id, log.start_address))
-            high_watermark = high_watermark if topic_id == topic.topic_id else log.start_address
-        known = max(log.start_address, min(high_watermark, log.end_address))
+            saved = self._known.pop(name, None)
+            known = log.start_address if saved is None else still_known(saved, topic.topic_id, log)
+        else:
+            known = max(log.start_address, min(high_watermark, log.end_address))
         state = topic.partitions[name.partition]
         if not self.leads(name, topic):
             followed = FollowedPartition(name, topic.topic_id, config, log, high_watermark=known)
@@ -139,7 +154,7 @@ class Roles:
             self._state.broker_id,
             state.replicas,
             state.isr,
-            min_in_sync=config.min_insync_replicas,
+            min_in_sync=config.min_insync(state.settled_count),
             epoch_start=log.staged_end_address,
             high_watermark=high_watermark,
             now_ms=self._state.monotonic_ms(),
@@ -175,8 +190,10 @@ class Roles:
         if is_new:
             led.replicas = self._replicas(state, led.config, led.log, led.visible_address)
         elif led.replicas is not None:
-            least, now_ms = led.config.min_insync_replicas, self._state.monotonic_ms()
+            least, now_ms = led.config.min_insync(state.settled_count), self._state.monotonic_ms()
             led.replicas.saw(state.replicas, state.isr, least, now_ms)
+            if led.replicas.is_doubtful:
+                self._state.in_sync_seen(led)
         self._state.partitions.in_sync_changed(led)
 
     def _demote(self, led: Partition, state: PartitionState) -> None:
@@ -206,14 +223,14 @@ class Roles:
         else:
             self.place(name, topic, self._state.topic_config(topic), log, high_watermark)
 
-    def high_watermarks(self) -> dict[PartitionName, tuple[UUID, int]]:
+    def high_watermarks(self) -> dict[PartitionName, HighWatermark]:
         """Returns what is known now, for `high_watermarks.save`."""
         known = dict(self._known)
         for led in self._state.partitions:
             if led.replicas is not None:
-                known[led.name] = (led.topic_id, led.visible_address)
+                known[led.name] = of(led.topic_id, led.log, led.visible_address)
         for followed in self._followed:
-            known[followed.name] = (followed.topic_id, followed.high_watermark)
+            known[followed.name] = of(followed.topic_id, followed.log, followed.high_watermark)
         return known
 
     def take(self, name: PartitionName, then: Take, *, is_deleted: bool) -> None:
@@ -223,7 +240,7 @@ class Roles:
         moving = self._moving.get(name)
         if led is not None:
             if led.replicas is not None and not is_deleted:
-                self._known[name] = (led.topic_id, led.visible_address)
+                self._known[name] = of(led.topic_id, led.log, led.visible_address)
             if is_deleted:
                 self._state.partitions.remove(led)
             else:
@@ -232,7 +249,7 @@ class Roles:
             then(led.log)
         elif followed is not None:
             if not is_deleted:
-                self._known[name] = (followed.topic_id, followed.high_watermark)
+                self._known[name] = of(followed.topic_id, followed.log, followed.high_watermark)
             self._fetchers.leave(followed)
             self._followed.remove(followed, lambda: then(followed.log))
         elif moving is not None:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.connection_limits import parse_ip_overrides
+from headrace.broker.network.connection_limits import parse_ip_overrides
 from headrace.coordination import declared
-from headrace.replication import gaps
+from headrace.replication import gaps, throttling
 
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
@@ -45,6 +45,7 @@ LONG: Final = SettingKind(5, "number", int)
 LIST: Final = SettingKind(7, "list", str)
 IP_COUNTS: Final = SettingKind(2, "string", parse_ip_overrides, explains_errors=True)
 GAPS: Final = SettingKind(2, "string", gaps.parse, explains_errors=True)
+THROTTLED: Final = SettingKind(7, "list", throttling.parse, explains_errors=True)
 HISTORY: Final = SettingKind(2, "string", declared.parse_history, explains_errors=True)
 
 

@@ -1,0 +1,58 @@
+"""Fences the coordinators of Kafka's groups: one that was replaced stores no offset any more.
+
+Which broker coordinates a group follows from the live brokers. A coordinator that hangs is replaced once its
+session has ended; its successor takes newer commits. Should the old one then go on with a commit that it had
+accepted before, the group's offset would go back.
+
+So each commit is stored only while its coordinator is registered as the one that accepted it (its broker
+epoch, KIP-380), and the group is still its own by what ZooKeeper holds. Calls block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headrace.broker.groups.coordinator import coordinator_for
+from headrace.broker.state import BrokerState
+from headrace.coordination import documents, znodes
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.session import ZooKeeperSession
+
+
+class NotCoordinatorError(CoordinationError):
+    """Another broker coordinates the group, or this one has registered again since the commit was accepted:
+    nothing was stored. The client finds the coordinator, and commits where it is then.
+    """
+
+
+class Coordinator(NamedTuple):
+    """The broker that accepted a commit, and the broker epoch that it had then."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+def registered(state: BrokerState) -> Coordinator:
+    """Returns this broker, as it was registered last as far as it has seen."""
+    return Coordinator(state.broker_id, state.view.broker_epoch(state.broker_id))
+
+
+def guard(session: ZooKeeperSession, group: str, coordinator: Coordinator) -> Mapping[str, int]:
+    """Returns the nodes, with their versions (-1: any), that a write for this group must check.
+
+    Raises `NotCoordinatorError`, `CoordinationError`.
+    """
+    broker_id, epoch = coordinator
+    counter, registration = znodes.registrations(broker_id), znodes.broker(broker_id)
+    # The count of registrations comes before the registration: its version guards what is read then.
+    (counted,) = session.stat_many([counter])
+    stat = session.exists(registration)
+    if counted is None or stat is None or stat.created_zxid != epoch:
+        raise NotCoordinatorError(
+            f"group {group!r}: broker {broker_id} accepted a commit in broker epoch {epoch}, which is over"
+        )
+    now = coordinator_for(group, documents.numbers(session.children_or_empty(znodes.BROKER_IDS)))
+    if now != broker_id:
+        raise NotCoordinatorError(f"group {group!r} is coordinated by broker {now}, not by {broker_id}")
+    return {counter: counted.version, registration: -1}

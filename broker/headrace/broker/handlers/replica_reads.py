@@ -1,0 +1,60 @@
+"""Consumers that read from a replica of their own rack (KIP-392).
+
+A consumer names its rack (`client.rack`). With `replica.selector.class` a leader answers with the in-sync
+replica of that rack, and the consumer goes there. A follower shows what lies below the high watermark that
+its leader has told: less than the leader shows, for a moment, and never anything else.
+
+Unlike Apache Kafka, a follower serves only consumers that name a rack. Others have not been sent there: they
+hold old metadata, and the error makes them ask for it again.
+"""
+
+from __future__ import annotations
+
+from headrace.broker.partition import Partition
+from headrace.broker.replicas.followed import FollowedPartition
+from headrace.broker.settings.replication import RACK_AWARE
+from headrace.broker.state import BrokerState
+from headrace.log.directory import PartitionName
+from headrace.wire.fetch import CONSUMER_REPLICA_ID, FetchRequest
+
+Readable = Partition | FollowedPartition
+
+
+def readable(state: BrokerState, name: PartitionName, body: FetchRequest) -> Readable:
+    """Returns the partition that this broker serves a reader from. Raises `Refused`."""
+    if body.rack_id and body.replica_id == CONSUMER_REPLICA_ID:
+        followed = state.find_followed(name)
+        if followed is not None and followed.is_readable:
+            return followed
+    return state.led_partition(name.topic, name.partition)
+
+
+def is_readable(state: BrokerState, partition: Readable) -> bool:
+    """Whether it is still what this broker serves readers from."""
+    if isinstance(partition, Partition):
+        return state.partitions.get(partition.topic, partition.index) is partition
+    return state.find_followed(partition.name) is partition and partition.is_readable
+
+
+def nearer(state: BrokerState, partition: Readable, body: FetchRequest, offset: int) -> int | None:
+    """Returns the replica that a consumer should read from `offset` on instead of this one; None to stay."""
+    if not body.rack_id or body.replica_id != CONSUMER_REPLICA_ID or not selects(state):
+        return None
+    if isinstance(partition, FollowedPartition) or partition.replicas is None:
+        return None
+    brokers, replicas = state.view.brokers, partition.replicas
+    own = brokers.get(state.broker_id)
+    if own is None or own.shown_rack == body.rack_id:
+        return None
+    found = [
+        (replicas.end_address(each), each)
+        for each in replicas.stored
+        if each in brokers and brokers[each].shown_rack == body.rack_id
+    ]
+    end_address, replica = max(found, default=(-1, None))
+    return replica if offset <= end_address else None
+
+
+def selects(state: BrokerState) -> bool:
+    """Whether leaders send consumers to the replicas of their racks."""
+    return bool(state.config["replica.selector.class"] == RACK_AWARE)

@@ -1,0 +1,119 @@
+"""A coordinator that was replaced stores no commit that it had accepted before: offsets do not go back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from fix_zookeeper import ZooKeeperRoom
+from headrace.broker.groups.coordinator import coordinator_for
+from headrace.broker.groups.fencing import Coordinator, NotCoordinatorError
+from headrace.broker.groups.offset_nodes import Committed, Offsets
+from headrace.broker.groups.offset_queue import OffsetStore
+from headrace.coordination.brokers import BrokerRegistration, BrokerRegistry
+from headrace.coordination.session import ZooKeeperSession
+from headrace.coordination.standing import HeldNode
+from headrace.coordination.topics import TopicRegistry
+
+GROUP = "g"
+KEY = ("t", 0)
+FIRST, SECOND = sorted((1, 2), key=lambda each: coordinator_for(GROUP, (1, 2)) != each)
+"""The group's coordinator while both brokers live, and the other one."""
+
+
+class HeldJobs:
+    """Threads that do nothing until `run`: their process is stopped."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]] = []
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    def run(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job, done in jobs:
+            try:
+                done(job(), None)
+            except Exception as error:
+                done(None, error)
+
+
+class Broker:
+    """What a broker has of a group: its registration, and the store of offsets."""
+
+    def __init__(self, session: ZooKeeperSession, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.jobs = HeldJobs()
+        self._registry = BrokerRegistry(session)
+        self.held: HeldNode
+        self.epoch = 0
+        self.store = OffsetStore(
+            session, cast(Any, self.jobs), lambda: Coordinator(self.broker_id, self.epoch)
+        )
+        self.register()
+
+    def register(self) -> None:
+        self.held = self._registry.register(BrokerRegistration(self.broker_id, "127.0.0.1", 9092, "east"))
+        (self.epoch,) = [each.epoch for each in self._registry.live() if each.broker_id == self.broker_id]
+
+    def commit(self, offset: int) -> list[Exception | None]:
+        outcomes: list[Exception | None] = []
+        self.store.commit(GROUP, {KEY: Committed(offset)}).then(outcomes.append)
+        return outcomes
+
+    def stored(self) -> int:
+        found: list[Offsets | Exception] = []
+        self.store.read(GROUP, [KEY]).then(found.append)
+        self.jobs.run()
+        (offsets,) = found
+        assert isinstance(offsets, dict)
+        return offsets[KEY].offset
+
+
+@pytest.fixture
+def session(zookeeper: ZooKeeperRoom) -> Iterator[ZooKeeperSession]:
+    with zookeeper.session() as made:
+        TopicRegistry(made).create("t", uuid.uuid4(), {0: (1,)})
+        yield made
+
+
+def test_a_stopped_coordinator_stores_nothing_once_it_was_replaced(session: ZooKeeperSession) -> None:
+    first, second = Broker(session, FIRST), Broker(session, SECOND)
+    late = first.commit(100)
+    first.held.release()  # its session ends while it is stopped
+    confirmed = second.commit(200)
+    second.jobs.run()
+    assert confirmed == [None]
+    first.jobs.run()
+    assert second.stored() == 200
+    assert isinstance(late[0], NotCoordinatorError)
+
+
+def test_a_coordinator_that_has_come_back_stores_nothing_of_before(session: ZooKeeperSession) -> None:
+    first, second = Broker(session, FIRST), Broker(session, SECOND)
+    late = first.commit(100)
+    first.held.release()
+    second.commit(200)
+    second.jobs.run()
+    first.register()  # it is the coordinator again
+    newest = first.commit(300)
+    first.jobs.run()
+    assert isinstance(late[0], NotCoordinatorError)
+    first.jobs.run()
+    assert newest == [None] and first.stored() == 300
+
+
+def test_a_coordinator_whose_group_has_moved_to_a_new_broker_stores_nothing(
+    session: ZooKeeperSession,
+) -> None:
+    second = Broker(session, SECOND)
+    late = second.commit(100)
+    first = Broker(session, FIRST)
+    assert first.commit(200) == []
+    first.jobs.run()
+    second.jobs.run()
+    assert isinstance(late[0], NotCoordinatorError) and first.stored() == 200
