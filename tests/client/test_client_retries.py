@@ -262,8 +262,8 @@ def test_identities_are_those_in_the_log(fake_cluster: StartCluster, fast_produc
         for p in range(3)
         for h in cluster.log(p).headers()
     }
-    assert {identity[1:] for (identity,) in watcher.of("closed")} == in_logs
-    assert {identity[1:] for identity, _ in watcher.of("delivered")} == in_logs
+    assert {identity[1:8] for (identity,) in watcher.of("closed")} == in_logs
+    assert {identity[1:8] for identity, _ in watcher.of("delivered")} == in_logs
     offsets = {(i.partition, offset) for i, offset in watcher.of("delivered")}
     assert offsets == {(p, h.base_offset) for p in range(3) for h in cluster.log(p).headers()}
 

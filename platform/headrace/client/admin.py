@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from headrace.client.admin_requests import AdminRequests, ResultCode, existing_topic
+from headrace.client.altering import BROKER_RESOURCE, TOPIC_RESOURCE, altering
+from headrace.client.asking import ANSWER_MAX_S
 from headrace.client.calls import EARLIEST as EARLIEST
 from headrace.client.calls import LATEST as LATEST
 from headrace.client.calls import Schema, control_call, list_offsets_call, milliseconds
@@ -25,11 +27,8 @@ from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 from headrace.wire.primitives import NO_UUID
 
-_TOPIC_RESOURCE: Final = 2
-_BROKER_RESOURCE: Final = 4
-_SET: Final = 0
-_DELETE: Final = 1
 _RESOURCES_PER_REQUEST_MAX: Final = 100
+_BROKERS_CHOICE: Final = -1  # KIP-464
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Admin:
-    """A context manager. Safe to share: calls wait for each other, each at most `timeout_ms`.
+    """A context manager. Safe to share: calls wait for each other, each at most `timeout_ms`, and all
+    together at most `total_ms`; only `LATE_CALL_S` is left to each that begins later.
 
     Every call raises `BrokerError` if a broker refuses, `NetworkError` if none responds, and
     `UnsupportedApiError`.
@@ -80,6 +80,7 @@ class Admin:
         *,
         client_id: str = "headrace-admin",
         timeout_ms: float = 30_000,
+        total_ms: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
         sleep: Callable[[float], None] = time.sleep,
@@ -88,7 +89,9 @@ class Admin:
             bootstrap, client_id=client_id, request_timeout_ms=timeout_ms, clock=clock, draw=draw
         )
         self._timeout_ms = milliseconds(timeout_ms)
-        self._requests = AdminRequests(network, timeout_ms=timeout_ms, clock=clock, draw=draw, sleep=sleep)
+        self._requests = AdminRequests(
+            network, timeout_ms=timeout_ms, total_ms=total_ms, clock=clock, draw=draw, sleep=sleep
+        )
 
     # --- topics ---
 
@@ -107,7 +110,7 @@ class Admin:
         self,
         name: str,
         partitions: int,
-        replication_factor: int = 1,
+        replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
         *,
         wait_for_leaders: bool = True,
@@ -115,7 +118,8 @@ class Admin:
     ) -> UUID:
         """Creates a topic and returns its id, by default once every partition has a leader.
 
-        `validate_only`: raises what creating it would raise, and creates nothing.
+        `replication_factor`: None: what the brokers choose. `validate_only`: raises what creating it
+        would raise, and creates nothing.
         """
 
         def build(schema: Schema) -> Any:
@@ -124,7 +128,7 @@ class Admin:
                 "CreatableTopic",
                 name=name,
                 num_partitions=partitions,
-                replication_factor=replication_factor,
+                replication_factor=replication_factor or _BROKERS_CHOICE,
                 assignments=(),
                 configs=tuple(schema.make("CreatableTopicConfig", name=k, value=v) for k, v in entries),
             )
@@ -182,7 +186,7 @@ class Admin:
 
     def describe_configs(self, topic: str) -> dict[str, ConfigEntry]:
         """Returns a topic's settings by name, defaults included."""
-        return self._describe(_TOPIC_RESOURCE, topic, None)
+        return self._describe(TOPIC_RESOURCE, topic, None)
 
     def topic_settings(self, topics: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Returns the named settings of many topics, by topic; without topics that do not exist."""
@@ -190,19 +194,24 @@ class Admin:
         found: dict[str, dict[str, str]] = {}
         for start in range(0, len(wanted), _RESOURCES_PER_REQUEST_MAX):
             some = wanted[start : start + _RESOURCES_PER_REQUEST_MAX]
-            body = self._describe_resources(_TOPIC_RESOURCE, some, keys, None, gone_is_error=False)
+            body = self._describe_resources(TOPIC_RESOURCE, some, keys, None, gone_is_error=False)
             for result in body.results:
                 if result.error_code == ErrorCode.NONE:
                     entries = {entry.name: entry.value or "" for entry in result.configs}
                     found[result.resource_name] = entries
         return found
 
-    def describe_broker_configs(self, broker_id: int) -> dict[str, ConfigEntry]:
-        """Returns a broker's settings by name, from the broker itself."""
-        return self._describe(_BROKER_RESOURCE, str(broker_id), broker_id)
+    def describe_broker_configs(
+        self, broker_id: int, names: Iterable[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        """Returns a broker's settings by name, from the broker itself: all, or those with these names."""
+        keys = None if names is None else tuple(names)
+        return self._describe(BROKER_RESOURCE, str(broker_id), broker_id, keys)
 
-    def _describe(self, kind: int, name: str, node_id: int | None) -> dict[str, ConfigEntry]:
-        body = self._describe_resources(kind, [name], None, node_id)
+    def _describe(
+        self, kind: int, name: str, node_id: int | None, keys: tuple[str, ...] | None = None
+    ) -> dict[str, ConfigEntry]:
+        body = self._describe_resources(kind, [name], keys, node_id)
         return {
             entry.name: ConfigEntry(
                 entry.name, entry.value, entry.config_source, entry.read_only, entry.is_sensitive
@@ -248,28 +257,13 @@ class Admin:
 
         `validate_only`: raises what changing them would raise, and changes nothing.
         """
-
-        def build(schema: Schema) -> Any:
-            configs = tuple(
-                schema.make(
-                    "AlterableConfig",
-                    name=name,
-                    config_operation=_DELETE if value is None else _SET,
-                    value=value,
-                )
-                for name, value in changes.items()
-            )
-            resource = schema.make(
-                "AlterConfigsResource", resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=configs
-            )
-            return schema.make(
-                "IncrementalAlterConfigsRequest", resources=(resource,), validate_only=validate_only
-            )
-
-        def results_of(body: Any) -> list[ResultCode]:
-            return [ResultCode(r.error_code, repr(r.resource_name), r.error_message) for r in body.responses]
-
+        build, results_of = altering(TOPIC_RESOURCE, topic, changes, validate_only=validate_only)
         self._requests.change(ApiKey.INCREMENTAL_ALTER_CONFIGS, build, results_of)
+
+    def alter_broker_configs(self, broker_id: int, changes: Mapping[str, str | None]) -> None:
+        """Sets settings that change while a broker runs, also of one that is down; None resets one."""
+        build, results_of = altering(BROKER_RESOURCE, str(broker_id), changes)
+        self._requests.call(control_call(ApiKey.INCREMENTAL_ALTER_CONFIGS, build), results_of)
 
     # --- cluster and offsets ---
 
@@ -292,17 +286,27 @@ class Admin:
         return read_log_dirs(body)
 
     def survey(
-        self, topics: Iterable[str] | None = None, *, known: Mapping[int, BrokerAddress] | None = None
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        known: Mapping[int, BrokerAddress] | None = None,
+        with_replicas: bool = False,
     ) -> Survey:
         """Returns what the brokers tell of the topics (None: all), and which brokers do not answer.
 
         Takes at most `ANSWER_MAX_S`. `known`: addresses of brokers that should be there, by id; they are
-        only asked if they are bootstrap addresses, too.
+        only asked if they are bootstrap addresses, too. `with_replicas`: asks what is on disks, too.
         """
         requests = self._requests
         with requests.alone():
             return take_survey(
-                requests.network, topics, requests.refresh, known=known or {}, clock=requests.clock
+                requests.network,
+                topics,
+                requests.refresh,
+                known=known or {},
+                clock=requests.clock,
+                answer_max_s=min(ANSWER_MAX_S, requests.left_s()),
+                with_replicas=with_replicas,
             )
 
     def list_offsets(

@@ -14,13 +14,15 @@ from typing import Any, Final, NamedTuple
 from headrace.client.backoff import Backoff
 from headrace.client.calls import Call, Schema, control_call, metadata_call
 from headrace.client.cluster import Cluster, TopicInfo, from_metadata
-from headrace.client.errors import BrokerError, ClientError, NetworkError, UnknownTopicError
+from headrace.client.errors import BrokerError, BrokerGoneError, ClientError, NetworkError, UnknownTopicError
 from headrace.client.lifecycle import Client
 from headrace.client.network import Network
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 
 RETRY: Final = Backoff(first_ms=50, max_ms=1000)
+LATE_CALL_S: Final = 0.5
+"""How long a call may take that begins when the time of all calls is over."""
 
 _TRANSIENT_ERRORS: Final = (
     ErrorCode.NOT_CONTROLLER,
@@ -38,7 +40,7 @@ class ResultCode(NamedTuple):
 
 
 class AdminRequests(Client):
-    """Safe to share: callers wait for each other, each at most `timeout_ms`.
+    """Safe to share: callers wait for each other, each at most `timeout_ms`, all together `total_ms`.
 
     Use `network` only inside an attempt (see `retry`).
     """
@@ -48,6 +50,7 @@ class AdminRequests(Client):
         network: Network,
         *,
         timeout_ms: float,
+        total_ms: float | None,
         clock: Callable[[], float],
         draw: Callable[[], float],
         sleep: Callable[[float], None],
@@ -56,6 +59,7 @@ class AdminRequests(Client):
         self.network = network
         self._timeout_s = timeout_ms / 1000
         self.clock = clock
+        self._ends_s = None if total_ms is None else clock() + total_ms / 1000
         self._draw = draw
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -91,7 +95,8 @@ class AdminRequests(Client):
                 _raise_first_error(results_of(body))
             except ClientError as error:
                 transient = isinstance(error, BrokerError) and error.code in _TRANSIENT_ERRORS
-                if not transient and not (repeatable and isinstance(error, NetworkError)):
+                unsent = isinstance(error, BrokerGoneError)
+                if not (transient or unsent) and not (repeatable and isinstance(error, NetworkError)):
                     raise
                 return error
             bodies.append(body)
@@ -174,9 +179,15 @@ class AdminRequests(Client):
             raise error
         self._sleep(wait_s)
 
+    def left_s(self) -> float:
+        """Returns how long a call that begins now may take."""
+        if self._ends_s is None:
+            return self._timeout_s
+        return min(self._timeout_s, max(LATE_CALL_S, self._ends_s - self.clock()))
+
     def _deadline_s(self) -> float:
         self._check_usable()
-        return self.clock() + self._timeout_s
+        return self.clock() + self.left_s()
 
 
 def existing_topic(topic: str, cluster: Cluster) -> TopicInfo:

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from headrace.client.calls import Call
 from headrace.client.cluster import BrokerAddress, Cluster
-from headrace.client.errors import ClientError, RequestTimedOutError
+from headrace.client.errors import ClientError, RequestTimedOutError, UnsupportedApiError
 from headrace.client.network import Network
 
 ANSWER_MAX_S: Final = 3.5
 """How long all brokers together have for all answers. With its start, a command ends within 5 seconds."""
-METADATA_MAX_S: Final = 2.5
+METADATA_SHARE: Final = 0.7
 """How much of that the first answer, Metadata of any broker, may take."""
 _CHECK_INTERVAL_S: Final = 0.05
 
@@ -41,6 +41,12 @@ class Answers(NamedTuple):
 
     bodies: dict[int, list[Any]]
     errors: dict[int, ClientError | None]
+
+
+def connect_all(network: Network) -> None:
+    """Connects to all bootstrap brokers at once: whichever answers first is asked, not a hung one."""
+    for node_id in network.bootstrap:
+        network.ready(node_id)
 
 
 def ask(
@@ -84,12 +90,18 @@ class _Asked:
 
     def _send(self, node_id: int, left_s: float) -> None:
         self._unsent.discard(node_id)
-        try:
-            for at, call in enumerate(self._calls[node_id]):
-                answered = partial(self._answered, node_id, at)
+        for at, call in enumerate(self._calls[node_id]):
+            answered = partial(self._answered, node_id, at)
+            try:
                 self._network.send(node_id, call, answered, timeout_s=max(_CHECK_INTERVAL_S, left_s))
-        except ClientError as error:
-            self._fail(node_id, error)
+            except UnsupportedApiError as error:
+                if not call.is_optional:
+                    self._fail(node_id, error)
+                    return
+                answered(None, None)
+            except ClientError as error:
+                self._fail(node_id, error)
+                return
 
     def _answered(self, node_id: int, at: int, body: Any, error: ClientError | None) -> None:
         if error is not None:

@@ -10,6 +10,7 @@ from headrace.client.outcome import DeliveryOutcome
 from headrace.wire.batch import renumber
 from headrace.wire.builder import BatchBuilder
 from headrace.wire.compression import Codec
+from headrace.wire.content import content_of
 
 NO_SEQUENCE: Final = -1
 _EMPTY: Final = BatchBuilder(0)  # replaces a builder whose batch is encoded, to free its memory
@@ -93,12 +94,16 @@ class ProducerBatch(DeliveryOutcome):
                 base_sequence=base_sequence,
             )
         )
+        self.identity = self.identity._replace(content=content_of(self.data))
         self.builder = _EMPTY
 
     def renumber(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Assigns other sequence numbers. Not allowed in flight, or if the batch may have been appended."""
         assert not self.in_flight and not self.maybe_appended
-        self.identity = self.identity._replace(
-            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
-        )
         renumber(self.data, 0, producer_id, producer_epoch, base_sequence)
+        self.identity = self.identity._replace(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            content=content_of(self.data),
+        )

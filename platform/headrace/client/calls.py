@@ -46,6 +46,9 @@ SUPPORTED_VERSIONS: Final[dict[int, tuple[int, int]]] = {
     ApiKey.CREATE_PARTITIONS: (0, 3),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
     ApiKey.DESCRIBE_CLUSTER: (0, 1),
+    ApiKey.ELECT_LEADERS: (0, 2),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
 }
 """The lowest and highest version of each API that this client writes and reads."""
 
@@ -59,7 +62,8 @@ FETCH_BY_ID: Final = (fetch.TOPIC_IDS_FROM, fetch.VERSION_MAX)
 class Call:
     """`encode(version, correlation_id, client_id)` returns the framed request, whole or in pieces, and
     `decode(frame, version)` the response's body. `versions`: the lowest and the highest that say what this
-    call means, of those that the client speaks.
+    call means, of those that the client speaks. `is_optional`: `client.asking` takes the lack of this API for
+    an answer, None.
     """
 
     api_key: int
@@ -67,6 +71,7 @@ class Call:
     decode: Callable[[memoryview, int], Any]
     expects_response: bool = True
     versions: tuple[int, int] = ANY_VERSION
+    is_optional: bool = False
 
 
 def produce_call(request: produce.ProduceRequest) -> Call:
@@ -97,7 +102,7 @@ def fetch_call(request: fetch.FetchRequest, *, by_id: bool = False) -> Call:
     return Call(ApiKey.FETCH, encode, decode, versions=FETCH_BY_ID if by_id else FETCH_BY_NAME)
 
 
-def control_call(api_key: ApiKey, build: Callable[[Schema], Any]) -> Call:
+def control_call(api_key: ApiKey, build: Callable[[Schema], Any], *, is_optional: bool = False) -> Call:
     """Returns a call of any other API. `build` returns the payload in the version of the `Schema` it gets."""
 
     def encode(version: int, correlation_id: int, client_id: str) -> bytes:
@@ -107,7 +112,7 @@ def control_call(api_key: ApiKey, build: Callable[[Schema], Any]) -> Call:
     def decode(frame: memoryview, version: int) -> Any:
         return messages.decode_response(frame, api_key=api_key, version=version)[1]
 
-    return Call(api_key, encode, decode)
+    return Call(api_key, encode, decode, is_optional=is_optional)
 
 
 @dataclass(frozen=True, slots=True)

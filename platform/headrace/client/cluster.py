@@ -117,8 +117,24 @@ class Cluster:
         return [part.partition for part in info.partitions.values() if part.leader in self.brokers]
 
     def updated(self, newer: Cluster) -> Cluster:
-        """Returns `newer` plus those topics of this snapshot that `newer` lacks."""
-        return replace(newer, topics={**self.topics, **newer.topics})
+        """Returns `newer` plus those topics of this snapshot that `newer` lacks. Leaders of an older epoch
+        than is known are left out: the broker that told of them was cut off, and is behind (KIP-320).
+        """
+        topics = {
+            name: _with_later_leaders(self.topics.get(name), info) for name, info in newer.topics.items()
+        }
+        return replace(newer, topics={**self.topics, **topics})
+
+
+def _with_later_leaders(known: TopicInfo | None, newer: TopicInfo) -> TopicInfo:
+    if known is None or known.topic_id != newer.topic_id:
+        return newer
+    later = {
+        index: before
+        for index, before in known.partitions.items()
+        if index in newer.partitions and 0 <= newer.partitions[index].leader_epoch < before.leader_epoch
+    }
+    return replace(newer, partitions={**newer.partitions, **later}) if later else newer
 
 
 def from_metadata(body: Any) -> Cluster:

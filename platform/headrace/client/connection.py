@@ -284,7 +284,7 @@ class BrokerConnection:
             if target is None:
                 reader.feed(data)
             else:
-                target.release()  # else the reader cannot make more room
+                target.release()
                 reader.filled(received_bytes)
             for frame in reader:
                 self._on_frame(frame)
@@ -331,4 +331,6 @@ def _break_on_silence(connection: socket.socket) -> None:
 
 
 def _problem(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else (error.strerror or str(error))
+    if isinstance(error, socket.gaierror) or not error.errno:  # whose numbers are none of the system's
+        return error.strerror or str(error)
+    return os.strerror(error.errno)

@@ -28,6 +28,10 @@ class NetworkError(ClientError):
     retriable = True
 
 
+class BrokerGoneError(NetworkError):
+    """The broker left the cluster before the request was sent: it has not taken effect."""
+
+
 class RequestTimedOutError(NetworkError):
     """A broker did not respond within `request_timeout_ms`. The request may or may not have taken effect."""
 

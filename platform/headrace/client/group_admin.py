@@ -13,7 +13,14 @@ from typing import Any, Final
 
 from headrace.client.admin import Admin
 from headrace.client.admin_requests import ResultCode
-from headrace.client.asking import ANSWER_MAX_S, METADATA_MAX_S, ask, everybody, silent_brokers
+from headrace.client.asking import (
+    ANSWER_MAX_S,
+    METADATA_SHARE,
+    ask,
+    connect_all,
+    everybody,
+    silent_brokers,
+)
 from headrace.client.calls import Call, Schema, control_call
 from headrace.client.cluster import BrokerAddress, TopicPartition
 from headrace.client.group_types import GroupDescription, GroupListing, described
@@ -53,8 +60,10 @@ class GroupAdmin(Admin):
         requests = self._requests
         network = requests.network
         with requests.alone() as began_s:
-            cluster = requests.refresh([], began_s + METADATA_MAX_S)
-            deadline_s = began_s + ANSWER_MAX_S
+            answer_max_s = min(ANSWER_MAX_S, requests.left_s())
+            connect_all(network)
+            cluster = requests.refresh([], began_s + METADATA_SHARE * answer_max_s)
+            deadline_s = began_s + answer_max_s
             calls = everybody(network, cluster)
             calls |= {node_id: [_list_groups_call()] for node_id in cluster.brokers}
             listed = ask(network, calls, deadline_s=deadline_s, clock=requests.clock)

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headrace.client.calls import Call, Schema, control_call
 from headrace.wire.apis import ApiKey
 from headrace.wire.errors import ErrorCode
 
+UNKNOWN: Final = -1
+
+
+class StoredReplica(NamedTuple):
+    """A replica on a broker's disk. `behind_bytes`: what it lacks of its leader's high watermark. The
+    addresses are -1 if the broker is not one of ours."""
+
+    size_bytes: int
+    behind_bytes: int = 0
+    start_address: int = UNKNOWN
+    end_address: int = UNKNOWN
+
 
 class LogDirectory(NamedTuple):
-    """A directory of a broker's logs, and their sizes by (topic, partition). `error` is not NONE if it is
-    offline; `problem` says why, if the broker is one of ours. Sizes are -1 where the broker does not say.
+    """A directory of a broker's logs, and what is stored there by (topic, partition). `error` is not NONE if
+    it is offline; `problem` says why, if the broker is one of ours. Sizes are -1 where the broker does not
+    say.
     """
 
     path: str
     error: ErrorCode
     problem: str
-    sizes_bytes: Mapping[tuple[str, int], int]
+    replicas: Mapping[tuple[str, int], StoredReplica]
     total_bytes: int
     usable_bytes: int
 
 
-def log_dirs_call(partitions: Mapping[str, Iterable[int]] | None) -> Call:
+def log_dirs_call(partitions: Mapping[str, Iterable[int]] | None, *, is_optional: bool = False) -> Call:
     """Returns the request for these partitions of each topic; None: all."""
 
     def build(schema: Schema) -> Any:
@@ -35,7 +48,7 @@ def log_dirs_call(partitions: Mapping[str, Iterable[int]] | None) -> Call:
             )
         return schema.make("DescribeLogDirsRequest", topics=topics)
 
-    return control_call(ApiKey.DESCRIBE_LOG_DIRS, build)
+    return control_call(ApiKey.DESCRIBE_LOG_DIRS, build, is_optional=is_optional)
 
 
 def read_log_dirs(body: Any) -> list[LogDirectory]:
@@ -46,12 +59,22 @@ def read_log_dirs(body: Any) -> list[LogDirectory]:
             ErrorCode(each.error_code),
             getattr(each, "problem", ""),
             {
-                (topic.name, part.partition_index): part.partition_size
+                (topic.name, part.partition_index): _replica(part)
                 for topic in each.topics
                 for part in topic.partitions
+                if not part.is_future_key
             },
             getattr(each, "total_bytes", -1),
             getattr(each, "usable_bytes", -1),
         )
         for each in body.results
     ]
+
+
+def _replica(part: Any) -> StoredReplica:
+    return StoredReplica(
+        part.partition_size,
+        part.offset_lag,
+        getattr(part, "start_address", UNKNOWN),
+        getattr(part, "end_address", UNKNOWN),
+    )

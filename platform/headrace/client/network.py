@@ -19,7 +19,7 @@ from headrace.client.backoff import Backoff
 from headrace.client.calls import Call, metadata_call
 from headrace.client.cluster import BrokerAddress, Cluster, from_metadata, parse_bootstrap
 from headrace.client.connection import BrokerConnection, ConnectionState, OnResponse
-from headrace.client.errors import ClientError, NetworkError, RequestTimedOutError
+from headrace.client.errors import BrokerGoneError, ClientError, NetworkError, RequestTimedOutError
 from headrace.wire.errors import ErrorCode
 from headrace.wire.frames import FRAME_LIMIT_BYTES
 
@@ -316,8 +316,8 @@ class Network:
     def send_and_wait(self, call: Call, *, node_id: int | None = None, deadline_s: float) -> Any:
         """Sends to `node_id` (None: the first broker that is ready) and returns the response's body.
 
-        `deadline_s` is on the given clock. Raises `NetworkError`, `RequestTimedOutError`,
-        `UnsupportedApiError`.
+        `deadline_s` is on the given clock. Raises `NetworkError` (`BrokerGoneError` as soon as the cluster no
+        longer has `node_id`), `RequestTimedOutError`, `UnsupportedApiError`.
         """
         self.poll(0.0)  # notices connections that broke since the last poll
         responses: list[tuple[Any, ClientError | None]] = []
@@ -327,6 +327,8 @@ class Network:
             if left_s <= 0:
                 raise self._no_response(node_id, sent)
             if not sent:
+                if node_id is not None and self._address(node_id) is None:
+                    raise BrokerGoneError(f"broker {node_id} could not be reached: it is not in the cluster")
                 target = self.any_ready() if node_id is None else node_id
                 if target is not None and self.ready(target):
                     self.send(

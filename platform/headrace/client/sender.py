@@ -172,6 +172,7 @@ class Sender:
             batch = self._unnumbered.popleft()
             queue = self._queue(batch, producer)
             queue.add(batch, self._settings.codec)
+            self._notify("batch_encoded", batch.identity, batch.data)
             self._notify("batch_closed", batch.identity)
             if self._is_dropped(batch):
                 queue.on_ended(batch)
@@ -215,7 +216,8 @@ class Sender:
                 if producer is None or producer[0] == queue.producer_id:
                     self._producer_ids.request()
                     continue
-            for old, new in queue.bump_epoch_and_renumber(producer):
+            # The newest first: what was claimed is shortened from its end, and stays one range.
+            for old, new in reversed(queue.bump_epoch_and_renumber(producer)):
                 self._notify("batch_renumbered", old, new)
 
     # --- time ---

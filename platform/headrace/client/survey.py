@@ -6,22 +6,25 @@ Unlike `Admin.list_offsets`, it returns what it knows when some brokers are sile
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace.client.asking import (
     ANSWER_MAX_S,
-    METADATA_MAX_S,
+    METADATA_SHARE,
     Answers,
     SilentBroker,
     ask,
+    connect_all,
     everybody,
     silent_brokers,
 )
 from headrace.client.calls import EARLIEST, LATEST, list_offsets_call
 from headrace.client.cluster import BrokerAddress, Cluster, PartitionInfo, TopicInfo, TopicPartition
 from headrace.client.errors import BrokerError, UnknownTopicError
+from headrace.client.log_dirs import UNKNOWN, StoredReplica, log_dirs_call, read_log_dirs
 from headrace.client.network import Network
+from headrace.client.replicas import Placed, Reassignment, list_reassignments_call, read_reassignments
 from headrace.wire.errors import ErrorCode
 
 
@@ -39,13 +42,19 @@ class LogRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the brokers told. A partition has a range, or a problem that says why not."""
+    """What the brokers told. A partition has a range, or a problem that says why not.
+
+    `reassignments`: what is on its way to other replicas. `stored`: the replicas on disks, if they were asked
+    for.
+    """
 
     topics: Mapping[str, TopicInfo]
     ranges: Mapping[TopicPartition, LogRange]
     problems: Mapping[TopicPartition, str]
     silent: tuple[SilentBroker, ...]
     answering: tuple[BrokerAddress, ...]
+    reassignments: Mapping[TopicPartition, Reassignment] = field(default_factory=dict)
+    stored: Mapping[Placed, StoredReplica] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicInfo:
         """Returns one topic. Raises `UnknownTopicError`."""
@@ -59,6 +68,35 @@ class Survey:
     def ranges_of(self, topic: str) -> dict[int, LogRange]:
         return {partition: found for (name, partition), found in self.ranges.items() if name == topic}
 
+    def under_replicated(self, topic: str) -> list[int]:
+        """Returns the partitions that have fewer replicas in sync than they should; one that is gained in a
+        reassignment is none of those yet."""
+        found = []
+        for number, part in self.topics[topic].partitions.items():
+            moving = self.reassignments.get((topic, number))
+            due = set(part.replicas) - set(moving.adding if moving else ())
+            if due - set(part.isr):
+                found.append(number)
+        return found
+
+    def lag_bytes(self, topic: str, part: PartitionInfo) -> dict[int, int | None]:
+        """Returns how many bytes of the leader's log each other replica lacks; None where that is unknown."""
+        led = self.stored.get((part.leader, topic, part.partition))
+        lags: dict[int, int | None] = {}
+        for each in part.replicas:
+            held = self.stored.get((each, topic, part.partition))
+            if each == part.leader:
+                continue
+            if led is None or held is None:
+                lags[each] = None
+            elif led.end_address == UNKNOWN:
+                lags[each] = held.behind_bytes
+            elif held.end_address == UNKNOWN:
+                lags[each] = None
+            else:
+                lags[each] = max(0, led.end_address - held.end_address)
+        return lags
+
     def problems_of(self, topic: str) -> dict[int, str]:
         return {partition: problem for (name, partition), problem in self.problems.items() if name == topic}
 
@@ -70,27 +108,53 @@ def take_survey(
     *,
     known: Mapping[int, BrokerAddress],
     clock: Callable[[], float],
+    answer_max_s: float = ANSWER_MAX_S,
+    with_replicas: bool = False,
 ) -> Survey:
-    """Surveys the topics (None: all) within `ANSWER_MAX_S`.
+    """Surveys the topics (None: all) within `answer_max_s`.
 
-    `known`: the brokers that should be there, for their names. Raises `NetworkError` if none answers.
+    `known`: the brokers that should be there, for their names. `with_replicas`: asks what is on their disks,
+    too. Raises `NetworkError` if none answers.
     """
     began_s = clock()
-    cluster = refresh(None if topics is None else sorted(set(topics)), began_s + METADATA_MAX_S)
+    connect_all(network)
+    wanted = None if topics is None else sorted(set(topics))
+    cluster = refresh(wanted, began_s + METADATA_SHARE * answer_max_s)
     calls = everybody(network, cluster)
     for node_id, led in _by_leader(cluster).items():
         calls[node_id] = [
             list_offsets_call({topic: dict.fromkeys(partitions, when) for topic, partitions in led.items()})
             for when in (EARLIEST, LATEST)
         ]
-    answers = ask(network, calls, deadline_s=began_s + ANSWER_MAX_S, clock=clock)
+    extras = [list_reassignments_call(is_optional=True)]
+    if with_replicas:
+        every = {name: list(info.partitions) for name, info in cluster.topics.items()}
+        extras.append(log_dirs_call(every, is_optional=True))
+    for node_id in cluster.brokers:
+        calls[node_id] = [*extras, *calls[node_id]]
+    answers = ask(network, calls, deadline_s=began_s + answer_max_s, clock=clock)
     silent = silent_brokers(network, cluster, answers, known)
     named = {each.broker_id for each in silent}
     replicas = {broker_id for _, part in _partitions(cluster) for broker_id in part.replicas}
     silent += [SilentBroker(each, None) for each in sorted(replicas - named - cluster.brokers.keys())]
-    ranges, problems = _ranges(cluster, answers, {each.broker_id: str(each) for each in silent})
+    ranges, problems = _ranges(cluster, answers, len(extras), {each.broker_id: str(each) for each in silent})
     heard = [network.bootstrap.get(node_id) or cluster.brokers[node_id] for node_id in answers.bodies]
-    return Survey(dict(cluster.topics), ranges, problems, tuple(silent), tuple(heard))
+    told = {each: bodies for each, bodies in answers.bodies.items() if each in cluster.brokers}
+    return Survey(
+        dict(cluster.topics),
+        ranges,
+        problems,
+        tuple(silent),
+        tuple(heard),
+        {key: each for bodies in told.values() for key, each in read_reassignments(bodies[0]).items()},
+        {
+            (node_id, *name): replica
+            for node_id, bodies in told.items()
+            if with_replicas and bodies[1] is not None
+            for folder in read_log_dirs(bodies[1])
+            for name, replica in folder.replicas.items()
+        },
+    )
 
 
 def _partitions(cluster: Cluster) -> Iterator[tuple[str, PartitionInfo]]:
@@ -109,13 +173,13 @@ def _by_leader(cluster: Cluster) -> dict[int, dict[str, list[int]]]:
 
 
 def _ranges(
-    cluster: Cluster, answers: Answers, silent: Mapping[int | None, str]
+    cluster: Cluster, answers: Answers, extras: int, silent: Mapping[int | None, str]
 ) -> tuple[dict[TopicPartition, LogRange], dict[TopicPartition, str]]:
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     refusals: dict[TopicPartition, str] = {}
     for bodies in answers.bodies.values():
-        for body, into in zip(bodies, (starts, ends), strict=False):
+        for body, into in zip(bodies[extras:], (starts, ends), strict=False):
             for key, result in _results(body):
                 if result.error_code == ErrorCode.NONE:
                     into[key] = result.offset
