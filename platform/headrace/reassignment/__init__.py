@@ -1,0 +1,1 @@
+"""Replicas on their way to other brokers: what is to move (pure plans), and the move, in bounded steps."""

@@ -1,0 +1,158 @@
+"""Moves partitions to other brokers: a bounded number at a time, watched until each has arrived.
+
+The cluster alone knows how far a move is, so a process that dies or is interrupted in between loses nothing:
+what it began goes on, and a new plan begins with what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.client.errors import NetworkError
+from headrace.client.replica_admin import ReplicaAdmin
+from headrace.client.replicas import ReplicaSurvey
+from headrace.reassignment.model import Key, Move, named
+
+AT_ONCE_MAX: Final = 20
+"""Partitions that move at the same time: each is one more that the leaders read from disk."""
+POLL_S: Final = 0.5
+RATE_OVER_S: Final = 10.0
+ASK_AGAIN_S: Final = 5.0
+"""A reassignment that no broker shows after so long is asked for again; to repeat it changes nothing."""
+NAMED_MAX: Final = 5
+
+
+class ReassignmentError(Exception):
+    """Replicas could not be moved. The message names partitions, and says what to do."""
+
+
+class UnfinishedError(ReassignmentError):
+    """The time is up. What was begun goes on in the brokers; the same call later does the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far moves are. `bytes_per_s` is that of the last seconds."""
+
+    partitions_left: int
+    partitions_total: int
+    copied_bytes: int
+    total_bytes: int
+    bytes_per_s: float
+
+
+Report = Callable[[Progress], None]
+
+
+def silent(_: Progress) -> None:
+    """Reports to nobody."""
+
+
+@dataclass(slots=True)
+class _Active:
+    move: Move
+    asked_s: float
+
+
+@dataclass(slots=True)
+class Mover:
+    """`run` makes moves, until `deadline_s` of the clock. `before_each` is called with the moves that are
+    about to begin: throttles are set there. `refused` collects why partitions stay where they are."""
+
+    admin: ReplicaAdmin
+    deadline_s: float
+    report: Report = silent
+    before_each: Callable[[list[Move]], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    refused: dict[Key, str] = field(default_factory=dict)
+
+    def run(self, moves: Iterable[Move]) -> None:
+        """Returns once all partitions have arrived, or were refused. Raises `UnfinishedError`."""
+        waiting = deque(moves)
+        total, total_bytes = len(waiting), sum(move.copied_bytes for move in waiting)
+        active: dict[Key, _Active] = {}
+        done_bytes = 0
+        rates: deque[tuple[float, int]] = deque()
+        problem = ""
+        while waiting or active:
+            self._begin(waiting, active)
+            try:
+                survey = self.admin.replicas()
+            except NetworkError as error:
+                problem = f" ({error})"
+            else:
+                problem = ""
+                done_bytes += self._arrived(survey, active)
+                copied = done_bytes + sum(_copied_bytes(survey, each.move) for each in active.values())
+                rate = _rate(rates, self.clock(), copied)
+                self.report(Progress(len(waiting) + len(active), total, copied, total_bytes, rate))
+            if not waiting and not active:
+                return
+            if self.clock() >= self.deadline_s:
+                raise self._unfinished([*active, *(move.key for move in waiting)], problem)
+            self.sleep(POLL_S)
+
+    def _begin(self, waiting: deque[Move], active: dict[Key, _Active]) -> None:
+        starting = [waiting.popleft() for _ in range(min(len(waiting), AT_ONCE_MAX - len(active)))]
+        now_s = self.clock()
+        late = [each for each in active.values() if now_s - each.asked_s >= ASK_AGAIN_S]
+        if starting:
+            self.before_each(starting)
+        for each in late:
+            each.asked_s = now_s
+        active |= {move.key: _Active(move, now_s) for move in starting}
+        asked = starting + [each.move for each in late]
+        if not asked:
+            return
+        try:
+            refusals = self.admin.reassign({move.key: move.after for move in asked})
+        except NetworkError:
+            return  # asked for again after `ASK_AGAIN_S`
+        for key, error in refusals.items():
+            self.refused[key] = str(error)
+            active.pop(key, None)
+
+    def _arrived(self, survey: ReplicaSurvey, active: dict[Key, _Active]) -> int:
+        """Takes out what has arrived, or moves no more; returns the bytes that were copied for it."""
+        copied = 0
+        for key, each in list(active.items()):
+            if key in survey.unsettled:
+                continue
+            if key not in survey.partitions:
+                del active[key]  # its topic was deleted
+            elif key in survey.reassignments:
+                each.asked_s = self.clock()
+            elif survey.targets(key) == each.move.after:
+                copied += each.move.copied_bytes
+                del active[key]
+            elif set(survey.targets(key)) != set(each.move.before):
+                self.refused[key] = f"{named(key)}: others moved it to {list(survey.targets(key))} meanwhile"
+                del active[key]
+        return copied
+
+    def _unfinished(self, left: list[Key], problem: str) -> UnfinishedError:
+        names = ", ".join(map(named, left[:NAMED_MAX])) + (", …" if len(left) > NAMED_MAX else "")
+        return UnfinishedError(
+            f"not done in time: {len(left)} partitions are left ({names}){problem}; what was begun goes on, "
+            "and the same command continues with the rest"
+        )
+
+
+def _copied_bytes(survey: ReplicaSurvey, move: Move) -> int:
+    """Returns how much of a partition's new replicas is on their disks."""
+    held = (survey.stored.get((each, *move.key)) for each in move.adding)
+    return min(move.copied_bytes, sum(each.size_bytes for each in held if each is not None))
+
+
+def _rate(seen: deque[tuple[float, int]], now_s: float, copied_bytes: int) -> float:
+    """Returns the bytes a second of the last `RATE_OVER_S`."""
+    seen.append((now_s, copied_bytes))
+    while len(seen) > 2 and seen[0][0] < now_s - RATE_OVER_S:
+        seen.popleft()
+    elapsed_s = now_s - seen[0][0]
+    return (copied_bytes - seen[0][1]) / elapsed_s if elapsed_s > 0 else 0.0

@@ -1,0 +1,45 @@
+"""What a survey of a cluster means for a plan: who can take replicas, which ones partitions will have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from headrace.client.replicas import ReplicaSurvey
+from headrace.reassignment.model import Assigned, Key, Node
+
+
+def nodes_of(survey: ReplicaSurvey, *, without: Collection[int] = ()) -> dict[int, Node]:
+    """Returns the brokers that can take replicas: registered, answering, not drained, not in `without`."""
+    silent = {each.broker_id for each in survey.silent}
+    out = survey.drained | silent | set(without)
+    return {
+        each.broker_id: Node(each.broker_id, each.rack, each.address.host)
+        for each in survey.brokers.values()
+        if each.broker_id not in out
+    }
+
+
+def assigned(survey: ReplicaSurvey) -> list[Assigned]:
+    """Returns all partitions as they will be when the reassignments under way have ended."""
+    return [
+        Assigned(key, survey.targets(key), survey.size_bytes(key), _problem(survey, key))
+        for key in sorted(survey.partitions)
+    ]
+
+
+def held_by(survey: ReplicaSurvey, broker_id: int) -> list[Key]:
+    """Returns the partitions of which a broker has a replica, also one that it gains or loses now."""
+    return sorted(key for key, part in survey.partitions.items() if broker_id in part.replicas)
+
+
+def _problem(survey: ReplicaSurvey, key: Key) -> str | None:
+    """Why a partition cannot move: nobody could give its new replicas what it holds."""
+    part = survey.partitions[key]
+    if part.leader not in survey.brokers:
+        return (
+            f"it has no leader, so nothing can be copied: start one of brokers {sorted(part.isr)}, which are "
+            "in sync, or delete its topic"
+        )
+    if key in survey.unsettled:
+        return "its replicas change just now: try again"
+    return None

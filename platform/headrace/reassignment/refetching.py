@@ -1,0 +1,94 @@
+"""Has a replica fetched again from its leader: for one whose bytes differ from those that were counted.
+
+The partition leaves the broker, which deletes what it holds, and comes back. A leader gives its leadership up
+by that. The function may be interrupted, and called again: it begins with what it finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from headrace.client.errors import NetworkError
+from headrace.client.replica_admin import ReplicaAdmin
+from headrace.client.replicas import ReplicaSurvey
+from headrace.reassignment.model import Key, Move, named
+from headrace.reassignment.moving import (
+    POLL_S,
+    Mover,
+    ReassignmentError,
+    Report,
+    UnfinishedError,
+    silent,
+)
+
+
+class CannotRefetchError(ReassignmentError):
+    """The replica cannot be fetched again; nothing was changed. The message says why."""
+
+
+def refetch(
+    admin: ReplicaAdmin,
+    key: Key,
+    broker_id: int,
+    *,
+    timeout_s: float,
+    report: Report = silent,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Has the replica of one broker fetched again; returns its bytes.
+
+    Raises `CannotRefetchError`, `UnfinishedError` or `ReassignmentError`.
+    """
+    deadline_s = clock() + timeout_s
+    survey = admin.replicas()
+    before, others = _checked(survey, key, broker_id)
+    size_bytes = survey.size_bytes(key)
+    mover = Mover(admin, deadline_s, report, clock=clock, sleep=sleep)
+    if broker_id in before:
+        _move(mover, Move(key, before, others, size_bytes))
+    # Else an earlier call was interrupted here: the broker comes back as the last replica.
+    after = before if broker_id in before else (*others, broker_id)
+    while _is_stored(admin, broker_id, key):
+        if clock() >= deadline_s:
+            raise UnfinishedError(
+                f"broker {broker_id} still has its old replica of {named(key)}: run the same command again"
+            )
+        sleep(POLL_S)
+    _move(mover, Move(key, others, after, size_bytes))
+    return size_bytes
+
+
+def _checked(survey: ReplicaSurvey, key: Key, broker_id: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the replicas that a partition is to have, and those without the broker."""
+    name = named(key)
+    part = survey.partitions.get(key)
+    if part is None:
+        raise CannotRefetchError(f"there is no partition {name}")
+    if broker_id not in survey.brokers or broker_id in {each.broker_id for each in survey.silent}:
+        raise CannotRefetchError(f"broker {broker_id} does not answer: start it first")
+    if key in survey.unsettled or key in survey.reassignments:
+        raise CannotRefetchError(f"{name} is on its way to other replicas: try again when it has arrived")
+    before = survey.targets(key)
+    others = tuple(each for each in before if each != broker_id)
+    if not set(others) & set(part.isr):
+        raise CannotRefetchError(
+            f"no other replica of {name} than that of broker {broker_id} is in sync, so there is nothing to "
+            "fetch it from: take the bytes from the mirror's copy or from a backup (docs/operations/"
+            "dead-disk.md)"
+        )
+    return before, others
+
+
+def _move(mover: Mover, move: Move) -> None:
+    mover.run([move])
+    if mover.refused:
+        raise ReassignmentError("; ".join(mover.refused.values()))
+
+
+def _is_stored(admin: ReplicaAdmin, broker_id: int, key: Key) -> bool:
+    try:
+        return (broker_id, *key) in admin.replicas().stored
+    except NetworkError:
+        return True

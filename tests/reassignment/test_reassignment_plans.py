@@ -1,0 +1,212 @@
+"""Plans: whatever the cluster looks like, replicas keep their number, and nothing moves that need not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headrace.reassignment.balancing import plan_balance
+from headrace.reassignment.draining import plan_drain
+from headrace.reassignment.model import Assigned, Move, Node, rack_count
+
+Cluster = tuple[dict[int, Node], list[Assigned]]
+
+
+@st.composite
+def clusters(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] | None = None) -> Cluster:
+    """Up to seven live brokers on up to four racks, brokers 8 and 9 that are dead, up to 20 partitions."""
+    brokers = draw(st.lists(st.integers(1, 7), min_size=1, max_size=7, unique=True))
+    nodes = {
+        each: Node(each, f"r{draw(st.integers(0, 3))}", f"h{draw(st.integers(0, 5))}") for each in brokers
+    }
+    everybody = [*brokers, *draw(st.sampled_from([(), (), (8,), (8, 9)]))]
+    partitions = []
+    for number in range(draw(st.integers(0, 20))):
+        factor = draw(st.integers(1, min(3, len(everybody))))
+        replicas = tuple(draw(st.permutations(everybody))[:factor])
+        problem = draw(st.sampled_from([None, None, None, None, "it is on its way"]))
+        partitions.append(
+            Assigned(("t", number), replicas, draw(st.integers(0, 1000) if sizes is None else sizes), problem)
+        )
+    return nodes, partitions
+
+
+def applied(partitions: list[Assigned], moves: tuple[Move, ...]) -> list[Assigned]:
+    after = {move.key: move.after for move in moves}
+    return [
+        Assigned(part.key, after.get(part.key, part.replicas), part.size_bytes, part.problem)
+        for part in partitions
+    ]
+
+
+def check_moves(nodes: dict[int, Node], partitions: list[Assigned], moves: tuple[Move, ...]) -> None:
+    by_key = {part.key: part for part in partitions}
+    assert len({move.key for move in moves}) == len(moves), "each partition once"
+    for move in moves:
+        part = by_key[move.key]
+        assert part.problem is None and move.before == part.replicas
+        assert len(move.after) == len(set(move.after)) == len(move.before), "the factor stays"
+        assert set(move.adding) <= nodes.keys(), "only live brokers that are not drained get replicas"
+        assert set(move.after) != set(move.before) or move.after[0] != move.before[0], "it changes something"
+
+
+@given(clusters(), st.sets(st.integers(1, 9), min_size=1, max_size=2))
+def test_a_drain_moves_what_is_on_the_brokers_and_nothing_else(cluster: Cluster, leaving: set[int]) -> None:
+    nodes, partitions = cluster
+    plan = plan_drain(nodes, partitions, leaving)
+    check_moves(nodes, partitions, plan.moves)
+    held = {part.key for part in partitions if set(part.replicas) & leaving}
+    assert {move.key for move in plan.moves} | {each.key for each in plan.stuck} == held
+    assert not {move.key for move in plan.moves} & {each.key for each in plan.stuck}
+    staying = nodes.keys() - leaving
+    for move in plan.moves:
+        kept = [each for each in move.before if each not in leaving]
+        assert [each for each in move.after if each in move.before] == kept, "the others stay where they are"
+        assert not set(move.after) & leaving
+        assert all(a == b for a, b in zip(move.before, move.after, strict=True) if b in move.before)
+        # Each successor finds a rack that is not used yet, if there is one.
+        racks = {nodes[each].rack for each in staying}
+        known = [each for each in kept if each in nodes]
+        new = len(move.after) - len(kept)
+        assert rack_count(nodes, move.after) >= min(rack_count(nodes, known) + new, len(racks))
+    for stuck in plan.stuck:
+        part = next(part for part in partitions if part.key == stuck.key)
+        free = staying - set(part.replicas)
+        gone = set(part.replicas) & leaving
+        assert part.problem is not None or len(free) < len(gone), "only what has no way out is stuck"
+        assert part.name in str(stuck)
+
+
+@given(clusters(), st.sets(st.integers(1, 9), min_size=1, max_size=2))
+def test_a_drain_that_is_begun_again_goes_on_and_ends(cluster: Cluster, leaving: set[int]) -> None:
+    nodes, partitions = cluster
+    plan = plan_drain(nodes, partitions, leaving)
+    half = applied(partitions, plan.moves[::2])
+    again = plan_drain(nodes, half, leaving)
+    assert {move.key for move in again.moves} == {move.key for move in plan.moves[1::2]}
+    assert plan_drain(nodes, applied(half, again.moves), leaving).moves == ()
+
+
+def movable(partitions: list[Assigned]) -> bool:
+    return all(part.problem is None for part in partitions)
+
+
+@given(clusters(), st.sampled_from([0, 100, 10_000]))
+def test_a_balance_keeps_factors_and_racks_and_a_second_one_has_nothing_to_do(
+    cluster: Cluster, small_bytes: int
+) -> None:
+    nodes, partitions = cluster
+    plan = plan_balance(nodes, partitions, small_bytes=small_bytes)
+    check_moves(nodes, partitions, plan.moves)
+    for move in plan.moves:
+        assert set(move.before) - nodes.keys() <= set(move.after), "what is elsewhere stays there"
+        assert rack_count(nodes, move.after) >= rack_count(nodes, move.before)
+    after = applied(partitions, plan.moves)
+    racks = len({node.rack for node in nodes.values()})
+    for part in after:
+        if part.problem is None:
+            here = [each for each in part.replicas if each in nodes]
+            assert rack_count(nodes, here) == min(len(here), racks), "no shared rack while one is free"
+    again = plan_balance(nodes, after, small_bytes=small_bytes)
+    assert [move for move in again.moves if move.adding] == []
+    assert again.moves == ()
+
+
+@given(clusters())
+def test_a_balance_evens_replicas_and_leaders(cluster: Cluster) -> None:
+    nodes, partitions = cluster
+    assume(movable(partitions))
+    plan = plan_balance(nodes, partitions)
+    counts = [load.replicas for load in plan.after.values()]
+    squares = sum(count * count for count in counts)
+    assert sum(counts) == sum(load.replicas for load in plan.before.values())
+    if len({node.rack for node in nodes.values()}) in (1, len(nodes)) and all(
+        len(part.replicas) < len(nodes) for part in partitions
+    ):
+        assert max(counts) - min(counts) <= 1
+    fewest = sum(max(0, load.replicas - max(counts)) for load in plan.before.values())
+    assert sum(len(move.adding) for move in plan.moves) >= fewest
+    assert squares <= sum(load.replicas**2 for load in plan.before.values()) or any(
+        rack_count(nodes, move.after) > rack_count(nodes, move.before) for move in plan.moves
+    )
+    # Nobody can hand a partition to a follower of it that leads two fewer.
+    leaders = Counter(part.replicas[0] for part in applied(partitions, plan.moves))
+    for part in applied(partitions, plan.moves):
+        if part.replicas[0] in nodes:
+            followers = [each for each in part.replicas[1:] if each in nodes]
+            assert all(leaders[part.replicas[0]] - leaders[each] < 2 for each in followers)
+
+
+@given(clusters())
+def test_what_is_even_stays(cluster: Cluster) -> None:
+    nodes, partitions = cluster
+    plan = plan_balance(nodes, partitions, small_bytes=10**6)
+    before = [load.replicas for load in plan.before.values()]
+    racks = len({node.rack for node in nodes.values()})
+
+    def is_spread(part: Assigned) -> bool:
+        here = [each for each in part.replicas if each in nodes]
+        return rack_count(nodes, here) == min(len(here), racks)
+
+    if max(before) - min(before) <= 1 and all(map(is_spread, partitions)):
+        assert not any(move.adding for move in plan.moves)
+
+
+@given(clusters(sizes=st.sampled_from([0, 1, 10, 1000])))
+def test_bytes_come_closer_and_never_further_apart(cluster: Cluster) -> None:
+    nodes, partitions = cluster
+    plan = plan_balance(nodes, partitions, small_bytes=10**9)
+    exchanged = plan_balance(nodes, partitions, small_bytes=0)
+
+    def spread(after: dict[int, int]) -> int:
+        return sum(size * size for size in after.values())
+
+    counts_alone = {each: load.size_bytes for each, load in plan.after.items()}
+    with_bytes = {each: load.size_bytes for each, load in exchanged.after.items()}
+    assert sum(counts_alone.values()) == sum(with_bytes.values())
+    assert spread(with_bytes) <= spread(counts_alone)
+
+
+def test_an_added_broker_gets_its_share_and_nothing_else_moves() -> None:
+    nodes = {each: Node(each, f"r{each}", f"h{each}") for each in (1, 2, 3, 4)}
+    partitions = [Assigned(("t", n), ((1, 2, 3) * 2)[n % 3 : n % 3 + 3], 100) for n in range(12)]
+    plan = plan_balance(nodes, partitions)
+    assert [load.replicas for load in plan.before.values()] == [12, 12, 12, 0]
+    assert [load.replicas for load in plan.after.values()] == [9, 9, 9, 9]
+    assert [load.leaders for load in plan.after.values()] == [3, 3, 3, 3]
+    copies = [move for move in plan.moves if move.adding]
+    assert len(copies) == 9 and all(move.adding == (4,) for move in copies)
+
+
+def test_a_large_partition_changes_places_with_a_small_one() -> None:
+    nodes = {each: Node(each, f"r{each}", f"h{each}") for each in (1, 2)}
+    sizes = {0: 1000, 1: 1000, 2: 10, 3: 10}
+    partitions = [Assigned(("t", n), (1 if n < 2 else 2,), size) for n, size in sizes.items()]
+    plan = plan_balance(nodes, partitions, small_bytes=0)
+    assert [load.size_bytes for load in plan.after.values()] == [1010, 1010]
+    assert len(plan.moves) == 2
+    assert plan_balance(nodes, partitions, small_bytes=2000).moves == ()
+
+
+def test_leaders_are_evened_along_a_chain_without_a_copy() -> None:
+    nodes = {each: Node(each, f"r{each}", f"h{each}") for each in (1, 2, 3)}
+    replicas = [(1, 2), (1, 2), (1, 2), (1, 2), (2, 3), (2, 3)]
+    partitions = [Assigned(("t", n), each, 5) for n, each in enumerate(replicas)]
+    partitions += [Assigned(("u", n), (3,), 5) for n in range(2)]
+    partitions += [Assigned(("v", n), (1,), 5) for n in range(1)]
+    plan = plan_balance(nodes, partitions)
+    assert [load.replicas for load in plan.before.values()] == [5, 6, 4]
+    assert [load.leaders for load in plan.before.values()] == [5, 2, 2]
+    assert [load.leaders for load in plan.after.values()] == [3, 3, 3]
+
+
+def test_a_factor_that_cannot_be_kept_is_named_with_the_way_out() -> None:
+    nodes = {each: Node(each, f"r{each}", f"h{each}") for each in (1, 2, 3)}
+    plan = plan_drain(nodes, [Assigned(("clicks", 7), (1, 2, 3), 5)], {2})
+    (stuck,) = plan.stuck
+    assert str(stuck).startswith(
+        "clicks-7: its 3 replicas need 1 other broker that is alive and not drained, and there is none: add"
+    )
+    assert "add a broker" in str(stuck)

@@ -1,0 +1,73 @@
+"""A replica that is fetched again: away from its broker, deleted there, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from fix_audit import wait_for
+from fix_broker import BrokerCluster, StartCluster
+from fix_cli import command_runner
+from headrace.client import Admin, Producer
+from headrace.client.replica_admin import ReplicaAdmin
+from headrace.reassignment.refetching import CannotRefetchError, refetch
+
+TOPIC = "refetched"
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(module_clusters: StartCluster) -> BrokerCluster:
+    """Two brokers, with a topic of two replicas and one of one."""
+    cluster = module_clusters(count=2)
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, linger_ms=0) as producer:
+        admin.create_topic(TOPIC, 1, 2)
+        admin.create_topic("alone", 1, 1)
+        for number in range(20):
+            producer.send(TOPIC, b"%d" % number, partition=0).result(30)
+    return cluster
+
+
+def stored(cluster: BrokerCluster, broker_id: int) -> bytes:
+    folder = cluster[broker_id].data_dir / f"{TOPIC}-0"
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_a_replica_is_fetched_again_from_one_that_is_in_sync(cluster: BrokerCluster, role: str) -> None:
+    with Admin(cluster.bootstrap) as admin, ReplicaAdmin(cluster.bootstrap) as replicas:
+        leader = admin.topic(TOPIC).partitions[0].leader
+        bad, sound = (leader, 3 - leader) if role == "leader" else (3 - leader, leader)
+        [file] = (cluster[bad].data_dir / f"{TOPIC}-0").glob("*.log")
+        data = bytearray(file.read_bytes())
+        data[70] ^= 1
+        file.write_bytes(data)
+        size_bytes = refetch(replicas, (TOPIC, 0), bad, timeout_s=TIMEOUT_S)
+        assert size_bytes == len(data)
+        part = admin.topic(TOPIC).partitions[0]
+    assert sorted(part.replicas) == sorted(part.isr) == [1, 2]
+    assert stored(cluster, bad) == stored(cluster, sound) != bytes(data)
+
+
+def test_what_was_interrupted_is_continued(cluster: BrokerCluster) -> None:
+    with Admin(cluster.bootstrap) as admin, ReplicaAdmin(cluster.bootstrap) as replicas:
+        assert not replicas.reassign({(TOPIC, 0): [1]})
+        wait_for(lambda: admin.topic(TOPIC).partitions[0].replicas == (1,))
+        wait_for(lambda: not replicas.replicas().reassignments)
+        refetch(replicas, (TOPIC, 0), 2, timeout_s=TIMEOUT_S)
+        assert admin.topic(TOPIC).partitions[0].replicas == (1, 2)
+
+
+def test_a_replica_that_is_the_only_one_stays(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Admin(cluster.bootstrap) as admin, ReplicaAdmin(cluster.bootstrap) as replicas:
+        [only] = admin.topic("alone").partitions[0].replicas
+        with pytest.raises(CannotRefetchError, match="no other replica of alone-0"):
+            refetch(replicas, ("alone", 0), only, timeout_s=TIMEOUT_S)
+        with pytest.raises(CannotRefetchError, match="broker 9 does not answer"):
+            refetch(replicas, ("alone", 0), 9, timeout_s=TIMEOUT_S)
+        with pytest.raises(CannotRefetchError, match="there is no partition alone-7"):
+            refetch(replicas, ("alone", 7), only, timeout_s=TIMEOUT_S)
+    run = command_runner(monkeypatch, capsys)
+    done = run("brokers", "refetch", only, "alone", 0, "-b", cluster.bootstrap)
+    assert done.exit_code == 1 and "no other replica of alone-0" in done.err
