@@ -21,8 +21,8 @@ from fix_broker import StartCluster
 from fix_registry import StartRegistry
 from fix_zookeeper import die_with_parent
 from headrace.audit.evidence import Status, Verdict
-from headrace.audit.report import report
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import report
+from headrace.audit.store.store import AuditStore
 from headrace.client import Admin, BatchIdentity
 from headrace.events import journal as journal_module
 from headrace.events.handovers import HandoverCounts, PartTally
@@ -194,6 +194,23 @@ def test_bytes_that_are_no_journal_are_refused_by_name(
             replay(path, damaged)
         except JournalError as error:
             assert "torn.journal is not a publisher's journal" in str(error)
+
+
+@pytest.mark.parametrize("bucket_ms", ["1e400", "0", "-1", "7", "null", "[]", '"x"', "[" * 2_000])
+def test_a_description_of_nonsense_is_refused_by_name(tmp_path: Path, bucket_ms: str) -> None:
+    """Another number, or one that nests deeper than Python reads, ended the next publisher's start."""
+    journal = Journal(tmp_path / "a.journal", WHO, 5)
+    journal.hand_over("t", 0, 0, 1)
+    data = (tmp_path / "a.journal").read_bytes()
+    journal.delete()
+    said = json.dumps(WHO).encode()
+    lie = said.replace(b": 600000}", b": " + bucket_ms.encode() + b"}")
+    lie = lie.ljust(4_096) if len(lie) > len(said) else lie.ljust(len(said))
+    head = bytearray(data[:64])
+    head[40:48] = len(lie).to_bytes(8, sys.byteorder)
+    head[16:24] = (64 + len(lie)).to_bytes(8, sys.byteorder)
+    with pytest.raises(JournalError, match=r"a\.journal is not a publisher's journal"):
+        replay(tmp_path / "a.journal", bytes(head) + lie + bytes(64))
 
 
 def test_only_a_successor_adopts_and_only_the_dead(tmp_path: Path) -> None:

@@ -96,7 +96,14 @@ def test_cumulative_numbered_and_keyed_by_publisher() -> None:
     assert [len(record["tallies"]) for record in records] == [0, 1, 1, 0], "only what changed, and heartbeats"
     assert [record["tallies"][0]["handed_over_count"] for record in records[1:3]] == [3, 5]
     assert records[2]["tallies"][0]["ranges"] == [
-        {"partition": 1, "producer_id": 7, "producer_epoch": 0, "first_sequence": 100, "last_sequence": 104}
+        {
+            "partition": 1,
+            "producer_id": 7,
+            "producer_epoch": 0,
+            "first_sequence": 100,
+            "last_sequence": 104,
+            "content": None,
+        }
     ]
     assert [ms(record["reported_until"]) for record in records] == [
         1_000_000,

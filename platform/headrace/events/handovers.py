@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 from headrace.client import BatchIdentity
 from headrace.wire.batch import SEQUENCE_SPAN
+from headrace.wire.content import NO_BATCHES, subtracted
+from headrace.wire.content import added as content_together
 
 BUCKET_DEFAULT_MS: Final = 600_000
 HOUR_MS: Final = 3_600_000
@@ -22,7 +24,7 @@ RANGES_PER_PART_MAX: Final = 500
 
 class SequenceRange(NamedTuple):
     """Sequences `first_sequence` to `last_sequence`, inclusive, of one producer id and epoch in one
-    partition.
+    partition. `content`: of their batches (`wire.content`); None if it is not known.
     """
 
     partition: int
@@ -30,6 +32,7 @@ class SequenceRange(NamedTuple):
     producer_epoch: int
     first_sequence: int
     last_sequence: int
+    content: int | None = None
 
     @property
     def event_count(self) -> int:
@@ -229,8 +232,9 @@ class HandoverCounts:
     def _add(self, topic: str, bucket_start_ms: int, added: SequenceRange, now_s: float) -> None:
         part = self._newest(topic, bucket_start_ms)
         last = next((held for held in reversed(part.ranges) if held[:3] == added[:3]), None)
-        if last is not None and last.last_sequence + 1 == added.first_sequence:
-            part.ranges[part.ranges.index(last)] = last._replace(last_sequence=added.last_sequence)
+        joined = None if last is None else join(last, added)
+        if last is not None and joined is not None:
+            part.ranges[part.ranges.index(last)] = joined
         elif len(part.ranges) < RANGES_PER_PART_MAX:
             part.ranges.append(added)
         else:
@@ -249,13 +253,28 @@ def ranges_of(identity: BatchIdentity) -> list[SequenceRange]:
     """Returns a batch's sequence numbers: two ranges if they wrap (after 2³¹-1 comes 0)."""
     first, end = identity.base_sequence, identity.base_sequence + identity.record_count
     key = (identity.partition, identity.producer_id, identity.producer_epoch)
+    content = identity.content
     if end <= SEQUENCE_SPAN:
-        return [SequenceRange(*key, first, end - 1)]
-    return [SequenceRange(*key, first, SEQUENCE_SPAN - 1), SequenceRange(*key, 0, end - SEQUENCE_SPAN - 1)]
+        return [SequenceRange(*key, first, end - 1, content)]
+    rest = None if content is None else NO_BATCHES
+    return [
+        SequenceRange(*key, first, SEQUENCE_SPAN - 1, content),
+        SequenceRange(*key, 0, end - SEQUENCE_SPAN - 1, rest),
+    ]
+
+
+def join(one: SequenceRange, other: SequenceRange) -> SequenceRange | None:
+    """Returns two ranges of the same producer as one; None if neither follows the other."""
+    content = content_together(one.content, other.content)
+    if one.last_sequence + 1 == other.first_sequence:
+        return one._replace(last_sequence=other.last_sequence, content=content)
+    if other.last_sequence + 1 == one.first_sequence:
+        return one._replace(first_sequence=other.first_sequence, content=content)
+    return None
 
 
 def subtract(whole: SequenceRange, removed: SequenceRange) -> list[SequenceRange]:
-    """Returns `whole` without `removed`."""
+    """Returns `whole` without `removed`, of which the batches are known; the content of two pieces is not."""
     if (
         whole[:3] != removed[:3]
         or removed.last_sequence < whole.first_sequence
@@ -264,7 +283,12 @@ def subtract(whole: SequenceRange, removed: SequenceRange) -> list[SequenceRange
         return [whole]
     left = []
     if whole.first_sequence < removed.first_sequence:
-        left.append(whole._replace(last_sequence=removed.first_sequence - 1))
+        left.append(whole._replace(last_sequence=removed.first_sequence - 1, content=None))
     if removed.last_sequence < whole.last_sequence:
-        left.append(whole._replace(first_sequence=removed.last_sequence + 1))
+        left.append(whole._replace(first_sequence=removed.last_sequence + 1, content=None))
+    is_inside = (
+        whole.first_sequence <= removed.first_sequence and removed.last_sequence <= whole.last_sequence
+    )
+    if len(left) == 1 and is_inside:
+        return [left[0]._replace(content=subtracted(whole.content, removed.content))]
     return left

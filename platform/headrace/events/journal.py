@@ -15,6 +15,8 @@ The file, in the machine's byte order, all at multiples of 8:
                                          64  description, JSON
                                          …   records
 
+What batches hold (`wire.content`) is not kept: a dead publisher's events are compared by number alone.
+
 A record is complete once `used bytes` includes it. Each one that a SIGKILL can cut off is written by a single
 store of 8 bytes, which no kill divides.
 """
@@ -216,7 +218,7 @@ class Journal:
         return number
 
     def _identity(self, identity: BatchIdentity) -> bytes:
-        return _IDENTITY.pack(self._topic(identity.topic), *identity[1:])
+        return _IDENTITY.pack(self._topic(identity.topic), *identity[1:8])
 
     def _part(self, state: PartState) -> bytes:
         head = _PART_HEAD.pack(
@@ -228,7 +230,7 @@ class Journal:
             state.final,
             len(state.ranges),
         )
-        return head + b"".join(_RANGE.pack(*each) for each in state.ranges)
+        return head + b"".join(_RANGE.pack(*each[:5]) for each in state.ranges)
 
     def _append(self, make: Callable[[], bytes]) -> int:
         """Appends a record, and the names of topics before it; returns its place, 0 if there is no room."""
@@ -300,8 +302,10 @@ def replay(path: Path, data: bytes) -> DeadJournal:
             raise ValueError("its header is not a journal's")
         description = json.loads(data[_HEADER.size : _HEADER.size + size])
         counts = HandoverCounts(int(description["bucket_ms"]))
+        if not isinstance(description["publisher"], str):
+            raise ValueError("it does not name its publisher")
         _replay_records(data, _aligned(_HEADER.size + size), used, counts)
-    except (struct.error, ValueError, KeyError, TypeError, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise JournalError(f"{path} is not a publisher's journal: {error}") from None
     is_whole = not flags & OVERFLOWED
     return DeadJournal(description, started_ms, report_number, counts, is_whole, UUID(bytes=audit_topic))

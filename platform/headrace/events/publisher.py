@@ -19,6 +19,7 @@ from headrace.events.header import Origin
 from headrace.events.journal import DeadJournal, Journal
 from headrace.events.reporter import CountingObserver, Reporter, Standing
 from headrace.events.schemas import AUDIT_PRODUCER_SCHEMA, read_schema
+from headrace.events.spool import SPOOL_MAX_BYTES, Spool, open_spool
 from headrace.events.succession import default_state_dir, open_journal, succeed
 from headrace.process.clock import now_ms
 from headrace.process.timestamps import OLDEST_MS, time_problem
@@ -58,6 +59,8 @@ class EventPublisher:
     `report_interval_s`, on `flush` and on `close`. They are in a journal in `state_dir`, too (default:
     `events.succession.default_state_dir`): if the process is killed, the next publisher of this service and
     server reports what died with it. `journal=False` keeps none; the audit then shows such events as unknown.
+    The last `spool_bytes` of events are kept beside it, so that `headrace audit repair` can bring those that
+    were lost on their way; 0 keeps none.
 
     The schema of topic `t` is the file `t.avsc` in `schemas_dir` (default: headrace's own schemas), or
     `schemas["t"]`. `producer_options` go to `client.Producer` (compression, linger_ms, …).
@@ -80,6 +83,7 @@ class EventPublisher:
         allow_before_1990: bool = False,
         state_dir: str | Path | None = None,
         journal: bool = True,
+        spool_bytes: int = SPOOL_MAX_BYTES,
         wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         """Raises `ValueError` for invalid options. Connects in the background.
@@ -100,6 +104,7 @@ class EventPublisher:
         standing = Standing(str(uuid.uuid4()), wall_ms(), 0, HandoverCounts(bucket_ms))
         described = self._description(standing.publisher, bootstrap, audit_topic, bucket_ms)
         kept = _journal(state_dir, described, standing.started_ms) if journal else None
+        self._spool = _spool(kept, described, spool_bytes)
         reports = Producer(bootstrap, client_id=f"{service}-reports", compression="zstd", linger_ms=0)
         try:
             self._reporter = self._begin_reports(
@@ -111,7 +116,7 @@ class EventPublisher:
                 acks="all",
                 idempotent=True,
                 batch_boundary_ms=bucket_ms,
-                observer=CountingObserver(self._reporter),
+                observer=CountingObserver(self._reporter, self._spool),
                 **options,
             )
         except BaseException:
@@ -156,18 +161,22 @@ class EventPublisher:
             value = serializer.serialize(topic, {"header": self._origin.header(event_ms), **record})
         except SerializationError as error:
             raise InvalidEventError(f"{topic}: {error}") from None
+        encoded_key = key.encode() if isinstance(key, str) else key
         self._reporter.hand_over(topic, event_ms)
+        kept = self._spool.hand_over(topic, event_ms, encoded_key, value) if self._spool else None
         try:
             return self._producer.send(
                 topic,
                 value,
-                key=key.encode() if isinstance(key, str) else key,
+                key=encoded_key,
                 partition=partition,
                 timestamp_ms=event_ms,
                 headers=((PUBLISHED_HEADER, _MILLISECONDS.pack(published_ms)),),
             )
         except BaseException:
             self._reporter.take_back(topic, event_ms)
+            if self._spool is not None:
+                self._spool.take_back(kept)
             raise
 
     def flush(self, timeout_s: float = 60.0) -> None:
@@ -193,6 +202,8 @@ class EventPublisher:
             self._producer.close(timeout_s)
             self._reporter.close()
         finally:
+            if self._spool is not None:
+                self._spool.close()
             self._reports.close(1.0)
             self._registry.close()
 
@@ -232,6 +243,8 @@ class EventPublisher:
         self._registry.close()
         if journal is not None:
             journal.delete()
+        if self._spool is not None:
+            self._spool.delete()
 
     def _description(
         self, publisher: str, bootstrap: str, audit_topic: str, bucket_ms: int
@@ -274,6 +287,12 @@ def _journal(
 ) -> Journal | None:
     folder = (default_state_dir() if state_dir is None else Path(state_dir)) / "publishers"
     return open_journal(folder, str(description["publisher"]), description, started_ms)
+
+
+def _spool(journal: Journal | None, description: Mapping[str, str | int], size_bytes: int) -> Spool | None:
+    if journal is None or size_bytes <= 0:
+        return None
+    return open_spool(journal.path.parent, str(description["publisher"]), description, size_bytes)
 
 
 def _with_defaults(producer_options: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,15 @@ from headrace.client import BatchIdentity, BatchObserver, Producer
 from headrace.events.handovers import HandoverCounts, PartTally
 from headrace.events.header import Origin
 from headrace.events.journal import Journaled, NoJournal
+from headrace.events.spool import Spool
 from headrace.process.clock import now_ms
 from headrace.registry.serializers import AvroSerializer
+from headrace.wire.content import to_bytes
 
 logger = logging.getLogger(__name__)
 
 RANGES_PER_REPORT_MAX: Final = 10_000
-"""About 300 kB of Avro, well below the limit of a Kafka message."""
+"""About 500 kB of Avro, well below the limit of a Kafka message."""
 TALLIES_PER_REPORT_MAX: Final = 2_000
 DELIVERY_WAIT_MAX_S: Final = 30.0
 JOIN_WAIT_MAX_S: Final = 5.0
@@ -35,15 +37,25 @@ class ReportError(Exception):
 
 
 class CountingObserver(BatchObserver):
-    """Counts the sequence numbers of the producer's batches. Runs in the producer's sender thread."""
+    """Counts the sequence numbers of the producer's batches, and keeps these in the publisher's spool.
 
-    def __init__(self, reporter: "Reporter") -> None:
+    Runs in the producer's sender thread.
+    """
+
+    def __init__(self, reporter: "Reporter", spool: Spool | None = None) -> None:
         self._reporter = reporter
+        self._spool = spool
+
+    def batch_encoded(self, identity: BatchIdentity, data: bytearray) -> None:
+        if self._spool is not None:
+            self._spool.batch_encoded(identity, data)
 
     def batch_closed(self, identity: BatchIdentity) -> None:
         self._reporter.batch_closed(identity)
 
     def batch_renumbered(self, old: BatchIdentity, new: BatchIdentity) -> None:
+        if self._spool is not None:
+            self._spool.batch_renumbered(old, new)
         self._reporter.batch_renumbered(old, new)
 
 
@@ -254,5 +266,5 @@ def _to_avro(tally: PartTally) -> dict[str, Any]:
         "bucket_start": tally.bucket_start_ms,
         "handed_over_count": tally.handed_over_count,
         "final": tally.final,
-        "ranges": [sequences._asdict() for sequences in tally.ranges],
+        "ranges": [{**each._asdict(), "content": to_bytes(each.content)} for each in tally.ranges],
     }
