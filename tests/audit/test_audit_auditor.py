@@ -10,27 +10,25 @@ from fix_audit import StartAuditor, wait_for
 from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, concatenate, tally
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.avro_times import to_datetime, to_ms
-from headrace.audit.counting import (
+from headrace.audit.counting.partition_counter import (
     CountedPartition,
     PartitionCounter,
     SourcePartition,
     counted_partition,
 )
-from headrace.audit.reader import AuditReader
-from headrace.audit.records import (
+from headrace.audit.counting.standing import marks_of
+from headrace.audit.topic.avro_times import to_datetime, to_ms
+from headrace.audit.topic.load_report import LoadedHour, LoadedPartition, LoadReport
+from headrace.audit.topic.reader import AuditReader
+from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     AUDIT_TOPIC,
     DATACENTER_TIER,
     GapRecord,
     HeartbeatRecord,
-    LoadedHour,
-    LoadedPartition,
-    LoadReport,
     PartitionPosition,
     RangeTally,
 )
-from headrace.audit.standing import marks_of
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST
 

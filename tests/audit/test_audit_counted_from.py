@@ -24,15 +24,15 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS, TopicDeclaration
-from headrace.audit.declaring import READ_PAUSE_S, Declarations
+from headrace.audit.counting.declaring import READ_PAUSE_S, Declarations
 from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
-from headrace.audit.records import HandoverTally, HeartbeatRecord, ProducerReport, ReceivedRecord
-from headrace.audit.report import HourProof, Report, is_complete, report
-from headrace.audit.report_view import print_report
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import HourProof, Report, is_complete, report
+from headrace.audit.report.view import print_report
+from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
-from headrace.audit.validity import ImpossibleRecordError, check
+from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS, TopicDeclaration
+from headrace.audit.topic.records import HandoverTally, HeartbeatRecord, ProducerReport, ReceivedRecord
+from headrace.audit.topic.validity import ImpossibleRecordError, check
 from headrace.client import Admin
 from headrace.client.cluster import TopicInfo
 from headrace.coordination.declared import ANY, REPORTING, Change

@@ -24,14 +24,14 @@ from fix_audit_world import (
 )
 from fix_broker import StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.counting import CountedPartition, PartitionCounter, SourcePartition
-from headrace.audit.disk_damage import RANGES_PER_ASK_MAX, DiskDamage
+from headrace.audit.batches.raw_reader import RawBytes
+from headrace.audit.counting.disk_damage import RANGES_PER_ASK_MAX, DiskDamage
+from headrace.audit.counting.partition_counter import CountedPartition, PartitionCounter, SourcePartition
 from headrace.audit.evidence import Finding, Status
-from headrace.audit.raw_reader import RawBytes
-from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, CorruptRecord, ReceivedRecord
-from headrace.audit.report import report
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import report
+from headrace.audit.store.store import AuditStore
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, CorruptRecord, ReceivedRecord
 from headrace.client import Admin, Producer
 from headrace.client.admin import ClusterDescription, ConfigEntry
 from headrace.client.errors import NetworkError, UnsupportedApiError
@@ -56,6 +56,7 @@ class Brokers:
         self.data = data
         self.error = ErrorCode.NONE
         self.reads = 0
+        self.is_offline = False
 
     def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("c", 1, dict.fromkeys(self.known))  # type: ignore[arg-type]
@@ -68,6 +69,8 @@ class Brokers:
 
     def read(self, _topic: str, _partition: int, address: int, max_bytes: int) -> RawBytes:
         self.reads += 1
+        if self.is_offline:
+            raise NetworkError("the leader of page-view-0 was not reached")
         return RawBytes(self.error, memoryview(self.data)[address : address + max_bytes], LOG.end)
 
 
@@ -109,7 +112,7 @@ def test_a_range_is_said_once_with_what_its_header_says_and_taken_back_once() ->
     assert disks.news(counters()) == []
 
 
-@pytest.mark.parametrize("problem", ["header", "refused", "cut", "no bytes of its own"])
+@pytest.mark.parametrize("problem", ["header", "refused", "cut", "no bytes of its own", "offline"])
 def test_a_range_whose_header_cannot_be_believed_is_named_by_its_addresses(problem: str) -> None:
     rotten = bytearray(LOG.data)
     found = ROT
@@ -120,6 +123,8 @@ def test_a_range_whose_header_cannot_be_believed_is_named_by_its_addresses(probl
         brokers.error = ErrorCode.CORRUPT_MESSAGE
     elif problem == "cut":
         found = ROT._replace(end=END - 5)
+    elif problem == "offline":  # and no other range of any partition waits for it
+        brokers.is_offline = True
     elif problem == "no bytes of its own":
         found = ROT._replace(end=START)
     brokers.known[1] = [found]

@@ -11,23 +11,33 @@ from dataclasses import dataclass
 
 import pytest
 
-from fix_audit import AuditorProcess, MirrorProcess, ServiceProcess
+from fix_audit import AuditorProcess, MirrorProcess, ServiceProcess, wait_for
 from fix_audit_world import BUCKET_MS, HOUR_A
 from fix_broker import BrokerCluster
 from fix_registry import RegistryProcess, launch
 from fix_zookeeper import ZooKeeperServer, room_on
-from headrace.audit.declarations import FROM_LOG
 from headrace.audit.evidence import MIRROR_HOP, PRODUCER_HOP, Policy, Status
-from headrace.audit.publish import AuditPublisher, publish_load
-from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, LoadedHour, LoadedPartition, LoadReport
-from headrace.audit.report import Report, is_complete, report, wait_until_resolved
-from headrace.audit.store import AuditStore
+from headrace.audit.repair.repairing import judged, wait_until
+from headrace.audit.repair.resending import Resender
+from headrace.audit.report.report import Report, is_complete, report, wait_until_resolved
+from headrace.audit.store.store import AuditStore
+from headrace.audit.store.upkeep import KEEP_DEFAULT_MS
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.declarations import FROM_LOG
+from headrace.audit.topic.keeping import KEPT_LONGER_MS
+from headrace.audit.topic.load_report import LoadedHour, LoadedPartition, LoadReport
+from headrace.audit.topic.publish import AuditPublisher, AuditPublishError, publish_load
+from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, ANALYSIS_TIER, AUDIT_TOPIC, DATACENTER_TIER
+from headrace.audit.topic.recounts import RecountRecord, asked_by
+from headrace.cli.audit_recount import are_counted, places_of
 from headrace.client import Admin, Consumer, Producer
+from headrace.client.exact_batches import BatchSender
 from headrace.client.faults import DropPlan
 from headrace.coordination.declared import ANY, PRODUCERS
 from headrace.events.publisher import EventPublisher
 from headrace.events.schemas import read_schema
+from headrace.events.succession import default_state_dir
+from headrace.process.clock import now_ms
 
 RESOLVE_MAX_S = 60.0
 # Long enough that nothing is overdue while the machine is busy, short enough to see a loss within the test.
@@ -62,6 +72,15 @@ class Site:
             schemas={topic: read_schema("page-view.avsc")},
             report_interval_s=0.5,
             producer_options=options,
+        )
+
+    def says(self, datacenter: str = "analysis", topic: str = ANALYSIS_AUDIT_TOPIC) -> AuditPublisher:
+        return AuditPublisher(
+            bootstrap=self.clusters[datacenter].bootstrap,
+            registry_url=self.registry_of[datacenter],
+            datacenter=datacenter,
+            service="repair",
+            topic=topic,
         )
 
     def resolved(self, topic: str, policy: Policy = POLICY) -> Report:
@@ -200,6 +219,77 @@ def test_everything_arrives_and_seven_events_do_not(site: Site) -> None:
         for hour_ms in (HOUR_A, HOUR_A + HOUR_MS)
     }
     assert proofs == {hour_ms: hour_ms != lost_hour for hour_ms in proofs}
+    bring_again(site, topic, lost_hour)
+
+
+def bring_again(site: Site, topic: str, hour_ms: int) -> None:
+    """The seven come back from the publisher's spool, once, however often and from wherever it is begun."""
+    resender = Resender(default_state_dir())
+    (west,) = [each for each in judged(site.store, topic, [hour_ms]) if each.evidence.datacenter == "west"]
+    plan = resender.plan(west.evidence, west.verdict.findings, 2)
+    assert (plan.record_count, plan.problems) == (7, ())
+    sender = BatchSender(site.clusters["west"].bootstrap, "repair")
+
+    class Dies:
+        """The run is killed before the audit hears of it."""
+
+        def publish(self, record: object) -> None:
+            raise AuditPublishError("killed")
+
+        def flush(self) -> None:
+            raise AuditPublishError("killed")
+
+    with resender.intents.locked(), site.says() as says:
+        with pytest.raises(AuditPublishError):
+            resender.bring(plan, sender, Dies(), "a@b")
+        again = resender.plan(west.evidence, west.verdict.findings, 2)
+        assert (again.record_count, again.fresh) == (7, ())
+        for _ in range(2):
+            assert resender.bring(again, sender, says, "a@b") == 7
+    sender.close()
+    found = wait_until(
+        lambda: judged(site.store, topic, [hour_ms], policy=UP_TO_ANALYSIS),
+        lambda now: all(each.verdict.status is Status.COMPLETE for each in now),
+        RESOLVE_MAX_S,
+    )
+    assert [each.verdict.findings for each in found] == [(), ()]
+    (west,) = [each for each in found if each.evidence.datacenter == "west"]
+    assert west.verdict.counts.analysis == west.verdict.counts.producer
+    assert resender.plan(west.evidence, west.verdict.findings, 2).record_count == 0
+
+
+def test_the_audit_topics_keep_what_the_store_promises(site: Site) -> None:
+    def kept_ms() -> list[int]:
+        with Admin(site.analysis.bootstrap) as admin:
+            found = admin.topic_settings(["_audit", "_audit_analysis"], ["retention.ms"])
+        return sorted(int(each["retention.ms"]) for each in found.values())
+
+    wait_for(lambda: kept_ms() == [KEEP_DEFAULT_MS + KEPT_LONGER_MS] * 2, kept_ms)
+
+
+def test_hours_are_counted_again_on_request(site: Site) -> None:
+    topic = "again"
+    site.create_topic(topic)
+    with site.publisher("east", "frontend-1", topic) as publisher:
+        hours = publish(publisher, topic, 200, random.Random(1))
+    before = site.resolved(topic, UP_TO_ANALYSIS)
+    assert before.status is Status.COMPLETE
+    asked_ms = now_ms()
+    places = places_of(judged(site.store, topic, hours))
+    assert {place.tier for place in places} == {DATACENTER_TIER, ANALYSIS_TIER}
+    for place in places:
+        of_copy = place.tier == ANALYSIS_TIER
+        with site.says(
+            "analysis" if of_copy else "east", ANALYSIS_AUDIT_TOPIC if of_copy else AUDIT_TOPIC
+        ) as says:
+            where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
+            record = RecountRecord(*where, place.from_address, place.counted_to, asked_by("a@b"))
+            says.publish(record)
+            says.flush()
+    wait_for(lambda: are_counted(site.store, topic, judged(site.store, topic, hours), places, asked_ms))
+    after = site.resolved(topic, UP_TO_ANALYSIS)
+    assert [verdict.counts for verdict in after.verdicts] == [verdict.counts for verdict in before.verdicts]
+    assert (after.status, len(after.recounts)) == (Status.COMPLETE, len(places))
 
 
 def test_foreign_producers_are_counted_and_named(site: Site) -> None:

@@ -21,10 +21,10 @@ from fix_audit_world import (
     PartitionBytes,
     everything_reported,
 )
-from headrace.audit import upkeep
-from headrace.audit.records import ReceivedRecord
-from headrace.audit.report import is_complete, report
-from headrace.audit.store import AuditStore, StoreError
+from headrace.audit.report.report import is_complete, report
+from headrace.audit.store import upkeep
+from headrace.audit.store.store import AuditStore, StoreError
+from headrace.audit.topic.records import ReceivedRecord
 
 START_WAIT_MAX_S: Final = 120
 ACCOUNT: Final = "postgres"  # PostgreSQL refuses to run as root

@@ -26,26 +26,40 @@ from fix_audit_world import (
 )
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.auditor import Auditor
-from headrace.audit.counting import CountedPartition, LastBatch, PartitionCounter, SourcePartition
-from headrace.audit.evidence import Status
-from headrace.audit.fold_recount import undivided_end
-from headrace.audit.raw_reader import RawBytes
-from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, HeartbeatRecord, PartitionPosition
-from headrace.audit.recounts import RecountRecord
-from headrace.audit.report import Report, report
-from headrace.audit.standing import (
+from headrace.audit.batches.damage import OTHER_BYTES
+from headrace.audit.batches.raw_reader import RawBytes
+from headrace.audit.batches.tally import Span
+from headrace.audit.counting.auditor import Auditor
+from headrace.audit.counting.partition_counter import (
+    CountedPartition,
+    LastBatch,
+    PartitionCounter,
+    SourcePartition,
+)
+from headrace.audit.counting.standing import (
     MARKS_MAX,
+    CountedTally,
     Mark,
     Marks,
     NotReadableYetError,
     Standings,
     find_standing,
+    marks_of,
 )
-from headrace.audit.store import AuditStore
-from headrace.audit.tally import Span
+from headrace.audit.evidence import Status
+from headrace.audit.report.report import Report, report
+from headrace.audit.store.fold_recount import undivided_end
+from headrace.audit.store.store import AuditStore
+from headrace.audit.store.upkeep import merge
 from headrace.audit.times import HOUR_MS
-from headrace.audit.upkeep import merge
+from headrace.audit.topic.records import (
+    ANALYSIS_TIER,
+    DATACENTER_TIER,
+    CorruptRecord,
+    HeartbeatRecord,
+    PartitionPosition,
+)
+from headrace.audit.topic.recounts import AUDITOR_ENDED, RecountRecord
 from headrace.client import Admin
 from headrace.client.errors import NetworkError
 from headrace.client.unpacking import FetchedBatches
@@ -182,6 +196,28 @@ def test_a_counter_goes_back_and_says_so() -> None:
     assert counter.counted_to == len(regrown.data)
 
 
+def test_an_auditor_that_ended_before_its_heartbeat_takes_its_last_tallies_back() -> None:
+    """Nothing says that the log still holds them: it was cut meanwhile, and the report said complete."""
+    log = LogReader([(0, batch_of(number)) for number in range(4)])
+    last = log.mark(2, "id")
+    assert last.last is not None
+    position = PartitionPosition(DC, TOPIC, 0, 0, last.counted_to, last.counted_to, "id", *last.last)
+    beat = HeartbeatRecord(DATACENTER_TIER, 1_000, 0, 1, (position,))
+    tallies = [CountedTally(900, KEY, log.cuts[2]), CountedTally(1_100, KEY, log.cuts[4])]
+    standings = Standings(log)  # type: ignore[arg-type]
+    standings.marks = marks_of([beat], tallies)
+    mark, [record] = standings.begin(PARTITION, 0, "id")
+    assert mark == last
+    assert (record.from_address, record.counted_to_address) == (log.cuts[2], log.cuts[4])
+    assert record.cause == AUDITOR_ENDED
+    standings.marks = marks_of([beat], [CountedTally(1_100, KEY, log.cuts[4] + 1)])
+    assert "the log ends at" in standings.begin(PARTITION, 0, "id")[1][0].cause
+    standings.marks = marks_of([beat], tallies[:1])
+    assert standings.begin(PARTITION, 0, "id") == (last, [])
+    standings.marks = marks_of([beat], tallies)
+    assert standings.begin(PARTITION, 0, "another topic of that name")[1] == []
+
+
 # --- the auditor, between polls ---
 
 
@@ -221,6 +257,7 @@ def auditor_of(log: LogReader, *counters: PartitionCounter) -> Auditor:
         "_raw": log,
         "_standings": Standings(log),  # type: ignore[arg-type]
         "_topic_ids": {},
+        "_counted_ids": {},
         "_unpublished": [],
         **{name: {} for name in ("_interruptions", "_stuck", "_look_at_s", "_looks")},
     }
@@ -310,6 +347,15 @@ def test_what_the_log_no_longer_holds_is_lost_and_the_copy_that_has_it_is_named(
     assert "the copy in the analysis cluster has them" in finding.text
 
 
+def test_what_was_lost_is_lost_also_where_a_replica_has_other_bytes_than_were_counted() -> None:
+    cause = f"{OTHER_BYTES} broker 1, its leader"
+    place = (DATACENTER_TIER, DC, TOPIC, 0, 0, LOG.cuts[2], LOG.end, cause, None, None, None)
+    other = CorruptRecord(*place, -1, -1, -1, -1, in_tally=True)
+    found = judged(RECOUNT, *recounted(CUT), other)
+    statuses = {each.status for verdict in found.verdicts for each in verdict.findings}
+    assert statuses == {Status.LOST, Status.ALTERED}
+
+
 def test_without_a_copy_nobody_is_said_to_have_them() -> None:
     found = judged(RECOUNT, *recounted(CUT), copies=CUT)
     texts = [each.text for verdict in found.verdicts for each in verdict.findings]
@@ -339,6 +385,14 @@ def test_tallies_that_were_merged_across_the_recount_are_not_half_believed() -> 
         for finding in verdict.findings
     }
     assert statuses <= {Status.UNKNOWN, Status.PENDING}
+
+
+def test_a_recount_by_precaution_says_nothing_about_the_log() -> None:
+    found = judged(replace(RECOUNT, cause=AUDITOR_ENDED), *recounted(CUT))
+    findings = [each for verdict in found.verdicts for each in verdict.findings]
+    lost = [each.sequences for each in findings if each.status is Status.LOST]
+    assert lost == [(40, 59)]
+    assert not any("went back" in each.text for each in findings)
 
 
 def test_a_recount_of_the_copy_leaves_the_datacenters_counts() -> None:

@@ -27,14 +27,16 @@ from fix_audit_world import (
     received,
     report_of,
 )
-from headrace.audit import gather, gather_publishers, upkeep
-from headrace.audit.cover import Candidate, choose
 from headrace.audit.evidence import PRODUCER_HOP, Status
+from headrace.audit.gathering import gather
+from headrace.audit.gathering import publishers as gather_publishers
 from headrace.audit.intervals import stretches, subtract, union
-from headrace.audit.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally, ReceivedRecord
-from headrace.audit.report import is_complete, report, wait_until_resolved
-from headrace.audit.store import AuditStore, StoreError
+from headrace.audit.report.report import is_complete, report, wait_until_resolved
+from headrace.audit.store import upkeep
+from headrace.audit.store.cover import Candidate, choose
+from headrace.audit.store.store import AuditStore, StoreError
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER, RangeTally, ReceivedRecord
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 30)).filter(lambda i: i[0] < i[1]), max_size=8

@@ -16,11 +16,11 @@ from fix_broker import StartCluster
 from fix_registry import StartRegistry
 from headrace.audit.evidence import Status
 from headrace.audit.fold_loop import FoldLoop
-from headrace.audit.reader import Polled
-from headrace.audit.records import ReceivedRecord
-from headrace.audit.report import report
-from headrace.audit.store import AuditStore, StoreError, UnusableStoreError
-from headrace.audit.store_place import MARK, SET_ASIDE_MAX, StorePlace
+from headrace.audit.report.report import report
+from headrace.audit.store.place import MARK, SET_ASIDE_MAX, StorePlace
+from headrace.audit.store.store import AuditStore, StoreError, UnusableStoreError
+from headrace.audit.topic.reader import Polled
+from headrace.audit.topic.records import ReceivedRecord
 from headrace.client import Admin, Producer
 
 TIME_MS = 1_795_386_600_000  # 2026-11-22 22:30:00 UTC
@@ -142,6 +142,9 @@ class Reader:
 
     def discover(self) -> None:
         return
+
+    def keep_records(self, _keep_ms: int) -> bool:
+        return True
 
     def poll(self, _timeout_s: float) -> Polled:
         if self._at == len(self._records):

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_audit_world import BUCKET_MS, HOUR_A, PartitionBytes, concatenate, tally
-from headrace.audit.scan import record_timestamps
-from headrace.audit.tally import Span, check_bucket_ms
+from headrace.audit.batches.scan import record_timestamps
+from headrace.audit.batches.tally import Span, check_bucket_ms
 from headrace.wire.batch import CONTROL_BIT, LOG_APPEND_TIME_BIT, SEQUENCE_SPAN, read_header
 from headrace.wire.compression import Codec
+from headrace.wire.content import content_of
 from headrace.wire.records import Record, encode_batch
 
 CODECS = st.sampled_from(list(Codec))
@@ -83,7 +84,9 @@ def test_trusting_a_producer_changes_no_tally(codec: Codec, count: int, offset_m
     trusting = tally(log.data, lambda producer_id: producer_id == 5)
     assert trusting == tally(log.data)
     bucket_ms = HOUR_A + offset_ms - offset_ms % BUCKET_MS
-    assert trusting == (Span(bucket_ms, 5, 1, first, first + count - 1, count, 0, log.end),)
+    assert trusting == (
+        Span(bucket_ms, 5, 1, first, first + count - 1, count, 0, log.end, content_of(batch)),
+    )
 
 
 def test_a_repeated_batch_stays_visible() -> None:

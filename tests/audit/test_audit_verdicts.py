@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fix_audit_world import (
     BUCKET_MS,
+    DC,
     HOUR_A,
     NOW_MS,
     REPORTED_MS,
@@ -28,17 +29,18 @@ from fix_audit_world import (
     report_of,
 )
 from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Policy, Status, Verdict
-from headrace.audit.records import (
+from headrace.audit.report.report import report
+from headrace.audit.store.store import AuditStore
+from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.load_report import LoadedHour, LoadedPartition, LoadReport
+from headrace.audit.topic.records import (
+    ANALYSIS_TIER,
     DATACENTER_TIER,
+    GapRecord,
     HeartbeatRecord,
-    LoadedHour,
-    LoadedPartition,
-    LoadReport,
+    RangeTally,
     ReceivedRecord,
 )
-from headrace.audit.report import report
-from headrace.audit.store import AuditStore
-from headrace.audit.times import HOUR_MS
 
 Numbers = Counter[tuple[int, int, int]]  # (partition, producer id, sequence) -> how often
 
@@ -279,6 +281,37 @@ def test_missing_records_are_lost_at_once_if_later_sequences_are_logged() -> Non
     (verdict,) = judged(everything_reported([lost, after], {0: log}), now_ms=REPORTED_MS + 1)
     assert verdict.status is Status.LOST
     assert verdict.count(Status.LOST) == 5
+
+
+def test_the_first_events_of_a_log_are_not_lost_because_its_first_tally_is() -> None:
+    batches = [Batch(0, 12, 0, first, 5, HOUR_A) for first in (0, 5, 10)]
+    log = PartitionBytes()
+    for batch in batches:
+        log.append(batch.encode())
+    records = everything_reported(batches, {0: log})
+    rest = log.tally(DATACENTER_TIER, 0, 1, 3)
+    records = [
+        each._replace(record=rest)
+        if isinstance(each.record, RangeTally) and each.record.tier == DATACENTER_TIER
+        else each
+        for each in records
+    ]
+    (verdict,) = judged(records)
+    assert verdict.hops[PRODUCER_HOP] is Status.UNKNOWN, verdict.findings
+
+
+def test_of_neighbours_only_those_in_the_gap_can_no_longer_be_copied() -> None:
+    """Retention deleted the first batch before it was copied; the second waits for a mirror that halts."""
+    batches = [Batch(0, 12, 0, 0, 5, HOUR_A), Batch(0, 12, 0, 5, 3, HOUR_A + BUCKET_MS)]
+    log = PartitionBytes()
+    for batch in batches:
+        log.append(batch.encode())
+    policy = Policy(hops=(MIRROR_HOP,))
+    records = everything_reported(batches, {0: log}, {0: PartitionBytes()})
+    gap = GapRecord(ANALYSIS_TIER, DC, TOPIC, 0, 0, log.cuts[1], "retention deleted them")
+    (verdict,) = judged([*records, received(gap)], policy)
+    found = [(each.status, each.sequences) for each in verdict.findings]
+    assert found == [(Status.LOST, (0, 4)), (Status.UNKNOWN, (5, 7))]
 
 
 def test_an_open_publisher_that_falls_silent_is_pending_then_unknown() -> None:

@@ -14,19 +14,19 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.audit import counts
-from headrace.audit.auditor import Auditor
-from headrace.audit.counts import CountsDesk
+from headrace.audit.batches.tally import BUCKET_DEFAULT_MS, check_bucket_ms
+from headrace.audit.counting import http_counts as counts
+from headrace.audit.counting.auditor import Auditor
+from headrace.audit.counting.http_counts import CountsDesk
+from headrace.audit.counting.page import page
+from headrace.audit.counting.settings import EVERY_DEFAULT_S, AuditorSettings, audit_source
 from headrace.audit.fold_loop import FoldLoop
-from headrace.audit.page import page
-from headrace.audit.publish import AuditPublisher
-from headrace.audit.reader import AuditReader
-from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
-from headrace.audit.settings import EVERY_DEFAULT_S, AuditorSettings, audit_source
-from headrace.audit.store import StoreError
-from headrace.audit.store_place import StorePlace
-from headrace.audit.tally import BUCKET_DEFAULT_MS, check_bucket_ms
-from headrace.audit.upkeep import KEEP_DEFAULT_MS
+from headrace.audit.store.place import StorePlace
+from headrace.audit.store.store import StoreError
+from headrace.audit.store.upkeep import KEEP_DEFAULT_MS
+from headrace.audit.topic.publish import AuditPublisher
+from headrace.audit.topic.reader import AuditReader
+from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, AUDIT_TOPIC
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
 from headrace.coordination.session import ZooKeeperSession

@@ -1,6 +1,6 @@
 """The evidence that the audit judges, and the verdicts that follow from it: values only, no I/O, no clock.
 
-`audit.gather` reads evidence from the store, `audit.verdicts` judges it.
+`audit.gathering.gather` reads evidence from the store, `audit.verdicts.verdicts` judges it.
 
 A *claim* is a publisher's report that it accepted records with certain sequence numbers. A claim is
 *withdrawn* when a later report omits it: the producer bumped its epoch and gave the same records new numbers
@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS
-from headrace.audit.intervals import Interval, union
-from headrace.audit.recounts import Recount
-from headrace.audit.tally import Span
+from headrace.audit.batches.tally import Span
+from headrace.audit.evidence_of_tables import HeldTwice, UnsoundFile
+from headrace.audit.intervals import Interval, intersect, union
 from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS
+from headrace.audit.topic.recounts import Recount
 
 PRODUCER_HOP: Final = "producer → datacenter"
 MIRROR_HOP: Final = "datacenter → analysis"
@@ -34,12 +35,16 @@ PUBLISHER_SILENCE_DEFAULT_MS: Final = 30_000  # three reports of a publisher wit
 
 
 class Status(StrEnum):
-    """The verdicts, from best to worst. A combined status is the worst of its parts."""
+    """The verdicts, from best to worst. A combined status is the worst of its parts.
+
+    ALTERED: as many events as were sent, of the same numbers, and not the same bytes.
+    """
 
     COMPLETE = "complete"
     PENDING = "pending"
     UNKNOWN = "unknown"
     DUPLICATED = "duplicated"
+    ALTERED = "altered"
     CORRUPT = "corrupt"
     LOST = "lost"
 
@@ -57,7 +62,10 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 
 class Claim(NamedTuple):
-    """Records that a publisher accepted, by identity. `reported_ms` is the time of its last report."""
+    """Records that a publisher accepted, by identity. `reported_ms` is the time of its last report.
+
+    `content`: what their batches hold (`wire.content`); None if the publisher does not know.
+    """
 
     publisher: str
     partition: int
@@ -67,6 +75,7 @@ class Claim(NamedTuple):
     last_sequence: int
     withdrawn: bool
     reported_ms: int
+    content: int | None = None
 
 
 class Handover(NamedTuple):
@@ -94,6 +103,8 @@ class PublisherState(NamedTuple):
     """What is known about one publisher. `closed`: its last report was its final one.
 
     `counts_only`: it does not know sequence numbers, so its events are compared with the log by count.
+    `skew_ms`: by how much its clock is ahead (`audit.store.clocks`); all times of it here are put right by
+    that.
     """
 
     service: str
@@ -102,6 +113,7 @@ class PublisherState(NamedTuple):
     last_ms: int
     closed: bool
     counts_only: bool = False
+    skew_ms: int = 0
 
 
 class Heartbeat(NamedTuple):
@@ -149,6 +161,7 @@ class TierEvidence:
     """How far one tier has looked at one source partition.
 
     `cover` is sorted and disjoint. The warehouse has no heartbeat, and no corrupt batches of its own.
+    `first_counted_ms`: when the counted range with the lowest address was counted.
     """
 
     cover: tuple[Interval, ...] = ()
@@ -156,6 +169,7 @@ class TierEvidence:
     gaps: tuple[ReportedGap, ...] = ()
     corrupt: tuple[CorruptRange, ...] = ()
     recounts: tuple[Recount, ...] = ()
+    first_counted_ms: int | None = None
 
     def known(self) -> list[Interval]:
         """Returns what is counted, or set aside as corrupt."""
@@ -177,7 +191,7 @@ class PartitionEvidence:
     """How far each tier has looked at one source partition.
 
     `log_partition` is the analysis cluster's partition. `contradictions` are problems: ranges that a tier
-    counted twice with different results.
+    counted twice with different results. `taken`: what loads read from the datacenter's own log.
     """
 
     log_partition: int | None = None
@@ -185,6 +199,22 @@ class PartitionEvidence:
     analysis: TierEvidence = TierEvidence()
     warehouse: TierEvidence = TierEvidence()
     contradictions: tuple[str, ...] = ()
+    taken: tuple[Interval, ...] = ()
+
+    def taken_from_source(self) -> list[Interval]:
+        """Returns the addresses that the copy never had, and that the warehouse took from the source's log.
+
+        A load of the copy may have consumed a range that spans the gap; it read nothing there.
+        """
+        return intersect(((gap.start, gap.end) for gap in self.analysis.gaps), self.taken)
+
+
+class Acceptance(NamedTuple):
+    """Who accepted a finding as it is, when (ms) and why (`audit.topic.acceptances`)."""
+
+    said_by: str
+    said_ms: int
+    reason: str
 
 
 class WrittenRows(NamedTuple):
@@ -193,6 +223,17 @@ class WrittenRows(NamedTuple):
     rows: int = 0
     distinct_offsets: int = 0
     dead_lettered: int = 0
+
+
+class LoadedContent(NamedTuple):
+    """What one load wrote of an hour from addresses [start, end): how many events, dead letters among them,
+    and the content of the batches that it read; None if that is not known.
+    """
+
+    start: int
+    end: int
+    record_count: int
+    content: int | None
 
 
 _NO_EVIDENCE: Final = PartitionEvidence()
@@ -204,7 +245,12 @@ class Evidence:
 
     `publisher_names`: producer id → key of `publishers`, from reports on any hour. `latest`: (partition,
     producer id) → the highest (epoch, sequence) in the datacenter's log, of any hour. `touched_ms`: when the
-    newest record about this hour was reported. `counted_from`: see `audit.declarations`.
+    newest record about this hour was reported. `counted_from`: see `audit.topic.declarations`. `acceptances`:
+    by the digests of findings, of any datacenter.
+
+    A topic may have been deleted and made again under its name (`audit.incarnations`). This is then what is
+    known of the present one, first seen at `made_again_ms`; `earlier` are the deleted ones, and `between` are
+    claims that nobody can ascribe.
     """
 
     topic: str
@@ -216,12 +262,21 @@ class Evidence:
     analysis_spans: tuple[CountedSpan, ...] = ()
     partitions: Mapping[int, PartitionEvidence] = field(default_factory=dict)
     rows: Mapping[int, WrittenRows] = field(default_factory=dict)
+    loads: Mapping[int, tuple[LoadedContent, ...]] = field(default_factory=dict)
     publishers: Mapping[str, PublisherState] = field(default_factory=dict)
     publisher_names: Mapping[int, str] = field(default_factory=dict)
     latest: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     touched_ms: int = 0
     corrupt: tuple[CorruptHere, ...] = ()
     counted_from: str = FROM_PRODUCERS
+    acceptances: Mapping[str, Acceptance] = field(default_factory=dict)
+    topic_id: str = ""
+    is_deleted: bool = False
+    earlier: tuple[Evidence, ...] = ()
+    between: tuple[Claim, ...] = ()
+    made_again_ms: int | None = None
+    unsound_files: tuple[UnsoundFile, ...] = ()
+    doubled: tuple[HeldTwice, ...] = ()
 
     @property
     def is_counted_from_log(self) -> bool:
@@ -265,7 +320,8 @@ class Finding:
     """A problem that the audit proved, in values and as text.
 
     `sequences` are (first, last), inclusive. The records lie, or should lie, between `after_address` and
-    `before_address` of the partition's log (None: not known, or no end yet).
+    `before_address` of the partition's log (None: not known, or no end yet). `since_ms`: when the tier before
+    reported them (None: not known); it is not part of the finding's identity.
     """
 
     status: Status
@@ -280,6 +336,14 @@ class Finding:
     sequences: tuple[int, int] | None = None
     after_address: int | None = None
     before_address: int | None = None
+    since_ms: int | None = field(default=None, compare=False)
+
+
+class Accepted(NamedTuple):
+    """A finding that somebody has accepted as it is."""
+
+    finding: Finding
+    acceptance: Acceptance
 
 
 class Counts(NamedTuple):
@@ -296,8 +360,10 @@ class Counts(NamedTuple):
 class Verdict:
     """The audit's judgement of one hour of one topic from one datacenter.
 
-    `status` is that of the worst finding, complete without any. `counted_from`: "producers", or "log" if the
+    `status` is that of the worst finding, complete without any. `accepted` are the findings that somebody has
+    accepted, which are in no status, and in every report. `counted_from`: "producers", or "log" if the
     topic declares that its producers need not report; nothing is then proven about events before the log.
+    `notes`: what explains the counts and is no problem.
     """
 
     topic: str
@@ -308,6 +374,8 @@ class Verdict:
     hops: Mapping[str, Status]
     findings: tuple[Finding, ...]
     counted_from: str = FROM_PRODUCERS
+    accepted: tuple[Accepted, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def count(self, status: Status) -> int:
         """Returns how many records the findings of this status name."""

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from headrace.audit import upkeep
-from headrace.audit.reader import AuditReader, Polled, ReportedProducers
-from headrace.audit.set_aside import SetAside
-from headrace.audit.store import AuditStore, StoreError, is_damage, problem_of
-from headrace.audit.store_place import StorePlace
+from headrace.audit.report.naming import DetectionTime, detection_times, forget_names, name_findings
+from headrace.audit.store import upkeep
+from headrace.audit.store.place import StorePlace
+from headrace.audit.store.store import AuditStore, StoreError, is_damage, problem_of
+from headrace.audit.topic.reader import AuditReader, Polled, ReportedProducers
+from headrace.audit.topic.set_aside import SetAside
 from headrace.client.errors import ClientError
 from headrace.process.clock import now_ms
 from headrace.registry.errors import RegistryError, RegistryUnavailableError
@@ -33,6 +34,10 @@ RETRY_PAUSE_S: Final = 1.0
 OPEN_PAUSE_MAX_S: Final = 30.0  # between attempts to open the store; the first pause is RETRY_PAUSE_S
 FAILURES_MAX: Final = 10  # in a row; then the store is opened again
 UPKEEP_S: Final = 600.0
+NAME_S: Final = 5.0  # between looks at what is wrong now
+NAME_SHARE: Final = 0.1  # of the time, at most, that these looks take
+DAY_MS: Final = 24 * 3_600_000
+KEEP_S: Final = 60.0  # between looks at how long the audit topics keep their records
 
 
 class FoldLoop:
@@ -55,6 +60,7 @@ class FoldLoop:
         self._refused_count = 0
         self._unreadable_count = 0
         self._set_aside: list[SetAside] = []
+        self._detection: list[DetectionTime] = []
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -70,6 +76,7 @@ class FoldLoop:
             "refused": self._refused_count,
             "unreadable": self._unreadable_count,
             "set_aside": [each._asdict() for each in self._set_aside],
+            "detection": [each._asdict() for each in self._detection],
             "trouble": self._problem,
         }
 
@@ -112,7 +119,8 @@ class FoldLoop:
         if positions is None:
             return
         reader = self._make_reader(positions)
-        discover_at_s, upkeep_at_s = 0.0, time.monotonic() + UPKEEP_S
+        discover_at_s, keep_at_s, upkeep_at_s = 0.0, 0.0, time.monotonic() + UPKEEP_S
+        name_at_s, begun_ms = time.monotonic() + NAME_S, now_ms()
         try:
             while not self._stopping.is_set():
                 now_s = time.monotonic()
@@ -120,6 +128,8 @@ class FoldLoop:
                     if now_s >= discover_at_s:
                         reader.discover()
                         discover_at_s = now_s + DISCOVER_S
+                    if now_s >= keep_at_s and reader.keep_records(self._keep_ms):
+                        keep_at_s = now_s + KEEP_S
                     polled = reader.poll(POLL_S)
                 except (ClientError, RegistryError, RegistryUnavailableError) as error:
                     self._wait_for(error)
@@ -128,6 +138,10 @@ class FoldLoop:
                 self._unreadable_count = reader.unreadable_count
                 self._set_aside = list(reader.set_aside.values())
                 self._problem = ""
+                if now_s >= name_at_s:
+                    self._name(store, begun_ms)
+                    took_s = time.monotonic() - now_s
+                    name_at_s = now_s + max(NAME_S, took_s / NAME_SHARE)
                 if now_s >= upkeep_at_s:
                     self._run_upkeep(store)
                     upkeep_at_s = now_s + UPKEEP_S
@@ -208,11 +222,21 @@ class FoldLoop:
             self._stopping.wait(RETRY_PAUSE_S)  # each alone is accepted: the cause was the store
         return polled._replace(records=kept)
 
+    def _name(self, store: AuditStore, begun_ms: int) -> None:
+        """Notes what is wrong now, and how long it took to be named."""
+        try:
+            name_findings(store, now_ms(), begun_ms)
+            with store.reading() as connection:
+                self._detection = detection_times(connection, now_ms() - DAY_MS)
+        except SQLAlchemyError as error:
+            self._note_store(error)
+
     def _run_upkeep(self, store: AuditStore) -> None:
         time_ms = now_ms()
         try:
             merged = upkeep.merge(store, time_ms - upkeep.MERGE_AGE_DEFAULT_MS)
             forgotten = upkeep.forget(store, time_ms - self._keep_ms)
+            forget_names(store, time_ms)
         except SQLAlchemyError as error:
             self._note_store(error)
             return

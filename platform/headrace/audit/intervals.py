@@ -39,6 +39,12 @@ def subtract(whole: Iterable[Interval], taken: Iterable[Interval]) -> list[Inter
     return [(start, end) for start, end, is_in_whole, is_taken in compared if is_in_whole and not is_taken]
 
 
+def intersect(left: Iterable[Interval], right: Iterable[Interval]) -> list[Interval]:
+    """Returns the numbers that are in both, as sorted intervals that do not touch."""
+    compared = stretches(union(left), union(right))
+    return [(start, end) for start, end, is_left, is_right in compared if is_left and is_right]
+
+
 def covers(intervals: Sequence[Interval], start: int, end: int) -> bool:
     """Whether all numbers from `start` to `end - 1` are in `intervals`, which must come from `union`."""
     return start >= end or any(low <= start and end <= high for low, high in intervals)

@@ -1,0 +1,400 @@
+"""The auditor of one datacenter: counts its logs, publishes counts and heartbeats. Owns one thread's loop.
+
+Keeps no state on disk: a restart resumes at the last heartbeat in the audit topic. The store keeps only one
+of two equal counts, and chooses among overlapping ones (`audit.store.cover`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+from headrace.audit.batches.damage import is_good_at
+from headrace.audit.batches.raw_reader import RawReader
+from headrace.audit.counting.declaring import Declarations
+from headrace.audit.counting.disk_damage import ASK_S as ASK_DISKS_S
+from headrace.audit.counting.disk_damage import DiskDamage
+from headrace.audit.counting.partition_counter import (
+    CountedPartition,
+    PartitionCounter,
+    counted_partition,
+    heartbeat,
+    partitions_status,
+)
+from headrace.audit.counting.replica_contents import ASK_S, PASSES_EVERY_S, ReplicaContents
+from headrace.audit.counting.resuming import count_again, deleted_part, log_starts, resume
+from headrace.audit.counting.salvage import count_past_damage
+from headrace.audit.counting.settings import AuditorSettings, named_id, sources_of
+from headrace.audit.counting.standing import Standings, TopicMadeAgainError
+from headrace.audit.topic.publish import AuditPublisher, AuditPublishError, UnpublishableRecordError
+from headrace.audit.topic.reader import AuditReader, ReportedProducers
+from headrace.audit.topic.records import DATACENTER_TIER, AuditRecord, CorruptRecord
+from headrace.client import Admin, Consumer
+from headrace.client.admin import EARLIEST
+from headrace.client.cluster import TopicInfo
+from headrace.client.errors import ClientError, CorruptRecordsError, OffsetOutOfRangeError
+from headrace.client.unpacking import FetchedBatches
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.mirrors import MirrorMap
+from headrace.process.clock import now_ms
+from headrace.registry.errors import RegistryError, RegistryUnavailableError
+
+logger = logging.getLogger(__name__)
+
+DISCOVER_S: Final = 2.0
+POLL_S: Final = 0.2
+RETRY_PAUSE_S: Final = 1.0
+DAMAGE_RETRY_S: Final = 5.0
+LOOKS_MAX: Final = 3  # then what the broker refuses to read is set aside
+LOOK_PAUSE_S: Final = 2.0  # between close looks at failing partitions, for which all others wait
+NEVER: Final = float("inf")
+RETRIED: Final = (ClientError, CoordinationError, RegistryError, RegistryUnavailableError, AuditPublishError)
+FETCH_FAILURES_MAX: Final = 8  # in a row; then the auditor asks the broker for the cause
+UNPUBLISHED_MAX: Final = 20_000  # records; counting waits while as many cannot be published
+NOT_AUDITED: Final = re.compile(r"_.*")  # the audit's own topics, Kafka's internal ones
+
+
+class Auditor:
+    """Counts and reports until `stop`.
+
+    `mirrors` is the mirrors' map of a cluster that is mirrored into, None elsewhere. `trusted(datacenter,
+    producer_id)`: see `audit.batches.tally`; by default the producers that reported in `audit_topic`.
+    """
+
+    def __init__(
+        self,
+        settings: AuditorSettings,
+        *,
+        mirrors: MirrorMap | None = None,
+        trusted: Callable[[str, int], bool] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._mirrors = mirrors
+        self._producers = ReportedProducers()
+        self._trusted = trusted or self._producers.trusts
+        client_id = f"auditor-{settings.datacenter}"
+        self._admin = Admin(settings.bootstrap, client_id=client_id)
+        self._consumer = Consumer(settings.bootstrap, client_id=client_id, auto_offset_reset="error")
+        self._reader = AuditReader(
+            bootstrap=settings.bootstrap,
+            registry_url=settings.registry_url,
+            topics=[settings.audit_topic],
+            client_id=client_id,
+        )
+        self._publisher = AuditPublisher(
+            bootstrap=settings.bootstrap,
+            registry_url=settings.registry_url,
+            datacenter=settings.datacenter,
+            service="auditor",
+            topic=settings.audit_topic,
+        )
+        self._declarations = Declarations(self._admin)
+        self._topic_ids: dict[str, UUID] = {}
+        self._counters: dict[tuple[str, int], PartitionCounter] = {}
+        self._counted_ids: dict[tuple[str, int], str] = {}  # partition → the id of the topic that is counted
+        self._interruptions: dict[tuple[str, int], int] = {}  # partition → those after which it was checked
+        self._unpublished: list[AuditRecord] = []
+        self._raw = RawReader(settings.bootstrap, client_id)
+        self._standings = Standings(self._raw)
+        self._disks = DiskDamage(settings.bootstrap, client_id, self._raw)
+        self._replicas = ReplicaContents(
+            settings.bootstrap, client_id, pass_s=min(PASSES_EVERY_S, 10 * settings.every_s)
+        )
+        self._topics: dict[str, TopicInfo] = {}
+        self._stuck: dict[tuple[str, int], str] = {}  # partition → problem
+        self._look_at_s: dict[tuple[str, int], float] = {}  # partition → when to look closely (again)
+        self._looks: dict[tuple[str, int], int] = {}  # partition → close looks in a row that did not help
+        self._look_after_s = self._ask_disks_at_s = 0.0
+        self._corrupt_count = 0
+        self._problem = "starting"
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ends `run` soon. Any thread, also a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Counts and reports until `stop`."""
+        try:
+            while not self._stopping.is_set() and not self._attempt(self._resume):
+                continue
+            discover_at_s = report_at_s = ask_at_s = 0.0
+            while not self._stopping.is_set():
+                now_s = time.monotonic()
+                if now_s >= discover_at_s and self._attempt(self._discover):
+                    discover_at_s = now_s + DISCOVER_S
+                if len(self._unpublished) < UNPUBLISHED_MAX:
+                    self._attempt(self._count)
+                    if now_s >= ask_at_s:
+                        ask_at_s = now_s + ASK_S
+                        self._attempt(self._ask_brokers)
+                is_full = any(counter.is_full for counter in self._counters.values())
+                if (now_s >= report_at_s or is_full) and self._attempt(self._report):
+                    report_at_s = now_s + self.settings.every_s
+            self._attempt(self._report)
+        finally:
+            clients = (self._consumer, self._disks, self._replicas, self._raw, self._reader)
+            for client in (*clients, self._publisher, self._admin):
+                client.close()
+
+    def status(self) -> dict[str, Any]:
+        """Returns how far it has counted and what is wrong, as plain data for `GET /status`."""
+        return {
+            "datacenter": self.settings.datacenter,
+            "trouble": self._problem,
+            "unsaid": len(self._unpublished),
+            "corrupt": self._corrupt_count,
+            "set_aside": [each._asdict() for each in dict(self._reader.set_aside).values()],
+            "partitions": partitions_status(dict(self._counters), dict(self._stuck)),
+        }
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        """Runs a step; returns False, after a pause, if brokers, ZooKeeper or registry fail it."""
+        try:
+            step()
+        except RETRIED as error:
+            if str(error) != self._problem:
+                logger.warning("%s; retrying until it works", error)
+            self._problem = str(error)
+            self._stopping.wait(RETRY_PAUSE_S)
+            return False
+        self._problem = ""
+        return True
+
+    # --- resuming ---
+
+    def _resume(self) -> None:
+        """Learns how far the log of each partition was counted."""
+        self._reader.register_schemas()
+        self._reader.discover()
+        learn, is_stopping = self._producers.learn, self._stopping.is_set
+        self._standings.marks = resume(self._reader, self.settings.datacenter, learn, is_stopping)
+
+    # --- counting ---
+
+    def _discover(self) -> None:
+        self._reader.discover()
+        found = self._topics = self._admin.topics()
+        self._topic_ids = {name: info.topic_id for name, info in found.items()}
+        self._forget_deleted({(name, partition) for name in found for partition in found[name].partitions})
+        ids = {name: named_id(topic_id) for name, topic_id in self._topic_ids.items()}
+        names = [n for n in found if self.settings.topics.fullmatch(n) and not NOT_AUDITED.fullmatch(n)]
+        sources = None if self._mirrors is None else sources_of(self._mirrors, names)
+        fresh: list[CountedPartition] = []
+        for name in sorted(names):
+            for number in found[name].partitions:
+                partition = counted_partition(self.settings.datacenter, name, number, sources, ids[name])
+                counter = self._counters.get((name, number))
+                if partition is not None and counter is None:
+                    fresh.append(partition)
+                elif partition is not None and counter is not None and counter.partition != partition:
+                    self._unpublished += counter.cut()
+                    counter.partition = partition  # it is known now whose copy this is
+        if not fresh:
+            return
+        starts = log_starts(self._admin, {partition.topic for partition in fresh})
+        fresh = [each for each in fresh if each.log_partition in starts.get(each.topic, ())]
+        counters = [self._begin(each, starts[each.topic][each.log_partition]) for each in fresh]
+        begun = {(each.partition.topic, each.partition.log_partition): each for each in counters if each}
+        self._counted_ids |= {key: ids[key[0]] for key in begun}
+        self._consumer.assign([*self._consumer.assignment, *begun])
+        for key, counter in begun.items():
+            self._counters[key] = counter
+            self._interruptions[key] = 0
+            self._consumer.seek(*key, counter.counted_to)
+
+    def _begin(self, partition: CountedPartition, start_address: int) -> PartitionCounter | None:
+        """Returns the counter of a partition, where its counts still hold; None if that is not known now."""
+        topic_id = named_id(self._topic_ids.get(partition.topic))
+        try:
+            mark, recounts = self._standings.begin(partition, start_address, topic_id)
+        except ClientError as error:
+            logger.warning("%s is not counted yet: %s", partition.name, error)
+            return None
+        self._unpublished += recounts
+        how = (self.settings.bucket_ms, self._trusted)
+        return PartitionCounter(partition, mark.counted_to, *how, mark.last, mark.content)
+
+    def _goes_back(self, key: tuple[str, int], counter: PartitionCounter, *, always: bool = False) -> bool:
+        """Whether the log lost what was counted; it is then counted again. Checked after failed fetches, or
+        `always`. Raises `ClientError`.
+        """
+        interruptions = self._consumer.interruptions(*key)
+        if not always and interruptions == self._interruptions.get(key, 0):
+            return False
+        topic, number = key
+        start = self._admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
+        topic_id = named_id(self._admin.topic(topic).topic_id)
+        if topic_id != self._counted_ids.get(key, topic_id):
+            raise TopicMadeAgainError(f"{topic} was deleted and made again")  # `_discover` begins anew
+        recounts = self._standings.check(counter, start, topic_id)
+        self._interruptions[key] = interruptions
+        self._unpublished += recounts
+        if recounts:
+            self._consumer.seek(topic, number, counter.counted_to)
+        return bool(recounts)
+
+    def _forget_deleted(self, existing: set[tuple[str, int]]) -> None:
+        """Forgets partitions of topics that were deleted, or deleted and made again."""
+        ids = {name: named_id(topic_id) for name, topic_id in self._topic_ids.items()}
+        made_again = {key for key, topic_id in self._counted_ids.items() if topic_id != ids.get(key[0])}
+        gone = (self._counters.keys() - existing) | (self._counters.keys() & made_again)
+        if not gone:
+            return
+        for key in gone:
+            counter = self._counters.pop(key)
+            self._unpublished += counter.cut()
+            self._standings.forget(counter.partition)
+            for state in (self._counted_ids, self._stuck, self._look_at_s, self._looks, self._interruptions):
+                state.pop(key, None)
+        self._consumer.assign(key for key in self._consumer.assignment if key not in gone)
+
+    def _count(self) -> None:
+        for received in self._reader.poll(0.0).records:
+            self._producers.learn(received)
+            count_again(received, self._counters, self._standings, self._consumer)
+        try:
+            fetched = self._consumer.poll_batches(POLL_S)
+        except OffsetOutOfRangeError as error:
+            self._skip_deleted(error)
+            return
+        except CorruptRecordsError as error:
+            self._look_closely((error.topic, error.partition))
+            return
+        for batches in fetched:
+            self._feed(batches)
+        self._look_at_failing()
+
+    def _ask_brokers(self) -> None:
+        """Asks what the brokers' scrubs found, and what a piece of a broker's replicas holds."""
+        now_s, counters = time.monotonic(), self._counters
+        if now_s >= self._ask_disks_at_s:
+            self._ask_disks_at_s = now_s + ASK_DISKS_S
+            self._unpublished += self._disks.news(counters)
+        self._unpublished += self._replicas.news(counters, self._standings.marks, self._topics, now_s)
+
+    def _feed(self, batches: FetchedBatches) -> None:
+        key = (batches.topic, batches.partition)
+        counter = self._counters[key]
+        try:
+            if self._goes_back(key, counter):
+                return
+        except ClientError as error:
+            # Not raised: the other partitions' batches of this poll are to be counted.
+            self._stop_at(key, str(error))
+            self._consumer.seek(*key, counter.counted_to)
+            return
+        try:
+            if batches.address != counter.counted_to:
+                if not is_good_at(batches.buffer, 0, batches.address):
+                    self._look_closely(key)  # a base offset, which no checksum covers, is wrong
+                    return
+                self._jump(counter, batches.address)
+            counter.feed(batches.buffer, batches.address)
+        except Exception as error:
+            # One partition's bytes must not end the counting of all others, whatever was not foreseen.
+            logger.exception("counting of %s-%d stops", *key)
+            self._stop_at(key, f"{type(error).__name__}: {error}")
+            self._look_at_s[key] = NEVER
+            self._consumer.pause(*key)
+            return
+        if counter.counted_to != batches.end_address:
+            self._look_closely(key)
+
+    def _look_closely(self, key: tuple[str, int]) -> None:
+        """Counts past the damage at which counting of a partition stopped, or notes why that fails."""
+        counter = self._counters[key]
+        problem, is_stuck = "", False
+        try:
+            if not self._goes_back(key, counter):
+                looks = self._looks[key] = self._looks.get(key, 0) + 1
+                salvaged = count_past_damage(self._raw, counter, gives_up=looks >= LOOKS_MAX)
+                if salvaged.jump_to is not None:
+                    self._jump(counter, salvaged.jump_to)
+                problem, is_stuck = salvaged.stuck, bool(salvaged.stuck)
+        except ClientError as error:
+            problem = str(error)
+        if problem:
+            self._stop_at(key, problem)
+        else:
+            for state in (self._stuck, self._look_at_s, self._looks):
+                state.pop(key, None)
+        (self._consumer.pause if is_stuck else self._consumer.resume)(*key)
+        self._consumer.seek(*key, counter.counted_to)
+
+    def _stop_at(self, key: tuple[str, int], problem: str) -> None:
+        if self._stuck.get(key) != problem:
+            logger.error("counting of %s-%d waits: %s", *key, problem)
+        self._stuck[key] = problem
+        self._look_at_s[key] = time.monotonic() + DAMAGE_RETRY_S
+
+    def _look_at_failing(self) -> None:
+        """Looks closely at one partition that is stuck, or whose fetches fail again and again."""
+        now_s = time.monotonic()
+        if now_s < self._look_after_s:
+            return
+        for key in self._counters:
+            is_failing = self._consumer.fetch_failures(*key) >= FETCH_FAILURES_MAX
+            if (is_failing or key in self._stuck) and now_s >= self._look_at_s.get(key, 0.0):
+                self._look_at_s[key] = now_s + DAMAGE_RETRY_S
+                self._look_closely(key)
+                self._look_after_s = time.monotonic() + LOOK_PAUSE_S
+                return
+
+    def _jump(self, counter: PartitionCounter, address: int) -> None:
+        """Continues at another address than the one counted to: the log has no batches in between."""
+        counted_to, partition = counter.counted_to, counter.partition
+        logger.warning("%s: counted to %d, the next batch is at %d", partition.name, counted_to, address)
+        self._unpublished += counter.cut()
+        if address > counted_to:
+            self._unpublished += partition.gaps(counted_to, address, "the log has no batches there")
+        counter.skip_to(address)
+
+    def _skip_deleted(self, error: OffsetOutOfRangeError) -> None:
+        """Reports addresses that the log no longer has as a gap, and continues where it begins now."""
+        topic, number = error.topic, error.partition
+        counter = self._counters[topic, number]
+        if self._goes_back((topic, number), counter, always=True):
+            return
+        self._unpublished += counter.cut()
+        start, gaps = deleted_part(self._admin, counter)
+        self._unpublished += gaps
+        counter.skip_to(start)
+        self._consumer.seek(topic, number, start)
+
+    # --- reporting ---
+
+    def _report(self) -> None:
+        """Publishes all counts since the last report; once they are acknowledged, the heartbeat.
+
+        Before it, what topics declare: an hour is judged once a heartbeat follows its end.
+        """
+        own = {key[0] for key, each in self._counters.items() if DATACENTER_TIER in each.partition.tiers}
+        topic_ids = {name: self._topic_ids[name] for name in own if name in self._topic_ids}
+        self._unpublished += self._declarations.news(topic_ids)
+        for counter in self._counters.values():
+            self._unpublished += counter.cut()
+        for record in self._unpublished:
+            try:
+                self._publisher.publish(record)
+            except UnpublishableRecordError as error:
+                # What it counted stays unknown to the audit; the others must not wait for it.
+                logger.error("a record about %s cannot be published: %s", record.key(), error)
+        self._publisher.flush()
+        damages = (record for record in self._unpublished if isinstance(record, CorruptRecord))
+        self._corrupt_count += sum(bool(damage.cause) for damage in damages)
+        self._unpublished.clear()
+        counters = [
+            (counter, self._consumer.high_watermark(*key) or 0) for key, counter in self._counters.items()
+        ]
+        ids = {topic: topic_id for (topic, _), topic_id in self._counted_ids.items()}
+        for part in heartbeat(now_ms(), counters, ids):
+            self._publisher.publish(part)
+        self._publisher.flush()
+        for counter in self._counters.values():
+            self._standings.note(counter, ids.get(counter.partition.topic, ""))

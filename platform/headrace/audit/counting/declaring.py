@@ -1,0 +1,56 @@
+"""What the topics of an auditor's own cluster declare about their producers, read every few seconds.
+
+Owns what was published already, so that only news is published again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from headrace.audit.topic.declarations import TopicDeclaration
+from headrace.client import Admin
+from headrace.coordination.declared import HISTORY, PRODUCERS, history_of
+
+READ_PAUSE_S: Final = 10.0
+
+
+class Declarations:
+    """The declarations of one cluster's topics. One thread uses it."""
+
+    def __init__(self, admin: Admin, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._admin = admin
+        self._clock_s = clock_s
+        self._read_after_s = 0.0
+        self._published: dict[str, TopicDeclaration] = {}
+
+    def news(self, topics: Mapping[str, UUID]) -> list[TopicDeclaration]:
+        """Returns the declarations of `topics` (name → id) that it has not returned yet, or that changed.
+
+        Reads the settings of topics that it does not know at once, of the others every `READ_PAUSE_S`. Raises
+        `ClientError`; the next call then returns what this one did not.
+        """
+        self._published = {
+            name: known for name, known in self._published.items() if str(topics.get(name)) == known.topic_id
+        }
+        is_due = self._clock_s() >= self._read_after_s
+        wanted = topics if is_due else [name for name in topics if name not in self._published]
+        settings = self._admin.topic_settings(wanted, (PRODUCERS, HISTORY))
+        if is_due:
+            self._read_after_s = self._clock_s() + READ_PAUSE_S
+        found = [
+            TopicDeclaration(name, str(topics[name]), history_of(config)) for name, config in settings.items()
+        ]
+        fresh = self._still_there([each for each in found if self._published.get(each.topic) != each])
+        self._published.update((each.topic, each) for each in fresh)
+        return fresh
+
+    def _still_there(self, fresh: list[TopicDeclaration]) -> list[TopicDeclaration]:
+        """Returns those whose topic was not deleted and created again before its settings were read."""
+        if not fresh:
+            return []
+        topics = self._admin.topics()
+        ids = {name: str(info.topic_id) for name, info in topics.items()}
+        return [each for each in fresh if ids.get(each.topic) == each.topic_id]

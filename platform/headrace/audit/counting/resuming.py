@@ -1,0 +1,137 @@
+"""Where an auditor counts on: behind its last heartbeat, or where somebody asked it to count again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from headrace.audit.counting.partition_counter import PartitionCounter
+from headrace.audit.counting.standing import CountedTally, Marks, Standings, marks_of
+from headrace.audit.topic.reader import AuditReader
+from headrace.audit.topic.records import GapRecord, HeartbeatRecord, RangeTally, ReceivedRecord
+from headrace.audit.topic.recounts import RecountRecord, is_asked_for
+from headrace.client import Admin, Consumer
+from headrace.client.admin import EARLIEST, LATEST
+from headrace.client.errors import ClientError
+from headrace.process.clock import now_ms
+
+logger = logging.getLogger(__name__)
+
+LOOK_BACK_MS_FIRST: Final = 10 * 60_000
+LOOK_BACK_FACTOR: Final = 12
+LOOK_BACKS_MAX: Final = 3  # 10 minutes, 2 hours, a day; then from the beginning
+READ_BACK_POLL_S: Final = 1.0
+
+
+def resume(
+    reader: AuditReader,
+    datacenter: str,
+    learn: Callable[[ReceivedRecord], None],
+    is_stopping: Callable[[], bool],
+) -> Marks:
+    """Returns how far the datacenter's auditor has counted, looking back further and further.
+
+    `learn` gets all records that are read meanwhile. Raises what `AuditReader` raises.
+    """
+    start_ms, look_back_ms = now_ms(), LOOK_BACK_MS_FIRST
+    marks = Marks()
+    for attempt in range(LOOK_BACKS_MAX + 1):
+        timestamp_ms = start_ms - look_back_ms if attempt < LOOK_BACKS_MAX else 0
+        reader.seek_to_timestamp(timestamp_ms)
+        marks = marks_of(*_read_back(reader, datacenter, learn, is_stopping))
+        if marks:
+            logger.info("resuming where the last heartbeat ended")
+            return marks
+        look_back_ms *= LOOK_BACK_FACTOR
+    logger.info("no heartbeat in the audit topic: counting from the beginning")
+    return marks
+
+
+def _read_back(
+    reader: AuditReader,
+    datacenter: str,
+    learn: Callable[[ReceivedRecord], None],
+    is_stopping: Callable[[], bool],
+) -> tuple[list[HeartbeatRecord], list[CountedTally]]:
+    """Reads the audit topic from its position to its end; returns this auditor's heartbeats and tallies."""
+    ends = {key: end for key, end in reader.ends().items() if end}
+    heartbeats: list[HeartbeatRecord] = []
+    tallies: list[CountedTally] = []
+    while ends and not is_stopping():
+        polled = reader.poll(READ_BACK_POLL_S)
+        for received in polled.records:
+            if received.datacenter == datacenter:
+                _keep(received, heartbeats, tallies)
+            learn(received)
+        if not polled.positions:
+            break
+        ends = {key: end for key, end in ends.items() if polled.positions.get(key, 0) < end}
+    return heartbeats, tallies
+
+
+def _keep(received: ReceivedRecord, heartbeats: list[HeartbeatRecord], tallies: list[CountedTally]) -> None:
+    record = received.record
+    if isinstance(record, HeartbeatRecord):
+        heartbeats.append(record)
+    elif isinstance(record, RangeTally):
+        key = (record.topic, record.log_partition)
+        tallies.append(CountedTally(received.time_ms, key, record.to_address, record.topic_id))
+
+
+def log_starts(admin: Admin, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    """Returns topic → partition → start address, without the topics that cannot say it now."""
+    starts: dict[str, dict[int, int]] = {}
+    for topic in topics:
+        try:
+            found = admin.list_offsets(topic, EARLIEST)
+        except ClientError as error:
+            logger.warning("%s is not counted yet: %s", topic, error)
+            continue
+        starts[topic] = {number: each.offset for number, each in found.items()}
+    return starts
+
+
+def deleted_part(admin: Admin, counter: PartitionCounter) -> tuple[int, list[GapRecord]]:
+    """Returns where a log begins now that no longer has the address counted to, and the gap, if there is one.
+
+    Raises `ClientError`.
+    """
+    partition, address = counter.partition, counter.counted_to
+    topic, number = partition.topic, partition.log_partition
+    start = admin.list_offsets(topic, EARLIEST, partitions=[number])[number].offset
+    if address < start:
+        reason = "retention deleted them before the auditor counted them"
+        logger.error("%s: addresses %d to %d: %s", partition.name, address, start, reason)
+        return start, partition.gaps(address, start, reason)
+    end = admin.list_offsets(topic, LATEST, partitions=[number])[number].offset
+    logger.error(
+        "%s ends at %d but was counted to %d; counting from its beginning", partition.name, end, address
+    )
+    return start, []
+
+
+def count_again(
+    received: ReceivedRecord,
+    counters: Mapping[tuple[str, int], PartitionCounter],
+    standings: Standings,
+    consumer: Consumer,
+) -> None:
+    """Goes back where a record of the audit topic asks for it: the store forgets these counts."""
+    asked = received.record
+    if not isinstance(asked, RecountRecord) or not is_asked_for(asked.cause):
+        return
+    key = (asked.topic, asked.log_partition)
+    counter = counters.get(key)
+    if counter is None or asked.from_address >= counter.counted_to:
+        return
+    source = counter.partition.source
+    is_same_topic = "" in (asked.topic_id, source.topic_id) or asked.topic_id == source.topic_id
+    is_meant = asked.tier in counter.partition.tiers and is_same_topic
+    if is_meant and (asked.datacenter, asked.partition) == source[:2]:
+        logger.info(
+            "%s is counted again from %d: %s", counter.partition.name, asked.from_address, asked.cause
+        )
+        standings.marks.go_back(key, asked.from_address)
+        counter.go_back(asked.from_address, None)
+        consumer.seek(*key, asked.from_address)

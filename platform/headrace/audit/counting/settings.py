@@ -1,0 +1,69 @@
+"""The settings of an auditor, and the sources of the partitions that are copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from headrace.audit.batches.tally import BUCKET_DEFAULT_MS
+from headrace.audit.counting.partition_counter import SourcePartition
+from headrace.audit.topic.records import AUDIT_TOPIC
+from headrace.coordination.errors import CoordinationError
+from headrace.coordination.mirrors import MirrorMap
+from headrace.wire.primitives import NO_UUID
+
+EVERY_DEFAULT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditorSettings:
+    """The settings of one auditor. It counts the topics that match `topics` and reports to `audit_topic`."""
+
+    datacenter: str
+    bootstrap: str
+    registry_url: str
+    audit_topic: str
+    topics: re.Pattern[str] = re.compile(".*")
+    every_s: float = EVERY_DEFAULT_S
+    bucket_ms: int = BUCKET_DEFAULT_MS
+
+
+def sources_of(mirrors: MirrorMap, topics: Iterable[str]) -> dict[str, list[SourcePartition]]:
+    """Returns mirrored topic → the source of each of its partitions."""
+    mirrored = set(mirrors.topics())
+    found: dict[str, list[SourcePartition]] = {}
+    for topic in topics:
+        if topic in mirrored:
+            sources, ids = mirrors.sources_with_ids(topic)
+            found[topic] = [
+                SourcePartition(*source, named_id(ids.get(number))) for number, source in enumerate(sources)
+            ]
+    return found
+
+
+def named_id(topic_id: UUID | None) -> str:
+    """Returns a topic's id as audit records name it: "" if there is none, as with older Kafka brokers."""
+    return "" if topic_id is None or topic_id == NO_UUID else str(topic_id)
+
+
+def audit_source(mirrors: MirrorMap | None) -> Callable[[str, int], str | None]:
+    """Returns a function of an audit topic and partition: the datacenter that it is a copy of.
+
+    It returns None if that is not known, and asks ZooKeeper only for partitions that it does not know.
+    """
+    known: dict[int, str] = {}
+
+    def source_of(topic: str, partition: int) -> str | None:
+        if mirrors is None or topic != AUDIT_TOPIC:
+            return None
+        if partition not in known:
+            try:
+                known.update(enumerate(each.datacenter for each in mirrors.sources(topic)))
+            except CoordinationError:
+                return None
+        return known.get(partition)
+
+    return source_of

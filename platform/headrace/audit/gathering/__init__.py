@@ -1,0 +1,1 @@
+"""Evidence about one topic and some hours, read from the store. Only reads."""

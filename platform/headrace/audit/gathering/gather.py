@@ -1,0 +1,398 @@
+"""Reads evidence from the store: everything that the judge needs about one topic and some hours.
+
+Only reads, in one transaction, so that all tiers are seen at the same moment. A *fact* is one kind of
+statement in the store about an hour or a source partition, such as its heartbeats. Each fact has a method of
+`_Gatherer`, which adds it to a builder (`audit.gathering.facts`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import Column, ColumnElement, Connection, CursorResult, Table, func, select
+
+from headrace.audit.batches.tally import Span
+from headrace.audit.counting.partition_counter import SourcePartition
+from headrace.audit.evidence import (
+    Claim,
+    CorruptHere,
+    CountedSpan,
+    Evidence,
+    Handover,
+    Heartbeat,
+    PartitionEvidence,
+    ReportedGap,
+    WrittenRows,
+)
+from headrace.audit.gathering.corrupt import as_counted_now, corrupt_rows, hours_of
+from headrace.audit.gathering.facts import HourFacts, LogFacts, PartitionFacts
+from headrace.audit.gathering.loads import loaded_contents
+from headrace.audit.gathering.publishers import (
+    Numbers,
+    clock_skews,
+    numbers_of_topics,
+    publisher_names,
+    publishers,
+    withdrawn,
+)
+from headrace.audit.gathering.repairs import acceptances_of, moved_claims, resent_rows, with_numbers
+from headrace.audit.gathering.tests import doubled_rows, unsound_files
+from headrace.audit.gathering.topics import NamedTopics, repeated_tallies, share_claims
+from headrace.audit.store import tables
+from headrace.audit.times import HOUR_MS, OUTSIDE_MS, hour_start
+from headrace.audit.topic.declarations import Incarnation, counted_from
+from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
+from headrace.audit.topic.recounts import AUDITOR_ENDED, Recount, is_asked_for
+from headrace.audit.topic.resent import NO_NUMBER
+from headrace.coordination.declared import Change
+from headrace.wire.content import from_hex
+
+ANY_TIME_MS: Final = (-(2**63), 2**63 - 1)
+_RANGE_COLUMNS: Final = ("tier", *SourcePartition._fields, "from_address", "to_address")
+
+
+def topics(connection: Connection) -> list[str]:
+    """Returns every topic that any tier has reported on."""
+    columns = (tables.hours.c.topic, tables.beats.c.topic, tables.load_ranges.c.topic)
+    return sorted({row[0] for column in columns for row in connection.execute(select(column).distinct())})
+
+
+def hours(connection: Connection, topic: str, from_ms: int | None, to_ms: int | None) -> list[int]:
+    """Returns the hours of `topic` that overlap [from_ms, to_ms) and that any tier has reported on."""
+    found: set[int] = set()
+    for table in (tables.hours, tables.load_rows):
+        query = select(table.c.hour_ms).where(table.c.topic == topic).distinct()
+        if from_ms is not None:
+            query = query.where(table.c.hour_ms > from_ms - HOUR_MS)
+        if to_ms is not None:
+            query = query.where(table.c.hour_ms < to_ms)
+        found.update(hour_start(row[0]) for row in connection.execute(query))
+    return sorted(found)
+
+
+def evidence(connection: Connection, topic: str, hours_ms: list[int]) -> Iterator[Evidence]:
+    """Yields the evidence of every (hour, datacenter), by hour, then datacenter.
+
+    The loads that count are those of the warehouse that loaded the topic last.
+    """
+    if not hours_ms:
+        return
+    from_ms, to_ms = min(hours_ms), max(hours_ms) + HOUR_MS
+    if OUTSIDE_MS in hours_ms:
+        from_ms, to_ms = ANY_TIME_MS  # a store that older versions filled holds such times as they are
+    facts = _Gatherer(connection, topic, from_ms, to_ms)
+    datacenters = _datacenters(connection, topic)
+    partitions = facts.partition_evidence()
+    states = {name: publishers(connection, name) for name in datacenters}
+    names = {name: publisher_names(connection, name) for name in datacenters}
+    numbers = {name: numbers_of_topics(connection, topic, name, facts.named) for name in datacenters}
+    declared = _incarnations(connection, topic)
+    accepted = acceptances_of(connection, topic, from_ms, to_ms)
+    warehouse = _last_warehouse(connection, topic)
+    unsound = unsound_files(connection, topic, warehouse)
+    doubled = doubled_rows(connection, topic, warehouse)
+    for hour_ms in hours_ms:
+        for datacenter in datacenters:
+            common: dict[str, Any] = {
+                "topic": topic,
+                "datacenter": datacenter,
+                "hour_ms": hour_ms,
+                "publishers": states[datacenter],
+                "publisher_names": names[datacenter],
+                "counted_from": counted_from(declared[datacenter], hour_ms),
+                "acceptances": accepted,
+            }
+            found = _evidence(facts, common, partitions, numbers[datacenter])
+            yield replace(found, unsound_files=unsound[hour_ms], doubled=doubled[hour_ms])
+
+
+def _evidence(
+    facts: _Gatherer,
+    common: dict[str, Any],
+    partitions: Mapping[tuple[str, str], dict[int, PartitionEvidence]],
+    numbers: Numbers,
+) -> Evidence:
+    """Returns the evidence of one hour and datacenter; that of each deleted topic of the name within it."""
+    datacenter, hour_ms = common["datacenter"], common["hour_ms"]
+    named, hour = facts.named.of(datacenter), facts.hours[datacenter, hour_ms]
+    logs = [facts.logs[datacenter, each.topic_id, hour_ms] for each in named]
+    spans = (log.spans[DATACENTER_TIER] for log in logs)
+    shares = share_claims(hour.claims, named, spans, numbers, common["publishers"])
+    found: list[Evidence] = []
+    for each, log, claims in zip(named, logs, shares.of_topics, strict=True):
+        of_log = Evidence(
+            **common,
+            topic_id=each.topic_id,
+            claims=tuple(claims),
+            datacenter_spans=tuple(log.spans[DATACENTER_TIER]),
+            analysis_spans=tuple(log.spans[ANALYSIS_TIER]),
+            partitions=partitions[datacenter, each.topic_id],
+            rows=log.rows,
+            loads={partition: tuple(loads) for partition, loads in log.loads.items()},
+            latest=numbers.latest.get(each.topic_id, {}),
+            corrupt=tuple(log.corrupt),
+            is_deleted=each is not named[-1],
+        )
+        if not of_log.is_deleted or log or any(not claim.withdrawn for claim in claims):
+            found.append(of_log)
+    return replace(
+        found[-1],
+        handovers=tuple(hour.handovers),
+        touched_ms=hour.touched_ms,
+        earlier=tuple(found[:-1]),
+        between=tuple(shares.between),
+        made_again_ms=named[-1].first_ms if len(named) > 1 else None,
+    )
+
+
+class _Gatherer:
+    """Collects all facts about the hours in [from_ms, to_ms) of a topic, and about its partitions."""
+
+    def __init__(self, connection: Connection, topic: str, from_ms: int, to_ms: int) -> None:
+        self.named = NamedTopics(connection, topic)
+        self.hours: defaultdict[tuple[str, int], HourFacts] = defaultdict(HourFacts)
+        self.logs: defaultdict[tuple[str, str, int], LogFacts] = defaultdict(LogFacts)
+        self._connection = connection
+        self._topic = topic
+        self._from_ms, self._to_ms = from_ms, to_ms
+        self._warehouse = _last_warehouse(connection, topic)
+        self._partitions: defaultdict[SourcePartition, PartitionFacts] = defaultdict(PartitionFacts)
+        self._repeated = repeated_tallies(connection, topic, self.named)
+        # Loads report on partitions of the analysis cluster: (partition, id of its topic) → source partition.
+        self._sources: dict[tuple[int, str], SourcePartition] = {}
+        # `_add_rows`, `_add_loads` and `_add_load_gaps` look up `_sources`; the others need no order.
+        self._add_sources()
+        self._add_handovers()
+        self._add_resent()  # after the handovers
+        self._add_spans()
+        self._add_rows()
+        self._add_touched()
+        self._add_counted_ranges()
+        self._add_contradictions()
+        self._add_corrupt()  # after the counted ranges
+        self._add_heartbeats()
+        self._add_gaps()
+        self._add_recounts()
+        self._add_loads()
+        self._add_load_gaps()
+
+    def partition_evidence(self) -> defaultdict[tuple[str, str], dict[int, PartitionEvidence]]:
+        """Returns (datacenter, topic's id) → source partition → evidence."""
+        found: defaultdict[tuple[str, str], dict[int, PartitionEvidence]] = defaultdict(dict)
+        for source, facts in self._partitions.items():
+            found[source.datacenter, source.topic_id][source.partition] = facts.evidence()
+        return found
+
+    def _hour(self, datacenter: str, time_ms: int) -> HourFacts:
+        return self.hours[datacenter, hour_start(time_ms)]
+
+    def _log(self, source: SourcePartition, time_ms: int) -> LogFacts:
+        return self.logs[source.datacenter, source.topic_id, hour_start(time_ms)]
+
+    def _source(self, datacenter: str, partition: int, topic_id: str) -> SourcePartition:
+        return SourcePartition(datacenter, partition, self.named.meant(datacenter, topic_id))
+
+    def _facts_of(self, row: Any) -> PartitionFacts:
+        return self._partitions[self._source(row.datacenter, row.partition, row.topic_id)]
+
+    def _in_window(self, column: Column[int]) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        return column >= self._from_ms, column < self._to_ms
+
+    # --- facts about hours ---
+
+    def _add_handovers(self) -> None:
+        table = tables.handovers
+        query = select(table).where(table.c.topic == self._topic, *self._in_window(table.c.bucket_start_ms))
+        skews = clock_skews(self._connection)
+        for row in self._connection.execute(query):
+            hour = self._hour(row.datacenter, row.bucket_start_ms)
+            ranges, reported_ms = (
+                json.loads(row.ranges),
+                row.reported_ms - skews[row.datacenter, row.publisher],
+            )
+            sequenced = sum(last - first + 1 for *_, first, last in ranges)
+            hour.handovers.append(
+                Handover(row.publisher, row.handed_over_count, sequenced, row.final, reported_ms)
+            )
+            for numbers, content in zip(ranges, json.loads(row.contents), strict=True):
+                partition, producer_id, epoch, first, last = numbers
+                identity = (row.publisher, partition, producer_id, epoch)
+                hour.claims.append(Claim(*identity, first, last, False, reported_ms, from_hex(content)))
+            for range_ in withdrawn(json.loads(row.ever), ranges):
+                hour.claims.append(Claim(row.publisher, *range_, True, reported_ms))
+
+    def _add_resent(self) -> None:
+        table = tables.resent
+        of_topic = (table.c.topic == self._topic, *self._in_window(table.c.bucket_start_ms))
+        for row in resent_rows(self._connection, *of_topic):
+            hour = self._hour(row.datacenter, row.bucket_start_ms)
+            hour.claims += moved_claims(row)
+            if row.old_producer_id == NO_NUMBER:
+                count = row.last_sequence - row.first_sequence + 1
+                hour.handovers = with_numbers(hour.handovers, row.publisher, count)
+
+    def _add_spans(self) -> None:
+        span, tally = tables.spans, tables.tallies
+        span_columns = [span.c[name] for name in Span._fields]
+        columns = [tally.c[name] for name in ("id", "tier", *SourcePartition._fields, "counted_ms")]
+        query = (
+            select(*columns, *span_columns)
+            .join(tally, tally.c.id == span.c.tally_id)
+            .where(tally.c.topic == self._topic, tally.c.chosen, *self._in_window(span.c.bucket_start_ms))
+            .order_by(tally.c.from_address, span.c.first_address)
+        )
+        for row, tier, *place, counted_ms, values in _with_rest(
+            self._connection.execute(query), len(columns)
+        ):
+            if row not in self._repeated:
+                source = self._source(*place)
+                counted = CountedSpan(source.partition, Span(*values), counted_ms)
+                self._log(source, counted.span.bucket_start_ms).spans[tier].append(counted)
+
+    def _add_rows(self) -> None:
+        table = tables.load_rows
+        group = (table.c.log_partition, table.c.hour_ms)
+        sums = (func.sum(table.c[name]) for name in WrittenRows._fields)
+        query = select(*group, *sums).where(*self._where_loads(table), *self._in_window(table.c.hour_ms))
+        for log_partition, hour_ms, *counts in self._connection.execute(query.group_by(*group)):
+            if source := self._loaded_from(log_partition):
+                rows = WrittenRows(*(int(count) for count in counts))
+                self._log(source, hour_ms).rows[source.partition] = rows
+        window = (*self._where_loads(table), *self._in_window(table.c.hour_ms))
+        for log_partition, hour_ms, loaded in loaded_contents(self._connection, *window):
+            if source := self._loaded_from(log_partition):
+                self._log(source, hour_ms).loads[source.partition].append(loaded)
+
+    def _add_touched(self) -> None:
+        table = tables.hours
+        query = select(table).where(table.c.topic == self._topic, *self._in_window(table.c.hour_ms))
+        for row in self._connection.execute(query):
+            self._hour(row.datacenter, row.hour_ms).touched_ms = row.touched_ms
+
+    # --- facts about partitions ---
+
+    def _add_sources(self) -> None:
+        for row in self._rows_of_topic(tables.attributions):
+            source = self._source(row.datacenter, row.partition, row.topic_id)
+            self._sources[row.log_partition, row.log_topic_id] = source
+            self._partitions[source].log_partition = row.log_partition
+
+    def _add_counted_ranges(self) -> None:
+        table = tables.tallies
+        columns = [table.c[name] for name in _RANGE_COLUMNS]
+        query = select(table.c.id, *columns, table.c.counted_ms).where(
+            table.c.topic == self._topic, table.c.chosen
+        )
+        for row, tier, *place, start, end, counted_ms in self._connection.execute(query):
+            if row in self._repeated:
+                continue
+            facts = self._partitions[self._source(*place)].of_auditor(tier)
+            facts.ranges.append((start, end))
+            facts.first = min(facts.first or (start, counted_ms), (start, counted_ms))
+
+    def _add_contradictions(self) -> None:
+        table = tables.tallies
+        group = [table.c[name] for name in _RANGE_COLUMNS]
+        several_digests = func.count(table.c.digest.distinct()) > 1
+        query = select(*group).where(table.c.topic == self._topic).group_by(*group).having(several_digests)
+        for tier, *place, start, end in self._connection.execute(query.order_by(*group)):
+            source = self._source(*place)
+            problem = (
+                f"addresses {start} to {end} of {self._topic}, partition {source.partition} of "
+                f"{source.datacenter}, were counted twice in tier {tier} with different results: the log "
+                "changed"
+            )
+            self._partitions[source].contradictions.append(problem)
+
+    def _add_corrupt(self) -> None:
+        for row, reported in corrupt_rows(self._connection, self._topic):
+            facts = self._facts_of(row).of_auditor(row.tier)
+            corrupt = as_counted_now(reported, facts.ranges)
+            if corrupt is None:
+                continue
+            facts.corrupt.append(corrupt)
+            here = CorruptHere(row.tier, row.partition, corrupt)
+            topic_id = self.named.meant(row.datacenter, row.topic_id)
+            for hour_ms in hours_of(self._connection, row):
+                self.logs[row.datacenter, topic_id, hour_ms].corrupt.append(here)
+
+    def _add_heartbeats(self) -> None:
+        for row in self._rows_of_topic(tables.beats):
+            heartbeat = Heartbeat(row.at_ms, row.counted_to_address, row.end_address)
+            facts = self._facts_of(row).of_auditor(row.tier)
+            if facts.heartbeat is None or facts.heartbeat.at_ms < heartbeat.at_ms:
+                facts.heartbeat = heartbeat
+
+    def _add_gaps(self) -> None:
+        for row in self._rows_of_topic(tables.gaps):
+            gap = ReportedGap(row.from_address, row.to_address, row.reason)
+            self._facts_of(row).of_auditor(row.tier).gaps.append(gap)
+
+    def _add_recounts(self) -> None:
+        for row in self._rows_of_topic(tables.recounts):
+            if row.cause == AUDITOR_ENDED or is_asked_for(row.cause):
+                continue  # it took tallies back, and says nothing about the log
+            facts = self._facts_of(row).of_auditor(row.tier)
+            facts.recounts.append(Recount(row.from_address, row.to_address, row.said_ms, row.cause))
+
+    def _add_loads(self) -> None:
+        table = tables.load_ranges
+        for row in self._connection.execute(select(table).where(*self._where_loads(table))):
+            if source := self._loaded_from(row.log_partition):
+                facts, place = self._partitions[source], (row.from_address, row.to_address)
+                facts.warehouse.ranges.append(place)
+                if row.from_source:
+                    facts.taken.append(place)
+
+    def _add_load_gaps(self) -> None:
+        table = tables.load_gaps
+        for row in self._connection.execute(select(table).where(*self._where_loads(table))):
+            if source := self._loaded_from(row.log_partition):
+                gap = ReportedGap(row.from_address, row.to_address, row.reason)
+                self._partitions[source].warehouse.gaps.append(gap)
+
+    def _loaded_from(self, log_partition: int, log_topic_id: str = "") -> SourcePartition | None:
+        """Returns the source of what a load read from a partition of the analysis cluster."""
+        return self._sources.get((log_partition, log_topic_id)) or self._sources.get((log_partition, ""))
+
+    def _rows_of_topic(self, table: Table) -> CursorResult[Any]:
+        return self._connection.execute(select(table).where(table.c.topic == self._topic))
+
+    def _where_loads(self, table: Table) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        """Returns the condition that selects this topic's loads into its warehouse."""
+        return table.c.warehouse == self._warehouse, table.c.topic == self._topic
+
+
+def _incarnations(connection: Connection, topic: str) -> defaultdict[str, list[Incarnation]]:
+    """Returns datacenter → what the topic declares there, from its creation to each deletion."""
+    table = tables.declarations
+    found: defaultdict[str, list[Incarnation]] = defaultdict(list)
+    for row in connection.execute(select(table).where(table.c.topic == topic)):
+        changes = tuple(Change(*change) for change in json.loads(row.changes))
+        found[row.datacenter].append(Incarnation(row.first_said_ms, changes))
+    return found
+
+
+def _datacenters(connection: Connection, topic: str) -> list[str]:
+    found: set[str] = set()
+    for table in (tables.hours, tables.beats):
+        query = select(table.c.datacenter).where(table.c.topic == topic).distinct()
+        found.update(row[0] for row in connection.execute(query))
+    return sorted(found)
+
+
+def _with_rest(rows: Iterable[Any], count: int) -> Iterator[tuple[Any, ...]]:
+    """Yields the first `count` values of each row, and the others as one."""
+    for row in rows:
+        yield (*row[:count], row[count:])
+
+
+def _last_warehouse(connection: Connection, topic: str) -> str | None:
+    """Returns the warehouse that loaded `topic` last."""
+    table = tables.load_ranges
+    query = select(table.c.warehouse).where(table.c.topic == topic).order_by(table.c.committed_ms.desc())
+    return connection.execute(query.limit(1)).scalar()

@@ -1,0 +1,99 @@
+"""Reads from the store what is known about publishers and their producers. Only reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import Connection, func, select
+
+from headrace.audit.evidence import PublisherState
+from headrace.audit.intervals import Interval, subtract
+from headrace.audit.store import measured_tables, tables
+from headrace.audit.topic.records import DATACENTER_TIER
+
+Numbered = dict[tuple[int, int], tuple[int, int]]
+
+
+class Named(Protocol):
+    """Tells which topic a record is about (`audit.gathering.topics`)."""
+
+    def meant(self, datacenter: str, topic_id: str) -> str: ...
+
+
+def publishers(connection: Connection, datacenter: str) -> dict[str, PublisherState]:
+    """Returns every publisher that reported from a datacenter, by its id."""
+    table, counting = tables.publishers, tables.counting_publishers
+    of_datacenter = select(counting.c.publisher).where(counting.c.datacenter == datacenter)
+    counts_only = {row.publisher for row in connection.execute(of_datacenter)}
+    skews = clock_skews(connection)
+    return {
+        row.publisher: PublisherState(
+            row.service,
+            row.server,
+            row.started_ms - skews[datacenter, row.publisher],
+            row.last_ms - skews[datacenter, row.publisher],
+            row.closed,
+            row.publisher in counts_only,
+            skews[datacenter, row.publisher],
+        )
+        for row in connection.execute(select(table).where(table.c.datacenter == datacenter))
+    }
+
+
+def clock_skews(connection: Connection) -> defaultdict[tuple[str, str], int]:
+    """Returns (datacenter, publisher) → by how many ms its clock is ahead; 0 for one that is right."""
+    rows = connection.execute(select(measured_tables.clocks).where(measured_tables.clocks.c.skew_ms != 0))
+    return defaultdict(int, {(row.datacenter, row.publisher): row.skew_ms for row in rows})
+
+
+def publisher_names(connection: Connection, datacenter: str) -> dict[int, str]:
+    """Returns producer id → publisher."""
+    table = tables.producer_ids
+    query = select(table.c.producer_id, table.c.publisher).where(table.c.datacenter == datacenter)
+    return {row.producer_id: row.publisher for row in connection.execute(query)}
+
+
+class Numbers(NamedTuple):
+    """By topic's id: (partition, producer id) → the first and the latest (epoch, sequence) in its logs."""
+
+    first: dict[str, Numbered]
+    latest: dict[str, Numbered]
+
+
+def numbers_of_topics(connection: Connection, topic: str, datacenter: str, named: Named) -> Numbers:
+    """Returns the numbers in the datacenter's logs, of any hour."""
+    span, tally = tables.spans, tables.tallies
+    columns = (tally.c.topic_id, tally.c.partition, span.c.producer_id, span.c.producer_epoch)
+    query = (
+        select(*columns, func.min(span.c.first_sequence), func.max(span.c.last_sequence))
+        .join(tally, tally.c.id == span.c.tally_id)
+        .where(
+            tally.c.topic == topic,
+            tally.c.datacenter == datacenter,
+            tally.c.tier == DATACENTER_TIER,
+            tally.c.chosen,
+            span.c.producer_id >= 0,
+        )
+        .group_by(*columns)
+    )
+    numbers = Numbers({}, {})
+    for topic_id, partition, producer_id, epoch, low, high in connection.execute(query):
+        meant, key = named.meant(datacenter, topic_id), (partition, producer_id)
+        first, latest = numbers.first.setdefault(meant, {}), numbers.latest.setdefault(meant, {})
+        first[key] = min(first.get(key, (epoch, low)), (epoch, low))
+        latest[key] = max(latest.get(key, (-1, -1)), (epoch, high))
+    return numbers
+
+
+def withdrawn(
+    ever_claimed_ranges: list[list[int]], ranges: list[list[int]]
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yields ranges that an earlier report claimed and the newest one dropped (renumbered batches)."""
+    current: defaultdict[tuple[int, ...], list[Interval]] = defaultdict(list)
+    for *identity, first, last in ranges:
+        current[tuple(identity)].append((first, last + 1))
+    for partition, producer_id, epoch, first, last in ever_claimed_ranges:
+        for start, end in subtract([(first, last + 1)], current[partition, producer_id, epoch]):
+            yield partition, producer_id, epoch, start, end - 1

@@ -1,0 +1,1 @@
+"""Bringing events again that were lost, from where they still are."""

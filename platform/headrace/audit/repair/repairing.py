@@ -1,0 +1,88 @@
+"""What the audit's evidence says of some hours of a topic, for repairs and acceptances; waiting for it."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from headrace.audit.evidence import LOAD_HOP, PRODUCER_HOP, Evidence, Finding, Policy, Status, Verdict
+from headrace.audit.gathering import gather
+from headrace.audit.store.store import AuditStore
+from headrace.audit.verdicts.verdicts import judge
+from headrace.process.clock import now_ms as wall_ms
+
+WAIT_STEP_S: Final = 0.5
+NAME_MAX_CHARS: Final = 120
+
+
+class Judged(NamedTuple):
+    """One hour of a topic from one datacenter: what is known, and what follows."""
+
+    evidence: Evidence
+    verdict: Verdict
+
+    def is_complete_up_to(self, *hops: str) -> bool:
+        return all(self.verdict.hops.get(hop) is Status.COMPLETE for hop in hops)
+
+
+def judged(
+    store: AuditStore,
+    topic: str,
+    hours_ms: Iterable[int],
+    *,
+    policy: Policy | None = None,
+    now_ms: int | None = None,
+) -> list[Judged]:
+    """Judges these hours from every datacenter, those without any events left out."""
+    policy, now_ms = policy or Policy(), wall_ms() if now_ms is None else now_ms
+    found: list[Judged] = []
+    with store.reading() as connection:
+        for evidence in gather.evidence(connection, topic, sorted(set(hours_ms))):
+            verdict = judge(evidence, policy, now_ms)
+            if any(verdict.counts) or verdict.findings or verdict.accepted:
+                found.append(Judged(evidence, verdict))
+    return found
+
+
+def wait_until(
+    judge_now: Callable[[], list[Judged]],
+    is_done: Callable[[list[Judged]], bool],
+    timeout_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Judged]:
+    """Judges again and again until `is_done`, or `timeout_s` has passed; returns the last judgement."""
+    deadline_s = clock() + timeout_s
+    while True:
+        current = judge_now()
+        if is_done(current) or clock() >= deadline_s:
+            return current
+        sleep(min(WAIT_STEP_S, max(0.0, deadline_s - clock())))
+
+
+def is_producer_hop_complete(found: Iterable[Judged]) -> bool:
+    return all(each.is_complete_up_to(PRODUCER_HOP) for each in found)
+
+
+def is_unwritten(evidence: Evidence, finding: Finding) -> bool:
+    """Whether loads consumed what this finding calls lost, and did not write it: its place is all of theirs.
+
+    What a load was allowed to skip lies elsewhere, and nothing can be read of it where loads read.
+    """
+    if finding.hop != LOAD_HOP or finding.status is not Status.LOST or finding.partition is None:
+        return False
+    cover = evidence.partition(finding.partition).warehouse.cover
+    return bool(cover) and (finding.after_address, finding.before_address) == (cover[0][0], cover[-1][1])
+
+
+def author() -> str:
+    """Returns who runs this process, user@host, as repairs and acceptances name it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:NAME_MAX_CHARS]

@@ -1,0 +1,1 @@
+"""The audit report: as values, for people, and the command that repairs each finding."""

@@ -1,0 +1,1 @@
+"""The audit store: tables, how records are folded into them, and how it is kept small."""

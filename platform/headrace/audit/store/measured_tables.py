@@ -1,0 +1,83 @@
+"""The audit store's tables of what was measured and tested: clocks, verifications, doubles, and how
+long findings took to be named. `audit.store.tables` has all others.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Integer, String, Table, Text
+
+from headrace.audit.store.tables import metadata
+
+
+def _key(name: str, kind: type[BigInteger] | type[Integer] | type[String]) -> Column[int | str]:
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, String, nullable=False)
+
+
+def _number(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+def _flag(name: str) -> Column[bool]:
+    return Column(name, Boolean, nullable=False)
+
+
+# Publishers whose clock is off, or was: by how much it is ahead, measured when the auditor's said `said_ms`.
+clocks = Table(
+    "clocks",
+    metadata,
+    _key("datacenter", String),
+    _key("publisher", String),
+    _number("skew_ms"),
+    _number("said_ms"),
+)
+
+# The newest verification of each table; `problems`: JSON list of the values of a `TableProblem`.
+verified = Table(
+    "verified",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _text("checked"),
+    _number("files"),
+    _number("rows"),
+    _number("problem_count"),
+    Column("problems", Text, nullable=False),
+    _number("said_ms"),
+)
+
+# Rows whose guids other rows have, too, of one hour of a table; and when a dedupe removed the extra ones.
+doubled = Table(
+    "doubled",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("hour_ms", BigInteger),
+    _key("log_partition", Integer),
+    _key("first_offset", BigInteger),
+    _number("last_offset"),
+    _flag("is_extra"),
+    _number("said_ms"),
+)
+deduped = Table(
+    "deduped",
+    metadata,
+    _key("warehouse", String),
+    _key("topic", String),
+    _key("hour_ms", BigInteger),
+    _number("removed"),
+    _number("said_ms"),
+)
+
+# Findings, by their digests: when each was named first, and how long that took; -1 if nobody saw it.
+named = Table(
+    "named",
+    metadata,
+    _key("digest", String),
+    _text("hop"),
+    _number("took_ms"),
+    _number("named_ms"),
+)

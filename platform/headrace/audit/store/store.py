@@ -1,0 +1,248 @@
+"""The audit store: the reports of all tiers, in tables (SQLite, or PostgreSQL by URL).
+
+Owns connections, transactions and positions; `audit.store.fold` folds each kind of record. The position in
+the audit topics is stored in the same transaction as the records before it, so a crash at any moment repeats
+work but changes nothing. One process folds; any number may read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, create_engine, event, inspect, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
+
+from headrace.audit.store import measured_tables, tables
+from headrace.audit.store.clocks import ClockWatch
+from headrace.audit.store.fold import fold_records
+from headrace.audit.store.fold_set_aside import add_set_aside, read_set_aside
+from headrace.audit.store.inserting import insert_new, upsert
+from headrace.audit.topic.records import ReceivedRecord
+from headrace.audit.topic.set_aside import SetAside
+
+BUSY_TIMEOUT_MS: Final = 30_000
+READ_BUSY_TIMEOUT_MS: Final = 5_000  # a writer of the store never holds up readers for long
+_DAMAGE_CODES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PRIMARY_CODE_MASK: Final = 0xFF  # SQLite's extended codes have the primary one in their lowest byte
+
+
+_WRITES: Final = "headrace_writes"
+
+
+class StoreError(Exception):
+    """The store cannot be opened; the message says what to do."""
+
+
+class UnusableStoreError(StoreError):
+    """What the store's file holds is damaged, or of another schema version: trying again does not help."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error of SQLAlchemy says that the bytes of a SQLite file are wrong."""
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None) or 0
+    return code & _PRIMARY_CODE_MASK in _DAMAGE_CODES
+
+
+def problem_of(error: BaseException) -> str:
+    """Returns the first line of what the database itself said."""
+    return (str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__])[0]
+
+
+def parsed_url(url: str) -> URL:
+    """Returns the URL of a store. Raises `StoreError`."""
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect()
+    except (SQLAlchemyError, ValueError) as error:
+        # Most such errors quote the URL, and so its password.
+        problem = (
+            str(error) if isinstance(error, NoSuchModuleError) else "the audit store's URL can't be read"
+        )
+        raise StoreError(
+            f"{problem}: write it as sqlite:////path/audit.db or postgresql+psycopg://USER:PASSWORD@HOST/NAME"
+        ) from None
+    return parsed
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Returns the file of a store in SQLite; None if it is in memory, or in another database."""
+    parsed = parsed_url(url)
+    name = parsed.database or ""
+    if parsed.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
+        return None
+    return Path(name)
+
+
+class StoreMissingError(StoreError):
+    """Nothing has created this store yet, or the URL is wrong."""
+
+
+class AuditStore:
+    """`AuditStore("sqlite:////path/audit.db")` or `AuditStore("postgresql+psycopg://…")`.
+
+    Creates missing tables. With `must_exist`, for readers, it creates nothing, and a SQLite file is opened
+    for reading alone: no writer's lock holds it up. Raises `StoreError`.
+    """
+
+    def __init__(self, url: str, *, must_exist: bool = False) -> None:
+        parsed = parsed_url(url)
+        self.url = parsed.render_as_string(hide_password=True)
+        path = sqlite_file(url)
+        if must_exist and path is not None and not path.is_file():
+            raise StoreMissingError(f"there is no audit store at {path}")
+        self._must_exist = must_exist
+        self._clocks = ClockWatch()
+        try:
+            if path is not None and not must_exist:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            if must_exist and path is not None:
+                self._engine = create_engine(url, creator=partial(_open_for_reading, path))
+            else:
+                self._engine = create_engine(url)
+        except (OSError, ImportError) as error:
+            raise StoreError(f"cannot open the audit store {self.url}: {error}") from error
+        if self._engine.dialect.name == "sqlite":
+            # Whether a file is in WAL mode is stored in it, so a reader leaves that as it is.
+            event.listen(self._engine, "connect", _set_up_reader if must_exist else _set_up_sqlite)
+            event.listen(self._engine, "begin", _begin_sqlite)
+        try:
+            self._open()
+        except StoreError:
+            self._engine.dispose()
+            raise
+        except SQLAlchemyError as error:
+            self._engine.dispose()
+            kind = UnusableStoreError if is_damage(error) else StoreError
+            raise kind(f"cannot open the audit store {self.url}: {problem_of(error)}") from error
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Opens a transaction that sees one consistent state of the store."""
+        with self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Opens a transaction that commits at the end, and rolls back on an error."""
+        with self._engine.execution_options(**{_WRITES: True}).begin() as connection:
+            yield connection
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """Returns (audit topic, partition) → the address up to which it is folded."""
+        with self.reading() as connection:
+            rows = connection.execute(select(tables.folded))
+            return {(row.topic, row.partition): row.address for row in rows}
+
+    def producers(self) -> set[tuple[str, int]]:
+        """Returns (datacenter, producer id) of every producer that has reported."""
+        ids = tables.producer_ids
+        with self.reading() as connection:
+            rows = connection.execute(select(ids.c.datacenter, ids.c.producer_id))
+            return {(row.datacenter, row.producer_id) for row in rows}
+
+    def fold(
+        self,
+        records: Iterable[ReceivedRecord],
+        positions: Mapping[tuple[str, int], int] | None = None,
+        set_aside: Iterable[SetAside] = (),
+    ) -> None:
+        """Folds records and stores `positions`, from which to read on, in one transaction.
+
+        `set_aside`: what the reader did not believe of the records before these positions.
+        """
+        records = list(records)
+        clocks = [each._asdict() for each in self._clocks.measure(records)]
+        with self.writing() as connection:
+            fold_records(connection, records)
+            upsert(connection, measured_tables.clocks, clocks, newer_by="said_ms")
+            rows = [
+                {"topic": topic, "partition": partition, "address": address}
+                for (topic, partition), address in (positions or {}).items()
+            ]
+            upsert(connection, tables.folded, rows)
+            for each in set_aside:
+                add_set_aside(connection, each)
+
+    def refuses(self, received: ReceivedRecord) -> str:
+        """Returns why the store cannot hold this record; "" if it can. Changes nothing.
+
+        Raises the `SQLAlchemyError` of a damaged store, which is not the record's fault.
+        """
+        with self._engine.connect() as connection:
+            transaction = connection.begin()
+            try:
+                fold_records(connection, [received])
+            except (SQLAlchemyError, OverflowError, ValueError) as error:
+                if is_damage(error):
+                    raise
+                return str(getattr(error, "orig", None) or error)
+            finally:
+                transaction.rollback()
+        return ""
+
+    def set_aside(self) -> list[SetAside]:
+        """Returns what was set aside of the audit topics, by (topic, partition)."""
+        with self.reading() as connection:
+            return read_set_aside(connection)
+
+    def _open(self) -> None:
+        found = self._existing_version() if self._must_exist else self._created_version()
+        if found != str(tables.SCHEMA_VERSION):
+            raise UnusableStoreError(
+                f"the audit store {self.url} has schema version {found}, but this program needs version "
+                f"{tables.SCHEMA_VERSION} (the auditor rebuilds a SQLite store by itself; else give it a new "
+                "database)"
+            )
+
+    def _created_version(self) -> str:
+        with self.writing() as connection:
+            tables.metadata.create_all(connection)
+            version = {"name": "schema_version", "value": str(tables.SCHEMA_VERSION)}
+            if insert_new(connection, tables.meta, version):
+                return version["value"]
+            return _stored_version(connection)
+
+    def _existing_version(self) -> str:
+        """Reads the version of a store that must be there; writes nothing."""
+        with self.reading() as connection:
+            if not inspect(connection).has_table(tables.meta.name):
+                raise StoreMissingError(f"{self.url} is no audit store: it has no table {tables.meta.name}")
+            return _stored_version(connection)
+
+
+def _stored_version(connection: Connection) -> str:
+    query = select(tables.meta.c.value).where(tables.meta.c.name == "schema_version")
+    return str(connection.execute(query).scalar_one())
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Begins each transaction by itself: Python's sqlite3 would begin none for reads and for new tables. A
+    writer takes its lock at once, because one that reads first could not wait for another one.
+    """
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _open_for_reading(path: Path) -> sqlite3.Connection:
+    """Opens a SQLite file that nothing may change through this connection."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+
+
+def _set_up_reader(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={READ_BUSY_TIMEOUT_MS}")
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}"):
+        connection.execute(f"PRAGMA {pragma}")

@@ -1,0 +1,108 @@
+"""Acceptances: somebody's word, by name and with a reason, that findings of an hour stay as they are. Pure.
+
+An acceptance names the digest of each finding that it covers. A finding that changes, because more is lost or
+at another place, has another digest, and is covered by no earlier acceptance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from headrace.audit.evidence import Acceptance, Accepted, Finding, Status, Verdict
+from headrace.audit.topic.avro_times import to_datetime, to_ms
+
+ACCEPTABLE: Final = (Status.LOST, Status.DUPLICATED, Status.ALTERED, Status.CORRUPT)
+DIGEST_CHARS: Final = 64
+FINDINGS_MAX: Final = 1_000
+"""That are believed of one record."""
+FINDINGS_PER_RECORD_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceRecord:
+    """`audit-acceptance.avsc` describes the fields."""
+
+    schema_file: ClassVar[str] = "audit-acceptance.avsc"
+
+    topic: str
+    hour_ms: int
+    digests: tuple[str, ...]
+    texts: tuple[str, ...]
+    said_by: str
+    reason: str
+    withdrawn: bool = False
+
+    def key(self) -> str:
+        return f"acceptance/{self.topic}"
+
+    def to_avro(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "hour": to_datetime(self.hour_ms),
+            "digests": list(self.digests),
+            "texts": list(self.texts),
+            "said_by": self.said_by,
+            "reason": self.reason,
+            "withdrawn": self.withdrawn,
+        }
+
+    @classmethod
+    def from_avro(cls, data: Mapping[str, Any]) -> AcceptanceRecord:
+        return cls(
+            data["topic"],
+            to_ms(data["hour"]),
+            tuple(data["digests"]),
+            tuple(data["texts"]),
+            data["said_by"],
+            data["reason"],
+            data["withdrawn"],
+        )
+
+
+def digest_of(topic: str, datacenter: str, hour_ms: int, finding: Finding) -> str:
+    """Returns the digest of what a finding says, whose sentence may change with time and version."""
+    said = (
+        topic,
+        datacenter,
+        hour_ms,
+        str(finding.status),
+        finding.hop,
+        finding.record_count,
+        finding.partition,
+        finding.producer_id,
+        finding.producer_epoch,
+        finding.service,
+        finding.server,
+        finding.sequences,
+        finding.after_address,
+        finding.before_address,
+    )
+    return hashlib.sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
+
+
+def sort_out(
+    findings: list[Finding], acceptances: Mapping[str, Acceptance], topic: str, datacenter: str, hour_ms: int
+) -> tuple[list[Finding], list[Accepted]]:
+    """Returns the findings that stand, and those that are accepted."""
+    standing: list[Finding] = []
+    accepted: list[Accepted] = []
+    for finding in findings:
+        found = acceptances.get(digest_of(topic, datacenter, hour_ms, finding)) if acceptances else None
+        if found is not None and finding.status in ACCEPTABLE:
+            accepted.append(Accepted(finding, found))
+        else:
+            standing.append(finding)
+    return standing, accepted
+
+
+def acceptable(verdict: Verdict) -> dict[str, Finding]:
+    """Returns the findings of a verdict that can be accepted, by digest."""
+    return {
+        digest_of(verdict.topic, verdict.datacenter, verdict.hour_ms, finding): finding
+        for finding in verdict.findings
+        if finding.status in ACCEPTABLE
+    }

@@ -1,0 +1,1 @@
+"""Evidence in, verdicts out: one module for each pair of tiers. Pure."""

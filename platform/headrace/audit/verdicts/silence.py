@@ -1,0 +1,136 @@
+"""Reports that are missing for an hour, which must not make the hour look complete. Pure.
+
+Events that wait in a client or were dropped there before they had a sequence number, publishers that stopped
+without closing, tallies that have not arrived, auditors that stopped reporting, counts that contradict each
+other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from headrace.audit import phrases
+from headrace.audit.evidence import (
+    PRODUCER_HOP,
+    Evidence,
+    Finding,
+    Handover,
+    Policy,
+    Status,
+    TierEvidence,
+)
+from headrace.audit.intervals import subtract, union
+from headrace.audit.verdicts.hop_counts import is_counts_only
+
+
+def judge_silence(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
+    """Yields the findings of the producer hop about missing reports rather than missing records.
+
+    Publishers' silence proves nothing about a topic that is counted from the log on.
+    """
+    yield from _silent_publishers(evidence, policy, now_ms)
+    for partition, place in sorted(evidence.partitions.items()):
+        for problem in place.contradictions:
+            yield Finding(Status.UNKNOWN, PRODUCER_HOP, problem, partition=partition)
+        yield from _missing_tallies(partition, place.datacenter, evidence, policy, now_ms)
+    if not evidence.is_deleted:
+        yield from _silent_auditor(evidence, policy, now_ms)
+
+
+def _silent_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
+    for handover in evidence.handovers:
+        has_unsequenced = handover.handed_over_count > handover.sequenced_count
+        if has_unsequenced and not is_counts_only(evidence, handover):
+            finding = _unsequenced(handover, evidence, policy, now_ms)
+            if finding.status is not Status.UNKNOWN or not evidence.is_counted_from_log:
+                yield finding
+    if not evidence.is_counted_from_log:
+        yield from _vanished_publishers(evidence, policy, now_ms)
+
+
+def _unsequenced(handover: Handover, evidence: Evidence, policy: Policy, now_ms: int) -> Finding:
+    count = handover.handed_over_count - handover.sequenced_count
+    publisher = evidence.publishers.get(handover.publisher)
+    service, server = (publisher.service, publisher.server) if publisher else (None, None)
+    if handover.final or (publisher is not None and publisher.closed):
+        status, predicate = Status.LOST, "were dropped in the client before they had a sequence number"
+    elif publisher is not None and now_ms - publisher.last_ms < policy.delay_ms:
+        status, predicate = Status.PENDING, "wait in the client"
+    else:
+        status, predicate = Status.UNKNOWN, "waited in the client when it last reported"
+    return Finding(
+        status,
+        PRODUCER_HOP,
+        f"{phrases.events(count, evidence)}, handed over to service {service} on {server}, {predicate}",
+        record_count=count,
+        service=service,
+        server=server,
+    )
+
+
+def _vanished_publishers(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
+    """Yields publishers that have not closed, and are silent since they had events of this hour.
+
+    Pending at first, because a publisher may be slow; never complete, because it may have died with events
+    that it did not report.
+    """
+    last_report_ms: defaultdict[str, int] = defaultdict(int)
+    for handover in evidence.handovers:
+        at_ms = max(last_report_ms[handover.publisher], handover.reported_ms)
+        last_report_ms[handover.publisher] = at_ms
+    for name, at_ms in sorted(last_report_ms.items()):
+        publisher = evidence.publishers.get(name)
+        if publisher is None or publisher.closed:
+            continue
+        silent_ms = now_ms - publisher.last_ms
+        if silent_ms < min(policy.publisher_silence_ms, policy.delay_ms):
+            continue
+        stopped_in_hour = evidence.hour_ms <= publisher.last_ms < evidence.end_ms
+        stopped_with_events = at_ms > publisher.last_ms - policy.report_grace_ms
+        if stopped_in_hour or stopped_with_events:
+            yield Finding(
+                Status.UNKNOWN if silent_ms >= policy.delay_ms else Status.PENDING,
+                PRODUCER_HOP,
+                f"service {publisher.service} on {publisher.server}, {evidence.datacenter}, last reported at "
+                f"{phrases.instant(publisher.last_ms)} and never closed: it is not known how many "
+                f"more events of {evidence.topic}, {phrases.hour(evidence.hour_ms)}, it accepted",
+                service=publisher.service,
+                server=publisher.server,
+            )
+
+
+def _missing_tallies(
+    partition: int, log: TierEvidence, evidence: Evidence, policy: Policy, now_ms: int
+) -> Iterator[Finding]:
+    """Yields tallies that are missing after the first record of this hour."""
+    spans = (counted.span for counted in evidence.datacenter_spans if counted.partition == partition)
+    first = min((span.first_address for span in spans), default=None)
+    if first is None or log.heartbeat is None:
+        return
+    known = union((*log.known(), *((gap.start, gap.end) for gap in log.gaps)))
+    for low, high in subtract([(first, log.heartbeat.counted_to_address)], known):
+        yield Finding(
+            Status.UNKNOWN if now_ms - log.heartbeat.at_ms >= policy.delay_ms else Status.PENDING,
+            PRODUCER_HOP,
+            f"{evidence.datacenter}'s tally of {evidence.topic}, partition {partition}, addresses {low} to "
+            f"{high}, has not arrived",
+            partition=partition,
+            after_address=low,
+            before_address=high,
+        )
+
+
+def _silent_auditor(evidence: Evidence, policy: Policy, now_ms: int) -> Iterator[Finding]:
+    heartbeats = (place.datacenter.heartbeat for place in evidence.partitions.values())
+    last_ms = max((heartbeat.at_ms for heartbeat in heartbeats if heartbeat), default=None)
+    silence_ms = min(policy.silence_ms, policy.delay_ms)
+    if last_ms is None or last_ms >= min(now_ms - silence_ms, evidence.end_ms):
+        return
+    yield Finding(
+        Status.UNKNOWN if last_ms < now_ms - policy.delay_ms else Status.PENDING,
+        PRODUCER_HOP,
+        f"{evidence.datacenter}'s auditor has not reported since {phrases.instant(last_ms)}, so it is "
+        f"not known what {evidence.topic}, {phrases.hour(evidence.hour_ms)}, holds; is it running, and is "
+        "_audit mirrored?",
+    )

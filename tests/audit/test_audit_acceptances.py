@@ -1,0 +1,151 @@
+"""What people accept stays in every report by name, and covers nothing but what they saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fix_audit_world import (
+    BUCKET_MS,
+    DC,
+    HOUR_A,
+    NOW_MS,
+    TOPIC,
+    Batch,
+    PartitionBytes,
+    everything_reported,
+    received,
+    report_of,
+)
+from headrace.audit.evidence import Status
+from headrace.audit.repair.repairing import judged
+from headrace.audit.report.report import is_complete, report
+from headrace.audit.store.store import AuditStore
+from headrace.audit.topic.acceptances import AcceptanceRecord, acceptable, digest_of
+from headrace.audit.topic.resent import ResentRecord
+from headrace.audit.topic.validity import ImpossibleRecordError, check
+
+BATCHES = [Batch(0, 7, 0, index * 10, 10, HOUR_A + index * BUCKET_MS) for index in range(6)]
+SAID_MS = NOW_MS - 1_000
+
+
+def store_without(*lost: int) -> AuditStore:
+    log = PartitionBytes()
+    for index, batch in enumerate(BATCHES):
+        if index not in lost:
+            log.append(batch.encode())
+    store = AuditStore("sqlite://")
+    store.fold(everything_reported(BATCHES, {0: log}))
+    return store
+
+
+def acceptance(store: AuditStore, **changes: object) -> AcceptanceRecord:
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    found = acceptable(verdict)
+    texts = tuple(finding.text for finding in found.values())
+    record = AcceptanceRecord(TOPIC, HOUR_A, tuple(found), texts, "ada@host-1", "the disk died")
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def test_an_accepted_loss_is_in_every_later_report_and_proof() -> None:
+    store = store_without(2)
+    said = acceptance(store)
+    check(received(said), NOW_MS)
+    store.fold([received(said, time_ms=SAID_MS)] * 2)
+    (verdict,) = report(store, now_ms=NOW_MS).verdicts
+    assert (verdict.status, verdict.findings) == (Status.COMPLETE, ())
+    ((finding, by),) = verdict.accepted
+    assert finding.record_count == 10 and by == ("ada@host-1", SAID_MS, "the disk died")
+    proof = is_complete(store, TOPIC, HOUR_A, now_ms=NOW_MS).to_json()
+    assert proof["complete"] is True
+    (named,) = proof["accepted"]
+    assert (named["said_by"], named["reason"], named["record_count"]) == ("ada@host-1", "the disk died", 10)
+    store.close()
+
+
+def test_another_loss_in_the_same_hour_is_not_covered() -> None:
+    store = store_without(2)
+    store.fold([received(acceptance(store), time_ms=SAID_MS)])
+    store.close()
+    more = store_without(2, 4)
+    more.fold([received(acceptance(store_without(2)), time_ms=SAID_MS)])
+    (verdict,) = report(more, now_ms=NOW_MS).verdicts
+    assert verdict.status is Status.LOST
+    assert [finding.sequences for finding in verdict.findings] == [(40, 49)]
+    assert len(verdict.accepted) == 1
+    more.close()
+
+
+def test_what_was_accepted_can_be_taken_back_in_any_order() -> None:
+    for order in (1, -1):
+        store = store_without(2)
+        records = [
+            received(acceptance(store), time_ms=SAID_MS),
+            received(acceptance(store, withdrawn=True), time_ms=SAID_MS + 1),
+        ]
+        store.fold(records[::order])
+        (verdict,) = report(store, now_ms=NOW_MS).verdicts
+        assert (verdict.status, verdict.accepted) == (Status.LOST, ())
+        store.close()
+
+
+def test_what_is_pending_or_unknown_is_never_accepted() -> None:
+    store = AuditStore("sqlite://")
+    store.fold([received(report_of("p", BATCHES, closed=False))])
+    ((_, verdict),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    assert verdict.findings and acceptable(verdict) == {}
+    digests = tuple(digest_of(TOPIC, DC, HOUR_A, finding) for finding in verdict.findings)
+    said = AcceptanceRecord(TOPIC, HOUR_A, digests, ("",) * len(digests), "ada@host-1", "no")
+    store.fold([received(said, time_ms=SAID_MS)])
+    ((_, after),) = judged(store, TOPIC, [HOUR_A], now_ms=NOW_MS)
+    assert (after.findings, after.accepted) == (verdict.findings, ())
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"reason": " "}, {"digests": ()}, {"digests": ("0" * 63,)}, {"said_by": "a\nb"}, {"hour_ms": 1}],
+)
+def test_an_impossible_acceptance_is_not_believed(changes: dict[str, object]) -> None:
+    store = store_without(2)
+    with pytest.raises(ImpossibleRecordError):
+        check(received(acceptance(store, **changes)), NOW_MS)
+    store.close()
+
+
+def resent(**changes: object) -> ResentRecord:
+    made = ResentRecord(DC, TOPIC, BATCHES[2].bucket_ms, "p-1", 0, 99, 0, 0, 9, 7, 0, 20, "ada@host-1")
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_events_that_came_again_are_complete_under_their_new_numbers_and_no_others() -> None:
+    log = PartitionBytes()
+    for index, batch in enumerate(BATCHES):
+        if index != 2:
+            log.append(batch.encode())
+    log.append(Batch(0, 99, 0, 0, 10, BATCHES[2].bucket_ms).encode())
+    records = everything_reported(BATCHES, {0: log})
+    store = AuditStore("sqlite://")
+    store.fold(records)
+    (before,) = report(store, now_ms=NOW_MS).verdicts
+    assert before.status is Status.LOST
+    for order in (1, -1):
+        again = AuditStore("sqlite://")
+        again.fold([*records, received(resent())][::order])
+        (verdict,) = report(again, now_ms=NOW_MS).verdicts
+        assert verdict.findings == () and verdict.counts.producer == verdict.counts.warehouse == 60
+        again.close()
+    # Said, and not there: lost under the new numbers.
+    missing = store_without(2)
+    missing.fold([received(resent())])
+    (verdict,) = report(missing, now_ms=NOW_MS).verdicts
+    assert [finding.producer_id for finding in verdict.findings] == [99]
+    # The old numbers turn up after all.
+    both = AuditStore("sqlite://")
+    log.append(BATCHES[2].encode())
+    both.fold([*everything_reported(BATCHES, {0: log}), received(resent())])
+    (verdict,) = report(both, now_ms=NOW_MS).verdicts
+    assert [finding.status for finding in verdict.findings] == [Status.DUPLICATED]
+    for each in (store, missing, both):
+        each.close()

@@ -1,0 +1,99 @@
+"""A publisher whose clock is off is said to be that: neither silent, nor late, nor complete too early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fix_audit_world import (
+    DC,
+    HOUR_A,
+    REPORTED_MS,
+    TOPIC,
+    Batch,
+    PartitionBytes,
+    counted,
+    heartbeat,
+    received,
+    report_of,
+)
+from headrace.audit.evidence import PRODUCER_HOP, Policy, Status, Verdict
+from headrace.audit.report.report import report
+from headrace.audit.store.clocks import OFF_MIN_MS, skew_between
+from headrace.audit.store.store import AuditStore
+from headrace.audit.topic.records import DATACENTER_TIER, ReceivedRecord
+
+MINUTE_MS = 60_000
+LOG_OF_REPORTS = ("_audit", 0)
+BATCH = Batch(0, 12, 0, 0, 5, HOUR_A)
+LOG = PartitionBytes()
+LOG.append(BATCH.encode())
+
+
+def beat(time_ms: int) -> ReceivedRecord:
+    return received(replace(heartbeat(DATACENTER_TIER, {0: LOG}), beat=time_ms), time_ms=time_ms)
+
+
+def said(number: int, time_ms: int, skew_ms: int) -> ReceivedRecord:
+    report_now = report_of("p", [BATCH], number=number, closed=False)
+    return received(replace(report_now, started_ms=REPORTED_MS + skew_ms), time_ms=time_ms + skew_ms)
+
+
+def judged(skew_ms: int, silent_s: int) -> Verdict:
+    """A publisher reports three times, between heartbeats; then it is silent, and the auditor is not."""
+    records = [received(each) for each in counted(DATACENTER_TIER, {0: LOG})]
+    for number in range(3):
+        at_ms = REPORTED_MS + number * 10_000
+        records += [beat(at_ms), said(number + 1, at_ms + 5_000, skew_ms)]
+    last_ms = REPORTED_MS + 25_000
+    now_ms = last_ms + silent_s * 1_000
+    records += [beat(last_ms + 1_000), beat(now_ms)]
+    store = AuditStore("sqlite://")
+    try:
+        for each in records:
+            store.fold([each._replace(log=LOG_OF_REPORTS)])
+        policy = Policy(hops=(PRODUCER_HOP,))
+        (verdict,) = report(store, TOPIC, policy=policy, now_ms=now_ms).verdicts
+    finally:
+        store.close()
+    return verdict
+
+
+@pytest.mark.parametrize("skew_min", [59, -59, 6, -6])
+def test_a_clock_that_is_off_is_named_and_changes_no_verdict(skew_min: int) -> None:
+    for silent_s, status in ((2, Status.COMPLETE), (40, Status.PENDING), (320, Status.UNKNOWN)):
+        verdict = judged(skew_min * MINUTE_MS, silent_s)
+        assert verdict.status is status, (silent_s, verdict.findings)
+        assert verdict.status is judged(0, silent_s).status
+        (note,) = verdict.notes
+        way = "ahead" if skew_min > 0 else "behind"
+        off_min = abs(skew_min)
+        minutes = {f"is {way} by {off_min} min", f"is {way} by {off_min - 1} min"}
+        assert any(each in note for each in minutes), note
+        assert "the clock of service frontend-2 on host-1" in note and f"{DC}'s auditor" in note
+
+
+def test_a_clock_that_is_right_is_not_mentioned() -> None:
+    assert judged(0, 2).notes == () and judged(4 * MINUTE_MS, 2).notes == ()
+
+
+def test_a_clock_that_was_put_right_is_forgotten() -> None:
+    store = AuditStore("sqlite://")
+    records = [received(each) for each in counted(DATACENTER_TIER, {0: LOG})]
+    for number, skew_ms in enumerate((59 * MINUTE_MS, 59 * MINUTE_MS, 0, 0)):
+        at_ms = REPORTED_MS + number * 10_000
+        records += [beat(at_ms), said(number + 1, at_ms + 5_000, skew_ms)]
+    now_ms = REPORTED_MS + 50_000
+    store.fold([each._replace(log=LOG_OF_REPORTS) for each in (*records, beat(now_ms))])
+    (verdict,) = report(store, TOPIC, policy=Policy(hops=(PRODUCER_HOP,)), now_ms=now_ms).verdicts
+    assert (verdict.status, verdict.notes) == (Status.COMPLETE, ())
+    store.close()
+
+
+def test_how_much_a_clock_is_off_lies_between_two_heartbeats() -> None:
+    assert skew_between(100, 50, 150) == 0
+    assert skew_between(150 + OFF_MIN_MS, 50, 150) == 0
+    assert skew_between(151 + OFF_MIN_MS, 50, 150) == OFF_MIN_MS + 1
+    assert skew_between(49 - OFF_MIN_MS, 50, 150) == -OFF_MIN_MS - 1
+    assert skew_between(-(10**9), None, 150) == 0
