@@ -127,10 +127,11 @@ def test_of_two_loads_at_the_same_time_one_commits(world: World, monkeypatch: py
     stage_load = stage.stage_load
     inner: list[loading.LoadResult] = []
 
-    def overtaken(*arguments: Any) -> None:
-        stage_load(*arguments)
+    def overtaken(*arguments: Any) -> Any:
+        staged = stage_load(*arguments)
         monkeypatch.setattr(loading, "stage_load", stage_load)
         inner.append(topic.load())
+        return staged
 
     monkeypatch.setattr(loading, "stage_load", overtaken)
     with pytest.raises(CommitConflictError, match="nothing is duplicated"):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_memory_hdfs import MemoryHdfs
+from fix_parquet import parquet_of
 from headrace.warehouse import crash, move
 from headrace.warehouse.change import TopicTable
 from headrace.warehouse.commitlog import CommitConflictError, CommitLog
@@ -41,13 +42,13 @@ def older_load(hdfs: MemoryHdfs, number: int, *, is_older: bool = True) -> None:
             path = PATHS.data_file(hour_ms, now.next_sequence, index)
             if is_older:
                 path = path.replace(PATHS.hour_dir(hour_ms), PATHS.older_hour_dir(hour_ms))
-            size_bytes = len(f"{number}/{index}")
+            size_bytes = len(parquet_of(5, f"{number}/{index}"))
             files.append(DataFile(path, f"{PATHS.staged(change_id)}/{index}", hour_ms, 5, size_bytes, 7))
         loaded = LoadedRange(0, number * 20, number * 20 + 20, (HourCount(HOURS[0], 20, 20),))
         return Manifest(now.next_sequence, "load", "t", change_id, 0, "w", (loaded,), files=tuple(files))
 
     for index in range(len(HOURS)):
-        hdfs.write(f"{PATHS.staged(change_id)}/{index}", f"{number}/{index}".encode())
+        hdfs.write(f"{PATHS.staged(change_id)}/{index}", parquet_of(5, f"{number}/{index}"))
     log.complete(log.commit(change_id, rebase), None)
 
 
@@ -85,7 +86,9 @@ def test_files_move_to_todays_directories() -> None:
     contents = list(visible(hdfs).values())
     result = move_topic(table_of(hdfs))
     assert (result.sequences, result.hours, result.files) == ((3,), tuple(HOURS), 12)
-    assert visible(hdfs)[f"{PATHS.hourly}/dt=2026-11-20/hour=22/{0:020d}-00000.parquet"] == b"0/0"
+    assert visible(hdfs)[f"{PATHS.hourly}/dt=2026-11-20/hour=22/{0:020d}-00000.parquet"] == parquet_of(
+        5, "0/0"
+    )
     check_moved(hdfs, before, contents)
     # The days' directories are left alone, those of months and years are gone.
     assert [entry.name for entry in hdfs.entries(PATHS.hourly)] == ["dt=2026-11-20", "dt=2026-11-21"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fix_memory_hdfs import MemoryHdfs
+from fix_parquet import content_of, parquet_of
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, parse_hour
 from headrace.warehouse.manifest import DataFile, HourCount, Kind, LoadedRange, Manifest, TableState
@@ -49,7 +50,7 @@ class Scene:
             seal_hours("http://x", "t", {hour: {}}, clock_ms=lambda: round(at_s * 1000))
 
     def rows(self, path: str) -> list[str]:
-        return self.hdfs.files[path].decode().split()
+        return content_of(self.hdfs.files[path]).split()
 
     def read(self, **wanted: Any) -> dict[int, list[str]]:
         """The rows of a version, by hour."""
@@ -64,7 +65,7 @@ class Scene:
     def _commit(self, kind: Kind, files: list[tuple[int, list[str]]], removed: list[str]) -> None:
         change_id = f"{kind}-{self.log.state().next_sequence}"
         for number, (_, rows) in enumerate(files):
-            self.hdfs.write(f"{PATHS.staged(change_id)}/{number}", " ".join(rows).encode())
+            self.hdfs.write(f"{PATHS.staged(change_id)}/{number}", parquet_of(len(rows), " ".join(rows)))
         self.hdfs.makedirs(PATHS.staged(change_id))
 
         def rebase(now: TableState) -> Manifest:
@@ -74,13 +75,14 @@ class Scene:
                     f"{PATHS.staged(change_id)}/{number}",
                     hour,
                     len(rows),
-                    len(" ".join(rows)),
+                    len(parquet_of(len(rows), " ".join(rows))),
                     7,
                 )
                 for number, (hour, rows) in enumerate(files)
             )
             end = now.ends.get(0, 0)
-            ranges = (LoadedRange(0, end, end + 10, (HourCount(HOUR, 1, 1),)),) if kind == "load" else ()
+            hours = tuple(HourCount(hour, len(rows), len(rows)) for hour, rows in files)
+            ranges = (LoadedRange(0, end, end + 10, hours),) if kind == "load" else ()
             time_ms = now.next_sequence * 1000
             base = Manifest(now.next_sequence, kind, "t", change_id, time_ms, "w", ranges, schema_id=7)
             return replace(base, files=new, removed=tuple(removed))

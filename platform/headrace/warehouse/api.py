@@ -3,26 +3,37 @@
 Owns their signatures; the work is done in the modules that they name.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
+from headrace.audit.topic.said_of_tables import ALL
 from headrace.warehouse.change import TopicTable, hdfs_of
 from headrace.warehouse.compact import CompactResult, compact_topic
+from headrace.warehouse.doubles import DedupeResult, Doubles, dedupe_topic_hour, find_doubles
+from headrace.warehouse.errors import known_error
+from headrace.warehouse.from_source import SourceLog, TakenResult, WantedRange, take_from_source
 from headrace.warehouse.layout import hour_name
 from headrace.warehouse.loading import LoadResult, load_topic, plan_topic
 from headrace.warehouse.move import MoveResult, move_topic
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
 from headrace.warehouse.plan import LoadPlan
+from headrace.warehouse.refill import RefillResult, lost_hours, refill_topic, unsound_files, unsound_hours
 from headrace.warehouse.replay import ReplayResult, replay_topic
-from headrace.warehouse.report import publishing
+from headrace.warehouse.report import publishing, tell_doubles, tell_verified
 from headrace.warehouse.retain import RetainResult, retain_topic
 from headrace.warehouse.seal import counted_from, is_stale, seals
-from headrace.warehouse.verify import VerifyResult, verify_topic
+from headrace.warehouse.verify import VerifyResult, suspect_hours, verify_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+ROWS_COMPARED_MAX: Final = 1_000_000
+"""Of the hours of one load together, the newest first, so that it is quick: `verify` compares all."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,8 @@ class HourSummary:
     is_stale: bool
     """Whether late data came after the seal. The next seal will be a new version."""
     counted_from: str | None = None
-    """Where the seal's proof begins: producers or log (see `audit.declarations`); None without a seal."""
+    """Where the seal's proof begins: producers or log (see `audit.topic.declarations`); None without a
+    seal."""
 
 
 def load(
@@ -81,10 +93,35 @@ def load_topics(
 ) -> list[LoadResult]:
     """Like `load`, with the addresses in one value."""
     with _tables(warehouse, topics) as tables:
-        return [
+        results = [
             load_topic(spark, table, until_ms=until_ms, accept_gap=accept_gap, subject=subject)
             for table in tables
         ]
+        return [_compared(table, warehouse, result) for table, result in zip(tables, results, strict=True)]
+
+
+def _compared(table: TopicTable, warehouse: WarehouseOptions, result: LoadResult) -> LoadResult:
+    """Looks for events that the hours of a load have more than once, and tells the audit of them.
+
+    The load is done by then: what fails here is logged, and the next verification of these hours looks again.
+    """
+    try:
+        state = table.log.state()
+        found: list[Doubles] = []
+        left = ROWS_COMPARED_MAX
+        for hour_ms in sorted(result.hours, reverse=True):
+            left -= sum(file.rows for file in state.hours().get(hour_ms, []))
+            if left < 0:
+                break
+            found.append(find_doubles(table, state, hour_ms))
+        tell_doubles(found, warehouse)
+    except Exception as error:
+        problem = known_error(error, f"comparing the guids of {table.topic}")
+        if problem is None:
+            raise
+        _log.warning("%s", problem)
+        return result
+    return replace(result, doubled=sum(each.extra for each in found))
 
 
 def plan_loads(
@@ -107,6 +144,65 @@ def replay_topics(
     """Loads dead letters again, once their cause is fixed."""
     with _tables(warehouse, topics) as tables:
         return [replay_topic(spark, table, subject=subject) for table in tables]
+
+
+def refill_topic_hours(
+    spark: "SparkSession", warehouse: WarehouseOptions, topic: str, hours: Iterable[int]
+) -> list[RefillResult]:
+    """Reads from the log again what the table lacks of these hours (starts in ms)."""
+    with _tables(warehouse, [topic]) as [table]:
+        return refill_topic(spark, table, hours)
+
+
+def take_topic_ranges(
+    spark: "SparkSession",
+    warehouse: WarehouseOptions,
+    topic: str,
+    source: SourceLog,
+    wanted: Iterable[WantedRange],
+) -> list[TakenResult]:
+    """Takes addresses that the copy cannot hold from their datacenter's own log (`warehouse.from_source`)."""
+    with _tables(warehouse, [topic]) as [table]:
+        return take_from_source(spark, table, source, wanted)
+
+
+def doubles_of(warehouse: WarehouseOptions, topic: str, hours: Iterable[int]) -> list[Doubles]:
+    """Returns which events of these hours (starts in ms) the table has more than once. Needs no Spark."""
+    with _tables(warehouse, [topic]) as [table]:
+        state = table.log.state()
+        return [find_doubles(table, state, hour_ms) for hour_ms in sorted(set(hours))]
+
+
+def dedupe_topic_hours(warehouse: WarehouseOptions, topic: str, hours: Iterable[int]) -> list[DedupeResult]:
+    """Removes what the table has more than once of these hours, and tells the audit. Needs no Spark."""
+    wanted = sorted(set(hours))
+    with _tables(warehouse, [topic]) as [table]:
+        table.log.complete_all(table.publish)
+        state = table.log.state()
+        tell_doubles((find_doubles(table, state, hour_ms) for hour_ms in wanted), warehouse)
+        return [dedupe_topic_hour(table, hour_ms) for hour_ms in wanted]
+
+
+def hours_to_refill(warehouse: WarehouseOptions, topic: str, *, audit_store: str | None = None) -> list[int]:
+    """Returns the hours that lack files, and those of which the audit's store says that loads lost rows.
+
+    Needs no Spark.
+    """
+    with _tables(warehouse, [topic]) as [table]:
+        hours = set(unsound_hours(table, table.log.state()))
+    return sorted(hours | (lost_hours(audit_store, topic) if audit_store else set()))
+
+
+def unsound(warehouse: WarehouseOptions, topic: str, hours: Iterable[int]) -> dict[int, list[str]]:
+    """Returns the files of these hours that are missing, cut or unreadable, by hour. Needs no Spark."""
+    with _tables(warehouse, [topic]) as [table]:
+        state = table.log.state()
+        found = {hour_ms: unsound_files(table, state, hour_ms) for hour_ms in hours}
+    return {
+        hour_ms: [f"{file.path} {problem} ({file.rows} rows)" for file, problem in files]
+        for hour_ms, files in found.items()
+        if files
+    }
 
 
 def compact_topics(
@@ -138,11 +234,30 @@ def move_topics(warehouse: WarehouseOptions, topics: Iterable[str]) -> list[Move
 
 
 def verify_topics(
-    warehouse: WarehouseOptions, topics: Iterable[str], *, audit_store: str | None = None
+    warehouse: WarehouseOptions,
+    topics: Iterable[str],
+    *,
+    audit_store: str | None = None,
+    checked: str = ALL,
 ) -> list[VerifyResult]:
-    """Compares the files with the manifests, and the manifests with the audit's store. Needs no Spark."""
+    """Compares the files with the manifests, and the manifests with the audit's store. Needs no Spark.
+
+    `checked`: `all` hours, or the `recent` ones (`warehouse.verify`). With a store it also tells the audit
+    what it found.
+    """
     with _tables(warehouse, topics) as tables:
-        return [verify_topic(table, audit_store=audit_store) for table in tables]
+        results = [
+            verify_topic(
+                table,
+                audit_store=audit_store,
+                checked=checked,
+                suspects=suspect_hours(audit_store, table.topic) if audit_store else (),
+            )
+            for table in tables
+        ]
+    if audit_store is not None and warehouse.audit:
+        tell_verified(results, warehouse)
+    return results
 
 
 def list_tables(warehouse: WarehouseOptions) -> list[str]:

@@ -92,7 +92,9 @@ class CommitLog:
         """Returns which manifests are missing, and which were changed, or put in another's place, after the
         next one was written.
         """
-        return [problem for _, problem in self._linked(self._sequences()[1]) if problem]
+        sequences = self._sequences()[1]
+        first = [f"{self.paths.manifest(0)} is missing"] if sequences and sequences[0] else []
+        return first or [problem for _, problem in self._linked(sequences) if problem]
 
     def _bytes(self, sequence: int) -> bytes:
         where = self.paths.manifest(sequence)

@@ -5,8 +5,9 @@ group: one request per row group. A count by a Spark job would take a second, an
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -24,12 +25,24 @@ from headrace.warehouse.decode import (
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS
+from headrace.warehouse.page_sizes import start_of
 
 FILES_AT_ONCE: Final = 4
+CAUSE_MAX_CHARS: Final = 300
 
 
 class NotParquetError(Exception):
     """A file of the warehouse is no Parquet file with the warehouse's columns, or is truncated."""
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Raises `NotParquetError`, which names the file, for all that Arrow says of its bytes."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, LookupError, OverflowError, RecursionError) as error:
+        text = ascii(str(error)[:CAUSE_MAX_CHARS])[1:-1]
+        raise NotParquetError(f"{path} can't be read as a file of the warehouse: {text}") from error
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ def count_files(hdfs: HdfsClient, sizes: Mapping[str, int]) -> list[FileCount]:
 
 def count_file(hdfs: HdfsClient, path: str, size_bytes: int) -> FileCount:
     """Counts one file."""
-    addresses = _read_addresses(hdfs, path, size_bytes)
+    addresses = read_addresses(hdfs, path, size_bytes)
     groups = group(path, addresses.partitions, addresses.offsets, addresses.hours_ms)
     ids, rows = np.unique(addresses.schema_ids, return_counts=True)
     return FileCount(path, int(addresses.offsets.size), groups, tuple(ids.tolist()), tuple(rows.tolist()))
@@ -80,7 +93,7 @@ def distinct_offsets(hdfs: HdfsClient, sizes: Mapping[str, int]) -> dict[tuple[i
     """
     found: dict[tuple[int, int], list[Any]] = {}
     for path in sorted(sizes):
-        addresses = _read_addresses(hdfs, path, sizes[path])
+        addresses = read_addresses(hdfs, path, sizes[path])
         for partition in np.unique(addresses.partitions):
             of_partition = addresses.partitions == partition
             for hour_ms in np.unique(addresses.hours_ms[of_partition]):
@@ -127,7 +140,7 @@ def may_repeat(groups: Iterable[GroupCount]) -> bool:
     return False
 
 
-class _Addresses(NamedTuple):
+class Addresses(NamedTuple):
     """The address columns of one file, as int64 arrays."""
 
     partitions: Any
@@ -136,17 +149,16 @@ class _Addresses(NamedTuple):
     schema_ids: Any
 
 
-def _read_addresses(hdfs: HdfsClient, path: str, size_bytes: int) -> _Addresses:
+def read_addresses(hdfs: HdfsClient, path: str, size_bytes: int) -> Addresses:
+    """Reads the address columns of one file. Raises `NotParquetError`, `HdfsError`."""
     remote = RemoteFile(hdfs, path, size_bytes)
-    try:
+    with naming(path):
         parquet = pq.ParquetFile(remote)
         tables = [_read_group(parquet, remote, index) for index in range(parquet.metadata.num_row_groups)]
         empty = parquet.schema_arrow.empty_table().select(ADDRESS_COLUMNS)
         table = pa.concat_tables(tables) if tables else empty
-    except (pa.ArrowException, KeyError) as error:
-        raise NotParquetError(f"{path} can't be read as a file of the warehouse: {error}") from error
     times_us = table.column(TIMESTAMP_COLUMN).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
-    return _Addresses(
+    return Addresses(
         table.column(PARTITION_COLUMN).to_numpy().astype(np.int64),
         table.column(OFFSET_COLUMN).to_numpy(),
         times_us // (HOUR_MS * 1000) * HOUR_MS,
@@ -160,12 +172,7 @@ def _read_group(parquet: pq.ParquetFile, remote: RemoteFile, index: int) -> pa.T
     wanted = [chunk for chunk in chunks if chunk.path_in_schema in ADDRESS_COLUMNS]
     if len(wanted) != len(ADDRESS_COLUMNS):
         raise KeyError(f"it has no columns {', '.join(ADDRESS_COLUMNS)}")
-    starts = [_start(chunk) for chunk in wanted]
-    ends = [_start(chunk) + chunk.total_compressed_size for chunk in wanted]
+    starts = [start_of(chunk) for chunk in wanted]
+    ends = [start_of(chunk) + chunk.total_compressed_size for chunk in wanted]
     remote.fetch(min(starts), max(ends))
     return parquet.read_row_group(index, columns=list(ADDRESS_COLUMNS))
-
-
-def _start(chunk: Any) -> int:
-    dictionary = chunk.dictionary_page_offset
-    return int(chunk.data_page_offset if dictionary is None else min(dictionary, chunk.data_page_offset))

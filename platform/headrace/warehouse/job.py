@@ -22,11 +22,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from headrace.audit.topic.said_of_tables import ALL, CHECKED
 from headrace.warehouse import api
 from headrace.warehouse.errors import known_error
 from headrace.warehouse.layout import HOUR_MS, parse_hour
 from headrace.warehouse.options import DEFAULT_DATACENTER, DEFAULT_ROOT, WarehouseOptions
-from headrace.warehouse.session import spark_session
+from headrace.warehouse.session import SessionOnDemand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +83,15 @@ def _replay(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[An
         return api.replay_topics(spark, warehouse, options.topics, subject=options.subject)
 
 
+def _refill(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
+    results: list[Any] = []
+    with _spark(options) as spark:
+        for topic in options.topics:
+            hours = options.hour or api.hours_to_refill(warehouse, topic, audit_store=options.audit_store)
+            results += api.refill_topic_hours(spark, warehouse, topic, hours)
+    return results
+
+
 def _compact(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
     hours, grace_ms = options.hour or None, round(options.grace_hours * HOUR_MS)
     with _spark(options) as spark:
@@ -89,7 +99,9 @@ def _compact(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[A
 
 
 def _verify(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
-    return api.verify_topics(warehouse, options.topics, audit_store=options.audit_store)
+    return api.verify_topics(
+        warehouse, options.topics, audit_store=options.audit_store, checked=options.checked
+    )
 
 
 def _retain(options: argparse.Namespace, warehouse: WarehouseOptions) -> list[Any]:
@@ -103,7 +115,7 @@ def _spark(options: argparse.Namespace) -> "Iterator[SparkSession]":
 
     Under spark-submit it starts at once, because a cluster considers an application without one failed.
     """
-    spark = _Session(f"headrace {options.command} {' '.join(options.topics)}", options.master)
+    spark = SessionOnDemand(f"headrace {options.command} {' '.join(options.topics)}", options.master)
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         spark.start()
     try:
@@ -112,28 +124,10 @@ def _spark(options: argparse.Namespace) -> "Iterator[SparkSession]":
         spark.stop()
 
 
-class _Session:
-    def __init__(self, app_name: str, master: str | None) -> None:
-        self._app_name = app_name
-        self._master = master
-        self._started: SparkSession | None = None
-
-    def start(self) -> "SparkSession":
-        if self._started is None:
-            self._started = spark_session(self._app_name, master=self._master)
-        return self._started
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.start(), name)
-
-    def stop(self) -> None:
-        if self._started is not None:
-            self._started.stop()
-
-
 _COMMANDS: Final[dict[str, tuple[Run, str]]] = {
     "load": (_load, "load what is new into hourly Parquet, exactly once"),
     "replay": (_replay, "load dead letters again, once their cause is fixed"),
+    "refill": (_refill, "read from the log again what a table has lost"),
     "compact": (_compact, "rewrite the small files of closed hours into few"),
     "retain": (_retain, "delete old hours, orphaned staging and old trash"),
     "verify": (_verify, "compare files with manifests, and manifests with the audit"),
@@ -169,7 +163,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="load: print the plan and load nothing")
     parser.add_argument("--subject", help="load: the registry's subject, by default <topic>-value")
     parser.add_argument(
-        "--hour", action="append", default=[], type=_hour, help="compact: only this hour (2026-11-20T18)"
+        "--hour",
+        action="append",
+        default=[],
+        type=_hour,
+        help="compact, refill: only this hour (2026-11-20T18)",
     )
     parser.add_argument(
         "--grace-hours", type=float, default=0, help="compact: only hours that ended so long ago"
@@ -177,7 +175,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep-hours", type=float, help="retain: delete hours older than this; by default none"
     )
-    parser.add_argument("--audit-store", help="verify: the URL of the audit's store")
+    parser.add_argument(
+        "--checked",
+        choices=CHECKED,
+        default=ALL,
+        help="verify: read all hours, or those with new files and a share of the others",
+    )
+    parser.add_argument("--audit-store", help="verify, refill: the URL of the audit's store")
     return parser
 
 

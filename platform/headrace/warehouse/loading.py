@@ -28,6 +28,7 @@ from headrace.warehouse.manifest import (
 )
 from headrace.warehouse.options import WarehouseOptions
 from headrace.warehouse.plan import LoadPlan, PlannedRange, plan_load
+from headrace.warehouse.read_contents import Contents, together
 from headrace.warehouse.schemas import WriterSchema, subject_of, with_writers
 from headrace.warehouse.source.columns import NO_SCHEMA_ID
 from headrace.warehouse.source.metadata import MetadataClient
@@ -35,6 +36,7 @@ from headrace.warehouse.source.options import EARLIEST, LATEST, SourceOptions
 from headrace.warehouse.source.ranges import Range
 from headrace.warehouse.source.reading import read_batches
 from headrace.warehouse.stage import StagedFile, present_schema_ids, stage_load, staged_files
+from headrace.wire.content import NO_BATCHES, hex_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +63,8 @@ class LoadResult:
     finished: tuple[int, ...] = ()
     """Changes that an earlier run committed and this one completed."""
     seconds: float = 0.0
+    doubled: int = 0
+    """Rows of these hours whose guid another row has, too (`warehouse.doubles`)."""
 
 
 def plan_topic(
@@ -108,18 +112,7 @@ def load_topic(
     change = Change(table, "load")
     topic_subject = subject or subject_of(table.topic)
     with change.discarded_on_error():
-        shares = for_each_source(
-            table.warehouse,
-            table.topic,
-            topic_subject,
-            lambda: (planned.partition for planned in plan.ranges),
-            lambda share: _stage(spark, change, plan.ranges, share, topic_subject),
-        )
-        staged = _Staged(
-            [file for each in shares for file in each.files],
-            [file for each in shares for file in each.dead_letters],
-            shares[-1].reader,
-        )
+        staged = stage_planned(spark, change, plan.ranges, topic_subject)
     crash.reached("staged")
     # Outside `discarded_on_error`: after an error here the change may be committed and need its files.
     manifest = _commit(change, plan, staged, state)
@@ -137,11 +130,21 @@ def load_topic(
 
 
 @dataclass(frozen=True)
-class _Staged:
+class StagedLoad:
+    """What the ranges of a load hold."""
+
     files: Sequence[StagedFile]
     """Files with `is_dead` hold only addresses."""
     dead_letters: Sequence[StagedFile]
     reader: WriterSchema
+    contents: Contents | None = None
+    """What the batches hold that were read; None if that is not known."""
+
+
+def _contents_of(shares: Iterable[StagedLoad]) -> Contents | None:
+    found = [each.contents for each in shares]
+    known = [each for each in found if each is not None]
+    return together(known) if len(known) == len(found) else None
 
 
 def _stage(
@@ -150,13 +153,13 @@ def _stage(
     planned: Sequence[PlannedRange],
     share: Share,
     subject: str,
-) -> _Staged:
+) -> StagedLoad:
     """Stages the share's ranges with every schema that their records turn out to need."""
     table, registries, directory = change.table, share.registries, share.below(change.staging)
     ranges = [each for each in planned if share.has(each.partition)]
     schemas = share.schemas(subject)
     if not ranges:
-        return _Staged((), (), schemas.reader)
+        return StagedLoad((), (), schemas.reader, {})
     if schemas.refused:
         # Before anything is written: do the ranges hold records of a refused schema?
         schemas.refuse(present_schema_ids(spark, table, ranges))
@@ -164,8 +167,8 @@ def _stage(
     table.hdfs.makedirs(directory)
     hours = f"{directory}/hours"
     while True:
-        stage_load(spark, table, ranges, schemas, hours)
-        staged = staged_files(table.hdfs, hours)
+        load = stage_load(spark, table, ranges, schemas, hours)
+        staged = staged_files(table.hdfs, hours, load.checksums)
         dead_ids = _most_frequent(staged)
         known_ids = {writer.schema_id for writer in schemas.writers}
         undecoded_ids = [schema_id for schema_id in dead_ids if schema_id not in known_ids]
@@ -175,9 +178,28 @@ def _stage(
             if undecoded_ids:
                 registries.check_all_answered()
             dead = stage_dead(spark, table, staged, with_found_writers, directory)
-            return _Staged(staged, dead, schemas.reader)
+            return StagedLoad(staged, dead, schemas.reader, load.contents)
         # Some records have another subject's schema, which a registry knows by id: stage again with it.
         schemas = with_found_writers
+
+
+def stage_planned(
+    spark: "SparkSession", change: Change, planned: Sequence[PlannedRange], subject: str
+) -> StagedLoad:
+    """Stages the ranges, those of each source with its own schemas. Commits nothing."""
+    shares = for_each_source(
+        change.table.warehouse,
+        change.table.topic,
+        subject,
+        lambda: (each.partition for each in planned),
+        lambda share: _stage(spark, change, planned, share, subject),
+    )
+    return StagedLoad(
+        [file for each in shares for file in each.files],
+        [file for each in shares for file in each.dead_letters],
+        shares[-1].reader,
+        _contents_of(shares),
+    )
 
 
 def _most_frequent(staged: Iterable[StagedFile]) -> list[int]:
@@ -188,12 +210,12 @@ def _most_frequent(staged: Iterable[StagedFile]) -> list[int]:
     return [schema_id for schema_id, _ in rows.most_common() if schema_id != NO_SCHEMA_ID]
 
 
-def _commit(change: Change, plan: LoadPlan, staged: _Staged, planned_state: TableState) -> Manifest:
+def _commit(change: Change, plan: LoadPlan, staged: StagedLoad, planned_state: TableState) -> Manifest:
     table, schema = change.table, file_schema(staged.reader)
     groups = [group for file in staged.files for group in file.count.groups]
     sizes = {file.path: file.size_bytes for file in staged.files}
     distinct = distinct_offsets(table.hdfs, sizes) if may_repeat(groups) else None
-    ranges = loaded_ranges(plan.ranges, staged.files, distinct)
+    ranges = loaded_ranges(plan.ranges, staged.files, distinct, staged.contents)
 
     def rebase(now: TableState) -> Manifest:
         if now.ends != planned_state.ends:
@@ -219,11 +241,13 @@ def loaded_ranges(
     planned: Sequence[PlannedRange],
     staged: Iterable[StagedFile],
     distinct: Mapping[tuple[int, int], int] | None,
+    contents: Contents | None = None,
 ) -> tuple[LoadedRange, ...]:
     """Returns what each planned range turned out to hold, by hour of Kafka timestamps.
 
     `distinct` has the distinct offsets over all files, by partition and hour; None if no two files can have
-    one in common. Raises `LoadError` for a row outside the plan.
+    one in common. `contents`: what the batches hold that were read, if that is known. Raises
+    `LoadError` for a row outside the plan.
     """
     bounds = {bound.partition: bound for bound in planned}
     sums: dict[int, dict[int, list[int]]] = {bound.partition: {} for bound in planned}
@@ -245,7 +269,8 @@ def loaded_ranges(
     def hour_count(partition: int, hour_ms: int, rows: int, offsets: int, dead: int) -> HourCount:
         if distinct is not None:
             offsets = distinct[partition, hour_ms] - dead
-        return HourCount(hour_ms, rows, offsets, dead)
+        content = None if contents is None else contents.get((partition, hour_ms), NO_BATCHES)
+        return HourCount(hour_ms, rows, offsets, dead, hex_of(content))
 
     return tuple(
         LoadedRange(
@@ -282,6 +307,7 @@ def data_files(
             size_bytes=file.size_bytes,
             schema_id=schema.schema_id,
             schema_datacenter=schema.datacenter,
+            checksum=file.checksum,
         )
         for number, file in enumerate(alive)
     )

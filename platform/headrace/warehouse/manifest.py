@@ -6,6 +6,7 @@ state of a table is a fold over its manifests in order of their sequence.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,11 +14,15 @@ from typing import Any, Final, Literal, NamedTuple
 
 from headrace.warehouse.checked import check
 from headrace.warehouse.layout import hour_name
+from headrace.wire.content import from_hex
 
 FORMAT: Final = 1
 MOVE_FORMAT: Final = 2
 """The format of moves. A headrace that does not know them must stop at one, and not complete it."""
-Kind = Literal["load", "replay", "compact", "retain", "move"]
+DEDUPE_FORMAT: Final = 3
+"""The format of dedupes, for the same reason."""
+Kind = Literal["load", "replay", "compact", "retain", "move", "refill", "dedupe"]
+_FORMATS: Final = {"move": MOVE_FORMAT, "dedupe": DEDUPE_FORMAT}
 
 
 class ManifestError(Exception):
@@ -32,11 +37,16 @@ class HourCount:
     rows: int
     distinct_offsets: int
     dead_lettered: int = 0
+    content: str | None = None
+    """Of the batches that begin in this hour, as they were read (`wire.content`), in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
 class LoadedRange:
-    """Addresses `[from_address, to_address)` of a partition that a change consumed, and their rows."""
+    """Addresses `[from_address, to_address)` of a partition that a change consumed, and their rows.
+
+    Of a dedupe: the offsets of rows that it removed.
+    """
 
     partition: int
     from_address: int
@@ -88,6 +98,8 @@ class DataFile:
     """The reader schema that it was written with, which names its columns."""
     schema_datacenter: str | None = None
     """See `FileSchema`."""
+    checksum: str = ""
+    """The SHA-256 of its bytes, in hexadecimal digits; empty if an older headrace wrote it."""
 
     @property
     def schema(self) -> FileSchema:
@@ -141,7 +153,7 @@ class Manifest:
         return dict(sorted(rows.items()))
 
     def to_json(self) -> bytes:
-        known_from = MOVE_FORMAT if self.kind == "move" else FORMAT
+        known_from = _FORMATS.get(self.kind, FORMAT)
         data = _without_unset({"format": known_from, **asdict(self), "rows": self.rows})
         if not self.previous:
             del data["previous"]
@@ -151,7 +163,7 @@ class Manifest:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Manifest":
         with reading(where):
-            raw = parsed(data, where, FORMAT, MOVE_FORMAT)
+            raw = parsed(data, where, FORMAT, *_FORMATS.values())
             del raw["rows"], raw["hours"]
             ranges = tuple(
                 LoadedRange(**{**loaded, "hours": tuple(HourCount(**hour) for hour in loaded["hours"])})
@@ -167,6 +179,8 @@ class Manifest:
                 **raw,
             )
             check(made, cls, "it")
+            for hour in (hour for loaded in made.ranges for hour in loaded.hours):
+                from_hex(hour.content)
             return made
 
 
@@ -183,6 +197,14 @@ class TableState:
     schema_datacenter: str | None = None
     changed: dict[int, int] = field(default_factory=dict)
     """The sequence of the last change that added or removed rows, by hour of event time."""
+    written: dict[int, int] = field(default_factory=dict)
+    """The rows that loads, replays and refills wrote, less what was removed, by hour of event time."""
+    deleted: int = 0
+    """The rows that retention has deleted, and those that dedupes have removed."""
+    counted: dict[int, int] = field(default_factory=dict)
+    """All rows that were ever written, by hour of Kafka timestamps, as the audit counts them."""
+    counted_from: int = 0
+    """The first change in `written` and `counted`: states of an older headrace do not have them."""
 
     @property
     def next_sequence(self) -> int:
@@ -211,9 +233,22 @@ class TableState:
         dead = {path: file for path, file in self.dead_files.items() if path not in removed}
         dead.update((file.path, file) for file in manifest.dead_files)
         schema: TableState | Manifest = self if manifest.schema_id is None else manifest
-        return TableState(
-            manifest.sequence, ends, files, dead, schema.schema_id, schema.schema_datacenter, changed
-        )
+        names = (schema.schema_id, schema.schema_datacenter)
+        written, counted = Counter(self.written), Counter(self.counted)
+        if manifest.kind in ("load", "replay", "refill", "dedupe"):
+            written.update(manifest.hours())
+        if manifest.kind in ("load", "replay", "refill"):
+            for hour in (hour for loaded in manifest.ranges for hour in loaded.hours):
+                counted[hour.hour_ms] += hour.rows
+        deletes = manifest.kind in ("retain", "refill", "dedupe")
+        gone = [self.files[path] for path in removed & self.files.keys()] if deletes else []
+        for file in gone:
+            written[file.hour_ms] -= file.rows
+        deleted = self.deleted
+        if manifest.kind in ("retain", "dedupe"):
+            deleted += sum(file.rows for file in gone) - manifest.rows
+        sums = (dict(written), deleted, dict(counted), self.counted_from)
+        return TableState(manifest.sequence, ends, files, dead, *names, changed, *sums)
 
     def hours(self) -> dict[int, list[DataFile]]:
         """Returns the table's files by hour of event time, in order."""
@@ -232,6 +267,10 @@ class TableState:
             "schema_id": self.schema_id,
             "schema_datacenter": self.schema_datacenter,
             "changed": self.changed,
+            "written": self.written,
+            "deleted": self.deleted,
+            "counted": self.counted,
+            "counted_from": self.counted_from,
         }
         return json.dumps(_without_unset(data)).encode()
 
@@ -247,6 +286,10 @@ class TableState:
                 schema_id=raw["schema_id"],
                 schema_datacenter=raw.get("schema_datacenter"),
                 changed={int(hour): sequence for hour, sequence in raw["changed"].items()},
+                written={int(hour): rows for hour, rows in raw.get("written", {}).items()},
+                deleted=raw.get("deleted", 0),
+                counted={int(hour): rows for hour, rows in raw.get("counted", {}).items()},
+                counted_from=raw.get("counted_from", raw["sequence"] + 1),
             )
             check(made, cls, "it")
             return made
@@ -257,12 +300,18 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+_UNSET: Final = (("schema_datacenter", None), ("checksum", ""), ("content", None))
+
+
 def _without_unset(data: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out schemas' datacenters where there is none to tell: older versions can read the rest."""
-    kept = {
-        name: value for name, value in data.items() if not (name == "schema_datacenter" and value is None)
-    }
-    return kept | {"files": [_without_unset(file) for file in kept["files"]]} if "files" in kept else kept
+    """Leaves out a schema's datacenter, a checksum and a content that is not there: older versions can read
+    the rest.
+    """
+    kept = {name: value for name, value in data.items() if (name, value) not in _UNSET}
+    for name in ("files", "ranges", "hours"):
+        if isinstance(kept.get(name), list | tuple):
+            kept[name] = [_without_unset(each) for each in kept[name]]
+    return kept
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from headrace.warehouse.schemas import TopicSchemas, WriterSchema, subject_of, w
 from headrace.warehouse.source.columns import NO_SCHEMA_ID, PROBLEM_PREFIX
 from headrace.warehouse.source.options import PROBLEM_COLUMN
 from headrace.warehouse.stage import StagedFile, staged_files, write_hours
+from headrace.wire.content import NO_BATCHES, hex_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,7 +162,10 @@ def replayed_ranges(now: TableState, alive: Sequence[StagedFile]) -> tuple[Loade
             partition,
             now.ends[partition],
             now.ends[partition],
-            tuple(HourCount(hour, rows, distinct, -rows) for hour, (rows, distinct) in sorted(hours.items())),
+            tuple(
+                HourCount(hour, rows, distinct, -rows, hex_of(NO_BATCHES))
+                for hour, (rows, distinct) in sorted(hours.items())
+            ),
         )
         for partition, hours in sorted(counts.items())
     )

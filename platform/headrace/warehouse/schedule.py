@@ -7,7 +7,7 @@ Owns the fields of a load's schedule, their defaults and their bounds, wherever 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Annotated, Any, Final
@@ -24,6 +24,7 @@ from pydantic import (
     ValidationError,
 )
 
+from headrace.process.nearest import question
 from headrace.process.yaml_text import shown
 
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic), within Airflow's bound for ids.
@@ -35,11 +36,16 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class LoadScheduleError(ValueError):
-    """A schedule is invalid. `field` is None if the topic's name is. The message, one line, has the value."""
+    """A schedule is invalid. `field` is None if the topic's name is. The message, one line, has the value.
 
-    def __init__(self, field: str | None, message: str) -> None:
+    `problems`: an error for each thing that is wrong, this one alone unless others are given.
+    """
+
+    def __init__(self, field: str | None, message: str, problems: Sequence[LoadScheduleError] = ()) -> None:
         super().__init__(message)
         self.field = field
+        self.message = message
+        self.problems = tuple(problems) or (self,)
 
 
 def _parsed_duration(text: object) -> timedelta:
@@ -122,19 +128,33 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 def parse_schedule(topic: str, values: Mapping[str, Any]) -> LoadSchedule:
-    """Returns a topic's schedule from its fields as written (`grace: 10m`). Raises `LoadScheduleError`."""
+    """Returns a topic's schedule from its fields as written (`grace: 10m`).
+
+    Raises `LoadScheduleError` with everything that is wrong.
+    """
+    problems = []
     if not TOPIC_PATTERN.fullmatch(topic) or topic in (".", ".."):
-        raise LoadScheduleError(
+        rule = LoadScheduleError(
             None, "not a valid topic name; Kafka allows letters, digits, '.', '_' and '-', up to 200 of them"
         )
-    for name in values:
-        if name not in FIELDS:
-            raise LoadScheduleError(name, f"unknown field {shown(name)}; known are {', '.join(FIELDS)}")
+        problems.append(rule)
+    for name in (each for each in values if each not in FIELDS):
+        hint = question(str(name), FIELDS)
+        known = ", ".join(FIELDS)
+        problems.append(LoadScheduleError(str(name), f"unknown field {shown(name)}{hint}; known are {known}"))
+    ours = {name: value for name, value in values.items() if name in FIELDS}
     try:
-        return _SCHEDULES.validate_python({"topic": topic, **values})
+        schedule = _SCHEDULES.validate_python({"topic": topic, **ours})
     except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
+        names = dict.fromkeys(str(row["loc"][0]) for row in error.errors())
+        problems += [_wrong(name, values.get(name)) for name in names]
+    if problems:
+        raise LoadScheduleError(problems[0].field, "; ".join(each.message for each in problems), problems)
+    return schedule
+
+
+def _wrong(name: str, value: object) -> LoadScheduleError:
     if name == "owner":
-        raise LoadScheduleError(name, "owner is missing; name a contact for this topic")
+        return LoadScheduleError(name, "owner is missing; name a contact for this topic")
     expected = _EXPECTED.get(name, _EXPECTED_DURATION)
-    raise LoadScheduleError(name, f"{name} {shown(values[name])} is not {expected}")
+    return LoadScheduleError(name, f"{name} {shown(value)} is not {expected}")

@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from headrace.audit.declarations import FROM_LOG, FROM_PRODUCERS
+from headrace.audit.topic.declarations import FROM_LOG, FROM_PRODUCERS
 from headrace.process.clock import now_ms
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name, parse_hour
 from headrace.warehouse.manifest import TableState, parsed, reading
 from headrace.warehouse.options import DEFAULT_ROOT
+from headrace.warehouse.sealed_rows import problem_of_rows
 
 FORMAT: Final = 1
 ATTEMPTS_MAX: Final = 10
@@ -69,8 +70,9 @@ def seal_hour(
     """Seals an hour as it is now. `proof` is the audit's, as plain data.
 
     An hour that has not changed since its last seal keeps that seal, so two processes may seal the same hour
-    concurrently. Raises `NotSealedError` while a committed change is not complete, and if the hour's folder
-    does not hold exactly the files of the commit log, with their sizes.
+    concurrently. Raises `NotSealedError` while a committed change is not complete, if the hour's folder does
+    not hold exactly the files of the commit log, with their sizes, and if their rows are not those that the
+    commit log counted, and the proof (`sealed_rows`).
     """
     return seal_hours(webhdfs_url, topic, {hour_ms: proof}, root=root, user=user, clock_ms=clock_ms)[hour_ms]
 
@@ -117,7 +119,9 @@ def _try_seal(
     for hour_ms in sorted(proofs):
         seal = latest.get(hour_ms)
         if seal is None or is_stale(state, seal, hour_ms):
-            if problem := _problem_of_files(log, state, hour_ms):
+            if problem := _problem_of_files(log, state, hour_ms) or problem_of_rows(
+                log, state, hour_ms, proofs[hour_ms]
+            ):
                 if log.state().sequence != state.sequence:
                     continue  # another run has changed the table meanwhile
                 raise NotSealedError(problem)

@@ -8,9 +8,9 @@ import io
 import os
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.warehouse.archive import archive_options
 from headrace.warehouse.jars import ensure_jars
@@ -132,6 +132,31 @@ def spark_session(
     if not local:
         ship(spark)
     return spark
+
+
+class SessionOnDemand:
+    """Stands for a session that starts at its first use; `starting` is called just before that."""
+
+    def __init__(
+        self, app_name: str, master: str | None = None, starting: Callable[[], object] = lambda: None
+    ) -> None:
+        self._app_name = app_name
+        self._master = master
+        self._starting = starting
+        self._started: SparkSession | None = None
+
+    def start(self) -> "SparkSession":
+        if self._started is None:
+            self._starting()
+            self._started = spark_session(self._app_name, master=self._master)
+        return self._started
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.start(), name)
+
+    def stop(self) -> None:
+        if self._started is not None:
+            self._started.stop()
 
 
 def ship(spark: "SparkSession") -> None:

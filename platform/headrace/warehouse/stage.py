@@ -4,17 +4,19 @@ Owns the Spark jobs of a load. Commits nothing. Rows are counted in the files wr
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.warehouse.change import TopicTable
+from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.counting import FileCount, count_files
 from headrace.warehouse.decode import HOUR_COLUMN, decoding_of, table_rows
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hdfs.errors import HdfsMissingError, HdfsNoTargetError, explain, raised_in
 from headrace.warehouse.layout import DEAD_HOUR
 from headrace.warehouse.plan import PlannedRange, split_count
+from headrace.warehouse.read_contents import Contents, together
 from headrace.warehouse.schemas import TopicSchemas
 from headrace.warehouse.source.metadata import MetadataClient
 from headrace.warehouse.source.options import LOAD_COLUMNS, format_offsets, parse
@@ -28,11 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One staged file: its hour (`DEAD_HOUR` for rows that could not be decoded), size and counts."""
+    """One staged file: its hour (`DEAD_HOUR` for rows that could not be decoded), size, counts, checksum."""
 
     hour_number: int
     size_bytes: int
     count: FileCount
+    checksum: str = ""
 
     @property
     def path(self) -> str:
@@ -41,6 +44,17 @@ class StagedFile:
     @property
     def is_dead(self) -> bool:
         return self.hour_number == DEAD_HOUR
+
+
+@dataclass(frozen=True)
+class WrittenHours:
+    """What is known of staged files without reading them again.
+
+    `contents`: what the batches hold that were read; None if Spark's own reader did it. `checksums`: by path.
+    """
+
+    contents: Contents | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
 def source_frame(
@@ -84,18 +98,18 @@ def stage_load(
     ranges: Sequence[PlannedRange],
     schemas: TopicSchemas,
     directory: str,
-) -> None:
+) -> WrittenHours:
     """Writes the events of the ranges below the path `directory`, with a subdirectory for each hour.
 
     Replaces what is there.
     """
     decoding = decoding_of(schemas)
     if decoding is not None:
-        _stage_by_tasks(spark, table, ranges, decoding, directory)
-        return
+        return _stage_by_tasks(spark, table, ranges, decoding, directory)
     rows = table_rows(source_frame(spark, table, ranges), schemas)
     # A task writes a file for each of its hours. In a small load one task reads several partitions.
     write_hours(rows.coalesce(task_count(spark, ranges)), table, directory)
+    return WrittenHours()
 
 
 def _stage_by_tasks(
@@ -104,7 +118,7 @@ def _stage_by_tasks(
     ranges: Sequence[PlannedRange],
     decoding: Decoding,
     directory: str,
-) -> None:
+) -> WrittenHours:
     """Runs tasks that read, decode and write by themselves; keeps the files of those that Spark counts."""
     table.hdfs.delete(directory)
     warehouse, count = table.warehouse, task_count(spark, ranges)
@@ -134,11 +148,14 @@ def _stage_by_tasks(
                 raise raised from error
             raise
     table.hdfs.makedirs(directory)
+    checksums: dict[str, str] = {}
     for number, task in enumerate(done):
         # Only the attempts that Spark reports get here: another attempt of the same task has no effect.
         kept = f"{directory}/task-{number:05d}"
         if task.files and not table.hdfs.rename(task.directory, kept) and table.hdfs.status(kept) is None:
             raise HdfsMissingError(f"{task.directory}, which a task of this load wrote, is gone; repeat")
+        checksums.update((f"{kept}/{name}", checksum) for name, checksum in task.checksums.items())
+    return WrittenHours(together(task.contents for task in done), checksums)
 
 
 def write_hours(rows: "DataFrame", table: TopicTable, directory: str) -> None:
@@ -152,11 +169,20 @@ def write_hours(rows: "DataFrame", table: TopicTable, directory: str) -> None:
         raise
 
 
-def staged_files(hdfs: HdfsClient, directory: str) -> list[StagedFile]:
-    """Counts the files that `write_hours` wrote below the path `directory`."""
+def staged_files(
+    hdfs: HdfsClient, directory: str, checksums: Mapping[str, str] | None = None
+) -> list[StagedFile]:
+    """Counts the files below the path `directory`. Reads those whose checksum is not known."""
     sizes = parquet_sizes(hdfs, directory)
+    known = checksums or {}
     return [
-        StagedFile(_hour_number(count.path), sizes[count.path], count) for count in count_files(hdfs, sizes)
+        StagedFile(
+            _hour_number(count.path),
+            sizes[count.path],
+            count,
+            known.get(count.path) or read_checksum(hdfs, count.path, sizes[count.path]),
+        )
+        for count in count_files(hdfs, sizes)
     ]
 
 

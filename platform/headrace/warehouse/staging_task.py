@@ -7,15 +7,17 @@ nothing that a load uses.
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.warehouse.checksums import checksum_of
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.hourly import HourlyFiles
 from headrace.warehouse.layout import DEAD_HOUR, TIME_MAX_US, TIME_MIN_US
+from headrace.warehouse.read_contents import Contents, ReadContents
 from headrace.warehouse.source.columns import END_MARK, record_batches
 from headrace.warehouse.source.connection import Address
 from headrace.warehouse.source.events import Payloads, decode
@@ -87,6 +89,10 @@ class StagedTask:
     directory: str
     files: int
     rows: int
+    contents: Contents = field(default_factory=dict)
+    """What the batches hold that it read."""
+    checksums: dict[str, str] = field(default_factory=dict)
+    """The checksum of each file, by its path below `directory`."""
 
 
 def run_task(task: StagingTask) -> StagedTask:
@@ -95,24 +101,30 @@ def run_task(task: StagingTask) -> StagedTask:
     directory = f"{target.directory}/{uuid.uuid4().hex}"
     rows_written = 0
     with HdfsClient(target.webhdfs_url, user=target.user, patience_s=target.patience_s) as hdfs:
+        checksums: dict[str, str] = {}
 
         def store(hour: int, number: int, data: Any) -> None:
-            path = f"{directory}/{target.hour_column}={hour}/{number:05d}.parquet"
+            name, written = f"{target.hour_column}={hour}/{number:05d}.parquet", data.to_pybytes()
             # A request whose response was lost is repeated: nobody else writes to this attempt's files.
-            hdfs.write(path, data.to_pybytes(), overwrite=True)
+            hdfs.write(f"{directory}/{name}", written, overwrite=True)
+            checksums[name] = checksum_of(written)
 
         files = HourlyFiles(task.decoding.schema, task.decoding.spark_schema, store)
-        for batch in _payload_batches(task):
+        contents = ReadContents()
+        for batch in _payload_batches(task, contents):
             rows, hours = task.decoding.rows(batch)
             files.append(rows, hours)
             rows_written += rows.num_rows
-        return StagedTask(directory, files.close(), rows_written)
+        return StagedTask(directory, files.close(), rows_written, contents.sums, checksums)
 
 
-def _payload_batches(task: StagingTask) -> Iterator[pa.RecordBatch]:
+def _payload_batches(task: StagingTask, contents: ReadContents) -> Iterator[pa.RecordBatch]:
     for range_, leader in task.ranges:
-        batches = read_batches(range_, task.options, leader)
-        yield from record_batches(batches, range_, PAYLOAD_SCHEMA, is_compiled=True, on_corrupt="keep")
+        batches = contents.noting(read_batches(range_, task.options, leader), range_)
+        for rows in record_batches(batches, range_, PAYLOAD_SCHEMA, is_compiled=True, on_corrupt="keep"):
+            offsets, times_us = (numbers_of(rows.column(name), np.int64) for name in ("offset", "timestamp"))
+            contents.add(range_.partition, offsets, times_us)
+            yield rows
 
 
 def payloads_of(batch: pa.RecordBatch) -> Payloads:

@@ -1,17 +1,25 @@
 """Verification: compares the files with the manifests, and the manifests with the audit. Changes nothing.
 
-Owns what is compared. The rows of every file are read back and counted. The audit's counts are those in its
-store, folded from the load reports, so a report that never arrived shows.
+Owns what is compared. The rows of every file are read back and counted, and its checksum is compared. The
+audit's counts are those in its store, folded from the load reports, so a report that never arrived shows.
+
+A large table is read bit by bit: a *recent* verification reads the hours with new files, those in which
+something was wrong, and one of `SHARES` parts of all others, which is another one each hour. Whether a file
+is there, with its size, is compared for all.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.audit.report import report
-from headrace.audit.store import AuditStore
+from headrace.audit.gathering.tests import verified_tables
+from headrace.audit.report.report import report
+from headrace.audit.store.store import AuditStore, StoreMissingError
+from headrace.audit.topic.said_of_tables import ALL, NO_HOUR_MS, RECENT, TableProblem
 from headrace.warehouse.change import TopicTable
+from headrace.warehouse.checksums import read_checksum
 from headrace.warehouse.counting import (
     FileCount,
     GroupCount,
@@ -20,15 +28,21 @@ from headrace.warehouse.counting import (
     distinct_offsets,
     may_repeat,
 )
+from headrace.warehouse.doubles import Doubles, find_doubles
 from headrace.warehouse.layout import HOUR_MS, hour_name
-from headrace.warehouse.manifest import Manifest, TableState
+from headrace.warehouse.manifest import DataFile, Manifest, TableState
+from headrace.warehouse.verify_ranges import otherwise_reported, outside_of_ranges
 
 PROBLEMS_MAX: Final = 1000
+SHARES: Final = 168
+"""Parts of a table, one an hour: all of it is read within a week."""
+NEW_MS: Final = 3 * HOUR_MS
+"""A change that was committed so long ago, at most, is new: an hourly verification may be late twice."""
 
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What a verification found."""
+    """What a verification found. `files` and `rows` are those that it read. `checked`: all, or recent."""
 
     topic: str
     problems: tuple[str, ...]
@@ -36,18 +50,35 @@ class VerifyResult:
     rows: int
     changes: int
     audited_hours: int
+    checked: str = ALL
+    of_files: tuple[TableProblem, ...] = ()
+    """Those of the problems that are of single files."""
+    doubles: tuple[Doubles, ...] = ()
+    """What the hours that were read have more than once, by guid: a finding of the audit alone."""
+
+    @property
+    def placed(self) -> tuple[TableProblem, ...]:
+        """All problems, those of single files first."""
+        named = {each.text for each in self.of_files}
+        others = (text for text in self.problems if text not in named)
+        return (*self.of_files, *(TableProblem(NO_HOUR_MS, "", 0, False, text) for text in others))
 
     @property
     def is_sound(self) -> bool:
         return not self.problems
 
 
-def verify_topic(table: TopicTable, *, audit_store: str | None = None) -> VerifyResult:
-    """Verifies a topic. `audit_store` is the URL of the audit's store; None leaves the audit out."""
+def verify_topic(
+    table: TopicTable, *, audit_store: str | None = None, checked: str = ALL, suspects: Iterable[int] = ()
+) -> VerifyResult:
+    """Verifies a topic. `audit_store` is the URL of the audit's store; None leaves the audit out.
+
+    `suspects`: hours (ms) that a recent verification reads, too.
+    """
     log = table.log
     if broken := log.broken_links():
         # Nothing that such a log says can be compared with anything.
-        return VerifyResult(table.topic, tuple(broken[:PROBLEMS_MAX]), 0, 0, 0, 0)
+        return VerifyResult(table.topic, tuple(broken[:PROBLEMS_MAX]), 0, 0, 0, 0, checked)
     manifests = log.manifests()
     state = log.state()
     problems = [
@@ -55,12 +86,18 @@ def verify_topic(table: TopicTable, *, audit_store: str | None = None) -> Verify
         for manifest in log.to_complete()
     ]
     present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
-    counts, of_files = _count_all(table, state, present)
-    problems += of_files
+    problems += [f"{path} is in no manifest" for path in sorted(present) if path not in state.files]
+    hours = None
+    if checked == RECENT:
+        hours = recent_hours(state, manifests, table.clock_ms()) | {*suspects}
+    counts, of_files = _count_all(table, state, present, hours)
+    problems += [each.text for each in of_files]
     problems += _repeated(table, counts, present)
     problems += _unbalanced(manifests)
+    problems += outside_of_ranges(manifests, counts)
     loaded = loaded_hours(manifests)
     if audit_store is not None:
+        problems += otherwise_reported(table.topic, manifests, audit_store)
         problems += _unaudited(table.topic, loaded, audit_store)
     return VerifyResult(
         topic=table.topic,
@@ -69,28 +106,81 @@ def verify_topic(table: TopicTable, *, audit_store: str | None = None) -> Verify
         rows=sum(count.rows for count in counts),
         changes=len(manifests),
         audited_hours=len(loaded) if audit_store is not None else 0,
+        checked=checked,
+        of_files=tuple(of_files[:PROBLEMS_MAX]),
+        doubles=_doubles(table, state, hours, of_files),
     )
 
 
+def _doubles(
+    table: TopicTable, state: TableState, hours: set[int] | None, of_files: Iterable[TableProblem]
+) -> tuple[Doubles, ...]:
+    """Compares the guids of the hours that were read, but for those of which a file cannot be read."""
+    broken = {each.hour_ms for each in of_files}
+    wanted = (hour for hour in state.hours() if (hours is None or hour in hours) and hour not in broken)
+    found = (find_doubles(table, state, hour_ms) for hour_ms in wanted)
+    return tuple(each for each in found if each.extra)
+
+
+def suspect_hours(audit_store: str, topic: str) -> set[int]:
+    """Returns the hours in which the last verification found something wrong; none if no store is there."""
+    try:
+        store = AuditStore(audit_store, must_exist=True)
+    except StoreMissingError:
+        return set()
+    try:
+        with store.reading() as connection:
+            found = verified_tables(connection, topic)
+    finally:
+        store.close()
+    return {each.hour_ms for table in found for each in table.problems if each.hour_ms != NO_HOUR_MS}
+
+
+def recent_hours(state: TableState, manifests: Iterable[Manifest], now_ms: int) -> set[int]:
+    """Returns the hours with files of new changes, and the share of all others whose turn it is. Pure."""
+    new = {
+        hour_ms
+        for manifest in manifests
+        if manifest.committed_ms >= now_ms - NEW_MS
+        for hour_ms in manifest.hours()
+    }
+    turn = now_ms // HOUR_MS % SHARES
+    return {hour_ms for hour_ms in state.hours() if hour_ms in new or share_of(hour_ms) == turn}
+
+
+def share_of(hour_ms: int) -> int:
+    """Returns the share of a table to which an hour belongs: the same one everywhere, for ever. Pure."""
+    digest = hashlib.blake2b(str(hour_ms).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % SHARES
+
+
 def _count_all(
-    table: TopicTable, state: TableState, present: Mapping[str, int]
-) -> tuple[list[FileCount], list[str]]:
-    """Counts the present files; also returns the problems of single files."""
-    problems = [f"{path} is in no manifest" for path in sorted(present) if path not in state.files]
+    table: TopicTable, state: TableState, present: Mapping[str, int], hours: set[int] | None
+) -> tuple[list[FileCount], list[TableProblem]]:
+    """Counts the present files, those of `hours` if it is not None; also returns the problems of files."""
+    problems: list[TableProblem] = []
     counts: list[FileCount] = []
+
+    def add(file: DataFile, text: str, *, is_gone: bool = False) -> None:
+        problems.append(TableProblem(file.hour_ms, file.path, file.rows, is_gone, text))
+
     for path, file in sorted(state.files.items()):
         if path not in present:
-            problems.append(f"{path} is missing ({file.rows} rows)")
+            add(file, f"{path} is missing ({file.rows} rows)", is_gone=True)
             continue
         if present[path] != file.size_bytes:
-            problems.append(f"{path} has {present[path]} bytes, its manifest has {file.size_bytes}")
+            add(file, f"{path} has {present[path]} bytes, its manifest has {file.size_bytes}")
+        if hours is not None and file.hour_ms not in hours:
+            continue
         try:
             counts.append(count_file(table.hdfs, path, present[path]))
         except NotParquetError as error:
-            problems.append(str(error))
+            add(file, str(error))
             continue
         if counts[-1].rows != file.rows:
-            problems.append(f"{path} has {counts[-1].rows} rows, its manifest has {file.rows}")
+            add(file, f"{path} has {counts[-1].rows} rows, its manifest has {file.rows}")
+        elif file.checksum and read_checksum(table.hdfs, path, present[path]) != file.checksum:
+            add(file, f"{path} has {file.rows} rows, and other bytes than when it was written")
     return counts, problems
 
 

@@ -163,6 +163,11 @@ def follow_change(followed: _Followed, manifest: Manifest, before: TableState, p
             if followed.present.pop(file.staged, None) is not None:
                 followed.present[file.path] = file
         return
+    if manifest.kind == "refill":
+        gone = {path: followed.present.pop(path) for path in manifest.removed if path in followed.present}
+        hours = {file.hour_ms for file in gone.values()}
+        followed.present.update((file.path, file) for file in manifest.files if file.hour_ms in hours)
+        return
     groups: dict[tuple[int, FileSchema], list[str]] = {}
     for path in manifest.removed:
         old = before.files.get(path)

@@ -1,0 +1,304 @@
+"""Refilling hours: rows that the table lacks, and the log still holds, are read from the log again.
+
+Owns what is missing and what is brought: files that are gone, cut or unreadable, and rows that a load did
+not write. The addresses that loads consumed for an hour are read again; of their rows, those that no sound
+file of the hour has become new files, in one change of the table. So nothing is brought twice, a second run
+finds nothing, and a run that is killed leaves a change that the next one completes, or nothing at all.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.audit.evidence import LOAD_HOP, Status
+from headrace.audit.report.report import report
+from headrace.audit.store.store import AuditStore
+from headrace.warehouse.change import Change, TopicTable
+from headrace.warehouse.checksums import checksum_of, read_checksum
+from headrace.warehouse.commitlog import CommitConflictError
+from headrace.warehouse.counting import FileCount, NotParquetError, count_file, read_addresses
+from headrace.warehouse.decode import OFFSET_COLUMN, PARTITION_COLUMN
+from headrace.warehouse.doubles import removed_offsets
+from headrace.warehouse.hdfs.remote_file import RemoteFile
+from headrace.warehouse.layout import HOUR_MS, hour_name
+from headrace.warehouse.loading import (
+    BROKER_TIMEOUT_S,
+    data_files,
+    file_schema,
+    stage_planned,
+    writer_ids,
+)
+from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest, TableState
+from headrace.warehouse.plan import PlannedRange
+from headrace.warehouse.schemas import subject_of
+from headrace.warehouse.source.metadata import MetadataClient
+from headrace.warehouse.source.options import EARLIEST
+from headrace.warehouse.stage import StagedFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REFILLED_NAME: Final = "refilled"
+Place = tuple[int, int]
+"""A partition, and an hour of Kafka timestamps (ms)."""
+
+
+@dataclass(frozen=True)
+class RefillResult:
+    """What a refill of one hour did. `sequence` is None if nothing was missing, or with `problem`."""
+
+    topic: str
+    hour_ms: int
+    sequence: int | None = None
+    rows: int = 0
+    replaced: tuple[str, ...] = ()
+    """The files that were gone, cut or unreadable, and whose rows are in new ones."""
+    problem: str = ""
+    """Why not all of it is there again; nothing was changed then."""
+    hours: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problem
+
+
+@dataclass(frozen=True)
+class _Hour:
+    """An hour before a refill: its sound files, the others, and the addresses that it was loaded from."""
+
+    hour_ms: int
+    sound: Mapping[str, int]
+    """Path → size in bytes."""
+    unsound: tuple[DataFile, ...]
+    ranges: tuple[PlannedRange, ...]
+
+
+def unsound_files(table: TopicTable, state: TableState, hour_ms: int) -> list[tuple[DataFile, str]]:
+    """Returns the files of an hour that are not as the commit log has them, each with what is wrong.
+
+    Reads all of them.
+    """
+    found: list[tuple[DataFile, str]] = []
+    for file in state.hours().get(hour_ms, []):
+        status = table.hdfs.status(file.path)
+        if status is None:
+            found.append((file, "is missing"))
+        elif status.size_bytes != file.size_bytes:
+            found.append((file, f"has {status.size_bytes} bytes, not {file.size_bytes}"))
+        elif problem := _unreadable(table, file):
+            found.append((file, problem))
+        elif file.checksum and read_checksum(table.hdfs, file.path, file.size_bytes) != file.checksum:
+            found.append((file, "has other bytes than when it was written"))
+    return found
+
+
+def unsound_hours(table: TopicTable, state: TableState) -> list[int]:
+    """Returns the hours of which a file is missing or has another size, from their folders' lists alone."""
+    present = {path: entry.size_bytes for path, entry in table.hdfs.walk(table.paths.hourly)}
+    wrong = {file.hour_ms for file in state.files.values() if present.get(file.path) != file.size_bytes}
+    return sorted(wrong)
+
+
+def lost_hours(audit_store: str, topic: str) -> set[int]:
+    """Returns the hours of which the audit says that loads consumed rows, and did not write them."""
+    store = AuditStore(audit_store, must_exist=True)
+    try:
+        verdicts = report(store, topic).verdicts
+    finally:
+        store.close()
+    return {
+        verdict.hour_ms
+        for verdict in verdicts
+        for finding in verdict.findings
+        if finding.hop == LOAD_HOP and finding.status is Status.LOST
+    }
+
+
+def refill_topic(
+    spark: "SparkSession", table: TopicTable, hours: Iterable[int], *, subject: str | None = None
+) -> list[RefillResult]:
+    """Refills these hours, one change each. Safe to repeat, to kill, and beside loads."""
+    table.log.complete_all(table.publish)
+    return [
+        _refill(spark, table, hour_ms, subject or subject_of(table.topic)) for hour_ms in sorted(set(hours))
+    ]
+
+
+def _refill(spark: "SparkSession", table: TopicTable, hour_ms: int, subject: str) -> RefillResult:
+    state = table.log.state()
+    hour = _hour(table, state, hour_ms)
+    if not hour.ranges:
+        gone = f"the log no longer holds the addresses that {hour_name(hour_ms)} was loaded from"
+        return RefillResult(table.topic, hour_ms, problem=gone if hour.unsound else "")
+    change = Change(table, "refill")
+    with change.discarded_on_error():
+        staged = stage_planned(spark, change, hour.ranges, subject)
+        missing = _missing(change, hour, [file for file in staged.files if _is_of(file, hour_ms)])
+        lost_rows = sum(file.rows for file in hour.unsound)
+        rows = sum(file.count.rows for file in missing)
+        if rows < lost_rows or not rows:
+            table.hdfs.delete(change.staging)
+            problem = f"only {rows} of {lost_rows} missing rows are still in the log; nothing was changed"
+            return RefillResult(table.topic, hour_ms, problem=problem if rows < lost_rows else "")
+        ranges = _reported(hour, staged.files, missing, table.log.manifests())
+    removed = tuple(file.path for file in hour.unsound)
+    files_before = {file.path for file in state.hours().get(hour_ms, [])}
+
+    def rebase(now: TableState) -> Manifest:
+        if {file.path for file in now.hours().get(hour_ms, [])} != files_before:
+            raise CommitConflictError(
+                f"{table.topic}, {hour_name(hour_ms)}: another change was committed first; nothing is "
+                "duplicated, repeat the repair"
+            )
+        schema = file_schema(staged.reader)
+        return replace(
+            change.manifest(now),
+            ranges=tuple(
+                replace(each, from_address=now.ends[each.partition], to_address=now.ends[each.partition])
+                for each in ranges
+            ),
+            files=data_files(table.paths, now.next_sequence, missing, schema),
+            removed=removed,
+            schema_id=schema.schema_id,
+            schema_datacenter=schema.datacenter,
+            writer_ids=writer_ids(missing),
+        )
+
+    manifest = change.commit(rebase)
+    return RefillResult(table.topic, hour_ms, manifest.sequence, rows, removed, "", manifest.hours())
+
+
+def _hour(table: TopicTable, state: TableState, hour_ms: int) -> _Hour:
+    unsound = tuple(file for file, _ in unsound_files(table, state, hour_ms))
+    wrong = {file.path for file in unsound}
+    files = state.hours().get(hour_ms, [])
+    sound = {file.path: file.size_bytes for file in files if file.path not in wrong}
+    spans: dict[int, tuple[int, int]] = {}
+    for manifest in table.log.manifests():
+        if manifest.kind == "load" and _may_have(manifest, hour_ms):
+            for loaded in manifest.ranges:
+                low, high = spans.get(loaded.partition, (loaded.from_address, loaded.to_address))
+                spans[loaded.partition] = (min(low, loaded.from_address), max(high, loaded.to_address))
+    with MetadataClient(table.warehouse.servers, BROKER_TIMEOUT_S) as metadata:
+        earliest = metadata.offsets(dict.fromkeys([(table.topic, each) for each in spans], EARLIEST))
+    ranges = tuple(
+        PlannedRange(partition, max(low, earliest[table.topic, partition]), high)
+        for partition, (low, high) in sorted(spans.items())
+        if max(low, earliest[table.topic, partition]) < high
+    )
+    return _Hour(hour_ms, sound, unsound, ranges)
+
+
+def _may_have(manifest: Manifest, hour_ms: int) -> bool:
+    """Whether a load read events of an hour: by its files, or by the Kafka timestamps that it counted."""
+    return hour_ms in manifest.hours() or any(
+        count.hour_ms == hour_ms for loaded in manifest.ranges for count in loaded.hours
+    )
+
+
+def _unreadable(table: TopicTable, file: DataFile) -> str:
+    try:
+        rows = count_file(table.hdfs, file.path, file.size_bytes).rows
+    except NotParquetError as error:
+        return str(error)
+    return "" if rows == file.rows else f"has {rows} rows, not {file.rows}"
+
+
+def _is_of(file: StagedFile, hour_ms: int) -> bool:
+    return not file.is_dead and file.hour_number * HOUR_MS == hour_ms
+
+
+def _missing(change: Change, hour: _Hour, staged: Sequence[StagedFile]) -> list[StagedFile]:
+    """Returns staged files of the rows that no sound file has; rewrites those of which it has some."""
+    hdfs = change.table.hdfs
+    held: dict[int, list[Any]] = {}
+    for path, size_bytes in hour.sound.items():
+        addresses = read_addresses(hdfs, path, size_bytes)
+        for partition in np.unique(addresses.partitions):
+            held.setdefault(int(partition), []).append(addresses.offsets[addresses.partitions == partition])
+    for partition, removed in removed_offsets(change.table.log.manifests()).items():
+        held.setdefault(partition, []).append(removed)
+    known = {partition: np.unique(np.concatenate(offsets)) for partition, offsets in held.items()}
+    found: list[StagedFile] = []
+    for number, file in enumerate(staged):
+        addresses = read_addresses(hdfs, file.path, file.size_bytes)
+        is_missing = _not_in(known, addresses.partitions, addresses.offsets)
+        if is_missing.all():
+            found.append(file)
+        elif is_missing.any():
+            rows = pq.ParquetFile(RemoteFile(hdfs, file.path, file.size_bytes)).read()
+            path = f"{change.staging}/{REFILLED_NAME}/{number:05d}.parquet"
+            found.append(_written(change, path, rows, known, file.hour_number))
+    return found
+
+
+def _written(
+    change: Change, path: str, rows: pa.Table, known: Mapping[int, Any], hour_number: int
+) -> StagedFile:
+    """Writes the rows that are not known; the rows of a file are in the order of its address columns."""
+    partitions = rows.column(PARTITION_COLUMN).to_numpy().astype(np.int64)
+    kept = rows.filter(pa.array(_not_in(known, partitions, rows.column(OFFSET_COLUMN).to_numpy())))
+    sink = pa.BufferOutputStream()
+    pq.write_table(kept, sink, compression="zstd")
+    data = sink.getvalue().to_pybytes()
+    change.table.hdfs.write(path, data, overwrite=True)
+    count = count_file(change.table.hdfs, path, len(data))
+    return StagedFile(hour_number, len(data), count, checksum_of(data))
+
+
+def _not_in(known: Mapping[int, Any], partitions: Any, offsets: Any) -> Any:
+    is_missing = np.ones(offsets.size, dtype=bool)
+    for partition in np.unique(partitions):
+        there = known.get(int(partition))
+        if there is not None:
+            of_partition = partitions == partition
+            is_missing[of_partition] = ~np.isin(offsets[of_partition], there)
+    return is_missing
+
+
+def _reported(
+    hour: _Hour,
+    staged: Iterable[StagedFile],
+    missing: Iterable[StagedFile],
+    manifests: Iterable[Manifest],
+) -> tuple[LoadedRange, ...]:
+    """Returns what the audit has not heard of: the rows that were in no load's report.
+
+    Without unsound files, all that is missing. Else the rows of unsound files were reported once: what the
+    log holds of the read addresses, less what was reported of them.
+    """
+    brought = _rows_of(file.count for file in missing)
+    if hour.unsound:
+        held = _rows_of(file.count for file in staged if not file.is_dead)
+        said = _said(manifests, {place[0] for place in held})
+        brought = {
+            place: min(brought.get(place, 0), max(0, held[place] - said.get(place, 0))) for place in held
+        }
+    by_partition: dict[int, list[HourCount]] = {}
+    for (partition, hour_ms), rows in sorted(brought.items()):
+        if rows:
+            by_partition.setdefault(partition, []).append(HourCount(hour_ms, rows, rows))
+    return tuple(LoadedRange(partition, 0, 0, tuple(hours)) for partition, hours in by_partition.items())
+
+
+def _rows_of(counts: Iterable[FileCount]) -> dict[Place, int]:
+    rows: dict[Place, int] = {}
+    for group in (group for count in counts for group in count.groups):
+        place = (group.partition, group.timestamp_hour_ms)
+        rows[place] = rows.get(place, 0) + group.rows
+    return rows
+
+
+def _said(manifests: Iterable[Manifest], partitions: Collection[int]) -> dict[Place, int]:
+    said: dict[Place, int] = {}
+    for manifest in manifests:
+        for loaded in manifest.ranges:
+            if loaded.partition in partitions:
+                for count in loaded.hours:
+                    place = (loaded.partition, count.hour_ms)
+                    said[place] = said.get(place, 0) + count.rows
+    return said

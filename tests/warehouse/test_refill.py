@@ -1,0 +1,167 @@
+"""Refilling: what HDFS lost comes back from the log, once, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fix_warehouse import BASE_TIME_MS, HOUR_MS, TestTopic, World, click
+from headrace.warehouse import crash
+from headrace.warehouse.api import list_hours, refill_topic_hours, unsound, verify_topics
+from headrace.warehouse.checksums import checksum_of
+from headrace.warehouse.commitlog import CommitConflictError
+from headrace.warehouse.hdfs.remote_file import RemoteFile
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.refill import RefillResult
+from headrace.warehouse.report import load_report
+
+pytestmark = [pytest.mark.spark, pytest.mark.hdfs]
+
+COUNT = 600
+
+
+def clicks(first: int, count: int) -> list[dict[str, Any]]:
+    """Half of them in one hour, half in the next."""
+    step_ms = 2 * HOUR_MS // COUNT
+    return [click(number, BASE_TIME_MS + number % COUNT * step_ms) for number in range(first, first + count)]
+
+
+def options(world: World) -> WarehouseOptions:
+    return WarehouseOptions(**{**world.addresses, "audit": False})
+
+
+def filled(world: World, name: str) -> TestTopic:
+    topic = world.topic(name, partitions=2)
+    for first in (0, COUNT):
+        topic.publish(clicks(first, COUNT))
+        topic.load()
+    return topic
+
+
+def refill(world: World, topic: TestTopic, *hours: int) -> list[RefillResult]:
+    return refill_topic_hours(world.spark, options(world), topic.name, hours)
+
+
+def numbers(topic: TestTopic) -> list[int]:
+    return sorted(row.number for row in topic.table().select("number").collect())
+
+
+def files_of(topic: TestTopic, hour_ms: int) -> list[str]:
+    return [file.path for file in topic.log.state().hours()[hour_ms]]
+
+
+def delete(world: World, path: str) -> None:
+    world.hdfs.delete(path)
+
+
+def cut(world: World, path: str) -> None:
+    world.hdfs.write(path, world.hdfs.read(path)[:-100], overwrite=True)
+
+
+def rot(world: World, path: str) -> None:
+    data = bytearray(world.hdfs.read(path))
+    data[-60:] = bytes(60)
+    world.hdfs.write(path, bytes(data), overwrite=True)
+
+
+@pytest.mark.parametrize("harm", [delete, cut, rot])
+def test_a_file_that_is_harmed_comes_back_from_the_log(
+    world: World, harm: Callable[[World, str], None]
+) -> None:
+    topic = filled(world, f"harmed-{harm.__name__}")
+    first, _second = files_of(topic, BASE_TIME_MS)[:2]
+    harm(world, first)
+    assert list(unsound(options(world), topic.name, [BASE_TIME_MS, BASE_TIME_MS + HOUR_MS])) == [BASE_TIME_MS]
+    (done,) = refill(world, topic, BASE_TIME_MS)
+    assert (done.replaced, done.problem) == ((first,), "") and done.rows > 0
+    assert numbers(topic) == list(range(2 * COUNT))
+    assert verify_topics(options(world), [topic.name])[0].problems == ()
+    # The audit has heard of these rows already.
+    report = load_report(topic.log.manifest(done.sequence or 0))
+    assert report is not None and report.partitions == ()
+    assert refill(world, topic, BASE_TIME_MS, BASE_TIME_MS + HOUR_MS) == [
+        RefillResult(topic.name, BASE_TIME_MS),
+        RefillResult(topic.name, BASE_TIME_MS + HOUR_MS),
+    ]
+    assert len(list_hours(options(world), topic.name)) == 2
+
+
+def test_rows_that_a_load_did_not_write_are_reported_with_the_refill(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = world.topic("fewer", partitions=1)
+    topic.publish(clicks(0, COUNT))
+    with monkeypatch.context() as patched:
+        drop_rows(patched, world, 7)
+        topic.load()
+    assert len(numbers(topic)) == COUNT - 7
+    (done,) = refill(world, topic, BASE_TIME_MS)
+    assert (done.rows, done.replaced) == (7, ())
+    assert numbers(topic) == list(range(COUNT))
+    report = load_report(topic.log.manifest(done.sequence or 0))
+    assert report is not None
+    (partition,) = report.partitions
+    assert partition.from_address == partition.to_address
+    (hour,) = partition.hours
+    assert (hour.hour_ms, hour.rows, hour.distinct_offsets) == (BASE_TIME_MS, 7, 7)
+
+
+def drop_rows(patched: pytest.MonkeyPatch, world: World, count: int) -> None:
+    """Makes a load forget rows of the first hour, as a defect of the decoder would."""
+    from headrace.warehouse import loading, stage
+
+    def forgetful(*arguments: Any) -> stage.WrittenHours:
+        written = stage.stage_load(*arguments)
+        for path, entry in world.hdfs.walk(arguments[4]):
+            if f"_hour={BASE_TIME_MS // HOUR_MS}/" in path and path.endswith(".parquet"):
+                rows = pq.ParquetFile(RemoteFile(world.hdfs, path, entry.size_bytes)).read()
+                sink = pa.BufferOutputStream()
+                pq.write_table(rows.slice(count), sink)
+                data = sink.getvalue().to_pybytes()
+                world.hdfs.write(path, data, overwrite=True)
+                return replace(written, checksums={**written.checksums, path: checksum_of(data)})
+        raise AssertionError("the load wrote no file of the first hour")
+
+    patched.setattr(loading, "stage_load", forgetful)
+
+
+class Died(BaseException):
+    """Stands for SIGKILL."""
+
+
+def test_a_refill_that_is_killed_is_completed_and_one_that_comes_second_is_discarded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = filled(world, "killed")
+    delete(world, files_of(topic, BASE_TIME_MS)[0])
+    for step in ("prepared", "committed", "moved-one"):
+
+        def reached(now: str, at: str = step) -> None:
+            if now == at:
+                raise Died(now)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(crash, "reached", reached)
+            with pytest.raises(Died):
+                refill(world, topic, BASE_TIME_MS)
+        refill(world, topic, BASE_TIME_MS)
+        assert numbers(topic) == list(range(2 * COUNT)), step
+        delete(world, files_of(topic, BASE_TIME_MS)[0])
+    commit = type(topic.log).commit
+    calls: list[int] = []
+
+    def overtaken(self: Any, *arguments: Any) -> Any:
+        if not calls:
+            calls.append(1)
+            refill(world, topic, BASE_TIME_MS)
+        return commit(self, *arguments)
+
+    monkeypatch.setattr(type(topic.log), "commit", overtaken)
+    with pytest.raises(CommitConflictError, match="nothing is duplicated"):
+        refill(world, topic, BASE_TIME_MS)
+    assert numbers(topic) == list(range(2 * COUNT))

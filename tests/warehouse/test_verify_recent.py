@@ -1,0 +1,101 @@
+"""A verification reads a large table bit by bit, and names each file that is not what it was."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from drill.drill_files import HOUR, TOPIC, FolderHdfs, Table, load
+from headrace.audit.topic.said_of_tables import RECENT, VerifiedRecord
+from headrace.warehouse.change import TopicTable
+from headrace.warehouse.commitlog import CommitLog
+from headrace.warehouse.layout import HOUR_MS, TopicPaths
+from headrace.warehouse.manifest import TableState
+from headrace.warehouse.options import WarehouseOptions
+from headrace.warehouse.report import TEXT_MAX_CHARS, verified_record
+from headrace.warehouse.verify import NEW_MS, SHARES, VerifyResult, recent_hours, share_of, verify_topic
+
+WAREHOUSE = WarehouseOptions("hdfs://x", "http://x", "x:1", "http://x", audit=False)
+
+
+def table_of(folder: Path) -> TopicTable:
+    """Two loads, each with a file in each of two hours."""
+    hdfs = FolderHdfs(folder)
+    table = Table(hdfs, CommitLog(hdfs, TopicPaths(WAREHOUSE.root, TOPIC)), random.Random(1))
+    for number in range(2):
+        load(table, number * 2_000, 20)
+    return TopicTable(TOPIC, WAREHOUSE, hdfs)
+
+
+def change_value(table: TopicTable, hour_ms: int) -> str:
+    """Changes one byte of a value: the size and the number of rows stay."""
+    file = table.log.state().hours()[hour_ms][0]
+    data = bytearray(table.hdfs.read(file.path))
+    at = data.index(b"/", 8) + 1
+    data[at] ^= 1
+    table.hdfs.write(file.path, bytes(data), overwrite=True)
+    return file.path
+
+
+def recent(table: TopicTable, now_ms: int, suspects: set[int] | None = None) -> VerifyResult:
+    return verify_topic(replace(table, clock_ms=lambda: now_ms), checked=RECENT, suspects=suspects or ())
+
+
+def when_turn(hour_ms: int, *, far_ms: int = 10**12) -> int:
+    """A time, long after all changes, at which it is the turn of an hour's share."""
+    return far_ms - far_ms % (HOUR_MS * SHARES) + share_of(hour_ms) * HOUR_MS
+
+
+def test_new_hours_are_read_and_old_ones_when_it_is_their_turn(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    path = change_value(table, HOUR)
+    turn_ms = when_turn(HOUR)
+    assert share_of(HOUR) != share_of(HOUR + HOUR_MS)
+    problem = f"{path} has 20 rows, and other bytes than when it was written"
+    for now_ms, files, problems in (
+        (0, 4, (problem,)),
+        (NEW_MS, 4, (problem,)),
+        (turn_ms, 2, (problem,)),
+        (when_turn(HOUR + HOUR_MS), 2, ()),
+    ):
+        found = recent(table, now_ms)
+        assert (found.files, found.problems, found.checked) == (files, problems, RECENT), now_ms
+    # What was wrong is looked at again, whoever's turn it is.
+    found = recent(table, when_turn(HOUR + HOUR_MS), {HOUR})
+    assert (found.files, found.problems) == (4, (problem,))
+    (placed,) = found.placed
+    assert (placed.hour_ms, placed.path, placed.rows, placed.is_gone) == (HOUR, path, 20, False)
+
+
+def test_a_file_that_is_gone_or_has_another_size_is_named_in_every_turn(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    gone, cut = (file.path for file in table.log.state().hours()[HOUR])
+    table.hdfs.delete(gone)
+    table.hdfs.write(cut, table.hdfs.read(cut)[:-9], overwrite=True)
+    turn = next(n for n in range(SHARES) if n not in (share_of(HOUR), share_of(HOUR + HOUR_MS)))
+    found = recent(table, when_turn(HOUR) + (turn - share_of(HOUR)) * HOUR_MS)
+    assert found.files == 0
+    assert {(each.path, each.is_gone) for each in found.placed} == {(gone, True), (cut, False)}
+    record = verified_record(found, WAREHOUSE)
+    assert (record.checked, record.problem_count, len(record.problems)) == (RECENT, 2, 2)
+    assert VerifiedRecord.from_avro(record.to_avro()) == record
+
+
+def test_every_hour_has_a_turn_within_a_week(tmp_path: Path) -> None:
+    state = table_of(tmp_path).log.state()
+    hours = {HOUR + number * HOUR_MS for number in range(1_000)}
+    file = next(iter(state.files.values()))
+    files = {str(hour): replace(file, hour_ms=hour) for hour in hours}
+    large = TableState(files=files)
+    seen: list[int] = []
+    for turn in range(SHARES):
+        seen += recent_hours(large, [], 10**12 + turn * HOUR_MS)
+    assert sorted(seen) == sorted(hours)
+
+
+def test_what_the_audit_is_told_is_bounded() -> None:
+    many = tuple(f"{number} " + "x" * 3_000 for number in range(300))
+    record = verified_record(VerifyResult(TOPIC, many, 1, 1, 1, 0), WAREHOUSE)
+    assert (record.problem_count, len(record.problems)) == (300, 100)
+    assert {len(each.text) for each in record.problems} == {TEXT_MAX_CHARS}
