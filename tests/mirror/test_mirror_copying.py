@@ -17,6 +17,7 @@ from fix_audit_world import HOUR_A, PartitionBytes
 from headrace.mirror.copying import (
     AHEAD_MAX_BYTES,
     APPENDS_IN_FLIGHT_MAX,
+    BEHIND_MAX_S,
     EMPTY_FETCHES_MAX,
     GAP_RECHECK_S,
     Chunk,
@@ -350,3 +351,18 @@ def test_addresses_that_are_missing_at_the_sources_end_stop_the_copy_too() -> No
     for _ in range(2 * EMPTY_FETCHES_MAX):
         copy.fetched(copy.generation, 300, Fetched(b"", 0, 300), 0.0, is_all_empty=True)
     assert copy.state is CopyState.COPYING
+
+
+def test_a_source_that_is_behind_for_a_moment_halts_nothing() -> None:
+    """A leader that was deposed, and cut off from ZooKeeper, shows less than its successor did."""
+    copy = PartitionCopy("t", 0, 0, draw=lambda: 0.5)
+    for now_s in (100.0, 110.0, 100.0 + BEHIND_MAX_S - 1):
+        copy.source_is_behind("the source ends at 1, the copy at 2", now_s)
+        assert copy.state is CopyState.LOCATING
+        assert not copy.needs_locating(now_s) and copy.needs_locating(now_s + 10)
+    copy.located(2, 2)
+    copy.source_is_behind("again", 200.0)
+    assert copy.state is CopyState.LOCATING, "it was well meanwhile"
+    copy.source_is_behind("still", 200.0 + BEHIND_MAX_S)
+    status = copy.status()
+    assert (status["state"], status["reason"]) == ("halted", "still")

@@ -90,7 +90,7 @@ def test_batches_that_were_set_aside_halt_their_copy_until_the_gap_is_accepted(
     east = broker_cluster(2, NO_SCRUB, datacenter="east")
     analysis = broker_cluster(datacenter="analysis")
     with Admin(east.bootstrap) as admin:
-        admin.create_topic("holed", 2)
+        admin.create_topic("holed", 2, 1)
     send_batches(east, "holed", 6)
     whole = log_of(east, "holed-0")
     first, second = set_aside(east, "holed-0", (2, 3))
@@ -123,7 +123,7 @@ def test_a_gap_at_the_sources_end_halts_a_copy_that_lacks_it_and_no_other(
     east = broker_cluster(2, NO_SCRUB, datacenter="east")
     analysis = broker_cluster(datacenter="analysis")
     with Admin(east.bootstrap) as admin:
-        admin.create_topic("holed", 2)
+        admin.create_topic("holed", 2, 1)
     send_batches(east, "holed", 4)
     mirror = start_mirror(east, analysis)
     wait_for(lambda: state_of(mirror, "holed", 0) == "caught_up", mirror.output)
@@ -155,7 +155,7 @@ def test_a_partition_without_leader_keeps_no_other_of_its_topic_waiting(
     east = broker_cluster(2, NO_SCRUB, datacenter="east")
     analysis = broker_cluster(datacenter="analysis")
     with Admin(east.bootstrap) as admin:
-        admin.create_topic("holed", 2)
+        admin.create_topic("holed", 2, 1)
     send_batches(east, "holed", 3)
     broker = holder(east, "holed-0")
     broker.stop()

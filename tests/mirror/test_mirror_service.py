@@ -17,8 +17,8 @@ import pytest
 from fix_audit import WAIT_MAX_S, MirrorProcess, StartMirror, wait_for
 from fix_broker import BrokerCluster, RawClient, StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.reader import AuditReader
-from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, GapRecord
+from headrace.audit.topic.reader import AuditReader
+from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, GapRecord
 from headrace.cli import main as cli
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST

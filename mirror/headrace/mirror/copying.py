@@ -34,6 +34,8 @@ APPENDS_IN_FLIGHT_MAX: Final = 4
 RETRY_BACKOFF: Final = Backoff(first_ms=100, max_ms=5_000)
 HALTED_RECHECK_S: Final = 60.0
 EMPTY_FETCHES_MAX: Final = 3  # in a row, with nothing for any partition, although the source goes on
+BEHIND_MAX_S: Final = 30.0
+"""How long a source may end before its copy: a leader that was deposed says so, until it hears of that."""
 GAP_RECHECK_S: Final = 2.0  # the source's retention moves its start: a gap must be passed before it grows
 
 
@@ -87,6 +89,7 @@ class PartitionCopy:
         self._in_flight = 0
         self._failures = 0
         self._not_before_s = 0.0
+        self._behind_since_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -118,6 +121,7 @@ class PartitionCopy:
         self.state = CopyState.COPYING
         self.problem = ""
         self.gap = self.suspect = self._bad_batch = None
+        self._behind_since_s = None
         self.generation += 1
         self.copied_to = self._fetched_to = end_address
         self.source_end = source_end
@@ -202,6 +206,17 @@ class PartitionCopy:
         self._stop(CopyState.LOCATING, problem)
         self._failures += 1
         self._not_before_s = now_s + RETRY_BACKOFF.delay_s(self._failures, self._draw)
+
+    def source_is_behind(self, problem: str, now_s: float) -> None:
+        """Takes that the source ends before the copy, as far as its leader says. Only if that stays so, bytes
+        are lost there, and the copy halts.
+        """
+        if self._behind_since_s is None:
+            self._behind_since_s = now_s
+        if now_s - self._behind_since_s < BEHIND_MAX_S:
+            self.back_off(problem, now_s)
+        else:
+            self.halt(problem, now_s)
 
     def halt(self, problem: str, now_s: float, gap: tuple[int, int] | None = None) -> None:
         """Stops copying, after a problem that an operator must solve.

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from headrace.audit.raw_reader import RawReader
+from headrace.audit.batches.raw_reader import RawReader
 from headrace.client.admin import EARLIEST, LATEST, Admin
 from headrace.client.calls import fetch_call, leader_epochs_call
 from headrace.client.errors import BrokerError, ClientError, NetworkError
@@ -316,7 +316,7 @@ def _check_epochs(
         try:
             check_epoch(ends[partition], lasts[partition])
         except ReplicationError as error:
-            wrong[partition] = error
+            wrong[partition] = SourceBehindError(str(error)) if ends[partition].epoch < 0 else error
     return wrong
 
 

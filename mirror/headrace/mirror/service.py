@@ -14,8 +14,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.audit.publish import AuditPublisher, AuditPublishError
-from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, ANALYSIS_TIER, GapRecord
+from headrace.audit.counting.settings import named_id
+from headrace.audit.topic.publish import AuditPublisher, AuditPublishError
+from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, ANALYSIS_TIER, GapRecord
 from headrace.client.errors import ClientError
 from headrace.coordination.errors import CoordinationError
 from headrace.coordination.mirrors import MirrorMap
@@ -31,7 +32,7 @@ from headrace.mirror.locating import (
     locate,
 )
 from headrace.mirror.pipeline import Pipeline
-from headrace.replication.pull import ReplicationError
+from headrace.replication.pull import ReplicationError, SourceBehindError
 from headrace.wire.primitives import NO_UUID
 
 logger = logging.getLogger(__name__)
@@ -210,6 +211,11 @@ class MirrorService:
             if copy.problem:
                 logger.info("%s continues at address %d, after: %s", copy.name, found.address, copy.problem)
             copy.located(*found)
+        elif isinstance(found, SourceBehindError):
+            was_halted = copy.state is CopyState.HALTED
+            copy.source_is_behind(str(found), now_s)
+            if copy.state is CopyState.HALTED and not was_halted:
+                logger.error("%s is halted: %s", copy.name, found)
         elif isinstance(found, ReplicationError):
             problem, gap = str(found), None
             if isinstance(found, SourceGapError | SourceDamagedError):
@@ -225,7 +231,8 @@ class MirrorService:
         """Notes a gap to report; returns the problem with the command that accepts the gap."""
         if len(self._unreported_gaps) < UNREPORTED_GAPS_MAX:
             source = self.settings.source_datacenter
-            record = GapRecord(ANALYSIS_TIER, source, copy.topic, copy.partition, *gap, problem)
+            place = (ANALYSIS_TIER, source, copy.topic, copy.partition)
+            record = GapRecord(*place, *gap, problem, topic_id=named_id(copy.topic_id))
             if record not in self._reported_gaps:
                 self._unreported_gaps[record] = None
         return (
