@@ -89,7 +89,7 @@ def test_the_units_of_a_site_are_those_of_their_configurations() -> None:
 @pytest.mark.parametrize("field", ["user", "command", "enviroment"])
 def test_an_unknown_field_is_named(kind: str, field: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=f"unit unit: {field}: 'x': not a field of this kind, which has"
+        ConfigurationError, match=f"unit unit: {field}: 'x': not a field of this kind.*; it has"
     ):
         parse_configuration("unit", smallest(kind, **{field: "x"}))
 
@@ -106,6 +106,9 @@ def test_an_unknown_field_is_named(kind: str, field: str) -> None:
         ("broker", "zookeeper", "nonsense", "zookeeper: 'nonsense'"),
         ("broker", "settings", {"a\nb": "c"}, "settings.a\nb"),
         ("broker", "settings", {"a": "c\n[program:x]"}, "settings.a"),
+        ("broker", "settings", {"a": "c\u2028[program:x]"}, "settings.a: 'c\\u2028[program:x]'"),
+        ("broker", "rack", "r\nb", "rack: 'r\\nb'"),
+        ("zookeeper", "data_dir", "/data\x85x", "none of them a control character"),
         ("broker", "front_listen", "127.1.0.11:9093", "front_listen and front_advertise go together"),
         ("registry", "datacenter", "East", "datacenter: 'East'"),
         ("mirror", "topics", "(", "not a regular expression"),
@@ -160,7 +163,7 @@ def test_an_address_is_parsed_as_written_or_refused(text: str) -> None:
 
 @given(value=st.text(max_size=40), position=st.integers(0, 40))
 def test_no_control_character_reaches_a_command(value: str, position: int) -> None:
-    for control in ("\n", "\0", "\x7f"):
+    for control in ("\n", "\0", "\x7f", "\x85", "\u2028", "\u2029", "\u202e"):
         text = value[:position] + control + value[position:]
         with pytest.raises(ConfigurationError):
             parse_configuration("unit", smallest("broker", settings={"name": text}))
@@ -188,6 +191,7 @@ def test_supervisord_parses_every_command_correctly(words: list[str]) -> None:
         ("zookeeper", {"listen": "127.1.0.2:2182"}),
         ("zookeeper", {"heap_mib_max": 64}),
         ("broker", {"settings": {"num.partitions": "2"}}),
+        ("broker", {"rack": "r1"}),
         ("airflow", {"database_url": "postgresql://x"}),
     ],
 )

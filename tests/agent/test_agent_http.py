@@ -399,6 +399,9 @@ def test_loads_are_stored_in_the_form_that_the_dags_read(agent: RunningAgent) ->
     ):
         status, code, text = refusal(agent, "PUT", "/v1/loads/page-view", json=body)
         assert (status, code) == (422, "configuration_invalid") and message in text
+    wrong = ask(agent, "PUT", "/v1/loads/page-view", json={"grace": "soon", "retries": -1, "color": "red"})
+    fields = [(each["field"], each["value"]) for each in wrong.json()["fields"]]
+    assert fields == [("color", "'red'"), ("owner", "None"), ("grace", "'soon'"), ("retries", "-1")]
     assert refusal(agent, "PUT", "/v1/loads/a%20b", json={"owner": "web"})[:2] == (
         422,
         "configuration_invalid",

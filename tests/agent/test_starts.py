@@ -67,6 +67,15 @@ def test_a_unit_that_ran_for_a_while_is_not_judged(unit: Unit) -> None:
 def test_the_last_line_that_says_something() -> None:
     assert last_error("a\n b \n\n  \n") == "b"
     assert last_error("") == ""
+    of_postgresql = """
+        2026-11-23 17:00:00 UTC [7] LOG:  database system was interrupted
+        2026-11-23 17:00:00 UTC [8] FATAL:  the database system is starting up
+        2026-11-23 17:00:00 UTC [7] PANIC:  could not locate a valid checkpoint record
+        2026-11-23 17:00:00 UTC [9] FATAL:  the database system is in recovery mode
+        2026-11-23 17:00:01 UTC [6] LOG:  aborting startup due to startup process failure
+        2026-11-23 17:00:01 UTC [6] LOG:  database system is shut down
+    """
+    assert last_error(of_postgresql).endswith("[7] PANIC:  could not locate a valid checkpoint record")
     assert collapsed("a\na\na\nb\n") == "a  (3 times)\nb"
 
 

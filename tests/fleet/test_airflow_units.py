@@ -82,6 +82,10 @@ def test_the_password_is_known_once_it_is_generated(tmp_path: Path) -> None:
     (tmp_path / "airflow").mkdir()
     (tmp_path / "airflow" / "passwords.json").write_text(json.dumps({"admin": "p"}))
     assert airflow_password(site) == "p"
+    for damaged in (b"", b"\xff", b"[]", b"{}", b'{"admin": null}', b"[" * 100_000):
+        (tmp_path / "airflow" / "passwords.json").write_bytes(damaged)
+        with pytest.raises(SiteError, match="does not hold Airflow's password: restore it, or remove it"):
+            airflow_password(site)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from headrace.agent.report import UNSUPERVISED
 from headrace.agent.supervisor import Supervisor
 from headrace.agent.unit import Unit, levels
 from headrace.fleet import operate
+from headrace.fleet.killing import kill_for_good
 from headrace.site.addresses import Address, is_taken
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
@@ -75,6 +76,24 @@ def test_a_killed_unit_comes_back(site: Site, pair: tuple[Unit, Unit]) -> None:
     os.kill(before, signal.SIGKILL)
     eventually(lambda: Supervisor(site.home).states()["first"].pid not in (0, before))
     eventually(lambda: pair[0].probe.check() is None)
+
+
+def test_a_unit_that_is_killed_for_good_stays_away_until_the_next_up(
+    site: Site, pair: tuple[Unit, Unit]
+) -> None:
+    operate.up(site, units=pair)
+    before = Supervisor(site.home).states()
+    assert kill_for_good(site.home, "first") == before["first"].pid
+    assert not is_alive(before["first"].pid)
+    eventually(lambda: Supervisor(site.home).states()["first"].state == "STOPPED")
+    assert "terminated by SIGKILL" in Supervisor(site.home).log_path.read_text(), "it never saw SIGTERM"
+    with pytest.raises(SiteError, match="unit first does not run, so it cannot be killed"):
+        kill_for_good(site.home, "first")
+    ready = {report.name: report.is_ready for report in operate.status(site, units=pair)}
+    assert ready == {"first": False, "second": True}
+    operate.up(site, units=pair)
+    assert all(row.is_ready for row in operate.status(site, units=pair))
+    assert Supervisor(site.home).states()["second"].pid == before["second"].pid
 
 
 def test_a_changed_unit_is_restarted(site: Site, pair: tuple[Unit, Unit]) -> None:

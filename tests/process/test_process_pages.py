@@ -18,7 +18,7 @@ from fix_pages import EVIL, PageReader
 from headrace.agent.page import locked
 from headrace.agent.page import page as agent_page
 from headrace.agent.report import DataDisk, UnitReport
-from headrace.audit.page import page as auditor_page
+from headrace.audit.counting.page import page as auditor_page
 from headrace.balancer.page import page as balancer_page
 from headrace.broker.page import page as broker_page
 from headrace.coordination.session import SessionState

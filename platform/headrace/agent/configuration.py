@@ -27,6 +27,7 @@ from pydantic import (
     model_validator,
 )
 
+from headrace.process.text import has_control
 from headrace.site.addresses import Address
 from headrace.site.site import (
     AIRFLOW_PORT,
@@ -44,6 +45,7 @@ TEXT_LENGTH_MAX: Final = 1000
 PATH_LENGTH_MAX: Final = 500
 LIST_LENGTH_MAX: Final = 64
 HEAP_MIB_MIN: Final = 32
+RACK_SETTING: Final = "broker.rack"
 HEAP_MIB_MAX: Final = 4096
 
 NAME_PATTERN: Final = r"^[a-z][a-z0-9-]{0,62}$"
@@ -51,7 +53,6 @@ _HOST: Final = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 _ADDRESS: Final = re.compile(rf"({_HOST}):([0-9]{{1,5}})")
 _ZOOKEEPER: Final = rf"^{_HOST}:[0-9]{{1,5}}(,{_HOST}:[0-9]{{1,5}})*(/[A-Za-z0-9._/-]*)?$"
 _PLAIN: Final = r"^[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*$"
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parse_address(value: object) -> Address:
@@ -64,11 +65,19 @@ def parse_address(value: object) -> Address:
     return Address(match[1], int(match[3]))
 
 
+def _check_text(text: str) -> str:
+    # Some end a line for supervisord, whose file holds all units: one of them would keep every unit from
+    # being changed.
+    if has_control(text):
+        raise ValueError("expected no control characters, none that end a line, none that are not seen")
+    return text
+
+
 def _check_path(path: PurePosixPath) -> PurePosixPath:
     text = str(path)
     if not path.is_absolute() or path == PurePosixPath("/"):
         raise ValueError("expected an absolute path below /")
-    if _CONTROL.search(text) or len(text) > PATH_LENGTH_MAX:
+    if has_control(text) or len(text) > PATH_LENGTH_MAX:
         raise ValueError(f"expected at most {PATH_LENGTH_MAX} characters, none of them a control character")
     return path
 
@@ -89,22 +98,33 @@ HostPort = Annotated[
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
 HostName = Annotated[str, StringConstraints(pattern=f"^{_HOST}$")]
-Text = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_PLAIN)]
+Text = Annotated[
+    str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_PLAIN), AfterValidator(_check_text)
+]
 # A URL that may hold a password: never shown to people.
 Secret = Annotated[Text, Field(json_schema_extra={"format": "password"})]
 Pattern = Annotated[Text, AfterValidator(_check_pattern)]
-Url = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=r"^https?://[^\s\x00-\x1f\x7f]+$")]
+Url = Annotated[
+    str,
+    StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=r"^https?://[^\s\x00-\x1f\x7f]+$"),
+    AfterValidator(_check_text),
+]
 SourceUrl = Annotated[
     str,
     StringConstraints(
         max_length=TEXT_LENGTH_MAX, pattern=r"^[a-z][a-z0-9]{0,30}=https?://[^\s,\x00-\x1f\x7f]+$"
     ),
+    AfterValidator(_check_text),
 ]
 ZooKeeperHosts = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=_ZOOKEEPER)]
 UnitName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 DatacenterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,30}$")]
 SettingName = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z][A-Za-z0-9._-]*$")]
-SettingValue = Annotated[str, StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=r"^[^\x00-\x1f\x7f]*$")]
+SettingValue = Annotated[
+    str,
+    StringConstraints(max_length=TEXT_LENGTH_MAX, pattern=r"^[^\x00-\x1f\x7f]*$"),
+    AfterValidator(_check_text),
+]
 Directory = Annotated[Path, AfterValidator(_check_path)]
 HostPorts = Annotated[tuple[HostPort, ...], Field(min_length=1, max_length=LIST_LENGTH_MAX)]
 
@@ -157,7 +177,7 @@ class ZooKeeperConfiguration(Configuration):
 class BrokerConfiguration(Configuration):
     """One broker. `front_listen` is the listener that a TCP balancer connects to, `front_advertise` the
     balancer's own address; `status` is the address of its page, and of its status as JSON: without one it has
-    neither. `settings` have Kafka's names.
+    neither. `settings` have Kafka's names; `rack` is the setting `broker.rack`.
     """
 
     kind: Literal["broker"] = "broker"
@@ -169,7 +189,14 @@ class BrokerConfiguration(Configuration):
     front_advertise: HostPort | None = None
     status: HostPort | None = None
     data_dir: Directory | None = None
+    rack: Text | None = None
     settings: Annotated[Mapping[SettingName, SettingValue], Field(max_length=LIST_LENGTH_MAX)] = {}
+
+    @model_validator(mode="after")
+    def _check_rack(self) -> Self:
+        if self.rack is not None and RACK_SETTING in self.settings:
+            raise ValueError(f"rack and the setting {RACK_SETTING} say the same: give one of them")
+        return self
 
     @model_validator(mode="after")
     def _check_front(self) -> Self:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from headrace.agent.airflow_environment import HEARTBEATS, VARIABLES, AirflowProbe
 from headrace.agent.configuration import (
+    RACK_SETTING,
     AirflowConfiguration,
     AuditorConfiguration,
     BalancerConfiguration,
@@ -38,6 +39,7 @@ from headrace.agent.probes import (
 )
 from headrace.agent.unit import Unit, UnitProcess
 from headrace.postgresql.place import SOCKET_NAME, database_url, socket_folder
+from headrace.process.nearest import question
 from headrace.site.addresses import Address
 from headrace.site.errors import SiteError
 
@@ -140,7 +142,10 @@ def _broker(name: str, configuration: BrokerConfiguration, host: Host) -> UnitPr
             front_advertise=configuration.front_advertise,
             zookeeper=configuration.zookeeper,
             data_dir=directory,
-            set=configuration.settings,
+            set={
+                **configuration.settings,
+                **({} if configuration.rack is None else {RACK_SETTING: configuration.rack}),
+            },
             status=configuration.status,
         ),
         listens=_given(configuration.listen, configuration.front_listen, configuration.status),
@@ -367,6 +372,7 @@ def _problem(error: Mapping[str, Any], known: str) -> FieldProblem:
     if error["type"] == "missing":
         return FieldProblem(field, "missing", "this kind requires it")
     if error["type"] == "extra_forbidden":
-        return FieldProblem(field, repr(error["input"]), f"not a field of this kind, which has {known}")
+        hint = question(field, known.split(", "))
+        return FieldProblem(field, repr(error["input"]), f"not a field of this kind{hint}; it has {known}")
     value = repr(error["input"]) if error["loc"] else "as a whole"
     return FieldProblem(field, value, error["msg"].removeprefix("Value error, "))

@@ -91,8 +91,11 @@ def _checked(topic: str, load: object) -> dict[str, Any]:
     try:
         parse_schedule(topic, load)
     except LoadScheduleError as error:
-        name = error.field or "topic"
-        value = topic if error.field is None else load.get(name)
-        problem = FieldProblem(name, repr(value), str(error))
-        raise ConfigurationError(topic, [problem], what="load") from error
+        problems = [
+            FieldProblem("topic", repr(topic), each.message)
+            if each.field is None
+            else FieldProblem(each.field, repr(load.get(each.field)), each.message)
+            for each in error.problems
+        ]
+        raise ConfigurationError(topic, problems, what="load") from error
     return _complete(load)

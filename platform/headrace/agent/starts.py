@@ -15,7 +15,11 @@ from headrace.agent.unit import Unit, UnitState
 
 ATTEMPTS_MIN: Final = 3
 """So many attempts have to end with the same last line before a start counts as hopeless."""
-LAST_LINES: Final = 3
+LAST_LINES: Final = 12
+# PostgreSQL says why it cannot start, and then goes on for some lines until it "is shut down".
+_FATAL: Final = re.compile(
+    r"\b(PANIC|FATAL): (?!.*database system is (starting up|shutting down|in recovery|not yet))"
+)
 # Two attempts write the same error at other times, and from other processes.
 _CHANGING: Final = re.compile(r"\d+")
 
@@ -64,6 +68,7 @@ class StartWatch:
 
 
 def last_error(text: str) -> str:
-    """The last line of a log that says something."""
+    """The last line of a log that says something; one that is called fatal before any other."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    fatal = [line for line in lines if _FATAL.search(line)]
+    return (fatal or lines or [""])[-1]

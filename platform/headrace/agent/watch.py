@@ -12,6 +12,7 @@ from typing import Final
 
 from headrace.agent.keeper import Keeper
 from headrace.agent.reserve import refill
+from headrace.agent.zookeeper_room import keep_room
 from headrace.site.errors import SiteError
 
 logger = logging.getLogger(__name__)
@@ -52,8 +53,21 @@ class Watch:
                 logger.exception("the host could not be restored, by an error of the agent")
             if time.monotonic() >= refill_at_s:
                 refill()
+                self._keep_zookeepers_room()
                 refill_at_s = time.monotonic() + REFILL_INTERVAL_S
             self._ending.wait(RETRY_INTERVAL_S if must_restore else WATCH_INTERVAL_S)
+
+    def _keep_zookeepers_room(self) -> None:
+        """Of the units of this host; what goes wrong is for the next time."""
+        try:
+            units = [unit for level in self._keeper.start_order() for unit in level]
+            found = {unit.name: unit.data_dir for unit in units if unit.kind == "zookeeper"}
+            for report in self._keeper.reports(list(found), with_drift=False) if found else ():
+                directory = found[report.name]
+                if directory is not None:
+                    keep_room(directory, is_running=report.problem is None)
+        except (SiteError, OSError) as error:
+            logger.debug("no room is kept for ZooKeeper: %s", error)
 
     def _restore(self) -> None:
         """Completes interrupted changes, then starts units in the order of their requirements.

@@ -6,9 +6,12 @@ the backup or of the home that is restored. It is written last: a backup without
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +27,13 @@ SIZE_MAX_BYTES: Final = 1 << 30
 FILES_MAX: Final = 5_000_000
 PATH_MAX_BYTES: Final = 1_000
 NAME_MAX_BYTES: Final = 255
+FILE_MAX_BYTES: Final = (1 << 63) - 1
+DIGEST_MAX_BYTES: Final = 4096
+TIME_MAX_MS: Final = 253_402_300_799_999
+"""The end of the year 9999."""
+CAUSE_MAX_CHARS: Final = 200
+UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a JSON document raises that nobody of ours wrote."""
 
 _UNIT: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -118,11 +128,9 @@ def load(folder: Path) -> Manifest:
             f"{folder} has no {MANIFEST}: it is half a backup, or none. `headrace backup create` into its "
             "parent folder completes an interrupted one; `headrace backup list` shows the whole ones"
         )
-    if path.stat().st_size > SIZE_MAX_BYTES:
-        raise DamagedBackupError(f"{path} is larger than {SIZE_MAX_BYTES} bytes: no backup writes that")
-    content = path.read_bytes()
+    content = read_small(path, SIZE_MAX_BYTES)
     try:
-        told = (folder / DIGEST).read_text().partition(" ")[0]
+        told = read_small(folder / DIGEST, DIGEST_MAX_BYTES).decode().partition(" ")[0]
     except (FileNotFoundError, ValueError):
         raise DamagedBackupError(f"{folder / DIGEST} is missing or unreadable; take another backup") from None
     if told != hashlib.sha256(content).hexdigest():
@@ -133,8 +141,34 @@ def load(folder: Path) -> Manifest:
         return _parsed(json.loads(content))
     except DamagedBackupError as error:
         raise DamagedBackupError(f"{path}: {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedBackupError(f"{path} is not a manifest: {error!r}") from None
+    except UNREADABLE as error:
+        raise DamagedBackupError(f"{path} is not a manifest: {cause_of(error)}") from None
+
+
+def read_small(path: Path, size_max_bytes: int) -> bytes:
+    """Returns the content of a regular file. Raises `DamagedBackupError` for another kind of file, which may
+    have no end, and for a larger one; `OSError`.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise DamagedBackupError(f"{path} is no regular file") from None
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise DamagedBackupError(f"{path} is no regular file")
+    with os.fdopen(fd, "rb") as file:
+        if found.st_size > size_max_bytes:
+            raise DamagedBackupError(f"{path} is larger than {size_max_bytes} bytes: no backup writes that")
+        return file.read(size_max_bytes)
+
+
+def cause_of(error: Exception) -> str:
+    """Returns what a parser says, short and on one line: some repeat all that they have read."""
+    text = f"{type(error).__name__}: {error.reason if isinstance(error, UnicodeDecodeError) else error}"
+    return ascii(text[:CAUSE_MAX_CHARS])[1:-1]
 
 
 def _parsed(values: dict[str, Any]) -> Manifest:
@@ -145,10 +179,10 @@ def _parsed(values: dict[str, Any]) -> Manifest:
     pieces = tuple(
         Piece(
             _unit(each["name"]),
-            str(each["kind"]),
-            str(each["datacenter"]),
+            _text(each["kind"], "kind"),
+            _text(each["datacenter"], "datacenter"),
             checked_path(each["data"]),
-            each["facts"],
+            _facts(each["facts"]),
         )
         for each in values["pieces"]
     )
@@ -164,12 +198,12 @@ def _parsed(values: dict[str, Any]) -> Manifest:
         if entry.path.partition("/")[0] not in names:
             raise DamagedBackupError(f"{entry.path!r} belongs to none of its pieces")
     return Manifest(
-        int(values["began_ms"]),
-        int(values["ended_ms"]),
-        str(values["home"]),
-        str(values["host"]),
+        _time_ms(values["began_ms"]),
+        _time_ms(values["ended_ms"]),
+        _text(values["home"], "home"),
+        _text(values["host"], "host"),
         dict(values["versions"]),
-        dict(values["configurations"]),
+        {name: dict(value) for name, value in values["configurations"].items()},
         pieces,
         files,
         tuple(map(str, values["problems"])),
@@ -187,13 +221,40 @@ def _unit(name: object) -> str:
     return name
 
 
+def _text(text: object, what: str) -> str:
+    if not isinstance(text, str) or not text.isprintable() or len(text) > PATH_MAX_BYTES:
+        raise DamagedBackupError(f"{str(text)[:200]!r} is no {what}")
+    return text
+
+
+def _time_ms(time_ms: object) -> int:
+    if type(time_ms) is not int or not 0 <= time_ms <= TIME_MAX_MS:
+        raise DamagedBackupError(f"{str(time_ms)[:200]!r} is no time in milliseconds since 1970")
+    return time_ms
+
+
+def _facts(facts: object) -> dict[str, Any]:
+    """Checks what is used of them: the topic of each partition, whose folder has the partition's name."""
+    if not isinstance(facts, dict):
+        raise DamagedBackupError(f"{str(facts)[:200]!r} are no facts of a piece")
+    partitions = facts.get("partitions", {})
+    if not isinstance(partitions, dict):
+        raise DamagedBackupError(f"{str(partitions)[:200]!r} are no partitions")
+    for name, told in partitions.items():
+        if "/" in checked_path(name):
+            raise DamagedBackupError(f"{name!r} is no partition")
+        if not isinstance(told, dict) or not isinstance(told.get("topic_id"), str):
+            raise DamagedBackupError(f"partition {name!r} has no topic")
+    return facts
+
+
 def _file(values: list[Any]) -> FileEntry:
     path, size_bytes, sha256, stamp = values
-    if not isinstance(size_bytes, int) or isinstance(size_bytes, bool) or size_bytes < 0:
-        raise DamagedBackupError(f"{path!r}: {size_bytes!r} is not a size")
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        raise DamagedBackupError(f"{path!r}: {sha256!r} is not a SHA-256")
     checked = checked_path(path)
+    if type(size_bytes) is not int or not 0 <= size_bytes <= FILE_MAX_BYTES:
+        raise DamagedBackupError(f"{path!r}: {str(size_bytes)[:200]!r} is not a size")
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        raise DamagedBackupError(f"{path!r}: {str(sha256)[:200]!r} is not a SHA-256")
     if "/" not in checked:
         raise DamagedBackupError(f"{path!r} belongs to none of its pieces")
     return FileEntry(checked, size_bytes, sha256, str(stamp))
@@ -214,9 +275,19 @@ def checked_path(path: object) -> str:
             len(part.encode(errors="replace")) > NAME_MAX_BYTES for part in parts
         ):
             problem = "too long"
+        elif not _is_file_name(path):
+            problem = "no name that a file can have"
     if problem or not isinstance(path, str):
         raise DamagedBackupError(f"{str(path)[:200]!r} is {problem}")
     return path
+
+
+def _is_file_name(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_apart(paths: Iterable[str]) -> None:

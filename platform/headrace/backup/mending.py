@@ -23,7 +23,7 @@ from headrace.backup.pace import Pace, check_room
 from headrace.backup.verifying import check_all, open_inside
 from headrace.log import gaps, snapshot
 from headrace.log.check import Finding, Report, check_partition
-from headrace.log.checkpoint import decode
+from headrace.log.checkpoint import SIZE_MAX_BYTES, decode
 from headrace.log.claims import Claims
 from headrace.log.errors import LogError
 from headrace.log.files import replace_file, sync_directory
@@ -100,7 +100,11 @@ class _Source:
             return None
         fd = open_inside(self.folder, self.prefix + name)
         with os.fdopen(fd, "rb") as file:
-            return file.read()
+            if os.fstat(fd).st_size > SIZE_MAX_BYTES:
+                raise DamagedBackupError(
+                    f"{self.folder / self.prefix}{name} is larger than any that a log has"
+                )
+            return file.read(SIZE_MAX_BYTES)
 
 
 def find(made: Manifest, partition: str, datacenter: str | None) -> Piece:

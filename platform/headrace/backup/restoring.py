@@ -34,7 +34,8 @@ producer.
 """
 # What a home may hold that is not data: programs, and logs of programs.
 HARMLESS: Final = frozenset({"jars", "logs", "fleet.lock", "run"})
-SIZE_FACTOR: Final = 1.05
+SIZE_SPARE_PART: Final = 20
+"""A twentieth more than the files have is needed: what file systems and servers add."""
 
 Observe = Callable[[str], None]
 
@@ -59,10 +60,13 @@ def restore(
     else:
         _check_empty(home)
         pace = Pace(bytes_per_second)
+        told = load(folder)
+        check_room(
+            home, told.size_bytes + told.size_bytes // SIZE_SPARE_PART, f"the restore of {folder} to {home}"
+        )
         observe(f"checking the digests of {folder}")
         made = check_all(folder, pace)
         postgresql_dump.check_host(made)
-        check_room(home, round(made.size_bytes * SIZE_FACTOR), f"the restore of {folder} to {home}")
         _stage(folder, made, home, pace, observe)
     _move_all(home, staging)
     return Restored(made, home, _notes(made, home))

@@ -24,7 +24,7 @@ from headrace.agent.configuration import (
 )
 from headrace.agent.home import AgentHome
 from headrace.agent.host import own_version
-from headrace.audit.store import sqlite_file
+from headrace.audit.store.store import sqlite_file
 from headrace.backup import crash, databases, hdfs_tree, logs, postgresql_dump, trees
 from headrace.backup.errors import BackupError, RefusedError
 from headrace.backup.manifest import HOME, Manifest, Piece

@@ -7,8 +7,8 @@ what must not be ahead of the logs is of the first read, what must not be behind
 from __future__ import annotations
 
 import base64
-import binascii
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from typing import Final
 from headrace.agent.configuration import ZooKeeperConfiguration
 from headrace.backup import servers
 from headrace.backup.errors import DamagedBackupError
+from headrace.backup.manifest import CAUSE_MAX_CHARS, UNREADABLE, cause_of
 from headrace.backup.units import HomeUnit
 from headrace.coordination import znodes
 from headrace.coordination.session import ZooKeeperSession
@@ -26,6 +27,8 @@ from headrace.coordination.tree import TreeNode, read_tree
 TREE: Final = "tree.jsonl"
 LINE_MAX_BYTES: Final = 4 << 20
 CALL_TIMEOUT_S: Final = 30.0
+# What ZooKeeper itself refuses in a path (PathUtils.validatePath).
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 # What logs refer to: a schema that an event names, an id that a producer wrote with.
 _OF_SECOND_READ: Final = (znodes.REGISTRY, znodes.PRODUCER_ID_BLOCK)
 
@@ -91,6 +94,15 @@ def _is_below(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(f"{root}/") for root in roots)
 
 
+def _is_node(path: str) -> bool:
+    """Whether ZooKeeper takes a node of this path, and it is none of its own."""
+    path.encode()  # raises UnicodeEncodeError, a ValueError
+    parts = path.split("/")
+    if parts[0] or len(parts) < 2 or any(part in ("", ".", "..") for part in parts[1:]):
+        return path == "/"
+    return not _CONTROL.search(path) and parts[1] != "zookeeper"
+
+
 def encode(nodes: Iterable[TreeNode]) -> bytes:
     return b"".join(_line(node) for node in nodes)
 
@@ -118,11 +130,12 @@ def decode(path: Path) -> list[TreeNode]:
                 text = values.get("text")
                 data = base64.b64decode(values["base64"], validate=True) if text is None else text.encode()
                 node = TreeNode(str(values["path"]), data, int(values["created"]), int(values["modified"]))
-                if not node.path.startswith("/") or _is_below(node.path, ["/zookeeper"]):
-                    raise ValueError(f"{node.path!r} is no path of a node")
+                if not _is_node(node.path):
+                    raise ValueError(f"{node.path[:CAUSE_MAX_CHARS]!r} is no path of a node")
                 found.append(node)
-            except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
-                raise DamagedBackupError(f"{path}: line {number} is no node of ZooKeeper ({error})") from None
+            except UNREADABLE as error:
+                problem = f"{path}: line {number} is no node of ZooKeeper ({cause_of(error)})"
+                raise DamagedBackupError(problem) from None
     return found
 
 

@@ -54,7 +54,7 @@ def check_all(folder: Path, pace: Pace, files: Iterable[FileEntry] | None = None
     """Raises `DamagedBackupError` that names the first files that are damaged."""
     found = verify(folder, pace, files)
     if found.damaged:
-        named = "; ".join(f"{path}: {problem}" for path, problem in found.damaged[:5])
+        named = "; ".join(f"{path!r}: {problem}" for path, problem in found.damaged[:5])
         raise DamagedBackupError(
             f"{folder}: {len(found.damaged)} files are damaged: {named}. Nothing was "
             "restored; take an older backup"

@@ -8,6 +8,7 @@ crash knows of the half that was left: its files are taken over like those of a 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from headrace.backup.errors import BackupError
-from headrace.backup.manifest import FileEntry, checked_path
+from headrace.backup.manifest import SIZE_MAX_BYTES, UNREADABLE, FileEntry, checked_path, read_small
 from headrace.backup.pace import Pace
 from headrace.log.files import sync_directory
 
@@ -207,13 +208,13 @@ def read_journal(folder: Path) -> dict[str, FileEntry]:
     """Returns the files that are whole in a half backup; a last line that is torn is left out."""
     found = {}
     try:
-        with (folder / JOURNAL).open("rb") as lines:
-            while line := lines.readline(LINE_MAX_BYTES):
-                try:
-                    path, size_bytes, sha256, stamp = json.loads(line)
-                    found[checked_path(path)] = FileEntry(path, int(size_bytes), str(sha256), str(stamp))
-                except (ValueError, TypeError, BackupError):
-                    continue
-    except FileNotFoundError:
+        lines = io.BytesIO(read_small(folder / JOURNAL, SIZE_MAX_BYTES))
+    except (FileNotFoundError, BackupError):
         return {}
+    while line := lines.readline(LINE_MAX_BYTES):
+        try:
+            path, size_bytes, sha256, stamp = json.loads(line)
+            found[checked_path(path)] = FileEntry(path, int(size_bytes), str(sha256), str(stamp))
+        except (*UNREADABLE, BackupError):
+            continue
     return found

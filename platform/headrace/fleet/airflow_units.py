@@ -30,12 +30,24 @@ def airflow_url(site: Site) -> str:
 
 
 def airflow_password(site: Site) -> str | None:
-    """Returns the password of user `admin`; None until `airflow.home` writes it at first start."""
+    """Returns the password of user `admin`; None until `airflow.home` writes it at first start.
+
+    Raises `SiteError` if the file cannot be read.
+    """
+    path = airflow_home(site) / "passwords.json"
     try:
-        passwords: dict[str, str] = json.loads((airflow_home(site) / "passwords.json").read_text())
+        passwords = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    return passwords[USER]
+    except (OSError, ValueError, RecursionError):
+        passwords = None
+    found = passwords.get(USER) if isinstance(passwords, dict) else None
+    if not isinstance(found, str):
+        raise SiteError(
+            f"{path} does not hold Airflow's password: restore it, or remove it and restart the unit "
+            f"{site.warehouse}-airflow-api-server, which then makes a new one"
+        )
+    return found
 
 
 def airflow_of(site: Site) -> AirflowClient:

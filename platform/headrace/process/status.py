@@ -11,6 +11,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
@@ -25,6 +26,8 @@ CONNECTIONS_MAX: Final = 64
 REQUEST_MAX_S: Final = 30.0
 """From the connection's start to the end of the response."""
 SILENCE_MAX_S: Final = 10.0
+READ_MIN_S: Final = 1.0
+"""For the client to read an answer, before a newcomer may take its place."""
 ROOM_WAIT_MAX_S: Final = 5.0
 """For the thread of a connection that was cut off to end."""
 BODY_MAX_BYTES: Final = 512 * 1024
@@ -142,6 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
+        assert isinstance(self.server, _BoundedServer)
+        self.server.sends(self.connection)
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
@@ -150,13 +155,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _BoundedServer(ThreadingHTTPServer):
     """Has at most `CONNECTIONS_MAX` connections. A newcomer takes the place of the oldest one whose request
-    has not arrived yet; it is closed at once if all others are being answered.
+    has not arrived yet, else of the oldest one that has not read its answer for `READ_MIN_S`; it is closed at
+    once if all others are being answered.
     """
 
     def __init__(self, *arguments: Any) -> None:
         self._changed = threading.Condition()
         self._open_count = 0
         self._arriving: dict[Any, None] = {}  # the oldest first
+        self._sending: dict[Any, float] = {}  # since when
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -183,14 +190,22 @@ class _BoundedServer(ThreadingHTTPServer):
         with self._changed:
             self._arriving.pop(request, None)
 
+    def sends(self, request: Any) -> None:
+        """Called once the answer begins to be written, which ends when the client has read it."""
+        with self._changed:
+            self._sending[request] = time.monotonic()
+
     def _makes_room(self) -> bool:
         with self._changed:
             if self._open_count < CONNECTIONS_MAX:
                 return True
-            oldest = next(iter(self._arriving), None)
+            before_s = time.monotonic() - READ_MIN_S
+            idle = (request for request, since_s in self._sending.items() if since_s < before_s)
+            oldest = next(iter(self._arriving), None) or next(idle, None)
             if oldest is None:
                 return False
-            del self._arriving[oldest]
+            self._arriving.pop(oldest, None)
+            self._sending.pop(oldest, None)
             with contextlib.suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
             return self._changed.wait_for(lambda: self._open_count < CONNECTIONS_MAX, ROOM_WAIT_MAX_S)
@@ -199,6 +214,7 @@ class _BoundedServer(ThreadingHTTPServer):
         with self._changed:
             self._open_count -= 1
             self._arriving.pop(request, None)
+            self._sending.pop(request, None)
             self._changed.notify()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from headrace.process.nearest import question
 from headrace.site.errors import SiteError
 from headrace.site.site import Site
 
@@ -92,9 +93,9 @@ class Context(_Part):
         for datacenter in self.datacenters:
             if datacenter.name == name:
                 return datacenter
-        known = ", ".join(datacenter.name for datacenter in self.datacenters)
-        what = "this site" if self.name == SITE else f"context {self.name}"
-        raise ContextError(f"datacenter {name!r} is not part of {what}; it has {known}")
+        known = [datacenter.name for datacenter in self.datacenters]
+        what = f"{'this site' if self.name == SITE else f'context {self.name}'}{question(name, known)}"
+        raise ContextError(f"datacenter {name!r} is not part of {what}; it has {', '.join(known)}")
 
     @property
     def sources(self) -> tuple[ContextDatacenter, ...]:

@@ -14,17 +14,18 @@ The address plan of a datacenter whose network is `127.1.0`:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headrace.process import yaml_text
+from headrace.process.nearest import question
+from headrace.process.yaml_lines import line_of, lines_of
 from headrace.site.addresses import Address
 from headrace.site.environment_variables import HOME_VARIABLE
 from headrace.site.errors import SiteFileError
-from headrace.site.lines import line_of, lines_of
 
 SITE_FILE_NAME: Final = "site.yaml"
 
@@ -193,8 +194,9 @@ class Site(_Part):
         for datacenter in self.datacenters:
             if datacenter.name == name:
                 return datacenter
-        known = ", ".join(datacenter.name for datacenter in self.datacenters)
-        raise SiteFileError(f"datacenter {name!r} is not part of this site; it has {known}")
+        known = [datacenter.name for datacenter in self.datacenters]
+        what = f"this site{question(name, known)}"
+        raise SiteFileError(f"datacenter {name!r} is not part of {what}; it has {', '.join(known)}")
 
     @property
     def sources(self) -> tuple[Datacenter, ...]:
@@ -287,9 +289,18 @@ def _text(problem: _Problem, lines: Mapping[tuple[str | int, ...], int]) -> str:
 
 def _problems_in(error: ValidationError, prefix: tuple[str | int, ...] = ()) -> list[_Problem]:
     return [
-        _Problem((*prefix, *row["loc"]), f"{row['msg']} (its value is {yaml_text.shown(row['input'])})")
+        _Problem(
+            (*prefix, *row["loc"]),
+            f"{row['msg']} (its value is {yaml_text.shown(row['input'])}){_hint(row['type'], row['loc'])}",
+        )
         for row in error.errors()
     ]
+
+
+def _hint(kind: str, path: Sequence[str | int]) -> str:
+    """Returns which field is meant by one that there is not."""
+    known = [*_SiteFile.model_fields, *Datacenter.model_fields, *MirrorRoute.model_fields]
+    return question(str(path[-1]), known) if kind == "extra_forbidden" and path else ""
 
 
 def _site_of(data: object, home: Path, problems: list[_Problem]) -> Site | None:

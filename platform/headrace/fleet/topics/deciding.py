@@ -75,7 +75,7 @@ def decide(wanted: NewTopic, present: Present) -> Plan:
     conflicts: list[str] = []
     for each in origins:
         steps += _subject_steps(wanted, each)
-        steps.append(_topic_step(each, partitions, settings))
+        steps.append(_topic_step(each, PresentTopic(partitions, settings, wanted.replication_factor)))
         conflicts += _subject_conflicts(wanted, each)
         conflicts += _topic_conflicts(wanted, each)
     by_name = {each.name: each for each in origins}
@@ -137,14 +137,16 @@ def _subject_conflicts(wanted: NewTopic, here: PresentDatacenter) -> Iterator[st
 # --- topics ---
 
 
-def _topic_step(here: PresentDatacenter, partitions: int, settings: Mapping[str, str]) -> Step:
+def _topic_step(here: PresentDatacenter, new: PresentTopic) -> Step:
     if here.topic is None:
-        return Step(What.TOPIC, here.name, Do.MAKE, _described(PresentTopic(partitions, settings)))
+        return Step(What.TOPIC, here.name, Do.MAKE, _described(new))
     return Step(What.TOPIC, here.name, Do.KEEP, _described(here.topic))
 
 
 def _described(topic: PresentTopic) -> str:
     shown = [f"{name}={value}" for name, value in sorted(topic.settings.items()) if name != HISTORY]
+    if (replicas := topic.replication_factor) is not None:
+        shown.insert(0, f"{replicas} replica{'' if replicas == 1 else 's'}")
     return ", ".join([f"{topic.partitions} partition{'' if topic.partitions == 1 else 's'}", *shown])
 
 
@@ -157,6 +159,12 @@ def _topic_conflicts(wanted: NewTopic, here: PresentDatacenter) -> Iterator[str]
         more = wanted.partitions > here.topic.partitions
         way_out = f"{alter} -p {wanted.partitions}` adds partitions" if more else "a topic never gets fewer"
         yield f"{name} has {here.topic.partitions} partitions, not {wanted.partitions}: {way_out}"
+    factor = wanted.replication_factor
+    if factor is not None and factor != here.topic.replication_factor:
+        yield (
+            f"{name} has {here.topic.replication_factor} replicas, not {factor}: leave -f out; Kafka's "
+            "`kafka-reassign-partitions` changes the number"
+        )
     for setting, value in sorted(wanted.settings.items()):
         there = here.topic.settings.get(setting)
         if there != value:

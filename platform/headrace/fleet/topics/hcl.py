@@ -39,6 +39,8 @@ def _topic(wanted: NewTopic, origins: tuple[ContextDatacenter, ...], label: str)
         "name": text(wanted.name),
         "partitions": str(wanted.partitions or PARTITIONS_DEFAULT),
     }
+    if wanted.replication_factor is not None:
+        attributes["replication_factor"] = str(wanted.replication_factor)
     if wanted.settings:
         pairs = ", ".join(f"{text(name)} = {text(value)}" for name, value in sorted(wanted.settings.items()))
         attributes["config"] = f"{{ {pairs} }}"

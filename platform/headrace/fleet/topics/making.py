@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from headrace.agent.client import AgentClient
 from headrace.agent.local import find_agent
 from headrace.client.admin import Admin
 from headrace.client.errors import BrokerError
+from headrace.client.setting_names import unknown_setting
 from headrace.fleet.airflow_units import airflow_of
 from headrace.fleet.topics.contract_test import contract_test
 from headrace.fleet.topics.deciding import Do, Plan, Step, What, copy_partitions, merged_load
@@ -34,6 +35,7 @@ from headrace.fleet.topics.present import (
     read_topic,
 )
 from headrace.fleet.topics.wanted import NewTopic, NewTopicError
+from headrace.process.nearest import question
 from headrace.registry.client import SchemaRegistryClient
 from headrace.site.context import Context, context_of
 from headrace.site.errors import SiteError
@@ -100,9 +102,9 @@ class SiteTopics:
                 continue
             with self._admin(step.where) as admin:
                 try:
-                    admin.create_topic(wanted.name, plan.partitions, config=plan.settings, validate_only=True)
+                    _create_topic(admin, wanted, plan, validate_only=True)
                 except BrokerError as error:
-                    found.append(f"{step.where}: {error}")
+                    found.append(f"{step.where}: {error}{_meant(admin, error, plan.settings)}")
         return list(dict.fromkeys(found))
 
     # --- making ---
@@ -143,7 +145,7 @@ class SiteTopics:
     def _create(self, wanted: NewTopic, plan: Plan, step: Step) -> str:
         with self._admin(step.where) as admin:
             try:
-                admin.create_topic(wanted.name, plan.partitions, config=plan.settings)
+                _create_topic(admin, wanted, plan)
             except BrokerError as error:
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise
@@ -211,6 +213,11 @@ class SiteTopics:
             yield registry
 
 
+def _meant(admin: Admin, error: BrokerError, settings: Iterable[str]) -> str:
+    found = unknown_setting(admin, error, settings)
+    return "" if found is None else question(found.name, found.known)
+
+
 def topics_file() -> Path:
     """The `topics.yaml` of this machine's DAGs."""
     return dags_folder() / "topics.yaml"
@@ -231,6 +238,16 @@ def write_contract_test(wanted: NewTopic, path: Path, registry_url: str) -> bool
     except OSError as error:
         raise NewTopicError(f"the contract test {path} cannot be written: {error.strerror}") from error
     return True
+
+
+def _create_topic(admin: Admin, wanted: NewTopic, plan: Plan, *, validate_only: bool = False) -> None:
+    admin.create_topic(
+        wanted.name,
+        plan.partitions,
+        wanted.replication_factor,
+        plan.settings,
+        validate_only=validate_only,
+    )
 
 
 def _wait(detail: Callable[[], str | None], problem: str) -> str:

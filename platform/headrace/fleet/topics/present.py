@@ -39,10 +39,12 @@ class PresentSubject:
 
 @dataclass(frozen=True)
 class PresentTopic:
-    """A topic at one datacenter's brokers, and its own settings."""
+    """A topic at one datacenter's brokers, and its own settings. `replication_factor`: None if it is theirs
+    to choose."""
 
     partitions: int
     settings: Mapping[str, str]
+    replication_factor: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,9 @@ def read_topic(admin: Admin, topic: str) -> PresentTopic | None:
         return None
     entries = admin.describe_configs(topic).values()
     return PresentTopic(
-        len(info.partitions), {entry.name: entry.value or "" for entry in entries if entry.is_own}
+        len(info.partitions),
+        {entry.name: entry.value or "" for entry in entries if entry.is_own},
+        max(len(partition.replicas) for partition in info.partitions.values()),
     )
 
 

@@ -55,6 +55,7 @@ class NewTopic:
     load: Mapping[str, Any] = field(default_factory=dict)
     load_defaults: Mapping[str, Any] = field(default_factory=dict)
     contract_test: Path | None = None
+    replication_factor: int | None = None
 
     @property
     def subject(self) -> str:

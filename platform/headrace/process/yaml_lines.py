@@ -1,4 +1,4 @@
-"""Where in a site file a field stands: so that an error can name its line. Pure."""
+"""Where in a YAML text a field stands: so that an error can name its line. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
-# Deeper than any field of a site file; a node may contain itself by an alias.
+# Deeper than any field of our files; a node may contain itself by an alias.
 DEPTH_MAX: Final = 6
 
 Path = tuple[str | int, ...]
