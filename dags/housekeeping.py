@@ -1,4 +1,4 @@
-"""Daily maintenance of all topics' tables: compacts small files, verifies counts, deletes old hours."""
+"""Maintenance of all tables: compacts small files, verifies counts, repairs, deletes old hours."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,7 +16,7 @@ SCHEDULES = read_all(Path(__file__).with_name("topics.yaml"))
 HOUR = timedelta(hours=1)
 
 
-def daily(
+def regularly(
     dag_id: str,
     at: str,
     description: str,
@@ -24,7 +24,7 @@ def daily(
     arguments: Callable[[LoadSchedule], list[str]] = lambda schedule: [],
     **task_options: Any,
 ) -> DAG:
-    """Returns a DAG that runs a command of the warehouse job once a day, one task for each topic."""
+    """Returns a DAG that runs a command of the warehouse job at these times, one task for each topic."""
     with DAG(
         dag_id,
         description=description,
@@ -48,7 +48,7 @@ def daily(
     return dag
 
 
-compact = daily(
+compact = regularly(
     "compact",
     "15 3 * * *",
     "Merges the small files of closed hours.",
@@ -56,13 +56,27 @@ compact = daily(
     lambda schedule: ["--grace-hours", str(schedule.grace / HOUR)],
     pool=SPARK_POOL,
 )
-reconcile = daily(
+reconcile = regularly(
     "reconcile",
     "15 4 * * *",
     "Compares files with manifests, and manifests with the audit; fails if they differ.",
     "verify",
 )
-retain = daily(
+verify = regularly(
+    "verify",
+    "25 * * * *",
+    "Reads again the hours with new files, and a share of the others; the audit's report has the result.",
+    "verify",
+    lambda schedule: ["--checked", "recent"],
+)
+repair = regularly(
+    "repair",
+    "45 4 * * *",
+    "Reads from the log again what tables lost: files that are gone or cut, rows that the audit calls lost.",
+    "refill",
+    pool=SPARK_POOL,
+)
+retain = regularly(
     "retain",
     "15 5 * * *",
     "Deletes hours older than their topic's retention, and files that interrupted runs left behind.",

@@ -17,10 +17,10 @@ from headrace.airflow.links import AuditReportLink, report_url
 from headrace.airflow.proofs import Proof, proofs_of, refused, undecided
 from headrace.airflow.sensors import AuditCompleteSensor
 from headrace.airflow.triggers import AuditDecidedTrigger
-from headrace.audit.declarations import TopicDeclaration
-from headrace.audit.records import ProducerReport
-from headrace.audit.report import report
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import report
+from headrace.audit.store.store import AuditStore
+from headrace.audit.topic.declarations import TopicDeclaration
+from headrace.audit.topic.records import ProducerReport
 from headrace.coordination.declared import ANY, Change
 from headrace.process.page import render
 

@@ -19,11 +19,13 @@ from sqlalchemy import select
 
 from fix_audit_world import HOUR_A, TOPIC, Batch, PartitionBytes, everything_reported
 from fix_hdfs import HdfsProcess
-from headrace.audit.store import AuditStore
+from fix_parquet import parquet_of
+from headrace.audit.store import tables
+from headrace.audit.store.store import AuditStore
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.hdfs.client import HdfsClient
 from headrace.warehouse.layout import HOUR_MS, TopicPaths
-from headrace.warehouse.manifest import DataFile, Manifest
+from headrace.warehouse.manifest import DataFile, HourCount, LoadedRange, Manifest
 from headrace.warehouse.seal import seals
 
 ROOT = "/data"
@@ -40,10 +42,14 @@ def load(hdfs: HdfsProcess, rows: dict[int, int]) -> Manifest:
         staged = log.paths.staged(change_id)
         files = []
         for number, (hour_ms, count) in enumerate(rows.items()):
-            client.write(f"{staged}/{number}", b"rows", overwrite=True)
+            data = parquet_of(count)
+            client.write(f"{staged}/{number}", data, overwrite=True)
             path = log.paths.data_file(hour_ms, sequence, number)
-            files.append(DataFile(path, f"{staged}/{number}", hour_ms, count, 4, 1))
-        manifest = Manifest(sequence, "load", TOPIC, change_id, 1, "test", files=tuple(files), schema_id=1)
+            files.append(DataFile(path, f"{staged}/{number}", hour_ms, count, len(data), 1))
+        hours = tuple(HourCount(hour_ms, count, count) for hour_ms, count in rows.items())
+        consumed = (LoadedRange(0, sequence * 10, sequence * 10 + 10, hours),)
+        parts = (TOPIC, change_id, 1, "test", consumed)
+        manifest = Manifest(sequence, "load", *parts, files=tuple(files), schema_id=1)
         log.commit(change_id, lambda _state: manifest)
         log.complete(manifest, None)
         return manifest
@@ -59,7 +65,9 @@ class World:
         load(self.hdfs, rows)
 
     def account_for(self, rows: dict[int, int], *, lost: int = 0) -> None:
-        """Makes all tiers report these events (hour → count); the first `lost` of all never arrived."""
+        """Makes all tiers report these events (hour → count), and nothing else; the first `lost` of all never
+        arrived.
+        """
         batches, first = [], 0
         for hour_ms, count in rows.items():
             batches += [Batch(0, 7, 0, first + n, 1, hour_ms) for n in range(count)]
@@ -67,6 +75,10 @@ class World:
         log = PartitionBytes()
         for batch in batches[lost:]:
             log.append(batch.encode())
+        with self.store.writing() as connection:
+            for table in tables.metadata.sorted_tables:
+                if table is not tables.meta:
+                    connection.execute(table.delete())
         self.store.fold(everything_reported(batches, {0: log}))
 
     def sealed(self) -> dict[int, tuple[int, int]]:
@@ -138,9 +150,10 @@ def test_sealed_hours_become_events_with_addresses_and_counts(world: World, dags
 
 def test_late_events_make_a_new_version_of_a_sealed_hour(world: World, dags: dict[str, DAG]) -> None:
     world.load({HOUR_A: 3})
-    world.account_for({HOUR_A: 5})
+    world.account_for({HOUR_A: 3})
     dags[f"seal-{TOPIC}"].test()
     world.load({HOUR_A: 2})
+    world.account_for({HOUR_A: 5})
     run = dags[f"seal-{TOPIC}"].test()
     assert world.sealed() == {HOUR_A: (2, 5)}
     assert events_of(run, TOPIC)[HOUR_NAMES[HOUR_A]]["hours"][HOUR_NAMES[HOUR_A]]["version"] == 2

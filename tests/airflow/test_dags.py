@@ -47,6 +47,8 @@ def test_the_shipped_dags_import_without_errors() -> None:
         "seal-page-view",
         "compact",
         "reconcile",
+        "verify",
+        "repair",
         "retain",
         "daily-active-users",
     }
@@ -67,7 +69,7 @@ def test_a_load_put_to_the_agent_has_unpaused_dags(tmp_path: Path) -> None:
 
 def test_each_topic_has_its_two_dags(dags: dict[str, DAG]) -> None:
     assert {"load-page-view", "seal-page-view", "load-orders", "seal-orders"} <= set(dags)
-    assert len(dags) == 8
+    assert len(dags) == 10
 
 
 def test_every_dag_has_a_description_and_one_active_run(dags: dict[str, DAG]) -> None:
@@ -115,6 +117,10 @@ def test_housekeeping_uses_each_topics_schedule(dags: dict[str, DAG]) -> None:
     assert (retain.command, list(retain.arguments)) == ("retain", ["--keep-hours", "2160.0"])
     assert (verify.command, verify.root) == ("verify", "/finance")
     assert dags["retain"].get_task("page-view").arguments == []
+    hourly = dags["verify"].get_task("orders")
+    assert (hourly.command, list(hourly.arguments)) == ("verify", ["--checked", "recent"])
+    repair = dags["repair"].get_task("orders")
+    assert (repair.command, repair.root, list(repair.arguments)) == ("refill", "/finance", [])
 
 
 def test_dags_on_sealed_hours_run_by_day(dags: dict[str, DAG]) -> None:
@@ -134,5 +140,6 @@ def test_an_invalid_topics_file_is_an_import_error_that_names_the_field(tmp_path
     errors = bag(tmp_path).import_errors
     assert {Path(path).name for path in errors} == {"headrace_topics.py", "housekeeping.py"}
     assert all(
-        "topics.yaml: topic page-view: completeness 2 is not a share" in text for text in errors.values()
+        "topics.yaml: line 1: topic page-view: completeness 2 is not a share" in text
+        for text in errors.values()
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.airflow.home import AirflowSettings, configuration, write_home
+from headrace.airflow.home import AirflowSettings, HomeError, configuration, write_home
 from headrace.process.leftovers import end_leftovers, processes_in
 
 SECRET = {"fernet_key": "f", "secret_key": "s", "jwt_secret": "j"}
@@ -50,6 +50,26 @@ def test_secrets_and_password_are_made_once_and_only_the_owner_reads_them(tmp_pa
     write_home(settings(other))
     assert (other / "passwords.json").read_text() != first["passwords.json"]
     assert json.loads((other / "secrets.json").read_text()) != json.loads(first["secrets.json"])
+
+
+@pytest.mark.parametrize("name", ["passwords.json", "secrets.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{", b"[]", b'{"admin": 7}', b"[" * 100_000])
+def test_damaged_secrets_are_named_and_left_alone(tmp_path: Path, name: str, content: bytes) -> None:
+    write_home(settings(tmp_path))
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(HomeError, match=f"{name} is damaged: restore it from a backup, or remove it"):
+        write_home(settings(tmp_path))
+    assert (tmp_path / name).read_bytes() == content
+    (tmp_path / name).unlink()
+    write_home(settings(tmp_path))
+
+
+def test_secrets_that_others_could_read_are_closed_to_them(tmp_path: Path) -> None:
+    write_home(settings(tmp_path))
+    for name in ("passwords.json", "secrets.json", "airflow.cfg"):
+        (tmp_path / name).chmod(0o644)
+    write_home(settings(tmp_path))
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -86,6 +86,34 @@ def test_an_error_names_topic_field_and_value(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
+def test_all_problems_are_named_at_once_with_their_lines() -> None:
+    text = """
+defaults:
+  grace: soon
+  gracious: 1h
+topics:
+  clicks: {owner: a, retries: 50}
+  orders:
+    output: data
+    shedule: null
+  views: {owner: b, grace: 1h}
+"""
+    with pytest.raises(TopicsFileError, match=r"^topics\.yaml: [^\n]+$") as error:
+        plans(text)
+    told = str(error.value).removeprefix("topics.yaml: ").split("; line ")
+    assert [each.removeprefix("line ").partition(" is ")[0].partition("; known")[0] for each in told] == [
+        "3: defaults: grace 'soon'",
+        "4: defaults: unknown field 'gracious'; did you mean 'grace'?",
+        "6: topic clicks: retries 50",
+        "7: topic orders: owner",
+        "8: topic orders: output 'data'",
+        "9: topic orders: unknown field 'shedule'; did you mean 'schedule'?",
+    ]
+    many = "".join(f"  t{number}: {{retries: -1, owner: a}}\n" for number in range(100))
+    with pytest.raises(TopicsFileError, match=r"line 21: topic t19: [^;]*; and 80 more$"):
+        plans(f"topics:\n{many}")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TopicsFileError, match=r"nothing\.yaml cannot be read: No such file"):
         read_topics(tmp_path / "nothing.yaml")

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fix_postgresql import ENVIRONMENT, UNIT, WAIT_MAX_S, Server, needs_postgresql
 from headrace.agent.airflow_environment import airflow_python
+from headrace.agent.starts import LAST_LINES, last_error
 from headrace.postgresql.installation import SERVER_USER, Installation, fitting, installations
 from headrace.postgresql.place import SOCKET_NAME, SOCKET_PATH_MAX_BYTES, database_url, socket_folder
 from headrace.process.leftovers import end_leftovers, processes_in
@@ -162,6 +163,29 @@ def test_data_of_another_version_or_of_another_program_is_left_alone(server: Ser
         version.write_text(before)
     server.start()
     server.wait_ready()
+
+
+@needs_postgresql
+def test_damaged_files_end_a_start_with_their_name(server: Server) -> None:
+    """PostgreSQL itself would start its processes again without end after some of them, and ignore SIGINT."""
+    if revived(server).process is not None:
+        server.end(signal.SIGINT)
+    wal = max((server.cluster / "pg_wal").glob("0000*"))
+    control, mapping = server.cluster / "global" / "pg_control", server.cluster / "global" / "pg_filenode.map"
+    for damaged, said in (
+        (control, "is damaged, its control file cannot be believed"),
+        (wal, "PANIC:  could not locate a valid checkpoint record"),
+        (mapping, 'FATAL:  relation mapping file "global/pg_filenode.map" contains invalid data'),
+    ):
+        whole = damaged.read_bytes()
+        damaged.write_bytes(bytes(100) + whole[100:] if damaged != wal else bytes(len(whole)))
+        try:
+            assert said in last_error("\n".join(server.refusal().splitlines()[-LAST_LINES:]))
+        finally:
+            damaged.write_bytes(whole)
+    server.start()
+    server.wait_ready()
+    assert server.ask("SHOW data_checksums") == [("on",)], "else a rotten page would be read as rows"
 
 
 @needs_postgresql

@@ -20,6 +20,10 @@ from typing import Final
 USER: Final = "admin"
 PASSWORD_FILE_NAME: Final = "passwords.json"
 SECRETS_FILE_NAME: Final = "secrets.json"
+_LOST: Final[Mapping[str, str]] = {
+    PASSWORD_FILE_NAME: "the login has another password (`headrace status` shows it)",
+    SECRETS_FILE_NAME: "passwords of connections that people made in Airflow have to be entered again",
+}
 # Worker slots: two loads plus sensors and seals. Each costs an idle process of about 50 MB.
 PARALLELISM: Final = 4
 # Two dictionaries, because Airflow adds to the first one what the asynchronous driver does not know.
@@ -103,8 +107,15 @@ def configuration(settings: AirflowSettings, secret: Mapping[str, str]) -> str:
     return text.getvalue()
 
 
+class HomeError(Exception):
+    """Airflow cannot start with what is in its home; one line with the way out."""
+
+
 def write_home(settings: AirflowSettings) -> None:
-    """Creates the home directory and its files; existing secrets and passwords are kept."""
+    """Creates the home directory and its files; existing secrets and passwords are kept.
+
+    Raises `HomeError` if they cannot be read, and `OSError`.
+    """
     settings.home.mkdir(parents=True, exist_ok=True)
     secret = _read_or_write(
         settings.home / SECRETS_FILE_NAME,
@@ -122,10 +133,19 @@ def write_home(settings: AirflowSettings) -> None:
 def _read_or_write(path: Path, values: Mapping[str, str]) -> dict[str, str]:
     """Returns the values in the file; writes `values` if there is no file."""
     try:
-        known: dict[str, str] = json.loads(path.read_text())
+        known = json.loads(path.read_bytes())
     except FileNotFoundError:
         _write_private(path, json.dumps(values))
         return dict(values)
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict) or not all(isinstance(known.get(name), str) for name in values):
+        raise HomeError(
+            f"{path} is damaged: restore it from a backup, or remove it; a new one is then made, and "
+            f"{_LOST[path.name]}"
+        )
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
     return known
 
 
@@ -133,4 +153,6 @@ def _write_private(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # else a power cut may leave an empty file under the name
     temporary.replace(path)

@@ -97,7 +97,7 @@ class SparkProgramOperator(BaseOperator):
 class WarehouseJobOperator(SparkProgramOperator):
     """Runs a command of `headrace.warehouse.job` (compact, verify, retain, …) on `topics`.
 
-    Starts Spark only for commands that need it. `verify` compares with the installation's audit store.
+    Starts Spark only for commands that need it. `verify` and `refill` ask the installation's audit store.
     Returns the command's result.
     """
 
@@ -114,7 +114,7 @@ class WarehouseJobOperator(SparkProgramOperator):
 
     def addresses(self, installation: Installation) -> list[str]:
         more = []
-        if self.command in ("load", "replay") and installation.zookeeper:
+        if self.command in ("load", "replay", "refill") and installation.zookeeper:
             more = ["--zookeeper", installation.zookeeper]
         # With the datacenters' names, which this program knows; the last option of a name counts.
         return [*addresses(installation), "--registry-url", installation.registry_url, *more]
@@ -122,7 +122,7 @@ class WarehouseJobOperator(SparkProgramOperator):
     def run_command(self, arguments: Sequence[str], *, needs_spark: bool) -> Any:
         """Runs the command with these options after the common ones."""
         more = [*arguments]
-        if self.command == "verify":
+        if self.command in ("verify", "refill"):
             more += ["--audit-store", HeadraceHook(self.headrace_conn_id).installation.audit_store]
         return self.run_program(
             [self.command, *self.topics, "--root", self.root, *more], needs_spark=needs_spark

@@ -1,4 +1,4 @@
-"""The plugin that adds headrace's audit report to Airflow's web server.
+"""The plugin that adds headrace's audit report to Airflow's web server, and bounds the bodies that it takes.
 
 Owns the plugin's registration. Every process of Airflow imports this module, even that of each task, so the
 page itself is imported at its first request.
@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, ClassVar, Final
 
 from airflow.plugins_manager import AirflowPlugin
+
+from headrace.airflow.body_limit import BodyLimit
 
 URL_PREFIX: Final = "/headrace"
 
@@ -33,6 +35,9 @@ class HeadracePlugin(AirflowPlugin):
     name = "headrace"
     fastapi_apps: ClassVar[list[Any]] = [
         {"app": report_app, "url_prefix": URL_PREFIX, "name": "headrace audit report"}
+    ]
+    fastapi_root_middlewares: ClassVar[list[Any]] = [
+        {"middleware": BodyLimit, "args": [], "kwargs": {}, "name": "headrace bound of bodies"}
     ]
     external_views: ClassVar[list[Any]] = [
         {

@@ -1,6 +1,6 @@
 """The audit's verdicts on hours, in a form that Airflow can pass from task to task.
 
-Owns `Proof`, and which proofs are undecided, or let an hour be sealed. `headrace.audit.report` judges.
+Owns `Proof`, and which proofs are undecided, or let an hour be sealed. `headrace.audit.report.report` judges.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from headrace.airflow.hours import HOUR, hour_key, parse_hour
-from headrace.audit.declarations import FROM_LOG
 from headrace.audit.evidence import DELAY_DEFAULT_MS, Policy, Status, worst
-from headrace.audit.report import HourProof, Report, is_complete, report
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import HourProof, Report, is_complete, report
+from headrace.audit.store.store import AuditStore
+from headrace.audit.topic.declarations import FROM_LOG
 
 DELAY_DEFAULT: Final = timedelta(milliseconds=DELAY_DEFAULT_MS)
 HOURS_MAX: Final = 10_000

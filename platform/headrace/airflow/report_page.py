@@ -1,7 +1,7 @@
 """The audit report as pages inside Airflow, for its logged-in users.
 
 Owns `/headrace/audit` (every topic) and `/headrace/audit/TOPIC?from=…&to=…`: the report of
-`headrace.audit.report` as HTML, or as JSON with `format=json`.
+`headrace.audit.report.report` as HTML, or as JSON with `format=json`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headrace.airflow.hook import HeadraceHook
 from headrace.airflow.hours import HourFormatError, window
 from headrace.airflow.installation import ConnectionFieldError
 from headrace.audit import phrases
-from headrace.audit.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.audit.evidence import Status, Verdict
-from headrace.audit.report import Report, report
-from headrace.audit.store import AuditStore, StoreError
+from headrace.audit.report.report import Report, report
+from headrace.audit.store.store import AuditStore, StoreError
+from headrace.audit.topic.declarations import FROM_LOG, FROM_LOG_TEXT
 from headrace.process.page import FRAMED_HEADERS, ROWS_MAX, Cell, Lines, Mark, Page, Table, Tone, render
 
 _COUNTED: Final = ("producer", "datacenter", "analysis", "warehouse")

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from headrace.airflow.home import AirflowSettings, write_home
+from headrace.airflow.home import AirflowSettings, HomeError, write_home
+from headrace.process.disk import explained
 from headrace.process.leftovers import end_leftovers
 
 COMPONENTS: Final[dict[str, tuple[str, ...]]] = {
@@ -29,6 +30,7 @@ COMPONENTS: Final[dict[str, tuple[str, ...]]] = {
 def main(arguments: list[str] | None = None) -> None:
     """Runs the component; returns only when it ends."""
     options = _parser().parse_args(arguments)
+    os.umask(0o077)  # the database and the logs hold what others must not read
     settings = AirflowSettings(
         home=options.home.absolute(),
         listen=options.listen,
@@ -44,7 +46,12 @@ def main(arguments: list[str] | None = None) -> None:
     os.chdir(directory)
     os.environ["AIRFLOW_HOME"] = str(settings.home)
     if options.component == "api-server":
-        write_home(settings)
+        try:
+            write_home(settings)
+        except HomeError as error:
+            sys.exit(f"airflow: {error}")
+        except OSError as error:
+            sys.exit(f"airflow: {explained(error)}")
         # Imported here because Airflow reads its configuration at import: its home must exist first.
         from headrace.airflow.database import prepare
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace.coordination.declared import DECLARATIONS
 from headrace.process import yaml_text
+from headrace.process.nearest import question
+from headrace.process.yaml_lines import line_of, lines_of
 from headrace.process.yaml_text import YamlError, shown
 from headrace.warehouse.schedule import FIELDS, LoadSchedule, LoadScheduleError, parse_schedule
 
 TOPICS_MAX: Final = 1_000
+PROBLEMS_SHOWN_MAX: Final = 20
 # The agent stores one file per topic, <home>/loads/<topic>.json.
 HOME_VARIABLE: Final = "HEADRACE_HOME"
 LOADS_FOLDER: Final = "loads"
@@ -54,18 +57,27 @@ def _read_load(path: Path) -> LoadSchedule:
         fields = _mapping(json.loads(path.read_bytes()), str(path), known=None)
     except (OSError, ValueError, RecursionError) as error:
         raise TopicsFileError(f"{path} cannot be read: {error}") from error
-    return _schedule(path.stem, fields, f"{path}: topic {path.stem}")
+    try:
+        return parse_schedule(path.stem, fields)
+    except LoadScheduleError as error:
+        raise TopicsFileError(f"{path}: topic {path.stem}: {error}") from error
 
 
 def parse_topics(text: str, *, where: str) -> tuple[LoadSchedule, ...]:
     """Returns the schedules in a text of `defaults: {…}` and `topics: {NAME: {…}, …}`.
 
-    Raises `TopicsFileError`, one line that begins with `where`.
+    Raises `TopicsFileError`, one line that begins with `where` and has every problem with its line.
     """
-    return tuple(
-        _schedule(name, {field: value for field, value in fields.items() if field != PRODUCERS}, here)
-        for name, fields, here in _topics(text, where)
-    )
+    topics, problems = _topics(text, where)
+    schedules = []
+    for topic in topics:
+        fields = {field: value for field, value in topic.fields.items() if field != PRODUCERS}
+        try:
+            schedules.append(parse_schedule(topic.name, fields))
+        except LoadScheduleError as error:
+            problems += [topic.problem(each.field, each.message) for each in error.problems]
+    _raise_if(problems, text, where)
+    return tuple(schedules)
 
 
 def parse_declarations(text: str, *, where: str) -> dict[str, str]:
@@ -74,12 +86,16 @@ def parse_declarations(text: str, *, where: str) -> dict[str, str]:
     Raises `TopicsFileError`.
     """
     declared: dict[str, str] = {}
-    for name, fields, here in _topics(text, where):
-        if PRODUCERS in fields:
-            if fields[PRODUCERS] not in DECLARATIONS:
-                expected = " or ".join(DECLARATIONS)
-                raise TopicsFileError(f"{here}: {PRODUCERS} {shown(fields[PRODUCERS])} is not {expected}")
-            declared[name] = fields[PRODUCERS]
+    topics, problems = _topics(text, where)
+    for topic in topics:
+        if PRODUCERS in topic.fields:
+            value = topic.fields[PRODUCERS]
+            if value in DECLARATIONS:
+                declared[topic.name] = value
+            else:
+                message = f"{PRODUCERS} {shown(value)} is not {' or '.join(DECLARATIONS)}"
+                problems.append(topic.problem(PRODUCERS, message))
+    _raise_if(problems, text, where)
     return declared
 
 
@@ -98,6 +114,7 @@ def read_defaults(path: Path) -> dict[str, Any]:
     if text is None:
         return {}
     fields = _document(text, str(path))[0]
+    _raise_if(_unknown(fields), text, str(path))
     return {name: value for name, value in fields.items() if name != PRODUCERS}
 
 
@@ -115,18 +132,69 @@ def _text(path: Path, *, may_lack: bool = False) -> str | None:
         raise TopicsFileError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
 
 
-def _topics(text: str, where: str) -> list[tuple[str, dict[str, Any], str]]:
-    """Returns each topic's name, its fields with the defaults, and its place for errors."""
+class _Problem(NamedTuple):
+    """Something wrong, with its place in the file's values."""
+
+    path: tuple[str, ...]
+    message: str
+
+
+class _Topic(NamedTuple):
+    """A topic of the file: its fields with the defaults, and which of them are its own."""
+
+    name: str
+    fields: Mapping[str, Any]
+    own: Container[str]
+
+    def problem(self, field: str | None, message: str) -> _Problem:
+        if field is None or field not in self.fields:
+            return _Problem(("topics", self.name), f"topic {self.name}: {message}")
+        if field not in self.own:
+            return _Problem(("defaults", field), f"defaults: {message}")
+        return _Problem(("topics", self.name, field), f"topic {self.name}: {message}")
+
+
+def _raise_if(problems: Sequence[_Problem], text: str, where: str) -> None:
+    """Raises `TopicsFileError` with all problems, those of a default once, each with its line."""
+    if not problems:
+        return
+    lines = lines_of(text)
+    found = sorted({(line_of(lines, each.path) or 0, each.message) for each in problems})
+    more = f"; and {len(found) - PROBLEMS_SHOWN_MAX} more" if len(found) > PROBLEMS_SHOWN_MAX else ""
+    told = [f"line {line}: {message}" for line, message in found[:PROBLEMS_SHOWN_MAX]]
+    raise TopicsFileError(f"{where}: {'; '.join(told)}{more}")
+
+
+def _unknown(defaults: Mapping[str, Any]) -> list[_Problem]:
+    """The defaults that no load has."""
+    known = (*FIELDS, PRODUCERS)
+    return [
+        _Problem(
+            ("defaults", name),
+            f"defaults: unknown field {name!r}{question(name, known)}; known are {', '.join(known)}",
+        )
+        for name in defaults
+        if name not in known
+    ]
+
+
+def _topics(text: str, where: str) -> tuple[list[_Topic], list[_Problem]]:
+    """Returns all topics, and what is wrong with the defaults.
+
+    Raises `TopicsFileError` if the text is not what such a file is made of.
+    """
     defaults, topics = _document(text, where)
     if not topics:
         raise TopicsFileError(f"{where}: topics is empty; name at least one topic")
     if len(topics) > TOPICS_MAX:
         raise TopicsFileError(f"{where}: {len(topics)} topics; a file may have at most {TOPICS_MAX}")
-    places = {name: f"{where}: topic {name}" for name in topics}
-    return [
-        (name, {**defaults, **_mapping(fields or {}, places[name], known=None)}, places[name])
-        for name, fields in topics.items()
-    ]
+    found = []
+    unknown = _unknown(defaults)
+    shared = {name: value for name, value in defaults.items() if name in (*FIELDS, PRODUCERS)}
+    for name, fields in topics.items():
+        own = _mapping(fields or {}, f"{where}: topic {name}", known=None)
+        found.append(_Topic(name, {**shared, **own}, own))
+    return found, unknown
 
 
 def _document(text: str, where: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -136,8 +204,7 @@ def _document(text: str, where: str) -> tuple[Mapping[str, Any], Mapping[str, An
     except YamlError as error:
         raise TopicsFileError(f"{where} {error}") from error
     document = _mapping(data, where, known=("defaults", "topics"))
-    known = (*FIELDS, PRODUCERS)
-    defaults = _mapping(document.get("defaults") or {}, f"{where}: defaults", known=known)
+    defaults = _mapping(document.get("defaults") or {}, f"{where}: defaults", known=None)
     return defaults, _mapping(document.get("topics"), f"{where}: topics", known=None)
 
 
@@ -148,12 +215,6 @@ def _mapping(value: object, where: str, *, known: tuple[str, ...] | None) -> Map
         if not isinstance(key, str):
             raise TopicsFileError(f"{where}: {shown(key)} is not a name; quote it")
         if known is not None and key not in known:
-            raise TopicsFileError(f"{where}: unknown field {key!r}; known are {', '.join(known)}")
+            hint = question(key, known)
+            raise TopicsFileError(f"{where}: unknown field {key!r}{hint}; known are {', '.join(known)}")
     return value
-
-
-def _schedule(topic: str, fields: Mapping[str, Any], where: str) -> LoadSchedule:
-    try:
-        return parse_schedule(topic, fields)
-    except LoadScheduleError as error:
-        raise TopicsFileError(f"{where}: {error}") from error
