@@ -14,8 +14,8 @@ from fix_audit_world import received as as_received
 from fix_ports import free_port
 from fix_terraform import Workspace
 from fix_zookeeper import ZooKeeperRoom
-from headrace.audit.records import DATACENTER_TIER
-from headrace.audit.store import AuditStore
+from headrace.audit.store.store import AuditStore
+from headrace.audit.topic.records import DATACENTER_TIER
 from headrace.client.admin import Admin
 from headrace.client.producer import Producer
 from headrace.coordination.consumers import ConsumerRegistry
@@ -86,8 +86,9 @@ resource "headrace_broker" "b" {{
   broker_id  = 1
   zookeeper  = "{zookeeper.hosts}"
   listen     = "{broker}"
+  rack       = "r1"
 }}
-{topic("clicks", partitions, retention_ms, "headrace_broker.b.listen", allow=True)}
+{topic("clicks", partitions, retention_ms, "headrace_broker.b.listen", True, "min_insync_replicas = 1")}
 resource "headrace_schema" "clicks" {{
   registry_url = "{registry_url}"
   subject      = "clicks-value"
@@ -100,6 +101,11 @@ resource "headrace_schema" "clicks" {{
     count_at_datacenter(store, 7)
     folder = workspace(hcl(2, "86400000"))
     assert "3 added" in folder.apply()
+    with Admin(broker) as admin:
+        assert len(admin.topic("clicks").partitions[0].replicas) == 1, "one broker is there"
+        least = admin.describe_configs("clicks")["min.insync.replicas"]
+        assert (least.value, least.is_own) == ("1", True)
+        assert admin.describe_broker_configs(1)["broker.rack"].value == "r1"
     publish(broker, "clicks", 10)
     with zookeeper.session() as session:
         ConsumerRegistry(session, "dashboards").commit("clicks", 0, 0)

@@ -22,7 +22,7 @@ from headrace.site.site import Site
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SOURCES = ROOT / "terraform"
-NOT_CONFIGURATION = {"host", "name", "listen_host", "allow_data_loss"}
+NOT_CONFIGURATION = {"host", "name", "listen_host", "allow_data_loss", "drain_timeout_s"}
 COMPUTED = {"id", "listens", "version", "ready", "drift"}
 
 

@@ -15,7 +15,7 @@ from headrace.provider.resource import DataSource, ResourceCall
 from headrace.provider.values import Values, is_known
 
 if TYPE_CHECKING:
-    from headrace.audit.report import Report
+    from headrace.audit.report.report import Report
 
 _COUNTS: Final = ("producer", "datacenter", "analysis", "warehouse", "dead_lettered")
 
@@ -40,7 +40,8 @@ SCHEMA: Final = BlockSchema(
         Attribute(
             name="status",
             computed=True,
-            description="The worst of all hours: complete, pending, unknown, duplicated, corrupt or lost.",
+            description="The worst of all hours: complete, pending, unknown, duplicated, altered, corrupt or "
+            "lost.",
         ),
         Attribute(name="complete", type="bool", computed=True, description="Whether `status` is complete."),
         Attribute(
@@ -93,8 +94,8 @@ def read_report(store_url: str, topic: str, from_ms: int | None = None, to_ms: i
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-    from headrace.audit.report import report
-    from headrace.audit.store import AuditStore, StoreError
+    from headrace.audit.report.report import report
+    from headrace.audit.store.store import AuditStore, StoreError
 
     try:
         url = make_url(store_url)

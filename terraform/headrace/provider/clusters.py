@@ -1,15 +1,17 @@
 """A datacenter's brokers, over the Kafka protocol.
 
-Owns the timeouts, and which of the brokers' errors is about which attribute.
+Owns the timeouts, the check of their addresses, and which of the brokers' errors is about which attribute.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headrace.provider.problems import Path, Problem
+from headrace.provider.values import Values
 from headrace.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 # Short, because the brokers may be created by the apply of this same plan.
 PLAN_TIMEOUT_S: Final = 3.0
 APPLY_TIMEOUT_S: Final = 30.0
+ADDRESS: Final = re.compile(r"[^\s,:/]+:\d{1,5}")
 
 _ATTRIBUTES: Final[dict[int, Path]] = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: ("name",),
@@ -42,3 +45,18 @@ def admin_client(bootstrap: Sequence[str], *, timeout_s: float) -> Iterator[Grou
 def refused(error: BrokerError) -> Problem:
     """Returns the problem for an error response of a broker, at its attribute."""
     return Problem("The brokers refuse the request", f"{error}.", _ATTRIBUTES.get(error.code, ()))
+
+
+def bootstrap_problems(values: Values) -> list[Problem]:
+    """Returns the problems of `bootstrap_servers`."""
+    servers = values.get("bootstrap_servers")
+    if not isinstance(servers, list):
+        return []
+    path = ("bootstrap_servers",)
+    if not servers:
+        return [Problem("bootstrap_servers is empty", "Name at least one broker, as HOST:PORT.", path)]
+    return [
+        Problem("Not a broker address", f"Got {server!r}; expected HOST:PORT, such as 127.1.0.11:9092.", path)
+        for server in servers
+        if isinstance(server, str) and not ADDRESS.fullmatch(server)
+    ]

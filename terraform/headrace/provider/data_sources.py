@@ -6,10 +6,10 @@ from typing import Final
 
 from headrace.provider import holdings
 from headrace.provider.attributes import Attribute, BlockSchema
-from headrace.provider.clusters import APPLY_TIMEOUT_S, admin_client
+from headrace.provider.clusters import APPLY_TIMEOUT_S, admin_client, bootstrap_problems
 from headrace.provider.problems import Problem, ResourceError, join_some
 from headrace.provider.resource import DataSource, ResourceCall
-from headrace.provider.topics import BOOTSTRAP_SERVERS, bootstrap_problems, read_topic
+from headrace.provider.topics import BOOTSTRAP_SERVERS, read_topic
 from headrace.provider.values import Values
 
 TOPIC_SCHEMA: Final = BlockSchema(

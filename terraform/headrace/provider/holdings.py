@@ -52,10 +52,11 @@ class Holdings(NamedTuple):
         return " ".join(sentences)
 
 
-def refuse_if_any(what: str, holdings: Holdings) -> None:
-    """Raises `ResourceError` if there is data to lose."""
+def refuse_if_any(what: str, holdings: Holdings, obstacle: str = "") -> None:
+    """Raises `ResourceError` if there is data to lose. `obstacle`: why it cannot be saved."""
     if holdings.size_bytes:
-        raise ResourceError(Problem(f"{what} holds data", f"{holdings} {_REMEDY}"))
+        text = " ".join(filter(None, (str(holdings), obstacle, _REMEDY)))
+        raise ResourceError(Problem(f"{what} holds data", text))
 
 
 def unknown(what: str, problem: str) -> ResourceError:

@@ -82,8 +82,8 @@ class LoadResource(Resource):
         try:
             parse_schedule(topic if isinstance(topic, str) else "topic", known)
         except LoadScheduleError as error:
-            name = error.field or "topic"
-            return [Problem(f"Invalid {name}", f"Invalid load: {error}.", (name,))]
+            found = [(each.field or "topic", each.message) for each in error.problems]
+            return [Problem(f"Invalid {name}", f"Invalid load: {text}.", (name,)) for name, text in found]
         return []
 
     def plan(self, call: ResourceCall, change: ResourceChange) -> ResourcePlan:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from tf.types import Unknown
+
 from headrace.provider.attributes import BlockSchema
 from headrace.provider.problems import Problem
 from headrace.provider.values import Values, is_same
@@ -35,14 +37,20 @@ class ResourcePlan(NamedTuple):
 
 
 def change_of(schema: BlockSchema, config: Values, prior: Values | None) -> ResourceChange:
-    """Returns the change from `prior` to the HCL. Attributes that the HCL leaves out get their default."""
+    """Returns the change from `prior` to the HCL. Attributes that the HCL leaves out get their default; those
+    that are computed then keep what they have.
+    """
+    before = prior or {}
     planned: Values = {}
     for attribute in schema.attributes:
-        if attribute.computed:
+        if attribute.computed and not attribute.optional:
             continue
         value = config.get(attribute.name)
-        planned[attribute.name] = attribute.default if value is None and attribute.has_default else value
-    before = prior or {}
+        if value is None and attribute.has_default:
+            value = attribute.default
+        elif value is None and attribute.computed:
+            value = before.get(attribute.name, Unknown)
+        planned[attribute.name] = value
     changed = frozenset(name for name, value in planned.items() if not is_same(before.get(name), value))
     return ResourceChange(prior, planned, changed)
 

@@ -63,7 +63,7 @@ def _type_name(type_: Any) -> str:
 
 def _flags(attribute: Attribute) -> str:
     if attribute.computed:
-        flags = ["computed"]
+        flags = ["optional, or computed" if attribute.optional else "computed"]
     elif attribute.is_required:
         flags = ["required"]
     elif attribute.has_default:

@@ -7,6 +7,7 @@ headrace's other errors into problems by their messages.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -26,6 +27,7 @@ class Context:
 
     `known` holds the identities of the resources in the state, as far as they were read; `deleted_topics` the
     ids of topics that this plan deletes: their data does not keep a broker or a ZooKeeper from being deleted.
+    `leaving_brokers`: by ZooKeeper, the ids of brokers that it destroys.
     """
 
     agents: Agents = field(default_factory=lambda: Agents({}))
@@ -33,6 +35,7 @@ class Context:
     slots: Slots = field(default_factory=Slots)
     known: set[str] = field(default_factory=set)
     deleted_topics: set[str] = field(default_factory=set)
+    leaving_brokers: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
 
 @dataclass

@@ -7,14 +7,21 @@ topic that holds data.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tf.types import Unknown
 
 from headrace.coordination import declared
 from headrace.provider import holdings
 from headrace.provider.attributes import Attribute, BlockSchema
-from headrace.provider.clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S, admin_client, refused
+from headrace.provider.clusters import (
+    ADDRESS,
+    APPLY_TIMEOUT_S,
+    PLAN_TIMEOUT_S,
+    admin_client,
+    bootstrap_problems,
+    refused,
+)
 from headrace.provider.planning import ResourceChange, ResourcePlan, replaces_of
 from headrace.provider.problems import Problem, ResourceError
 from headrace.provider.resource import Resource, ResourceCall
@@ -26,9 +33,11 @@ if TYPE_CHECKING:
 
 # Kafka's own rule for topic names (org.apache.kafka.common.internals.Topic).
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-_ADDRESS: Final = re.compile(r"[^\s,:/]+:\d{1,5}")
 # Mirrors keep internal settings in the topic's configuration, under this prefix.
 _INTERNAL_SETTINGS: Final = "headrace."
+_MIN_INSYNC: Final = "min.insync.replicas"
+_CHOSEN_BY_BROKERS: Final = ("topic_id", "replication_factor")
+_COMPARED: Final = ("partitions", "replication_factor", "config", "producers")
 
 BOOTSTRAP_SERVERS: Final = Attribute(
     name="bootstrap_servers",
@@ -48,9 +57,18 @@ SCHEMA: Final = BlockSchema(
         Attribute(
             name="replication_factor",
             type="number",
-            default=1,
+            optional=True,
+            computed=True,
             replaces=True,
-            description="The number of replicas of each partition.",
+            description="The number of replicas of each partition. Default: what the brokers choose for a "
+            "new topic, 3, or one on each live broker if they are fewer.",
+        ),
+        Attribute(
+            name="min_insync_replicas",
+            type="number",
+            optional=True,
+            description="With fewer in-sync replicas acks=all is refused. Default: the brokers' own, 2 for "
+            "three replicas or more, else 1.",
         ),
         Attribute(
             name="config",
@@ -110,8 +128,10 @@ class TopicResource(Resource):
         if prior is not None and not replaces and "bootstrap_servers" in change.changed:
             replaces = _replacements_for_new_cluster(prior, planned)
         problems = []
-        checked = change.changed & {"name", "partitions", "replication_factor", "config", "producers"}
-        is_complete = all(is_known(planned[name]) for name in SCHEMA.names() if name != "topic_id")
+        checked = change.changed & {*_COMPARED, "name", "min_insync_replicas"}
+        is_complete = all(
+            is_known(planned[name]) for name in SCHEMA.names() if name not in _CHOSEN_BY_BROKERS
+        )
         if checked and not replaces and is_complete:
             problems = self._dry_run(change)
         return ResourcePlan(planned, replaces, tuple(problems))
@@ -185,7 +205,8 @@ class TopicResource(Resource):
                 if not problem.is_warning:
                     raise ResourceError(problem) from error
                 call.problems.append(problem)
-            return {**planned, "topic_id": str(admin.topic(planned["name"]).topic_id)}
+            found = read_topic(admin, planned["name"]) or {}
+            return {**planned, **{name: found[name] for name in _CHOSEN_BY_BROKERS}}
 
     def update(self, call: ResourceCall, prior: Values, planned: Values) -> Values:
         from headrace.client.errors import BrokerError
@@ -216,7 +237,7 @@ class TopicResource(Resource):
     def import_(self, call: ResourceCall, identity: str) -> Values:
         servers, name = self.split_import_id(identity)
         bootstrap = servers.split(",")
-        if not _NAME.fullmatch(name) or not all(map(_ADDRESS.fullmatch, bootstrap)):
+        if not _NAME.fullmatch(name) or not all(map(ADDRESS.fullmatch, bootstrap)):
             raise self.invalid_import_id(identity)
         with admin_client(bootstrap, timeout_s=APPLY_TIMEOUT_S) as admin:
             topic = read_topic(admin, name)
@@ -240,15 +261,20 @@ def read_topic(admin: GroupAdmin, name: str, managed: dict[str, str] | None = No
         return None
     entries = admin.describe_configs(name)
     declaration = entries.get(declared.PRODUCERS)
+    least = entries.get(_MIN_INSYNC)
+    is_least_managed = _MIN_INSYNC in (managed or {})
     config = {
         entry.name: entry.value
         for entry in entries.values()
-        if entry.is_own and (not entry.name.startswith(_INTERNAL_SETTINGS) or entry.name in (managed or {}))
+        if entry.is_own and (not _is_left_out(entry.name) or entry.name in (managed or {}))
     }
     replicas = (len(partition.replicas) for partition in topic.partitions.values())
     return {
         "partitions": len(topic.partitions),
         "replication_factor": max(replicas, default=1),
+        "min_insync_replicas": int(least.value or 1)
+        if least and least.is_own and not is_least_managed
+        else None,
         "config": config,
         "producers": (declaration.value if declaration else None) or declared.REPORTING,
         "topic_id": str(topic.topic_id),
@@ -259,7 +285,7 @@ def _create(admin: GroupAdmin, planned: Values, *, validate_only: bool = False) 
     admin.create_topic(
         planned["name"],
         int(planned["partitions"]),
-        int(planned["replication_factor"]),
+        _given_number(planned["replication_factor"]),
         _settings_of(planned),
         validate_only=validate_only,
     )
@@ -268,9 +294,20 @@ def _create(admin: GroupAdmin, planned: Values, *, validate_only: bool = False) 
 def _settings_of(values: Values) -> dict[str, str]:
     """Returns the topic's settings. State of older versions of this provider has no `producers`."""
     config: dict[str, str] = dict(values["config"])
+    if (least := _given_number(values.get("min_insync_replicas"))) is not None:
+        config[_MIN_INSYNC] = str(least)
     if values.get("producers") in (None, declared.REPORTING):
         return config  # the default, which no topic needs to store
     return {**config, declared.PRODUCERS: values["producers"]}
+
+
+def _given_number(value: Any) -> int | None:
+    return int(value) if value is not None and is_known(value) else None
+
+
+def _is_left_out(setting: str) -> bool:
+    """Whether `config` does not show a setting: an internal one, or one with an attribute of its own."""
+    return setting.startswith(_INTERNAL_SETTINGS) or setting == _MIN_INSYNC
 
 
 def _identity(values: Values) -> str:
@@ -314,8 +351,8 @@ def _fewer_partitions(prior: Values, planned: Values) -> Problem:
 
 def _exists(planned: Values, topic: Values) -> Problem:
     name = planned["name"]
-    compared = ("partitions", "replication_factor", "config", "producers")
-    if all(topic.get(attribute) == planned[attribute] for attribute in compared):
+    chosen = [attribute for attribute in _COMPARED if is_known(planned[attribute])]
+    if all(topic.get(attribute) == planned[attribute] for attribute in chosen):
         text = "It is as planned: it was created by an interrupted apply or by someone else."
         return Problem(f"Topic {name} already exists; Terraform adopts it", text, is_warning=True)
     servers = ",".join(planned["bootstrap_servers"])
@@ -334,7 +371,7 @@ def _problems_of(values: Values) -> list[Problem]:
     if isinstance(name, str) and not _NAME.fullmatch(name):
         text = f"name is {name!r}; expected 1 to 249 letters, digits, '.', '_' and '-'."
         problems.append(Problem("Invalid topic name", text, ("name",)))
-    for attribute in ("partitions", "replication_factor"):
+    for attribute in ("partitions", "replication_factor", "min_insync_replicas"):
         count = values.get(attribute)
         if count is not None and is_known(count) and (int(count) != count or count < 1):
             text = f"{attribute} is {count}; expected a whole number, 1 or more."
@@ -343,6 +380,9 @@ def _problems_of(values: Values) -> list[Problem]:
     if isinstance(config, dict) and config.keys() & {declared.PRODUCERS, declared.HISTORY}:
         text = f"Use the attribute producers; {declared.HISTORY} is written by the brokers."
         problems.append(Problem(f"config has {declared.PRODUCERS}", text, ("config",)))
+    if isinstance(config, dict) and _MIN_INSYNC in config and values.get("min_insync_replicas") is not None:
+        text = f"The attribute and config say the same twice: leave {_MIN_INSYNC} out of config."
+        problems.append(Problem("Two values of min_insync_replicas", text, ("min_insync_replicas",)))
     return problems + bootstrap_problems(values)
 
 
@@ -354,18 +394,3 @@ def _producers_problems(values: Values) -> list[Problem]:
         return []
     text = f"producers is {producers!r}; expected {' or '.join(declared.DECLARATIONS)}."
     return [Problem("Invalid producers", text, ("producers",))]
-
-
-def bootstrap_problems(values: Values) -> list[Problem]:
-    """Returns the problems of `bootstrap_servers`."""
-    servers = values.get("bootstrap_servers")
-    if not isinstance(servers, list):
-        return []
-    path = ("bootstrap_servers",)
-    if not servers:
-        return [Problem("bootstrap_servers is empty", "Name at least one broker, as HOST:PORT.", path)]
-    return [
-        Problem("Not a broker address", f"Got {server!r}; expected HOST:PORT, such as 127.1.0.11:9092.", path)
-        for server in servers
-        if isinstance(server, str) and not _ADDRESS.fullmatch(server)
-    ]

@@ -86,7 +86,8 @@ class UnitKind:
     `model` is its configuration at the agent; `descriptions`: field → description, unless it is a common one.
     `renamed`: field → attribute, where Terraform uses the field's name itself. `replaces`: fields whose
     change requires replacement. `listens_at`: fields that decide where the unit listens.
-    `one_at_a_time`: units of the kind in one datacenter are not restarted together.
+    `one_at_a_time`: units of the kind in one datacenter are not restarted together. `own`: attributes that
+    the agent does not know.
     """
 
     model: type[Configuration]
@@ -96,6 +97,7 @@ class UnitKind:
     listens_at: tuple[str, ...] = ("listen",)
     holds_data: bool = False
     one_at_a_time: bool = False
+    own: tuple[Attribute, ...] = ()
 
     @cached_property
     def name(self) -> str:
@@ -112,7 +114,7 @@ class UnitKind:
         )
         data = (ALLOW_DATA_LOSS,) if self.holds_data else ()
         summary = " ".join((self.model.__doc__ or "").split()).partition(". ")[0].rstrip(".") + "."
-        return BlockSchema((_HOST, _NAME, *own, *data, *_REPORTED), summary)
+        return BlockSchema((_HOST, _NAME, *own, *self.own, *data, *_REPORTED), summary)
 
     @cached_property
     def attribute_names(self) -> dict[str, str]:

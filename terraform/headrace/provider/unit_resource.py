@@ -101,6 +101,7 @@ class UnitResource(Resource):
         values = {"host": host, "name": name, "id": identity, **reported(report)}
         if self.kind.holds_data:
             values["allow_data_loss"] = False
+        values |= {attribute.name: attribute.default for attribute in self.kind.own}
         return {**values, **self.kind.values_of(report.configuration, {})}
 
     def data_on_disk(self, state: Values, what: str, cause: Exception) -> Holdings:

@@ -9,8 +9,11 @@ from typing import Final
 
 from headrace.agent import configuration
 from headrace.coordination.errors import CoordinationError
-from headrace.provider import holdings
+from headrace.provider import draining, holdings
 from headrace.provider.clusters import PLAN_TIMEOUT_S, admin_client
+from headrace.provider.holdings import Holdings
+from headrace.provider.problems import INTERRUPTED, ResourceError
+from headrace.provider.resource import ResourceCall
 from headrace.provider.unit_kind import UnitKind
 from headrace.provider.unit_resource import UnitResource
 from headrace.provider.values import Values
@@ -54,15 +57,47 @@ class BrokerResource(UnitResource):
             "front_listen": "HOST:PORT where the balancer connects to; requires `front_advertise`.",
             "front_advertise": "The balancer's address, which producers that connect through it receive.",
             "status": "HOST:PORT of its page, and of its status as JSON. Default: none.",
+            "rack": "The rack of the broker: replicas are spread over racks. Default: its host is one.",
             "settings": "Settings by Kafka's names, such as num.partitions.",
         },
         replaces=("broker_id", "zookeeper", "data_dir"),
         listens_at=("listen", "front_listen", "status"),
         holds_data=True,
         one_at_a_time=True,
+        own=(draining.DRAIN_TIMEOUT_S,),
     )
 
+    def plan_deletion(self, call: ResourceCall, prior: Values) -> None:
+        # Before it is looked at: of brokers that leave at the same time the last one knows all.
+        self.context.leaving_brokers[prior["zookeeper"]].add(int(prior["broker_id"]))
+        super().plan_deletion(call, prior)
+
+    def delete(self, call: ResourceCall, prior: Values) -> None:
+        if prior.get("allow_data_loss"):
+            super().delete(call, prior)
+            return
+        with self.context.slots.hold(f"{prior['datacenter']} {self.kind.name}", prior["name"]):
+            if call.stopping.is_set():
+                raise ResourceError(INTERRUPTED)
+            self.plan_deletion(call, prior)
+            is_drained = draining.drain_broker(prior, call.stopping)
+            if not is_drained:
+                holdings.refuse_if_any(f"Broker {prior['name']}", self._held(prior))
+            self._client(prior).delete(prior["name"])
+            if is_drained:
+                draining.forget_drained(prior)
+
     def refuse_if_it_holds_data(self, state: Values) -> None:
+        held = self._held(state)
+        if not held.size_bytes:
+            return
+        leaving = set(self.context.leaving_brokers[state["zookeeper"]])
+        obstacle = draining.obstacle(state, leaving, self.context.deleted_topics)
+        if obstacle is not None:
+            holdings.refuse_if_any(f"Broker {state['name']}", held, obstacle)
+
+    def _held(self, state: Values) -> Holdings:
+        """Returns what the broker holds. Raises `ResourceError` if nobody knows."""
         # Imported here because the import is slow, and only a deletion needs it.
         from headrace.client.errors import ClientError
 
@@ -70,10 +105,9 @@ class BrokerResource(UnitResource):
         bootstrap = [state["advertise"] or state["listen"]]
         try:
             with admin_client(bootstrap, timeout_s=PLAN_TIMEOUT_S) as admin:
-                held = holdings.of_broker(admin, int(state["broker_id"]), self.context.deleted_topics)
+                return holdings.of_broker(admin, int(state["broker_id"]), self.context.deleted_topics)
         except ClientError as error:
-            held = self.data_on_disk(state, what, error)
-        holdings.refuse_if_any(what, held)
+            return self.data_on_disk(state, what, error)
 
 
 class BalancerResource(UnitResource):

@@ -101,6 +101,7 @@ resource "headrace_broker" "this" {
   front_listen    = var.balancer ? local.listen["front-${each.key}"] : null
   front_advertise = var.balancer ? local.listen.balancer : null
   data_dir        = local.data_dirs["broker-${each.key}"]
+  rack            = lookup(var.racks, local.broker_hosts[each.key], null)
   settings        = var.broker_settings
   allow_data_loss = var.allow_data_loss
 }
@@ -159,14 +160,15 @@ resource "headrace_topic" "this" {
   for_each   = var.topics
   depends_on = [headrace_broker.this]
 
-  bootstrap_servers  = local.bootstrap_servers
-  name               = each.key
-  partitions         = each.value.partitions
-  replication_factor = each.value.replication_factor
-  config             = each.value.config
-  producers          = each.value.producers
-  audit_store        = each.value.audit_store
-  allow_data_loss    = each.value.allow_data_loss
+  bootstrap_servers   = local.bootstrap_servers
+  name                = each.key
+  partitions          = each.value.partitions
+  replication_factor  = each.value.replication_factor
+  min_insync_replicas = each.value.min_insync_replicas
+  config              = each.value.config
+  producers           = each.value.producers
+  audit_store         = each.value.audit_store
+  allow_data_loss     = each.value.allow_data_loss
 }
 
 resource "headrace_schema" "this" {

@@ -60,6 +60,16 @@ variable "broker_settings" {
   nullable    = false
 }
 
+variable "racks" {
+  description = <<-EOT
+    The racks of hosts, by a key of the provider's `agents`: {"host-a" = "rack-1"}. Replicas are spread over racks. A host
+    that is not named is a rack of its own.
+  EOT
+  type        = map(string)
+  default     = {}
+  nullable    = false
+}
+
 variable "bootstrap_brokers" {
   description = "The number of brokers that clients get as bootstrap servers; they find the others through these."
   type        = number
@@ -114,14 +124,15 @@ variable "topics" {
     events are not in HDFS yet.
   EOT
   type = map(object({
-    partitions         = number
-    replication_factor = optional(number, 1)
-    config             = optional(map(string), {})
-    producers          = optional(string, "reporting")
-    schema             = optional(string)
-    compatibility      = optional(string)
-    audit_store        = optional(string)
-    allow_data_loss    = optional(bool, false)
+    partitions          = number
+    replication_factor  = optional(number)
+    min_insync_replicas = optional(number)
+    config              = optional(map(string), {})
+    producers           = optional(string, "reporting")
+    schema              = optional(string)
+    compatibility       = optional(string)
+    audit_store         = optional(string)
+    allow_data_loss     = optional(bool, false)
   }))
   default  = {}
   nullable = false

@@ -1,0 +1,157 @@
+"""A broker that leaves its cluster: whether its replicas can go to other brokers, and their way there.
+
+Owns the decision what keeps a broker from leaving; `headrace.reassignment` plans and makes the moves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from headrace.coordination.errors import CoordinationError
+from headrace.provider.attributes import Attribute
+from headrace.provider.clusters import APPLY_TIMEOUT_S, PLAN_TIMEOUT_S
+from headrace.provider.problems import INTERRUPTED, Problem, ResourceError, format_bytes
+from headrace.provider.values import Values
+
+if TYPE_CHECKING:
+    from headrace.client.replica_admin import ReplicaAdmin
+    from headrace.reassignment.moving import Progress
+
+logger = logging.getLogger(__name__)
+
+DRAIN_TIMEOUT_DEFAULT_S: Final = 3600
+CONNECT_TIMEOUT_S: Final = 3.0
+STUCK_SHOWN_MAX: Final = 3
+
+DRAIN_TIMEOUT_S: Final = Attribute(
+    name="drain_timeout_s",
+    type="number",
+    default=DRAIN_TIMEOUT_DEFAULT_S,
+    description="Before the broker is destroyed, its replicas move to other brokers: how long that may take, "
+    "in seconds. The next apply continues.",
+)
+
+
+@contextmanager
+def _replica_admin(state: Values, *, timeout_s: float) -> Iterator[ReplicaAdmin]:
+    """Opens a client of the broker's cluster: by its own address, or else by those that ZooKeeper has.
+
+    Raises `ClientError`, `CoordinationError`.
+    """
+    # Imported here and below because the imports are slow, and only a deletion needs them.
+    from headrace.client.errors import ClientError
+    from headrace.client.replica_admin import ReplicaAdmin
+
+    own = [str(state["advertise"] or state["listen"])]
+    with ReplicaAdmin(own, client_id="headrace-terraform", timeout_ms=PLAN_TIMEOUT_S * 1000) as admin:
+        try:
+            admin.topics()
+            bootstrap = own
+        except ClientError:
+            bootstrap = _live_brokers(str(state["zookeeper"])) or own
+    with ReplicaAdmin(bootstrap, client_id="headrace-terraform", timeout_ms=timeout_s * 1000) as admin:
+        yield admin
+
+
+def _live_brokers(zookeeper: str) -> list[str]:
+    from headrace.coordination.brokers import BrokerRegistry
+    from headrace.coordination.session import ZooKeeperSession
+
+    session = ZooKeeperSession(zookeeper, name="headrace-terraform")
+    session.start(connect_timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        return [f"{each.host}:{each.port}" for each in BrokerRegistry(session).live()]
+    finally:
+        session.close()
+
+
+def obstacle(state: Values, leaving: Collection[int], deleted_topics: Collection[str]) -> str | None:
+    """Returns why the replicas of all brokers that leave cannot go to others; None if they can.
+
+    `leaving`: this plan's brokers of the cluster; `deleted_topics`: the ids of topics that it deletes.
+    """
+    from headrace.client.errors import ClientError
+    from headrace.reassignment.draining import plan_drain
+    from headrace.reassignment.reading import assigned, nodes_of
+
+    try:
+        with _replica_admin(state, timeout_s=PLAN_TIMEOUT_S) as admin:
+            deleted = {
+                name for name, topic in admin.topics().items() if str(topic.topic_id) in deleted_topics
+            }
+            survey = admin.replicas()
+    except (ClientError, CoordinationError) as error:
+        return f"Its replicas cannot move, because the other brokers do not answer: {error}."
+    kept = [partition for partition in assigned(survey) if partition.key[0] not in deleted]
+    stuck = plan_drain(nodes_of(survey, without=leaving), kept, leaving).stuck
+    if not stuck:
+        return None
+    more = f"; and {len(stuck) - STUCK_SHOWN_MAX} more" if len(stuck) > STUCK_SHOWN_MAX else ""
+    return f"Its replicas cannot all move: {'; '.join(map(str, stuck[:STUCK_SHOWN_MAX]))}{more}."
+
+
+def drain_broker(state: Values, stopping: threading.Event) -> bool:
+    """Moves the broker's replicas to others; returns whether nothing is left there. False: the cluster has no
+    room for them, or does not answer. Raises `ResourceError` after `drain_timeout_s`, and on Ctrl-C.
+    """
+    from headrace.client.errors import ClientError
+    from headrace.reassignment.moving import ReassignmentError, UnfinishedError
+    from headrace.reassignment.operations import CannotDrainError, UnknownBrokerError, drain
+
+    broker_id, name = int(state["broker_id"]), str(state["name"])
+
+    def report(progress: Progress) -> None:
+        logger.info(
+            "draining %s: %d of %d partitions left, %s of %s copied",
+            name,
+            progress.partitions_left,
+            progress.partitions_total,
+            format_bytes(progress.copied_bytes),
+            format_bytes(progress.total_bytes),
+        )
+
+    def sleep(seconds: float) -> None:
+        if stopping.wait(seconds):
+            raise ResourceError(INTERRUPTED)
+
+    timeout_s = float(state.get("drain_timeout_s") or DRAIN_TIMEOUT_DEFAULT_S)
+    begun_s = time.monotonic()
+    try:
+        with _replica_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
+            moved = drain(admin, broker_id, timeout_s=timeout_s, report=report, sleep=sleep)
+    except UnknownBrokerError:
+        return True
+    except (CannotDrainError, ClientError, CoordinationError) as error:
+        logger.warning("%s is not drained: %s", name, error)
+        return False
+    except UnfinishedError as error:
+        text = f"After {timeout_s:g} s (drain_timeout_s) replicas are left on it: {error}. Apply again."
+        raise ResourceError(Problem(f"Broker {name} is not drained yet", text)) from error
+    except ReassignmentError as error:
+        raise ResourceError(Problem(f"Broker {name} cannot be drained", f"{error}.")) from error
+    logger.info(
+        "drained %s in %.1f s: %d partitions, %s copied",
+        name,
+        time.monotonic() - begun_s,
+        moved.partitions,
+        format_bytes(moved.copied_bytes),
+    )
+    return True
+
+
+def forget_drained(state: Values) -> None:
+    """Takes the mark of a broker away that is gone: another one of this id may get replicas."""
+    from headrace.client.errors import ClientError
+    from headrace.reassignment.moving import ReassignmentError
+    from headrace.reassignment.operations import undrain
+
+    try:
+        with _replica_admin(state, timeout_s=APPLY_TIMEOUT_S) as admin:
+            undrain(admin, int(state["broker_id"]))
+    except (ClientError, CoordinationError, ReassignmentError) as error:
+        logger.warning("broker %s is still marked as drained: %s", state["broker_id"], error)
