@@ -209,7 +209,9 @@ def test_the_files_of_a_partition_are_dumped(
     headrace: Headrace, topic: str, running_site: RunningSite
 ) -> None:
     headrace("produce", topic, "-p", 0, "-z", "zstd", stdin=b"first\nsecond\n")
-    (directory,) = running_site.site.home.glob(f"data/east/broker-*/{topic}-0")
+    directory, *others = sorted(running_site.site.home.glob(f"data/east/broker-*/{topic}-0"))
+    assert len(others) == 1, "a replica on each broker"
+    assert headrace("dump-log", others[0], "--json").json == headrace("dump-log", directory, "--json").json
     batches = headrace("dump-log", directory, "--records", "--json").json
     assert [record["value"] for batch in batches for record in batch["records"]] == ["first", "second"]
     assert batches[0]["address"] == 0
@@ -242,11 +244,27 @@ def test_the_warehouse_names_a_missing_table(headrace: Headrace) -> None:
     result = headrace("warehouse", "ls", "no-such-table")
     assert result.exit_code == ExitCode.NEGATIVE
     assert result.err.startswith("error: the warehouse has no table 'no-such-table'; ")
+    result = headrace("warehouse", "verify", "no-such-table")
+    assert result.exit_code == ExitCode.NEGATIVE
+    assert result.err.startswith("error: the warehouse has no table 'no-such-table'; ")
+
+
+def test_a_load_that_is_refused_or_has_no_news_starts_no_spark(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    topic = f"silent-{uuid.uuid4().hex[:8]}"
+    headrace("topics", "create", topic, "-d", "analysis")
+    assert headrace("warehouse", "load", topic).out == f"{topic}: nothing new\n"
+    headrace("produce", topic, "-d", "analysis", stdin=b"not an event\n")
+    refused = headrace("warehouse", "load", topic)
+    assert refused.exit_code == ExitCode.NEGATIVE
+    assert f"no registry has the subject {topic}-value" in refused.err and refused.out == ""
 
 
 def test_an_empty_report_is_not_a_success(headrace: Headrace) -> None:
     result = headrace("audit", "report", "--topic", "no-such-topic", "--from", "2015-05-17T10")
-    assert result.exit_code == ExitCode.NEGATIVE
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert "no tier has reported anything" in result.out
     assert headrace("audit", "report", "--topic", "no-such-topic", "--json").json["status"] == "unknown"
 

@@ -85,7 +85,7 @@ def test_wrong_usage(headrace: Callable[..., Result], words: tuple[str, ...], pr
 def test_a_wrong_line_is_named(headrace: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     result = headrace("produce", "-K", "=", stdin=b"a=1\nnothing\nb=2\n")
     assert result.code == ExitCode.USAGE
-    assert "line 2: b'nothing' has no key separator '='; 1 lines before it are published" in result.err
+    assert "line 2: 'nothing' has no key separator '='; 1 line before it is published" in result.err
     monkeypatch.setattr(produce, "LINE_MAX_BYTES", 10)
     result = headrace("produce", stdin=b"short\n" + b"x" * 11 + b"\n")
     assert result.code == ExitCode.USAGE and "line 2: it has more than 10 bytes" in result.err
@@ -121,3 +121,15 @@ def test_a_name_that_is_nearly_one_is_named(headrace: Callable[..., Result], clu
     result = headrace("consume", "--to-end", topic="page-vew")
     assert result.code == ExitCode.NEGATIVE
     assert "there is no topic 'page-vew'; did you mean 'page-view'?" in result.err
+
+
+def test_a_topic_that_the_brokers_make_by_the_way_is_told(
+    headrace: Callable[..., Result], cluster: FakeCluster
+) -> None:
+    with cluster.lock:
+        cluster.create("page-view", 1)
+    told = "there was no topic 'page-vew': the brokers have made it; did you mean 'page-view'?"
+    made = headrace("produce", stdin=b"1\n", topic="page-vew")
+    assert made.code == ExitCode.DONE and told in made.err
+    again = headrace("produce", stdin=b"1\n", topic="page-vew")
+    assert again.code == ExitCode.DONE and "there was no topic" not in again.err

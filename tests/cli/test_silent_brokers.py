@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from fix_client import FakeBroker, FakeCluster, StartCluster
+from headrace.cli import cluster as cli_cluster
 from headrace.cli import main as cli
 from headrace.cli import mirror as cli_mirror
 from headrace.cli.errors import ExitCode
@@ -79,8 +81,28 @@ def test_topics_are_listed(headrace: Run, cluster: FakeCluster) -> None:
     assert result.err == f"no context, brokers {cluster.bootstrap}\nerror: {silence(cluster)}\n"
     assert "partition 1" in result.out and "more than" in result.out
     known = cluster.log(0).end + cluster.log(2).end
-    assert rows == [{"topic": "t", "partitions": 3, "bytes": known, "unknown_partitions": [1]}]
+    row = {"topic": "t", "partitions": 3, "bytes": known, "unknown_partitions": [1]}
+    assert rows == [row | {"under_replicated_partitions": []}]
     assert headrace("topics", "list", "-b", cluster.bootstrap).code == ExitCode.UNREACHABLE
+
+
+def test_a_command_that_started_late_asks_for_less_long(
+    headrace: Run, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own start counts: on a busy machine that alone takes seconds."""
+    monkeypatch.setattr(cli_cluster, "process_age_s", lambda: 3.0)
+    with hung(cluster.brokers[1]):
+        began_s = time.monotonic()
+        result = headrace("topics", "list", "-b", cluster.bootstrap)
+        took_s = time.monotonic() - began_s
+    assert result.code == ExitCode.UNREACHABLE and silence(cluster) in result.err
+    assert took_s < cli_cluster.READ_MAX_S - 0.5
+
+
+@pytest.mark.parametrize(("age_s", "left_s"), [(0.2, 3.5), (1.5, 2.5), (2.3, 1.7), (9.0, 1.5), (4000.0, 3.5)])
+def test_how_long_a_command_asks(monkeypatch: pytest.MonkeyPatch, age_s: float, left_s: float) -> None:
+    monkeypatch.setattr(cli_cluster, "process_age_s", lambda: age_s)
+    assert cli_cluster.read_timeout_ms() == pytest.approx(1000 * left_s)
 
 
 def test_what_answers_is_listed_without_a_word_on_silence(headrace: Run, cluster: FakeCluster) -> None:

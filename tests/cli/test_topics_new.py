@@ -125,6 +125,8 @@ def test_half_a_topic_is_finished_and_a_contradiction_changes_nothing(
         registry.register(f"{topic}-value", schema.read_text())
         admin.create_topic(topic, 4)
     words = (topic, schema, "--no-contract-test")
+    wrong = headrace("topics", "new", f"{topic}-b", schema, "--no-contract-test", "-c", "retention.mss=1h")
+    assert wrong.exit_code == ExitCode.NEGATIVE and "did you mean 'retention.ms'?" in wrong.err
     refused = headrace("topics", "new", *words, "-p", 2, "--compatibility", "full", "--producers", "any")
     assert refused.exit_code == ExitCode.NEGATIVE
     first, second, rest = refused.err.split("\n", 2)

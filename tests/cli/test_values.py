@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,14 +114,21 @@ def test_settings_take_durations_and_sizes_and_leave_the_rest_to_the_broker() ->
         "a.b": "7d",
         "x.ms": "5",
     }
-    with pytest.raises(CommandError, match="'soon' is not a duration"):
+    with pytest.raises(CommandError, match=r"retention\.ms: 'soon' is not a duration"):
         parse_settings(["retention.ms=soon"])
+    with pytest.raises(CommandError, match=r"retention\.bytes: 'much' is not a size"):
+        parse_settings(["retention.bytes=much"])
+    with pytest.raises(CommandError, match=r"--config 'retention\.ms' is not NAME=VALUE"):
+        parse_settings(["retention.ms"])
 
 
 def test_a_span_is_a_duration_or_a_number_in_the_options_unit() -> None:
-    assert parse_span_ms("720", "h") == parse_span_ms("30d", "h") == 2_592_000_000
-    assert parse_span_ms("0.5", "h") == 1_800_000
-    with pytest.raises(CommandError, match="'30m' must be at least 1h"):
-        parse_span_ms("30m", "h", least_ms=3_600_000)
-    with pytest.raises(CommandError, match="'1h' must be at least 1s and at most 600s"):
-        parse_span_ms("1h", "s", least_ms=1000, most_ms=600_000)
+    keep = partial(parse_span_ms, unit="h", option="--keep-hours")
+    assert keep("720") == keep("30d") == 2_592_000_000
+    assert keep("0.5") == 1_800_000
+    with pytest.raises(CommandError, match="--keep-hours '30m' must be at least 1h"):
+        keep("30m", least_ms=3_600_000)
+    with pytest.raises(CommandError, match="--wait '1h' must be at least 1s and at most 600s"):
+        parse_span_ms("1h", "s", option="--wait", least_ms=1000, most_ms=600_000)
+    with pytest.raises(CommandError, match="--keep-hours: 'soon' is not a duration"):
+        keep("soon")

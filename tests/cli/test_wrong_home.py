@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.audit.store import AuditStore, StoreMissingError
+from headrace.audit.store.store import AuditStore, StoreMissingError
 from headrace.cli import main as cli
 from headrace.cli.errors import ExitCode
 
@@ -24,13 +24,13 @@ def test_an_audit_report_creates_no_store(
 ) -> None:
     home = tmp_path / "no-site"
     monkeypatch.setenv("HEADRACE_HOME", str(home))
-    assert run(monkeypatch, "audit", "report") == ExitCode.NEGATIVE
+    assert run(monkeypatch, "audit", "report") == ExitCode.UNREACHABLE
     message = capsys.readouterr().err
     assert f"there is no audit store at {home}/data/analysis/audit.db" in message
     assert f"the site's home is {home}" in message and "set HEADRACE_HOME" in message
     assert not home.exists()
     store = tmp_path / "other" / "audit.db"
-    assert run(monkeypatch, "audit", "report", "--store", f"sqlite:///{store}") == ExitCode.NEGATIVE
+    assert run(monkeypatch, "audit", "report", "--store", f"sqlite:///{store}") == ExitCode.UNREACHABLE
     assert f"there is no audit store at {store}; give another --store" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

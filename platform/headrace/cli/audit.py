@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from headrace.audit.store import AuditStore
+    from headrace.audit.evidence import Status
+    from headrace.audit.store.store import AuditStore
 
 from headrace.cli.context import context, site
 from headrace.cli.errors import CommandError, ExitCode
@@ -36,32 +39,53 @@ def report(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare the counts of the four tiers, hour by hour. The exit code is 0 only if all are complete."""
-    from headrace.audit.evidence import Status
-    from headrace.audit.report import report as judge_all
-    from headrace.audit.report_view import print_report
+    """Compare the counts of the four tiers, hour by hour.
+
+    The exit code is 0 if all rows are complete, 1 if something is lost, duplicated or corrupt, and 3 if
+    nothing is, but something is pending or unknown, or if the store cannot be read.
+    """
+    from headrace.audit.report.report import report as judge_all
+    from headrace.audit.report.view import print_report
 
     from_ms = parse_time_ms(from_) if from_ else None
     until_ms = parse_time_ms(to) if to else None
-    opened = _open(store)
-    try:
+    if from_ms is not None and until_ms is not None and until_ms <= from_ms:
+        raise CommandError(f"--to {to} is not behind --from {from_}", ExitCode.USAGE)
+    with reading(store) as opened:
         judged = judge_all(opened, topic, from_ms, until_ms)
-    finally:
-        opened.close()
     if json:
         print_json(judged.to_json())
     else:
         print_report(judged, out, empty="no tier has reported anything for these hours")
-    if judged.status is not Status.COMPLETE:
-        raise typer.Exit(ExitCode.NEGATIVE)
+    if code := exit_code_of(judged.status):
+        raise typer.Exit(code)
 
 
-def _open(url: str | None) -> AuditStore:
-    """Opens the store to read it; creates nothing."""
-    from headrace.audit.store import AuditStore, StoreMissingError
+def exit_code_of(status: Status) -> ExitCode:
+    """Returns the exit code of a report: whether something is wrong, or nobody can say yet."""
+    from headrace.audit.evidence import Status
 
+    if status is Status.COMPLETE:
+        return ExitCode.DONE
+    return ExitCode.UNREACHABLE if status in (Status.PENDING, Status.UNKNOWN) else ExitCode.NEGATIVE
+
+
+@contextmanager
+def reading(url: str | None) -> Iterator[AuditStore]:
+    """Opens the store for reading alone; creates nothing. Errors become a `CommandError` of one line."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from headrace.audit.store.store import AuditStore, StoreError, StoreMissingError, parsed_url, problem_of
+
+    if url is not None:
+        try:
+            parsed_url(url)
+        except StoreError as error:
+            raise CommandError(f"--store: {error}", ExitCode.USAGE) from error
+    store = None
     try:
-        return AuditStore(url or context().audit_store_url, must_exist=True)
+        store = AuditStore(url or context().audit_store_url, must_exist=True)
+        yield store
     except StoreMissingError as error:
         way_out = "give another --store"
         if url is None:
@@ -70,4 +94,12 @@ def _open(url: str | None) -> AuditStore:
                 "directory): run this where the site is, set HEADRACE_HOME, or give --store; a new site has "
                 "a store once its auditor runs (`headrace up`)"
             )
-        raise CommandError(f"{error}; {way_out}") from error
+        raise CommandError(f"{error}; {way_out}", ExitCode.UNREACHABLE) from error
+    except StoreError as error:
+        raise CommandError(str(error), ExitCode.UNREACHABLE) from error
+    except SQLAlchemyError as error:
+        problem = f"the audit store cannot be read now: {problem_of(error)}; try again"
+        raise CommandError(problem, ExitCode.UNREACHABLE) from error
+    finally:
+        if store is not None:
+            store.close()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from headrace.cli.context import bootstrap, datacenter
 from headrace.cli.errors import CommandError, ExitCode, print_error
 from headrace.cli.suggestions import did_you_mean
+from headrace.process.clock import process_age_s
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
@@ -22,9 +23,30 @@ if TYPE_CHECKING:
     from headrace.client.cluster import BrokerAddress
     from headrace.client.survey import Survey
 
-READ_TIMEOUT_MS = 3_500.0
-"""Of one question to one broker: with its start, a command that reads ends within 5 seconds."""
+COMMAND_MAX_S = 4.0
+"""A command that reads ends within 5 seconds, printing included; after a long start it asks for less."""
+READ_MAX_S = 3.5
+READ_MIN_S = 1.5
+START_MAX_S = 20.0
+"""A process that is older does not run one command only."""
 CHANGE_TIMEOUT_MS = 8_000.0
+ReplicationFactorOption = Annotated[
+    int | None,
+    typer.Option(
+        "--replication-factor",
+        "-f",
+        min=1,
+        max=100,
+        help="Replicas of each partition; by default 3, or one on each live broker if they are fewer.",
+    ),
+]
+
+
+def read_timeout_ms() -> float:
+    """Returns how long a command may ask the brokers, in all, before it prints what it knows."""
+    age_s = process_age_s()
+    left_s = COMMAND_MAX_S - age_s if age_s < START_MAX_S else READ_MAX_S
+    return 1000 * min(READ_MAX_S, max(READ_MIN_S, left_s))
 
 
 class Brokers(NamedTuple):
@@ -43,6 +65,16 @@ def brokers_of(where: str | None, given: str | None) -> Brokers:
     found = datacenter(where)
     addresses = parse_bootstrap(found.bootstrap_servers)
     return Brokers(found.bootstrap, dict(zip(found.broker_ids, addresses, strict=False)))
+
+
+@contextmanager
+def reading(brokers: Brokers) -> Iterator[Admin]:
+    """All that is asked ends in time, also beside a hung broker."""
+    from headrace.client.admin import Admin
+
+    timeout_ms = read_timeout_ms()
+    with Admin(brokers.bootstrap, timeout_ms=timeout_ms, total_ms=timeout_ms) as admin:
+        yield admin
 
 
 @contextmanager
@@ -69,29 +101,16 @@ def naming_topic(topic: str, admin: Admin) -> Iterator[None]:
 def naming_setting(settings: Iterable[str], admin: Admin) -> Iterator[None]:
     """Says which setting of topics may be meant, if the brokers have none of this name."""
     from headrace.client.errors import BrokerError
-    from headrace.wire.errors import ErrorCode
+    from headrace.client.setting_names import unknown_setting
 
     try:
         yield
     except BrokerError as error:
-        if error.code is not ErrorCode.INVALID_CONFIG:
+        found = unknown_setting(admin, error, settings)
+        if found is None:
             raise
-        known = _settings_of_topics(admin)
-        unknown = [name for name in settings if name not in known]
-        if not known or not unknown:
-            raise  # a value that the setting cannot have
-        hint = did_you_mean(unknown[0], known, "headrace topics describe TOPIC --json")
-        raise CommandError(f"there is no topic setting {unknown[0]!r}{hint}") from error
-
-
-def _settings_of_topics(admin: Admin) -> list[str]:
-    """Returns the names of all settings, which any topic has; none if there is no topic to ask for."""
-    from headrace.client.errors import ClientError
-
-    try:
-        return next((list(admin.describe_configs(topic)) for topic in admin.topics()), [])
-    except ClientError:
-        return []
+        hint = did_you_mean(found.name, found.known, "headrace topics describe TOPIC --json")
+        raise CommandError(f"there is no topic setting {found.name!r}{hint}") from error
 
 
 def answering(survey: Survey) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from headrace.cli import names
-from headrace.cli.cluster import READ_TIMEOUT_MS, answering, brokers_of, naming_topic
+from headrace.cli.cluster import answering, brokers_of, naming_topic, reading
 from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import note
@@ -180,10 +180,8 @@ def _check_offset(survey: Survey, topic: str, start: Start) -> None:
 
 
 def _survey(topic: str, where: str | None, brokers: str | None) -> Survey:
-    from headrace.client.admin import Admin
-
     found = brokers_of(where, brokers)
-    with Admin(found.bootstrap, timeout_ms=READ_TIMEOUT_MS) as admin, naming_topic(topic, admin):
+    with reading(found) as admin, naming_topic(topic, admin):
         survey = admin.survey([topic], known=found.known)
         survey.topic(topic)
     return survey

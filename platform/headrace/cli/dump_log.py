@@ -54,7 +54,7 @@ def dump_log(
 
 def _segments(path: Path) -> list[Path]:
     if path.is_dir():
-        files = sorted(path.glob("*.log"))
+        files = sorted(file for file in path.glob("*.log") if file.stem.isdigit())
         if not files:
             raise CommandError(
                 f"{path} has no segment (*.log); is it a partition's directory?", ExitCode.USAGE

@@ -36,7 +36,7 @@ EXIT_CODES: Final = {
     ExitCode.DONE: "done; for a question, the answer is yes: all units are ready, every hour is complete",
     ExitCode.NEGATIVE: "the result is negative: something is lost, damaged, not ready, not found, or refused",
     ExitCode.USAGE: "wrong usage: an unknown command or option, or a value that it cannot have",
-    ExitCode.UNREACHABLE: "a service does not answer",
+    ExitCode.UNREACHABLE: "a service does not answer; or an audit report is pending or unknown",
     ExitCode.UNPARSED: "`demo` alone: nothing is lost, but more than 1 % of the log's lines did not parse",
     ExitCode.INTERRUPTED: "ended by Ctrl-C; consume and logs --follow, which nothing else ends, end with 0",
     ExitCode.CLOSED: "the reader of its output has gone, as in `headrace consume … | head`",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from headrace.cli.cluster import READ_TIMEOUT_MS, Brokers, brokers_of
+from headrace.cli.cluster import Brokers, brokers_of, read_timeout_ms
 from headrace.cli.context import datacenter
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import note
@@ -128,7 +128,7 @@ def group_admin(where: str | None, given: str | None) -> Iterator[tuple[GroupAdm
     from headrace.client.group_admin import GroupAdmin
 
     brokers = brokers_of(where, given)
-    with GroupAdmin(brokers.bootstrap, timeout_ms=READ_TIMEOUT_MS) as admin:
+    with GroupAdmin(brokers.bootstrap, timeout_ms=read_timeout_ms()) as admin:
         yield admin, brokers
 
 

@@ -16,10 +16,16 @@ from typer.exceptions import TyperException
 
 from headrace.cli import (
     audit,
+    audit_dedupe,
+    audit_recount,
+    audit_repair,
     backup,
+    brokers,
+    brokers_refetch,
     completion,
     consume,
     contexts,
+    demo,
     dump_log,
     groups,
     log,
@@ -35,7 +41,7 @@ from headrace.cli import (
     warehouse_upkeep,
 )
 from headrace.cli.errors import DEBUG_VARIABLE, ExitCode, exit_with, print_error
-from headrace.cli.output import OutputClosedError, drop_output
+from headrace.cli.output import OutputClosedError, drop_output, err
 from headrace.cli.selection import in_context
 from headrace.process.logs import LineFormatter
 
@@ -47,14 +53,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (site.up, site.down, site.status, site.restart, site.logs, site.agent, site.demo):
+for command in (site.up, site.down, site.status, site.restart, site.logs, site.agent, demo.demo):
     app.command(rich_help_panel="The site on this machine")(command)
 app.add_typer(topics.app, name="topics", rich_help_panel="Topics and events")
 app.command("produce", rich_help_panel="Topics and events")(in_context(produce.produce))
 app.command("consume", rich_help_panel="Topics and events")(in_context(consume.consume))
 app.add_typer(groups.app, name="groups", rich_help_panel="Topics and events")
+app.add_typer(brokers.app, name="brokers", rich_help_panel="Topics and events")
 app.add_typer(mirror.app, name="mirror", rich_help_panel="Between datacenters")
 topics.app.command()(topics_new.new)
+audit.app.command()(audit_repair.repair)
+audit.app.command()(audit_repair.accept)
+audit.app.command()(audit_recount.recount)
+brokers.app.command()(brokers_refetch.refetch)
+audit.app.command()(audit_dedupe.dedupe)
 warehouse.app.command()(warehouse_upkeep.replay)
 warehouse.app.command()(warehouse_upkeep.compact)
 warehouse.app.command()(warehouse_upkeep.retain)
@@ -72,7 +84,7 @@ app.command("dump-log", rich_help_panel="Topics and events")(dump_log.dump_log)
 app.add_typer(backup.app, name="backup", rich_help_panel="The site on this machine")
 app.command("restore", rich_help_panel="The site on this machine")(backup.restore)
 app.add_typer(contexts.app, name="context", rich_help_panel="The site on this machine")
-for group in (topics.app, groups.app, mirror.app, warehouse.app, audit.app, schemas.app):
+for group in (topics.app, groups.app, brokers.app, mirror.app, warehouse.app, audit.app, schemas.app):
     for known in group.registered_commands:
         assert known.callback is not None
         known.callback = in_context(known.callback)
@@ -106,6 +118,8 @@ def main() -> None:
         except TyperException as error:
             _exit_with_usage(error)
         except typer.Abort:
+            if not sys.stdin.isatty():
+                err.print()  # nobody has ended the line of the question
             print_error("nothing was done, as you did not confirm")
             sys.exit(ExitCode.NEGATIVE)
         except OutputClosedError:
@@ -120,7 +134,8 @@ def _exit_with_usage(error: TyperException) -> NoReturn:
     if message:  # without one the help was printed instead
         context = getattr(error, "ctx", None)
         command = "headrace" if context is None else context.command_path
-        message = message.rstrip(".")
+        # What pydantic puts before the words of a check.
+        message = message.replace("Value error, ", "").rstrip(".")
         print_error(f"{message}{' See' if message.endswith('?') else '; see'} `{command} --help`")
     sys.exit(error.exit_code)
 

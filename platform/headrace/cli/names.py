@@ -1,6 +1,6 @@
-"""Names that shells complete: datacenters, topics, groups, subjects, units; `selection` has the contexts.
+"""Names that shells complete: datacenters, topics, groups, brokers, subjects, units.
 
-Asks for a second and a half at most.
+Asks for a second and a half at most. `selection` has the contexts.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ def groups(given: dict[str, Any]) -> Iterable[str]:
 
     with GroupAdmin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS) as admin:
         return admin.groups()
+
+
+@completes
+def broker_ids(given: dict[str, Any]) -> Iterable[str]:
+    from headrace.client.admin import Admin
+
+    with Admin(_bootstrap(given), timeout_ms=ANSWER_MAX_MS) as admin:
+        return map(str, admin.describe_cluster().brokers)
 
 
 @completes

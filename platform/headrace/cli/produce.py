@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
@@ -12,10 +12,11 @@ import typer
 from headrace.cli import names
 from headrace.cli.cluster import brokers_of
 from headrace.cli.context import BootstrapOption, DatacenterOption, datacenter
-from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.errors import CommandError, ExitCode, print_note
 from headrace.cli.output import JsonOption, out, plain, print_json
 from headrace.cli.produce_avro import LineError, Options, Send, avro_sender
 from headrace.cli.values import parse_pairs, parse_span_ms, parse_time_ms
+from headrace.process.nearest import question
 
 if TYPE_CHECKING:
     from headrace.client import RecordMetadata
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 LINE_MAX_BYTES: Final = 64 << 20
 TIMEOUT_MIN_MS: Final = 2_000
+KNOWN_WAIT_MAX_MS: Final = 1_500
 TIMEOUT_MAX_MS: Final = 3_600_000
 
 KeySeparatorOption = Annotated[
@@ -114,20 +116,44 @@ def produce(
         compression=compression,
         allow_before_1990=allow_before_1990,
         time_ms=None if timestamp is None else parse_time_ms(timestamp),
-        headers=tuple((name, value.encode()) for name, value in parse_pairs(header or []).items()),
-        timeout_ms=parse_span_ms(timeout, "s", least_ms=TIMEOUT_MIN_MS, most_ms=TIMEOUT_MAX_MS),
+        headers=tuple(
+            (name, value.encode()) for name, value in parse_pairs(header or [], "--header").items()
+        ),
+        timeout_ms=parse_span_ms(
+            timeout, "s", option="--timeout", least_ms=TIMEOUT_MIN_MS, most_ms=TIMEOUT_MAX_MS
+        ),
     )
     sender = avro_sender(options) if avro else _plain_sender(options, acks)
+    before = None if avro else _topics_of(options.bootstrap)
     counts = _publish(lines, sender)
+    if before is not None and counts and topic not in before:
+        # A wrong name is easily typed, and brokers make such topics (auto.create.topics.enable).
+        print_note(f"there was no topic {topic!r}: the brokers have made it{question(topic, before)}")
+    _print_counts(topic, counts, json=json)
+
+
+def _print_counts(topic: str, counts: Mapping[int, int], *, json: bool) -> None:
     if json:
         print_json({"topic": topic, "records": sum(counts.values()), "partitions": counts})
-    else:
-        spread = ", ".join(f"{count} in partition {number}" for number, count in sorted(counts.items()))
-        total = sum(counts.values())
-        out.print(
-            f"published {total:,} record{'' if total == 1 else 's'} to {plain(topic)}"
-            + (f": {spread}" if spread else "")
-        )
+        return
+    spread = ", ".join(f"{count} in partition {number}" for number, count in sorted(counts.items()))
+    total = sum(counts.values())
+    out.print(
+        f"published {total:,} record{'' if total == 1 else 's'} to {plain(topic)}"
+        + (f": {spread}" if spread else "")
+    )
+
+
+def _topics_of(bootstrap: str) -> frozenset[str] | None:
+    """The topics that are there; None if nobody answers soon: the producer is more patient."""
+    from headrace.client import Admin
+    from headrace.client.errors import ClientError
+
+    try:
+        with Admin(bootstrap, timeout_ms=KNOWN_WAIT_MAX_MS, total_ms=KNOWN_WAIT_MAX_MS) as admin:
+            return frozenset(admin.topics())
+    except ClientError:
+        return None
 
 
 class _Outcomes:
@@ -183,7 +209,8 @@ class _Lines:
         if self._separator is not None:
             key, found, value = line.partition(self._separator)
             if not found:
-                raise LineError(f"{line[:60]!r} has no key separator {self._separator.decode()!r}")
+                start = line[:60].decode(errors="backslashreplace")
+                raise LineError(f"{start!r} has no key separator {self._separator.decode()!r}")
         if self._is_null:
             return key or None, value or None
         return key, value
@@ -209,7 +236,8 @@ def _publish(lines: _Lines, sender: AbstractContextManager[Send]) -> dict[int, i
     if outcomes.failed:
         raise CommandError(f"{outcomes.failed} records were not delivered: {outcomes.first_error}")
     if problem:
-        raise CommandError(f"{problem}; {published:,} lines before it are published", ExitCode.USAGE)
+        lines_before = "1 line before it is" if published == 1 else f"{published:,} lines before it are"
+        raise CommandError(f"{problem}; {lines_before} published", ExitCode.USAGE)
     return outcomes.counts
 
 

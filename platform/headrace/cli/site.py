@@ -1,4 +1,4 @@
-"""`headrace up | down | status | restart | logs | agent | demo`: the units of the site on this machine."""
+"""`headrace up | down | status | restart | logs | agent`: the units of the site on this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from headrace.cli.values import parse_span_ms
 UP_WAIT = "5m"
 RESTART_WAIT_MAX_MS = 600_000
 UP_WAIT_MAX_MS = 3_600_000
-PUBLISHING_MAX_MS = 86_400_000
 
 
 class Part(StrEnum):
@@ -89,7 +88,8 @@ def up(
 
     if timeout is not None and not wait:
         raise CommandError("--timeout is the bound of --wait; give both", ExitCode.USAGE)
-    wait_s = parse_span_ms(timeout or UP_WAIT, "s", least_ms=1000, most_ms=UP_WAIT_MAX_MS) / 1000
+    given = timeout or UP_WAIT
+    wait_ms = parse_span_ms(given, "s", option="--timeout", least_ms=1000, most_ms=UP_WAIT_MAX_MS)
     here = site()
     if without:
         here = here.model_copy(update={part.value: False for part in without})
@@ -113,14 +113,13 @@ def up(
         here,
         show,
         may_change=lambda units: _may_change(units, is_agreed=yes),
-        waiting=Waiting(wait_s, print_note) if wait else None,
+        waiting=Waiting(wait_ms / 1000, print_note) if wait else None,
     )
     if not json:
         out.print("all units are ready; `headrace status` shows them, `headrace down` stops them")
     topics = declare_topics(quiet=json)
     if json:
-        declared = [each._asdict() for each in topics]
-        print_json({"home": str(here.home), "ready": ready, "topics": declared})
+        print_json({"home": str(here.home), "ready": ready, "topics": [each._asdict() for each in topics]})
         return
     _print_pages(here)
     if here.airflow:
@@ -263,9 +262,13 @@ def _print_pages(here: Site) -> None:
 
 def _print_login(here: Site) -> None:
     from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
+    from headrace.site.errors import SiteError
 
-    password = airflow_password(here) or "not generated yet"
-    out.print(f"Airflow: {airflow_url(here)}  user [bold]{USER}[/]  password [bold]{password}[/]")
+    try:
+        password = f"[bold]{escape(airflow_password(here) or 'not generated yet')}[/]"
+    except SiteError as error:
+        password = f"[red]{escape(str(error))}[/]"
+    out.print(f"Airflow: {airflow_url(here)}  user [bold]{USER}[/]  password {password}")
 
 
 def logs(
@@ -330,7 +333,7 @@ def restart(
     """Restart units one after another, each after the one before is ready again."""
     from headrace.fleet import operate
 
-    wait_s = parse_span_ms(wait, "s", least_ms=1000, most_ms=RESTART_WAIT_MAX_MS) / 1000
+    wait_s = parse_span_ms(wait, "s", option="--wait", least_ms=1000, most_ms=RESTART_WAIT_MAX_MS) / 1000
     done: list[str] = []
 
     def show(name: str) -> None:
@@ -377,23 +380,3 @@ def agent(
     except ValueError as error:
         raise CommandError(f"--listen: {listen!r}: {error}", ExitCode.USAGE) from None
     run_agent(AgentOptions(here.home, address, tls_certificate, tls_key, allow_plain, ends_units=ends_units))
-
-
-def demo(
-    access_log: Annotated[
-        Path | None,
-        typer.Option("--access-log", help="Publish the lines of this access log (Combined Log Format)."),
-    ] = None,
-    drop: Annotated[int, typer.Option("--drop", min=0, help="Lose so many events on purpose.")] = 0,
-    count: Annotated[
-        int, typer.Option("--count", min=100, help="Page views to generate, without --access-log.")
-    ] = 20_000,
-    seconds: Annotated[
-        str, typer.Option("--seconds", help="How long the services publish: seconds, or such as 2m.")
-    ] = "15",
-) -> None:
-    """Run the whole pipeline, and account for every event. The exit code is 0 only if all is complete."""
-    from headrace.demo.main import run_demo
-
-    publishing_s = parse_span_ms(seconds, "s", least_ms=1000, most_ms=PUBLISHING_MAX_MS) / 1000
-    raise typer.Exit(run_demo(access_log=access_log, drop=drop, event_count=count, publishing_s=publishing_s))

@@ -1,21 +1,10 @@
-"""Did you mean …: which known name comes nearest to one that is not there. Pure."""
+"""What a message about an unknown name ends with: the nearest known one, and the command that lists all."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
-from typing import Final
 
-NEARNESS_MIN: Final = 0.6
-COMPARED_MAX: Final = 10_000
-"""Names that one is compared with; each takes some microseconds."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Returns the known name that is most like this one, if one is like it at all."""
-    by_lower = {each.lower(): each for each in sorted(known)[:COMPARED_MAX]}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=NEARNESS_MIN)
-    return by_lower[found[0]] if found else None
+from headrace.process.nearest import nearest
 
 
 def did_you_mean(name: str, known: Iterable[str], listing: str) -> str:

@@ -13,23 +13,23 @@ import typer
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin
-    from headrace.client.cluster import PartitionInfo, TopicInfo
-    from headrace.client.survey import Survey
     from headrace.fleet.declare import Declared
     from headrace.fleet.topics.removing import RemovedLoad
 
 from headrace.cli import names
 from headrace.cli.cluster import (
     CHANGE_TIMEOUT_MS,
-    READ_TIMEOUT_MS,
+    ReplicationFactorOption,
     brokers_of,
     exit_if_incomplete,
     naming_setting,
     naming_topic,
+    reading,
 )
 from headrace.cli.context import BootstrapOption, DatacenterOption, context, site
 from headrace.cli.errors import CommandError, ExitCode
-from headrace.cli.output import JsonOption, confirm, in_bytes, out, plain, print_json, print_table
+from headrace.cli.output import JsonOption, confirm, out, plain, print_json
+from headrace.cli.topics_view import offline_logs, partition_rows, print_partitions, print_topics
 from headrace.cli.values import parse_settings
 from headrace.coordination import declared
 
@@ -80,39 +80,11 @@ def _declaration(settings: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _admin(
-    where: str | None, brokers: str | None, *, timeout_ms: float = CHANGE_TIMEOUT_MS
-) -> Iterator[Admin]:
+def _admin(where: str | None, brokers: str | None) -> Iterator[Admin]:
     from headrace.client.admin import Admin
 
-    with Admin(brokers_of(where, brokers).bootstrap, timeout_ms=timeout_ms) as admin:
+    with Admin(brokers_of(where, brokers).bootstrap, timeout_ms=CHANGE_TIMEOUT_MS) as admin:
         yield admin
-
-
-def _offline_logs(admin: Admin, topic: str, info: TopicInfo) -> dict[int, str]:
-    """Returns why partitions without leader are not served, in the words of their brokers."""
-    from headrace.client.errors import ClientError
-    from headrace.wire.errors import ErrorCode
-
-    by_broker: dict[int, list[int]] = {}
-    for part in info.partitions.values():
-        if part.leader < 0:
-            for broker_id in part.replicas[:1]:
-                by_broker.setdefault(broker_id, []).append(part.partition)
-    found: dict[int, str] = {}
-    live = admin.describe_cluster().brokers if by_broker else {}
-    for broker_id in by_broker.keys() & live.keys():
-        try:
-            folders = admin.describe_log_dirs(broker_id, {topic: by_broker[broker_id]})
-        except ClientError:
-            continue  # the survey names the broker
-        for folder in folders:
-            if folder.error is not ErrorCode.NONE:
-                why = folder.problem or f"{folder.path}: {folder.error.name}"
-                found |= {
-                    partition: f"offline: {why}" for name, partition in folder.sizes_bytes if name == topic
-                }
-    return found
 
 
 @app.command("list")
@@ -122,8 +94,11 @@ def list_(
     all_: Annotated[bool, typer.Option("--all", help="Also topics whose names begin with _.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the topics: number of partitions, and bytes; what a silent broker has is marked."""
-    with _admin(where, brokers, timeout_ms=READ_TIMEOUT_MS) as admin:
+    """List the topics: number of partitions, and bytes.
+
+    What a silent broker has is marked, and what has fewer replicas in sync than it should.
+    """
+    with reading(brokers_of(where, brokers)) as admin:
         survey = admin.survey(known=brokers_of(where, brokers).known)
     rows: list[dict[str, Any]] = [
         {
@@ -131,6 +106,7 @@ def list_(
             "partitions": len(info.partitions),
             "bytes": sum(found.size_bytes for found in survey.ranges_of(name).values()),
             "unknown_partitions": sorted(survey.problems_of(name)),
+            "under_replicated_partitions": survey.under_replicated(name),
         }
         for name, info in sorted(survey.topics.items())
         if all_ or not name.startswith("_")
@@ -138,30 +114,8 @@ def list_(
     if json:
         print_json(rows)
     else:
-        print_table(
-            ["topic", ">partitions", ">size", *(["not known"] if survey.problems else [])],
-            [
-                (row["topic"], row["partitions"], _size(row), _partitions(row["unknown_partitions"]))[
-                    : 4 if survey.problems else 3
-                ]
-                for row in rows
-            ],
-            empty="there are no topics (--all lists internal ones, too)",
-        )
+        print_topics(rows)
     exit_if_incomplete(survey)
-
-
-def _size(row: dict[str, Any]) -> str:
-    if len(row["unknown_partitions"]) == row["partitions"] > 0:
-        return "-"
-    return ("more than " if row["unknown_partitions"] else "") + in_bytes(row["bytes"])
-
-
-def _partitions(numbers: list[int]) -> str:
-    """Returns `partitions 1, 4`; "" without any."""
-    if not numbers:
-        return ""
-    return f"partition{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 @app.command()
@@ -170,9 +124,7 @@ def create(
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", min=1, max=10_000, help="How many partitions.")
     ] = 3,
-    replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-f", min=1, max=100, help="Replicas of each partition.")
-    ] = 1,
+    replication_factor: ReplicationFactorOption = None,
     config: Annotated[
         list[str] | None,
         typer.Option(
@@ -191,11 +143,12 @@ def create(
     settings = _settings(config, producers)
     with _admin(where, brokers) as admin, naming_setting(settings, admin):
         admin.create_topic(topic, partitions, replication_factor, settings)
+        count = len(admin.topic(topic).partitions[0].replicas)
     if json:
-        made = {"partitions": partitions, "replication_factor": replication_factor, "config": settings}
+        made = {"partitions": partitions, "replication_factor": count, "config": settings}
         print_json({"topic": topic, **made, "created": True})
         return
-    replicas = "one replica" if replication_factor == 1 else f"{replication_factor} replicas"
+    replicas = "one replica" if count == 1 else f"{count} replicas"
     out.print(f"created {plain(topic)}: {partitions} partitions, {replicas} each")
 
 
@@ -206,16 +159,14 @@ def describe(
     brokers: BootstrapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show leader, replicas and addresses of each partition, and the topic's settings."""
-    with _admin(where, brokers, timeout_ms=READ_TIMEOUT_MS) as admin:
-        survey = admin.survey([topic], known=brokers_of(where, brokers).known)
+    """Show leader, epoch, replicas, their lag and addresses of each partition, and the topic's settings."""
+    with reading(brokers_of(where, brokers)) as admin:
+        survey = admin.survey([topic], known=brokers_of(where, brokers).known, with_replicas=True)
         with naming_topic(topic, admin):
             info = survey.topic(topic)
-        problems = survey.problems_of(topic) | _offline_logs(admin, topic, info)
+        problems = survey.problems_of(topic) | offline_logs(admin, topic, info)
         settings = admin.describe_configs(topic)
-    partitions = [
-        _partition_row(survey, topic, info.partitions[number], problems) for number in sorted(info.partitions)
-    ]
+    partitions = partition_rows(survey, topic, problems)
     own = {entry.name: entry.value for entry in settings.values() if entry.is_own}
     defaults = {entry.name: entry.value for entry in settings.values() if not entry.is_own}
     if json:
@@ -231,51 +182,13 @@ def describe(
         )
     else:
         out.print(f"[bold]{plain(topic)}[/] ({info.topic_id})")
-        _print_partitions(topic, partitions)
+        print_partitions(topic, partitions)
         out.print(_declaration({name: value or "" for name, value in own.items()}), markup=False)
         for name, value in sorted(own.items()):
             out.print(f"  {name} = {value}", markup=False)
         if not own:
             out.print("all settings have the brokers' defaults (--json lists them)")
     exit_if_incomplete(survey)
-
-
-def _partition_row(
-    survey: Survey, topic: str, part: PartitionInfo, problems: Mapping[int, str]
-) -> dict[str, Any]:
-    found = survey.ranges.get((topic, part.partition))
-    return {
-        "partition": part.partition,
-        "leader": part.leader,
-        "replicas": list(part.replicas),
-        "in_sync": list(part.isr),
-        "start_address": found.start if found else None,
-        "end_address": found.end if found else None,
-        "problem": problems.get(part.partition),
-    }
-
-
-def _print_partitions(topic: str, rows: list[dict[str, Any]]) -> None:
-    print_table(
-        [">partition", ">leader", "replicas", "in sync", ">start address", ">end address", ">size"],
-        [
-            (
-                row["partition"],
-                row["leader"] if row["leader"] >= 0 else "none",
-                ",".join(map(str, row["replicas"])),
-                ",".join(map(str, row["in_sync"])),
-                "-" if row["start_address"] is None else f"{row['start_address']:,}",
-                "-" if row["end_address"] is None else f"{row['end_address']:,}",
-                "-" if row["end_address"] is None else in_bytes(row["end_address"] - row["start_address"]),
-            )
-            for row in rows
-        ],
-        empty="the topic has no partitions",
-    )
-    for row in rows:
-        if row["problem"]:
-            name = f"{plain(topic)}-{row['partition']}"
-            out.print(f"[red]{name} is not served[/]: {plain(row['problem'])}")
 
 
 @app.command()

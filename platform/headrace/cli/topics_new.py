@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.fleet.topics.wanted import NewTopic
     from headrace.site.context import Context
 
+from headrace.cli.cluster import ReplicationFactorOption
 from headrace.cli.context import context
 from headrace.cli.context import site as load_site
 from headrace.cli.errors import CommandError, ExitCode, print_error
@@ -80,6 +81,7 @@ def new(
     topic: Annotated[str, typer.Argument(help="The topic's name.", show_default=False)],
     schema: SchemaArgument = None,
     partitions: PartitionsOption = None,
+    replication_factor: ReplicationFactorOption = None,
     retention: RetentionOption = None,
     retention_size: RetentionSizeOption = None,
     config: ConfigOption = None,
@@ -117,6 +119,7 @@ def new(
         _load_fields(owner, load),
         _load_defaults(is_site=not hcl),
         None if no_contract_test else contract_test or path.with_name(contract_test_name(topic)),
+        replication_factor,
     )
     if hcl:
         from headrace.fleet.topics.hcl import blocks
@@ -165,7 +168,7 @@ def _load_fields(owner: str | None, load: list[str] | None) -> dict[str, Any]:
     import yaml
 
     fields: dict[str, Any] = {}
-    for name, value in parse_pairs(load or []).items():
+    for name, value in parse_pairs(load or [], "--load").items():
         try:
             fields[name] = yaml.safe_load(value)
         except yaml.YAMLError:

@@ -74,15 +74,18 @@ def parse_duration_ms(text: str) -> int:
     return round(sum(float(number) * _UNITS_MS[unit] for number, unit in _PART.findall(candidate)))
 
 
-def parse_span_ms(text: str, unit: str, *, least_ms: int = 0, most_ms: int | None = None) -> int:
-    """Returns the ms of a duration, or of a bare number in `unit`: options such as --keep-hours take both."""
+def parse_span_ms(text: str, unit: str, *, option: str, least_ms: int = 0, most_ms: int | None = None) -> int:
+    """Returns the ms of a duration, or of a bare number in `unit`: options such as --keep-hours take both.
+
+    Errors name the option.
+    """
     candidate = text.strip()
     is_bare = re.fullmatch(r"\d+(\.\d+)?", candidate)
-    span_ms = parse_duration_ms(candidate + unit if is_bare else candidate)
+    span_ms = _named(option, parse_duration_ms, candidate + unit if is_bare else candidate)
     if span_ms < least_ms or (most_ms is not None and span_ms > most_ms):
         most = "" if most_ms is None else f" and at most {most_ms / _UNITS_MS[unit]:g}{unit}"
         raise CommandError(
-            f"{text!r} must be at least {least_ms / _UNITS_MS[unit]:g}{unit}{most}", ExitCode.USAGE
+            f"{option} {text!r} must be at least {least_ms / _UNITS_MS[unit]:g}{unit}{most}", ExitCode.USAGE
         )
     return span_ms
 
@@ -103,30 +106,38 @@ def parse_signed(text: str, parse: Callable[[str], int]) -> int:
     return -value if sign == "-" else value
 
 
-def parse_pairs(words: Iterable[str]) -> dict[str, str]:
-    """Parses `["retention.ms=1000"]` into `{"retention.ms": "1000"}`."""
+def _named(name: str, parse: Callable[[str], int], text: str) -> int:
+    """Returns what `parse` makes of the text; its error begins with the name of what the text is for."""
+    try:
+        return parse(text)
+    except CommandError as error:
+        raise CommandError(f"{name}: {error}", error.exit_code) from None
+
+
+def parse_pairs(words: Iterable[str], option: str) -> dict[str, str]:
+    """Parses `["retention.ms=1000"]` into `{"retention.ms": "1000"}`. Errors name the option."""
     pairs = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise CommandError(f"{word!r} is not NAME=VALUE", ExitCode.USAGE)
+            raise CommandError(f"{option} {word!r} is not NAME=VALUE", ExitCode.USAGE)
         pairs[name] = value
     return pairs
 
 
-def parse_settings(words: Iterable[str]) -> dict[str, str]:
+def parse_settings(words: Iterable[str], option: str = "--config") -> dict[str, str]:
     """Like `parse_pairs`, for settings: `retention.ms=7d` and `retention.bytes=10GiB` become plain numbers.
 
     A value that has no unit stays as it is: the broker checks it.
     """
-    return {name: _setting(name, value) for name, value in parse_pairs(words).items()}
+    return {name: _setting(name, value) for name, value in parse_pairs(words, option).items()}
 
 
 def _setting(name: str, value: str) -> str:
     if not value or re.fullmatch(r"[+-]?\d+", value):
         return value
     if name.endswith(".ms"):
-        return str(parse_duration_ms(value))
+        return str(_named(name, parse_duration_ms, value))
     if name.endswith(".bytes"):
-        return str(parse_size_bytes(value))
+        return str(_named(name, parse_size_bytes, value))
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -44,21 +44,29 @@ def warehouse() -> WarehouseOptions:
 
 @contextmanager
 def spark(work: str, *, quiet: bool) -> Iterator[SparkSession]:
-    """A Spark session for `work`; errors of Spark and HDFS in it become a `CommandError` of one line."""
+    """A Spark session for `work`, which starts at its first use: most refusals, and loads without news, need
+    none. Errors of Spark and HDFS in it become a `CommandError` of one line.
+    """
     from headrace.warehouse.errors import known_error
-    from headrace.warehouse.session import spark_session
+    from headrace.warehouse.session import SessionOnDemand
 
-    if not quiet:
-        out.print("starting Spark …")
-    session = spark_session(f"headrace {work}")
+    def starting() -> None:
+        if not quiet:
+            out.print("starting Spark …")
+
+    session = SessionOnDemand(f"headrace {work}", starting=starting)
     try:
-        yield session
+        yield cast("SparkSession", session)
     except Exception as error:
         if problem := known_error(error, work):
             raise CommandError(problem) from error
         raise
     finally:
         session.stop()
+
+
+def no_table(topic: str) -> CommandError:
+    return CommandError(f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one")
 
 
 @app.command()
@@ -90,9 +98,7 @@ def ls(
         return
     hours = api.list_hours(options, topic)
     if not hours:
-        raise CommandError(
-            f"the warehouse has no table {topic!r}; `headrace warehouse load {topic}` makes one"
-        )
+        raise no_table(topic)
     if json:
         print_json([asdict(hour) for hour in hours])
         return
@@ -166,6 +172,11 @@ def load(
             f"{result.topic}: load {result.sequence} added {result.rows:,} rows to {len(result.hours)} "
             f"hours, {result.files} files, in {result.seconds:.1f} s{dead}"
         )
+        if result.doubled:
+            out.print(
+                f"{result.topic}: {result.doubled:,} rows of these hours have the guid of another row; "
+                "`headrace audit report` names them, `headrace audit dedupe` removes them"
+            )
 
 
 def _sums(hours: Iterable[HourSummary]) -> dict[str, int]:

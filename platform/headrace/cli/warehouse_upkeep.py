@@ -15,7 +15,7 @@ from headrace.cli.context import context
 from headrace.cli.errors import CommandError, ExitCode
 from headrace.cli.output import JsonOption, in_time, out, print_json, write
 from headrace.cli.values import parse_span_ms, parse_time_ms
-from headrace.cli.warehouse import TopicsArgument, spark, warehouse
+from headrace.cli.warehouse import TopicsArgument, no_table, spark, warehouse
 from headrace.warehouse.dialect import Dialect
 
 HOUR_MS = 3_600_000
@@ -52,7 +52,7 @@ def compact(
     from headrace.warehouse import api
 
     hours = [_hour_ms(text) for text in hour] if hour else None
-    grace_ms = parse_span_ms(grace_hours, "h")
+    grace_ms = parse_span_ms(grace_hours, "h", option="--grace-hours")
     with spark(f"compact {' '.join(topics)}", quiet=json) as session:
         results = api.compact_topics(session, warehouse(), topics, hours=hours, grace_ms=grace_ms)
     if json:
@@ -79,7 +79,11 @@ def retain(
     """Delete old hours, and the files that killed loads and old changes have left."""
     from headrace.warehouse import api
 
-    keep_ms = None if keep_hours is None else parse_span_ms(keep_hours, "h", least_ms=HOUR_MS)
+    keep_ms = (
+        None
+        if keep_hours is None
+        else parse_span_ms(keep_hours, "h", option="--keep-hours", least_ms=HOUR_MS)
+    )
     results = api.retain_topics(warehouse(), topics, keep_ms=keep_ms)
     if json:
         print_json([asdict(result) for result in results])
@@ -110,13 +114,24 @@ def move(topics: TopicsArgument, json: JsonOption = False) -> None:
 def verify(
     topics: TopicsArgument,
     without_audit: Annotated[bool, typer.Option("--without-audit", help="Leave the audit out.")] = False,
+    recent: Annotated[
+        bool,
+        typer.Option("--recent", help="Read only hours with new files, and a share of the others."),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Compare files with manifests, and manifests with the audit. The exit code is 1 if they differ."""
+    """Compare files with manifests, and manifests with the audit; `audit report` shows what was found.
+
+    The exit code is 1 if they differ.
+    """
+    from headrace.audit.topic.said_of_tables import ALL, RECENT
     from headrace.warehouse import api
 
     store = None if without_audit else context().audit_store_url
-    results = api.verify_topics(warehouse(), topics, audit_store=store)
+    results = api.verify_topics(warehouse(), topics, audit_store=store, checked=RECENT if recent else ALL)
+    for result in results:
+        if result.is_sound and not result.changes:
+            raise no_table(result.topic)
     if json:
         print_json([{**asdict(result), "is_sound": result.is_sound} for result in results])
     else:

@@ -1,0 +1,157 @@
+"""`headrace audit recount`: has hours counted again from the logs, in every tier that counts logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.audit.evidence import TierEvidence
+    from headrace.audit.repair.repairing import Judged
+    from headrace.audit.store.store import AuditStore
+
+from headrace.cli.audit import exit_code_of, reading
+from headrace.cli.audit_repair import StoreOption, TopicArgument
+from headrace.cli.context import context
+from headrace.cli.errors import CommandError, ExitCode
+from headrace.cli.output import JsonOption, out, plain, print_json
+from headrace.cli.values import parse_span_ms, parse_time_ms
+
+
+class _Place(NamedTuple):
+    """A tier's log of a source partition, and the addresses to count again."""
+
+    tier: str
+    datacenter: str
+    partition: int
+    log_partition: int
+    from_address: int
+    counted_to: int
+    topic_id: str = ""
+
+
+def recount(
+    topic: TopicArgument,
+    from_: Annotated[str, typer.Option("--from", help="The first hour, such as 2015-05-17T10 (UTC).")],
+    to: Annotated[str, typer.Option("--to", help="The hour behind the last one.")],
+    wait: Annotated[
+        str, typer.Option("--wait", help="How long to wait for the auditors, such as 5m.")
+    ] = "5m",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Have the auditors count the logs of these hours again, from where the hours begin to the logs' ends.
+
+    The new counts replace the old ones, and the report says so. The exit code is that of `audit report`.
+    """
+    from headrace.audit.repair.repairing import author, wait_until
+    from headrace.audit.report.report import report as judge_all
+    from headrace.audit.report.view import print_report
+    from headrace.process.clock import now_ms
+
+    from_ms, to_ms, wait_s = (
+        parse_time_ms(from_),
+        parse_time_ms(to),
+        parse_span_ms(wait, "s", option="--wait") / 1000,
+    )
+    if to_ms <= from_ms:
+        raise CommandError(f"--to {to} is not behind --from {from_}", ExitCode.USAGE)
+    with reading(store) as opened:
+        places = places_of(_judged(opened, topic, from_ms, to_ms))
+        if not places:
+            raise CommandError(f"no tier has counted anything of {topic} in these hours")
+        asked_ms = now_ms()
+        _ask(topic, places, author())
+        for place in places if not json else ():
+            where = f"partition {place.partition} of {plain(place.datacenter)}"
+            out.print(f"count again  {place.tier}, {where}, from address {place.from_address}")
+        wait_until(
+            lambda: _judged(opened, topic, from_ms, to_ms),
+            lambda found: are_counted(opened, topic, found, places, asked_ms),
+            wait_s,
+        )
+        report = judge_all(opened, topic, from_ms, to_ms)
+    if json:
+        print_json(report.to_json())
+    else:
+        print_report(report, out, empty="")
+    if code := exit_code_of(report.status):
+        raise typer.Exit(code)
+
+
+def places_of(found: Iterable[Judged]) -> list[_Place]:
+    """Returns where the events of the judged hours lie, in every tier that counts a log."""
+    from headrace.audit.topic.records import ANALYSIS_TIER, DATACENTER_TIER
+
+    places: dict[tuple[str, str, int], _Place] = {}
+    for evidence, _ in found:
+        spans = [(DATACENTER_TIER, each) for each in evidence.datacenter_spans]
+        spans += [(ANALYSIS_TIER, each) for each in evidence.analysis_spans]
+        for tier, counted in spans:
+            place = evidence.partition(counted.partition)
+            log = place.analysis if tier == ANALYSIS_TIER else place.datacenter
+            if log.heartbeat is None:
+                continue
+            number = place.log_partition if tier == ANALYSIS_TIER else counted.partition
+            key, first = (tier, evidence.datacenter, counted.partition), counted.span.first_address
+            if key in places:
+                first = min(first, places[key].from_address)
+            counted_to = max(first, log.heartbeat.counted_to_address)
+            places[key] = _Place(*key, number or 0, first, counted_to, evidence.topic_id)
+    return list(places.values())
+
+
+def are_counted(
+    store: AuditStore, topic: str, found: Iterable[Judged], places: Iterable[_Place], asked_ms: int
+) -> bool:
+    """Whether the store has forgotten the old counts of all places, and has new ones."""
+    from headrace.audit.gathering.repairs import asked_recounts
+    from headrace.audit.intervals import covers
+    from headrace.audit.topic.records import ANALYSIS_TIER
+
+    with store.reading() as connection:
+        seen = {each[:4] for each in asked_recounts(connection, topic) if each.said_ms >= asked_ms}
+    by_datacenter = {each.evidence.datacenter: each.evidence for each in found}
+    for place in places:
+        if (place.tier, place.datacenter, topic, place.partition) not in seen:
+            return False
+        if place.datacenter not in by_datacenter:
+            return False
+        evidence = by_datacenter[place.datacenter].partition(place.partition)
+        log: TierEvidence = evidence.analysis if place.tier == ANALYSIS_TIER else evidence.datacenter
+        if not covers(log.known(), place.from_address, place.counted_to):
+            return False
+    return True
+
+
+def _judged(store: AuditStore, topic: str, from_ms: int, to_ms: int) -> list[Judged]:
+    from headrace.audit.gathering import gather
+    from headrace.audit.repair.repairing import judged
+
+    with store.reading() as connection:
+        hours_ms = gather.hours(connection, topic, from_ms, to_ms)
+    return judged(store, topic, hours_ms)
+
+
+def _ask(topic: str, places: Sequence[_Place], who: str) -> None:
+    from headrace.audit.topic.publish import AuditPublisher
+    from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, ANALYSIS_TIER, AUDIT_TOPIC
+    from headrace.audit.topic.recounts import RecountRecord, asked_by
+
+    here = context()
+    for place in places:
+        is_analysis = place.tier == ANALYSIS_TIER or place.datacenter == here.analysis.name
+        asked = here.analysis if is_analysis else here.datacenter(place.datacenter)
+        with AuditPublisher(
+            bootstrap=asked.bootstrap,
+            registry_url=asked.registry,
+            datacenter=asked.name,
+            service="recount",
+            topic=ANALYSIS_AUDIT_TOPIC if is_analysis else AUDIT_TOPIC,
+        ) as says:
+            where = (place.tier, place.datacenter, topic, place.partition, place.log_partition)
+            what = (place.from_address, place.counted_to, asked_by(who), place.topic_id)
+            says.publish(RecountRecord(*where, *what))
+            says.flush()

@@ -1,0 +1,66 @@
+"""Wrong words that need no site: refused in one line, which names the option and the nearest right word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fix_cli import Headrace, command_runner
+from headrace.cli.errors import ExitCode
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Headrace:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HEADRACE_CONTEXT", raising=False)
+    return command_runner(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "problem"),
+    [
+        (
+            ("topics", "list", "-d", "wets"),
+            ExitCode.NEGATIVE,
+            "datacenter 'wets' is not part of this site; did you mean 'west'?; it has east, west, analysis",
+        ),
+        (
+            ("topics", "create", "t", "-c", "retention.ms=week"),
+            ExitCode.USAGE,
+            "retention.ms: 'week' is not a duration",
+        ),
+        (("topics", "create", "t", "-c", "x"), ExitCode.USAGE, "--config 'x' is not NAME=VALUE"),
+        (("produce", "t", "--timeout", "0"), ExitCode.USAGE, "--timeout '0' must be at least 2s"),
+        (("produce", "t", "--timeout", "soon"), ExitCode.USAGE, "--timeout: 'soon' is not a duration"),
+        (
+            ("audit", "report", "--from", "-1h", "--to", "-2h"),
+            ExitCode.USAGE,
+            "--to -2h is not behind --from -1h",
+        ),
+        (
+            ("consume", "t", "-o", "xml"),
+            ExitCode.USAGE,
+            "Invalid value for '--output' / '-o': 'xml' is not one of",
+        ),
+        (
+            ("topics", "list", "-b", "no-such-host.invalid:9092"),
+            ExitCode.UNREACHABLE,
+            "cannot connect to no-such-host.invalid:9092: ",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(
+    run: Headrace, words: tuple[str, ...], exit_code: ExitCode, problem: str
+) -> None:
+    result = run(*words)
+    assert (result.exit_code, len(result.err.splitlines())) == (exit_code, 1), result.err
+    assert result.err.startswith("error: ") and problem in result.err
+    assert "Unknown error" not in result.err
+
+
+def test_a_folder_with_other_files_is_no_partition(run: Headrace, tmp_path: Path) -> None:
+    (tmp_path / "env.log").write_text("a log of something else")
+    result = run("dump-log", tmp_path)
+    assert result.exit_code == ExitCode.USAGE
+    assert result.err == f"error: {tmp_path} has no segment (*.log); is it a partition's directory?\n"
