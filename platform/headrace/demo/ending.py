@@ -16,13 +16,14 @@ from rich.table import Table
 from headrace.agent.home import AgentHome, AgentRecord
 from headrace.audit.evidence import Finding, Status
 from headrace.audit.phrases import hour
-from headrace.audit.report import Report
-from headrace.audit.report_view import print_report
+from headrace.audit.report.report import Report
+from headrace.audit.report.view import print_report, printable
 from headrace.demo.access_log import HOUR_MS
 from headrace.demo.flow import FlowResult
 from headrace.demo.loads import Sealing
 from headrace.demo.outcome import MUCH_UNPARSABLE, differences, exit_code
 from headrace.demo.plan import TOPIC, DemoPlan
+from headrace.demo.repairing import repair_commands
 from headrace.demo.screen import Screen
 from headrace.fleet.airflow_units import USER, airflow_password, airflow_url
 
@@ -67,13 +68,19 @@ def print_ending(
     screen.step("look around")
     _print_hints(plan, screen)
     is_complete = bool(report.verdicts) and not findings and is_equal and is_sealed
-    return print_last_line(result, findings, screen, is_complete=is_complete)
+    commands = repair_commands(report, findings)
+    return print_last_line(result, findings, screen, is_complete=is_complete, commands=commands)
 
 
 def print_last_line(
-    result: FlowResult, findings: Sequence[Finding], screen: Screen, *, is_complete: bool
+    result: FlowResult,
+    findings: Sequence[Finding],
+    screen: Screen,
+    *,
+    is_complete: bool,
+    commands: Sequence[str] = (),
 ) -> int:
-    """Prints the outcome in one line; returns the exit code."""
+    """Prints the outcome in one line, then the commands that repair it; returns the exit code."""
     unparsable = result.aside_hours.total()
     lines = result.published + unparsable
     code = exit_code(is_complete=is_complete, lines=lines, unparsable=unparsable)
@@ -91,6 +98,8 @@ def print_last_line(
             f"\n[bold red]not complete[/]:{aside} {result.published:,} events published, {lost:,} lost, "
             f"{_count(len(findings), 'finding')} {took}"
         )
+        for command in commands:
+            screen.console.print(f"repair it:  .venv/bin/{printable(command)}", soft_wrap=True)
     return code
 
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from headrace.demo.access_log import HOUR_MS, count_by_hour
 from headrace.demo.child import Child, stop_all
+from headrace.demo.killing import Killing
 from headrace.demo.latency import Latencies
 from headrace.demo.loads import DemoLoads, loads_of
 from headrace.demo.outcome import DemoLoad, latency_to_hdfs
@@ -30,6 +31,7 @@ READY_TIMEOUT_S: Final = 90.0
 # The demo stops waiting when no count has changed for so long; the audit then names what is missing.
 STANDSTILL_MAX_S: Final = 20.0
 LAST_LOAD_TIMEOUT_S: Final = 600.0
+KILL_AT_SHARE: Final = 3  # a broker is killed after a third of the events: enough come afterwards
 
 PUBLISHED: Final = "published"
 READ: Final = "read in {}"
@@ -247,6 +249,7 @@ def _wait_until_shared(readers: Sequence[Child], watcher: Child) -> None:
 def _follow(flow: Flow, bars: Bars, screen: Screen) -> int:
     """Shows the progress until the flow is over; returns how many events have arrived."""
     handover = Handover(flow.readers, at=flow.plan.real_time_event_count // 2)
+    killing = Killing(flow.plan, at=flow.plan.event_count // KILL_AT_SHARE) if flow.plan.kills else None
     changed_at, before = time.monotonic(), None
     while True:
         flow.check()
@@ -260,10 +263,14 @@ def _follow(flow: Flow, bars: Bars, screen: Screen) -> int:
             }
         )
         handover.poll(progress.read, screen)
+        if killing is not None:
+            killing.poll(progress.published, screen)
         if progress != before:
             changed_at, before = time.monotonic(), progress
         unchanged_s = time.monotonic() - changed_at
         if is_over(progress, expected, has_handed_over=handover.is_done, unchanged_s=unchanged_s):
+            if killing is not None:
+                killing.end(screen)
             return progress.arrived
         flow.loads.poll(progress.arrived, is_all=False)
         time.sleep(POLL_INTERVAL_S)

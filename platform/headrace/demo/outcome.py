@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from headrace.audit.evidence import Finding, Status
-from headrace.audit.report import Report
+from headrace.audit.report.report import Report
 from headrace.demo.latency import Latencies
 from headrace.demo.watcher import Arrival
 
@@ -94,7 +94,7 @@ def new_findings(before: Report, after: Report) -> list[Finding]:
         (verdict.datacenter, verdict.hour_ms, identity(finding))
         for verdict in before.verdicts
         for finding in verdict.findings
-        if finding.status in (Status.LOST, Status.CORRUPT, Status.DUPLICATED)
+        if finding.status in (Status.LOST, Status.CORRUPT, Status.ALTERED, Status.DUPLICATED)
     )
     return [
         finding

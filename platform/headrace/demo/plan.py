@@ -44,7 +44,9 @@ class DemoService:
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """One run. Times are Unix ms. `line_hours`: lines of the access log by hour (Unix ms)."""
+    """One run. Times are Unix ms. `line_hours`: lines of the access log by hour (Unix ms). `kills`: a broker
+    is killed for good in the middle.
+    """
 
     site: Site
     started_ms: int
@@ -55,6 +57,7 @@ class DemoPlan:
     services: tuple[DemoService, ...]
     line_hours: Counter[int] = field(default_factory=Counter)
     unreadable_line_count: int = 0
+    kills: bool = False
 
     @property
     def until_ms(self) -> int:
@@ -78,7 +81,14 @@ class DemoPlan:
 
 
 def make_plan(
-    site: Site, *, access_log: Path | None, drop: int, event_count: int, publishing_s: float, now_ms: int
+    site: Site,
+    *,
+    access_log: Path | None,
+    drop: int,
+    event_count: int,
+    publishing_s: float,
+    now_ms: int,
+    kills: bool = False,
 ) -> DemoPlan:
     """Raises `SiteError` if the access log cannot be read or an option is out of range."""
     if not 0 <= drop <= DROP_MAX:
@@ -107,6 +117,7 @@ def make_plan(
         services=services,
         line_hours=hours,
         unreadable_line_count=unreadable,
+        kills=kills,
     )
 
 

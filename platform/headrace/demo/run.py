@@ -11,8 +11,8 @@ from typing import Final
 
 from headrace.agent.probes import BalancerProbe
 from headrace.agent.unit import Unit
-from headrace.audit.report import Report, report, wait_until_resolved
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import Report, report, wait_until_resolved
+from headrace.audit.store.store import AuditStore
 from headrace.client import Admin
 from headrace.client.errors import BrokerError
 from headrace.demo.access_log import HOUR_MS

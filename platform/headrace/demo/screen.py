@@ -13,7 +13,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from headrace.audit.report_view import print_indented
+from headrace.audit.report.view import print_indented
 
 FILE_WIDTH: Final = 120
 INDENT: Final = 3
