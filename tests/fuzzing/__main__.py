@@ -24,14 +24,19 @@ from typing import Final
 
 from fix_zookeeper import running_zookeeper
 from fuzzing import (
+    target_admin,
     target_agent,
     target_audit,
+    target_backups,
+    target_epochs,
+    target_files,
     target_frames,
     target_front,
     target_log,
     target_readers,
     target_records,
     target_registry,
+    target_replicas,
     target_sessions,
     target_znodes,
 )
@@ -51,6 +56,11 @@ TARGETS: Final[dict[str, Target]] = {
     "registry": target_registry.run,
     "znodes": target_znodes.run,
     "agent": target_agent.run,
+    "backups": target_backups.run,
+    "epochs": target_epochs.run,
+    "replicas": target_replicas.run,
+    "admin": target_admin.run,
+    "files": target_files.run,
 }
 ROUNDS_PER_WORLD: Final = 24
 SEED_SPAN: Final = 1 << 32

@@ -1,7 +1,8 @@
 """Audit records of strangers: possible ones about their own topics, impossible ones about anybody's, bytes.
 
-A forged record that is possible in every field cannot be told from a true one (`audit.validity`). So nothing
-possible is made about the audited topic in its own datacenter's name or about its copy, and no load of it.
+A forged record that is possible in every field cannot be told from a true one (`audit.topic.validity`). So
+nothing possible is made about the audited topic in its own datacenter's name or about its copy, and no load
+of it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from fuzzing.audit_lies import HEADER_LIES, HOUR_A, LIES, OF_A_LOG, TOPIC
 from fuzzing.avro import LIE, AvroWriter
 from fuzzing.values import integer, mutate
 from headrace.audit.times import FIRST_NAMED_MS, HOUR_MS, LAST_NAMED_MS
@@ -17,9 +19,8 @@ from headrace.registry.framing import prefix
 
 Tree = dict[str, Any]
 
-TOPICS: Final = ("strange-a", "strange-b", "strange.c")
+TOPICS: Final = (TOPIC, "strange-b", "strange.c")
 DATACENTERS: Final = ("strange", "east")
-HOUR_A: Final = 1_431_860_400_000
 BUCKET_MS: Final = 600_000
 MANY: Final = 300
 HOURS_MANY: Final = 300
@@ -105,6 +106,7 @@ def tally(rng: random.Random, place: Place) -> Tree:
         "from_address": start,
         "to_address": end,
         "bucket_ms": rng.choice((BUCKET_MS, HOUR_MS, 1)),
+        "topic_id": rng.choice(("", "\x1b[2J", "x" * 10_000)),
         "spans": _spans(rng, start, end),
     }
 
@@ -122,6 +124,9 @@ def heartbeat(rng: random.Random, place: Place) -> Tree:
         "last_address": rng.choice((-(2**63), -1, 0, 2**63 - 1)),
         "last_crc": rng.choice((-1, 0, 2**63 - 1)),
         "last_epoch": rng.choice((-(2**31), -1, 0, 2**31 - 1)),
+        "source_topic_id": rng.choice(("", "\x1b[2J", "x" * 10_000)),
+        "content_from": rng.choice((-(2**63), -1, 0, 2**63 - 1)),
+        "content": rng.choice((None, b"\xff" * 16)),
     }
     return {
         "tier": "datacenter",
@@ -233,6 +238,71 @@ def load(rng: random.Random, place: Place) -> Tree:
     }
 
 
+def resent(rng: random.Random, place: Place) -> Tree:
+    first, count = rng.choice((0, 5)), rng.choice((1, 7, 10_000))
+    had = rng.random() < 0.5
+    return {
+        "datacenter": place.datacenter,
+        "topic": place.topic,
+        "bucket_start": rng.choice((HOUR_A, FIRST_NAMED_MS, LAST_NAMED_MS)),
+        "publisher": f"stranger-{rng.randrange(5)}",
+        "partition": rng.choice((0, 1, 2**31 - 1)),
+        "producer_id": rng.choice(PRODUCERS),
+        "producer_epoch": rng.choice((0, 2**15 - 1)),
+        "first_sequence": first,
+        "last_sequence": first + count - 1,
+        "old_producer_id": 10**8 if had else -1,
+        "old_producer_epoch": 0 if had else -1,
+        "old_first_sequence": 3 if had else -1,
+        "said_by": "somebody@host",
+    }
+
+
+def acceptance(rng: random.Random, place: Place) -> Tree:
+    count = rng.choice((1, 2, MANY))
+    return {
+        "topic": place.topic,
+        "hour": rng.choice((HOUR_A, HOUR_A + 7 * HOUR_MS, FIRST_NAMED_MS)),
+        "digests": [f"{rng.getrandbits(256):064x}" for _ in range(count)],
+        "texts": [rng.choice(("lost", "\x1b[2J\n[bold]x[/]", "x" * 10_000)) for _ in range(count)],
+        "said_by": "somebody@host",
+        "reason": rng.choice(("a disk died", "[/red]\x1b[31m", "x" * 10_000)),
+        "withdrawn": rng.random() < 0.5,
+    }
+
+
+def verified(rng: random.Random, place: Place) -> Tree:
+    problem = {
+        "hour_ms": rng.choice((-1, HOUR_A, FIRST_NAMED_MS)),
+        "path": rng.choice(("/data/x", "", "\x1b[2J", "x" * 10_000)),
+        "rows": rng.choice((0, 1, 2**40)),
+        "is_gone": rng.random() < 0.5,
+        "text": rng.choice(("is missing", "[/red]\x1b[31m", "x" * 10_000)),
+    }
+    count = rng.choice((0, 1, 100))
+    return {
+        "warehouse": rng.choice(("hdfs://x", "", "\x1b[2J")),
+        "topic": place.topic,
+        "checked": rng.choice(("all", "recent")),
+        "files": rng.choice((0, 2**40)),
+        "rows": rng.choice((0, 2**40)),
+        "problem_count": rng.choice((100, 2**40)),
+        "problems": [problem] * count,
+    }
+
+
+def doubled(rng: random.Random, place: Place) -> Tree:
+    start, end = _range(rng)
+    run = {"log_partition": rng.choice((0, 2**31 - 1)), "first_offset": start, "last_offset": end}
+    return {
+        "warehouse": rng.choice(("hdfs://x", "", "\x1b[2J")),
+        "topic": place.topic,
+        "hour_ms": rng.choice((HOUR_A, FIRST_NAMED_MS)),
+        "removed": rng.choice((0, 1, 2**40)),
+        "runs": [{**run, "is_extra": rng.random() < 0.5}] * rng.choice((0, 1, MANY)),
+    }
+
+
 KINDS: Final[Mapping[str, Callable[[random.Random, Place], Tree]]] = {
     "audit-tally.avsc": tally,
     "audit-positions.avsc": heartbeat,
@@ -241,89 +311,13 @@ KINDS: Final[Mapping[str, Callable[[random.Random, Place], Tree]]] = {
     "audit-recount.avsc": recount,
     "audit-producer.avsc": producer_report,
     "audit-load.avsc": load,
+    "audit-resent.avsc": resent,
+    "audit-acceptance.avsc": acceptance,
+    "audit-verified.avsc": verified,
+    "audit-doubled.avsc": doubled,
 }
 
 # --- records that cannot be true, whoever says them ---
-
-_SPAN: Final = {
-    "bucket_start_ms": HOUR_A,
-    "producer_id": 7,
-    "producer_epoch": 0,
-    "first_sequence": 0,
-    "last_sequence": 9,
-    "record_count": 10,
-    "first_address": 0,
-    "end_address": 500,
-}
-_HANDED: Final = {
-    "part": 0,
-    "topic": TOPICS[0],
-    "bucket_start": HOUR_A,
-    "handed_over_count": 1,
-    "final": True,
-    "ranges": [],
-}
-_LIES: Final[Mapping[str, tuple[Tree, ...]]] = {
-    "audit-tally.avsc": (
-        {"from_address": 600, "to_address": 500},
-        {"from_address": -1},
-        {"bucket_ms": 0},
-        {"bucket_ms": 7_000_000},
-        {"partition": -1},
-        {"spans": [{**_SPAN, "record_count": 2**31 - 1, "last_sequence": 2**31 - 2}]},
-        {"spans": [{**_SPAN, "record_count": -10, "last_sequence": -11}]},
-        {"spans": [{**_SPAN, "record_count": 9}]},
-        {"spans": [{**_SPAN, "first_sequence": 9, "last_sequence": 0}]},
-        {"spans": [{**_SPAN, "producer_id": -1}]},
-        {"spans": [{**_SPAN, "producer_epoch": 2**15}]},
-        {"spans": [_SPAN, {**_SPAN, "first_address": 500, "end_address": 2**40}]},
-    ),
-    "audit-positions.avsc": (
-        {"part": 1, "parts": 1},
-        {"part": -1},
-        {"beat": LAST_NAMED_MS},
-        {"beat": 2**63 - 1},
-        {"beat": FIRST_NAMED_MS - 1},
-    ),
-    "audit-gap.avsc": ({"from_address": 2, "to_address": 1}, {"partition": -5}, {"reason": "x" * 20_000}),
-    "audit-corrupt.avsc": (
-        {"from_address": 5, "to_address": 5},
-        {"from_address": 0, "to_address": 9, "record_count": 10},
-        {"producer_id": 3, "first_sequence": 9, "last_sequence": 1},
-        {"log_partition": -1},
-        {"cause": "a\0b"},
-    ),
-    "audit-recount.avsc": (
-        {"from_address": 6, "counted_to_address": 5},
-        {"from_address": -1},
-        {"log_partition": -1},
-        {"cause": "a\0b"},
-    ),
-    "audit-producer.avsc": (
-        {"publisher": ""},
-        {"publisher": "a\nb"},
-        {"report_number": -1},
-        {"report_number": 2**62},
-        {"tallies": [{**_HANDED, "handed_over_count": -1}]},
-        {"tallies": [{**_HANDED, "handed_over_count": 2**62}]},
-        {"tallies": [{**_HANDED, "part": -1}]},
-    ),
-    "audit-load.avsc": (
-        {"load_sequence": -1},
-        {"committed": LAST_NAMED_MS + 1},
-        {"partitions": [{"partition": 0, "from_address": 1, "to_address": 0, "hours": []}]},
-        {"accepted_gaps": [{"partition": -1, "from_address": 0, "to_address": 9, "reason": ""}]},
-    ),
-}
-_OF_A_LOG: Final = ("audit-tally.avsc", "audit-gap.avsc", "audit-corrupt.avsc", "audit-recount.avsc")
-_HEADER_LIES: Final[tuple[Tree, ...]] = (
-    {"time": FIRST_NAMED_MS - 1},
-    {"time": LAST_NAMED_MS + 1},
-    {"time": 2**63 - 1},
-    {"datacenter": ""},
-    {"server": "a\x1b[2J"},
-    {"service": "x" * 300},
-)
 
 
 def impossible(rng: random.Random, kind: str, place: Place) -> Tree:
@@ -332,12 +326,12 @@ def impossible(rng: random.Random, kind: str, place: Place) -> Tree:
     if kind == "audit-positions.avsc":
         tree["positions"] = tree["positions"][:1]
     if rng.random() < 0.2:
-        return {**tree, "header": {**tree["header"], **rng.choice(_HEADER_LIES)}}
-    if kind in _OF_A_LOG and rng.random() < 0.2:
+        return {**tree, "header": {**tree["header"], **rng.choice(HEADER_LIES)}}
+    if kind in OF_A_LOG and rng.random() < 0.2:
         return {**tree, "tier": "datacenter", "header": {**tree["header"], "datacenter": "elsewhere"}}
     # A tally's spans must fit its range, unless they are the lie.
     tree = {**tree, **({"from_address": 0, "to_address": 500, "spans": []} if "spans" in tree else {})}
-    return {**tree, **rng.choice(_LIES[kind])}
+    return {**tree, **rng.choice(LIES[kind])}
 
 
 # --- values ---

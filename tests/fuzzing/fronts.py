@@ -15,8 +15,14 @@ from fix_ports import free_port
 from fix_zookeeper import ZooKeeperServer, room_on
 from fuzzing.honest import TOPIC, HonestClient
 from fuzzing.requests import Names, RequestMaker
+from headrace.broker.settings.replication import RACK_AWARE
+from headrace.client.admin import Admin
 
 FUZZED: Final = "front-fuzz"
+REPLICATED: Final = "replicated-5d1c"
+"""A topic that both brokers hold. No generated request names it."""
+MOVED: Final = "moved-5d1c"
+"""Another one, which strangers reassign."""
 PARTITIONS: Final = 4
 BROKERS: Final = 2
 
@@ -26,12 +32,15 @@ class Fronts:
 
     def __init__(self, server: ZooKeeperServer, directory: Path) -> None:
         directory.mkdir()
-        self.cluster = BrokerCluster(room_on(server), directory, BROKERS, "fronts", {})
+        self.cluster = BrokerCluster(
+            room_on(server), directory, BROKERS, "fronts", {"replica.selector.class": RACK_AWARE}
+        )
         self.front = f"127.0.0.1:{free_port()}"
         self._honest_partition = 0
         for broker in self.cluster.brokers:
             listen = self.front if broker.broker_id == 1 else f"127.0.0.1:{free_port()}"
-            broker.extra_arguments = ["--front-listen", listen, "--front-advertise", self.front]
+            rack = ["--set", f"broker.rack=rack-{broker.broker_id}"]
+            broker.extra_arguments = ["--front-listen", listen, "--front-advertise", self.front, *rack]
         self.maker: RequestMaker
 
     def start(self) -> None:
@@ -39,6 +48,9 @@ class Fronts:
         with RawClient(self.cluster[1].address) as client:
             for name in (FUZZED, TOPIC):
                 client.create_topic(name, PARTITIONS)
+        with Admin(self.cluster[1].address) as admin:
+            for name in (REPLICATED, MOVED):
+                admin.create_topic(name, PARTITIONS, BROKERS)
         with RawClient(self.front) as client:
             served = client.call(ApiVersionsRequest()).api_keys
         leaders = self.leaders(TOPIC)

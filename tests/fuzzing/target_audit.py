@@ -21,7 +21,7 @@ from fuzzing.audit_values import KINDS, Place, ValueMaker
 from fuzzing.avro import AvroWriter, changed_schema, tower
 from fuzzing.values import mutate
 from fuzzing.world import World
-from headrace.audit.records import AUDIT_TOPIC
+from headrace.audit.topic.records import AUDIT_TOPIC
 from headrace.events.schemas import read_schema
 from headrace.registry.client import SchemaRegistryClient
 from headrace.registry.framing import prefix

@@ -1,6 +1,6 @@
 """Fetch sessions (KIP-227): ids and epochs that nobody was given, sessions of others, partitions twice, many.
 
-headrace's brokers grant no session: session id 0 in every answer tells clients to name all partitions each
+headrace's brokers grant consumers no session: session id 0 in each answer makes them name all partitions each
 time. The checks hold for a broker that grants some, too: not more than `SESSIONS_MAX`, each to one client.
 """
 

@@ -306,6 +306,54 @@ def test_the_running_agent_refuses_such_paths(agent: RunningAgent) -> None:
     assert "--allow-path" in refused.json()["message"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/units/..%2f..%2fetc%2fpasswd/log",
+        "/v1/units/%2fetc%2fpasswd/log",
+        "/v1/units/agent/log",
+        "/v1/units/supervisord/log",
+        "/v1/units/a%0ab/log",
+        "/v1/units/one%0a",
+        "/v1/loads/..%2f..%2fagent%2ftoken",
+        "/v1/loads/..",
+        "/v1/loads/%2e%2e%2fagent%2ftoken",
+    ],
+)
+def test_no_path_of_a_request_leads_to_a_file(agent: RunningAgent, path: str) -> None:
+    token = (agent.home / "agent" / "token").read_text().strip()
+    for method in ("GET", "PUT", "DELETE"):
+        refused = ask(agent, "operate", method, path, json=agent.stand_in())
+        assert refused.status_code in (404, 405, 422), (method, refused.text)
+        assert token not in refused.text and "root:" not in refused.text
+
+
+@pytest.mark.parametrize("control", ["\n", "\r", "\x85", "\u2028", "\u2029", "\u202e", "\xad"])
+def test_a_text_that_no_file_can_hold_hinders_no_other_unit(agent: RunningAgent, control: str) -> None:
+    """supervisord's file has all units: what it cannot hold of one kept every unit from being changed."""
+    value = f"x{control}[program:evil]{control}command=id"
+    for name, put in (
+        ("two", agent.stand_in(value=value)),
+        ("b1", {**BROKER, "settings": {"client.name": value}}),
+        ("b1", {**BROKER, "rack": value}),
+        ("b1", {**BROKER, "data_dir": f"{agent.home}/{value}"}),
+    ):
+        refused = ask(agent, "operate", "PUT", f"/v1/units/{name}", json=put)
+        assert (refused.status_code, refused.json()["error"]) == (422, "configuration_invalid"), put
+    changed = ask(
+        agent, "operate", "PUT", "/v1/units/one?wait_s=60", json=agent.stand_in(value=control.encode().hex())
+    )
+    assert changed.status_code in (200, 201), changed.text
+    assert [unit["name"] for unit in ask(agent, "operate", "GET", "/v1/units").json()["units"]] == ["one"]
+
+
+def test_signs_of_other_programs_files_are_values(agent: RunningAgent) -> None:
+    value = "%(ENV_HOME)s ; touch x # </value> ${x} `id`"
+    made = ask(agent, "operate", "PUT", "/v1/units/one?wait_s=60", json=agent.stand_in(value=value))
+    assert made.status_code in (200, 201), made.text
+    assert (agent.home / "one.value").read_text() == value
+
+
 # --- secrets ---
 
 

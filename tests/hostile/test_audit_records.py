@@ -26,33 +26,32 @@ from fix_audit_world import (
     everything_reported,
     received,
 )
-from headrace.audit import decoding, tables
-from headrace.audit.cover import Candidate, choose
-from headrace.audit.decoding import AuditDecoder, NotAnAuditRecordError
-from headrace.audit.fold import EVER_RANGES_MAX
+from headrace.audit.batches.tally import Span
 from headrace.audit.fold_loop import FoldLoop
-from headrace.audit.reader import Polled, ReportedProducers
-from headrace.audit.records import (
+from headrace.audit.report.report import report
+from headrace.audit.store import tables
+from headrace.audit.store.cover import Candidate, choose
+from headrace.audit.store.fold import EVER_RANGES_MAX
+from headrace.audit.store.place import StorePlace
+from headrace.audit.store.store import AuditStore
+from headrace.audit.times import FIRST_NAMED_MS, LAST_NAMED_MS, OUTSIDE_MS, OUTSIDE_NAME
+from headrace.audit.topic import decoding
+from headrace.audit.topic.decoding import AuditDecoder, NotAnAuditRecordError
+from headrace.audit.topic.load_report import LoadedHour, LoadedPartition, LoadReport
+from headrace.audit.topic.reader import Polled, ReportedProducers
+from headrace.audit.topic.records import (
     DATACENTER_TIER,
     CorruptRecord,
     GapRecord,
     HandoverTally,
     HeartbeatRecord,
-    LoadedHour,
-    LoadedPartition,
-    LoadReport,
     PartitionPosition,
     ProducerReport,
     RangeTally,
     ReceivedRecord,
 )
-from headrace.audit.report import report
-from headrace.audit.set_aside import SetAside
-from headrace.audit.store import AuditStore
-from headrace.audit.store_place import StorePlace
-from headrace.audit.tally import Span
-from headrace.audit.times import FIRST_NAMED_MS, LAST_NAMED_MS, OUTSIDE_MS, OUTSIDE_NAME
-from headrace.audit.validity import ImpossibleRecordError, check
+from headrace.audit.topic.set_aside import SetAside
+from headrace.audit.topic.validity import ImpossibleRecordError, check
 from headrace.events.schemas import read_schema
 from headrace.registry.errors import RegistryError
 from headrace.registry.framing import prefix
@@ -320,7 +319,7 @@ def test_a_schema_that_refers_to_itself_is_not_read() -> None:
 
 
 def test_what_poison_makes_the_auditor_keep_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.audit.reader.PRODUCERS_KEPT_MAX", 3)
+    monkeypatch.setattr("headrace.audit.topic.reader.PRODUCERS_KEPT_MAX", 3)
     producers = ReportedProducers()
     producers.add((DC, number) for number in range(10))
     assert [producers.trusts(DC, number) for number in (0, 2, 3)] == [True, True, False]
@@ -378,7 +377,7 @@ def test_tallies_that_overlap_by_the_hundred_are_compared_once(monkeypatch: pyte
         compared.append(list(candidates))
         return choose(compared[-1])
 
-    monkeypatch.setattr("headrace.audit.fold.choose", counting)
+    monkeypatch.setattr("headrace.audit.store.fold.choose", counting)
     store = AuditStore("sqlite://")
     starts = [*range(0, 9_000, 30), 20_000, 20_500]
     store.fold([received(replace(TALLY, from_address=at, to_address=at + 900, spans=())) for at in starts])

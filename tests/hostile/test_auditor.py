@@ -15,7 +15,7 @@ from fix_audit import AuditorProcess, StartAuditor, wait_for
 from fix_audit_world import HOUR_A
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.records import AUDIT_TOPIC
+from headrace.audit.topic.records import AUDIT_TOPIC
 from headrace.client import Admin, Producer
 from headrace.registry.framing import prefix
 from headrace.wire.batch import HEADER_SIZE_BYTES, BatchHeader, hop, readdress, seal

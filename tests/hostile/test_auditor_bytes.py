@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fix_audit_world import BUCKET_MS, DC, HOUR_A, TOPIC, Batch, PartitionBytes, tally
-from headrace.audit import scan
-from headrace.audit.counting import CountedPartition, PartitionCounter, SourcePartition
-from headrace.audit.raw_reader import READ_MAX_BYTES, RawBytes, RawReader
-from headrace.audit.records import DATACENTER_TIER, CorruptRecord, RangeTally
-from headrace.audit.salvage import count_past_damage
-from headrace.audit.tally import SPAN_RECORDS_MAX, RunningTally, Span, join
+from headrace.audit.batches import scan
+from headrace.audit.batches.raw_reader import READ_MAX_BYTES, RawBytes, RawReader
+from headrace.audit.batches.tally import SPAN_RECORDS_MAX, RunningTally, Span, join
+from headrace.audit.counting.partition_counter import CountedPartition, PartitionCounter, SourcePartition
+from headrace.audit.counting.salvage import count_past_damage
 from headrace.audit.times import OUTSIDE_MS, bucket_start, hour_start, is_named
+from headrace.audit.topic.records import DATACENTER_TIER, CorruptRecord, RangeTally
 from headrace.wire.batch import HEADER_SIZE_BYTES, SEQUENCE_SPAN, hop, read_header, seal
 from headrace.wire.compression import Codec, compress
 from headrace.wire.errors import ErrorCode
@@ -275,7 +275,7 @@ def test_counts_never_leave_an_avro_int() -> None:
 
 
 def test_tallies_stay_small_enough_for_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.audit.counting.SPANS_PER_TALLY_MAX", 4)
+    monkeypatch.setattr("headrace.audit.counting.partition_counter.SPANS_PER_TALLY_MAX", 4)
     log = PartitionBytes()
     for number in range(10):
         log.append(Batch(0, number, 0, 0, 1, HOUR_A).encode())

@@ -158,6 +158,38 @@ def alter_incrementally(count: int) -> bytes:
     return head(44, 0) + array([b"\2" + name + struct.pack(">i", 0) for name in names(count)]) + b"\1"
 
 
+def describe_log_dirs(count: int) -> bytes:
+    parts = array([struct.pack(">i", number) for number in range(count)])
+    return head(35, 1) + array([text(TOPIC) + parts])
+
+
+def log_dirs_of_unknown_topics(count: int) -> bytes:
+    return head(35, 1) + array([name + array([]) for name in names(count)])
+
+
+def leader_epochs(count: int) -> bytes:
+    parts = array([struct.pack(">iii", number % 2, -1, 0) for number in range(count)])
+    return head(23, 3) + struct.pack(">i", -1) + array([text(TOPIC) + parts])
+
+
+def elect_leaders(count: int) -> bytes:
+    parts = array([struct.pack(">i", number) for number in range(count)])
+    return head(43, 1) + b"\0" + array([text(TOPIC) + parts]) + struct.pack(">i", TIMEOUT_MS)
+
+
+def alter_reassignments(count: int) -> bytes:
+    one = struct.pack(">i", 1)
+    parts = b"".join(struct.pack(">i", number) + uvarint(2) + one + b"\0" for number in range(count // 2))
+    topic = uvarint(len(TOPIC) + 1) + TOPIC + uvarint(count // 2 + 1) + parts + b"\0"
+    return head(45, 0, flexible=True) + struct.pack(">i", TIMEOUT_MS) + uvarint(2) + topic + b"\0"
+
+
+def list_reassignments(count: int) -> bytes:
+    parts = b"".join(struct.pack(">i", number) for number in range(count))
+    topic = uvarint(len(TOPIC) + 1) + TOPIC + uvarint(count + 1) + parts + b"\0"
+    return head(46, 0, flexible=True) + struct.pack(">i", TIMEOUT_MS) + uvarint(2) + topic + b"\0"
+
+
 HOT: Final[tuple[Frame, ...]] = (
     produce_topics,
     produce_partitions,
@@ -186,6 +218,12 @@ CONTROL: Final[tuple[Frame, ...]] = (
     describe_one_config,
     alter_configs,
     alter_incrementally,
+    describe_log_dirs,
+    log_dirs_of_unknown_topics,
+    leader_epochs,
+    elect_leaders,
+    alter_reassignments,
+    list_reassignments,
 )
 
 

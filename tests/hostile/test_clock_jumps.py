@@ -21,8 +21,8 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32, i32Timedelta
 
 from fix_broker import BrokerCluster, RawClient, StartCluster
-from headrace.broker.config import BrokerConfig
 from headrace.broker.handlers.groups import GroupService
+from headrace.broker.settings.config import BrokerConfig
 from headrace.log.config import LogConfig
 from headrace.log.partition import PartitionLog
 from headrace.wire.batch import read_header

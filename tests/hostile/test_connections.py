@@ -19,8 +19,8 @@ from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from fix_broker import RawClient, StartCluster, batches_of
 from fix_ports import free_port
 from fix_transport import StartTransport, TransportServer, framed, reset
-from headrace.broker.admission import LINES_MAX, LINES_PERIOD_S
 from headrace.broker.core import OUTGOING_MAX_BYTES
+from headrace.broker.network.admission import LINES_MAX, LINES_PERIOD_S
 from headrace.wire import fetch
 from headrace.wire.primitives import NO_UUID
 from headrace.wire.records import Record, encode_batch
@@ -78,6 +78,62 @@ def test_one_address_gets_its_share_alone(
     server.turn_until(lambda: not server.connections.by_fd)
     assert server.connections.admission.open_count == 0
     assert is_served(server, connect("127.0.0.1"))
+
+
+def of(server: TransportServer, ip: str) -> socket.socket:
+    client = socket.create_connection(server.listener.address, source_address=(ip, 0))
+    client.setblocking(False)
+    server.clients.append(client)
+    server.settle()
+    return client
+
+
+def test_fifty_addresses_that_take_all_connections_shut_nobody_out(
+    transport_server: StartTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A newcomer takes the place of an idle connection, of the address that has the most; a client that is
+    served, or waits, keeps its place.
+    """
+    caplog.set_level("INFO")
+    server = transport_server(connections_max=150)
+    honest = of(server, "127.0.0.1")
+    strangers = [of(server, f"127.0.0.{100 + number % 50}") for number in range(149)]
+    assert server.connections.admission.open_count == 150
+    newcomer = of(server, "127.0.0.2")
+    assert server.is_cut_off(newcomer), "nobody is idle for long enough yet"
+    assert "refused, max.connections=150 are open" in caplog.text
+    server.service.at_once = False
+    waiting = strangers[0]
+    server.send(waiting, framed(HEAD))
+    server.settle()
+    server.pass_time(2)
+    server.send(honest, framed(HEAD))
+    newcomers = [of(server, f"127.0.0.{number}") for number in (2, 3, 4, 5)]
+    assert server.connections.closed == {"crowded": 4}
+    assert server.connections.admission.open_count == 150
+    server.service.at_once = True
+    server.service.answer_all()
+    assert server.read(honest, 8) == server.read(waiting, 8) == HEAD
+    assert all(is_served(server, each) for each in newcomers)
+    assert "all connections are taken: its address has the most of them" in caplog.text
+    # Who has as many as the others gains nothing by more.
+    server.pass_time(2)
+    more = [of(server, "127.0.0.100") for _ in range(5)]
+    assert all(server.is_cut_off(each) for each in more)
+    assert server.connections.closed == {"crowded": 4}
+
+
+def test_a_full_broker_looks_for_idle_connections_now_and_then_only(
+    transport_server: StartTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = transport_server(connections_max=20)
+    clients = [of(server, "127.0.0.100") for _ in range(20)]
+    searches: list[float] = []
+    monkeypatch.setattr(server.connections.crowding, "_search", searches.append)
+    for _ in range(30):
+        of(server, "127.0.0.101")
+    assert len(searches) <= 1
+    assert not any(server.is_cut_off(each) for each in clients)
 
 
 def test_a_storm_of_refusals_writes_few_lines(

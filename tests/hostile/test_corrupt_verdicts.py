@@ -22,18 +22,18 @@ from fix_audit_world import (
 )
 from headrace.airflow.proofs import Proof
 from headrace.audit.evidence import LOAD_HOP, MIRROR_HOP, PRODUCER_HOP, Finding, Status, Verdict
-from headrace.audit.records import (
+from headrace.audit.report.report import Report, is_complete, report
+from headrace.audit.report.view import print_report, printable
+from headrace.audit.store.store import AuditStore
+from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.records import (
     ANALYSIS_TIER,
     DATACENTER_TIER,
     CorruptRecord,
     RangeTally,
     ReceivedRecord,
 )
-from headrace.audit.report import Report, is_complete, report
-from headrace.audit.report_view import print_report, printable
-from headrace.audit.set_aside import SetAside
-from headrace.audit.store import AuditStore
-from headrace.audit.times import HOUR_MS
+from headrace.audit.topic.set_aside import SetAside
 
 BATCHES = [
     Batch(0, 7, 0, index * 10, 10, HOUR_A + index * BUCKET_MS * 4) for index in range(4)
@@ -210,8 +210,9 @@ def test_people_see_the_finding_what_was_set_aside_and_no_control_characters() -
 def test_the_json_keeps_its_keys() -> None:
     verdicts = judged(reported(BOTH, SERVICE_CORRUPT))
     data = Report(REPORTED_MS, verdicts).to_json()
-    assert {"judged_ms", "status", "verdicts", "set_aside"} == data.keys()
+    keys = "format judged_ms status totals verdicts set_aside recounts verified detection"
+    assert data.keys() == set(keys.split())
     assert data["status"] == "corrupt" and data["verdicts"][0]["findings"][0]["status"] == "corrupt"
-    keys = "topic datacenter hour_ms hour status counts hops findings counted_from"
+    keys = "topic datacenter hour_ms hour status counts hops findings accepted notes counted_from"
     assert data["verdicts"][0].keys() == set(keys.split())
     assert data["verdicts"][0]["counted_from"] == "producers"

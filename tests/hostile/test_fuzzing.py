@@ -24,6 +24,11 @@ KEPT = {
     "registry": (5, 2129361890),
     "znodes": (5,),
     "agent": (5,),
+    "backups": (5, 2376697984),
+    "epochs": (5, 1056842577),
+    "replicas": (5,),
+    "admin": (5, 2671391434, 871427536),
+    "files": (5,),
 }
 """Seeds by target. One is added whenever `make fuzz` found something and that was mended."""
 

@@ -13,12 +13,12 @@ import pytest
 
 from headrace.broker.bodies import build
 from headrace.broker.cluster import ClusterView
-from headrace.broker.config import BrokerConfig
 from headrace.broker.core import ClientConnection
 from headrace.broker.handlers import cluster, metadata
 from headrace.broker.handlers.metadata import Cluster
 from headrace.broker.partitions import Partitions
 from headrace.broker.produce import job
+from headrace.broker.settings.config import BrokerConfig
 from headrace.broker.state import BrokerState
 from headrace.coordination.topics import PartitionState, TopicState
 from headrace.wire.messages import Request, decode_request, encode_response

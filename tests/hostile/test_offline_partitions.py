@@ -50,7 +50,7 @@ class Damaged:
             2, {"log.scrub.bytes.per.second": "0"}, arguments=lambda n: ["--status", pages[n]]
         )
         with Admin(self.cluster.bootstrap) as admin:
-            admin.create_topic("rot", 2)
+            admin.create_topic("rot", 2, 1)
             leader = admin.topic("rot").partitions[0].leader
         self.leader: BrokerProcess = self.cluster[leader]
         self.other: BrokerProcess = self.cluster[3 - leader]
@@ -107,10 +107,12 @@ def test_every_broker_says_which_partition_is_offline_and_set_aside_brings_it_ba
         assert (whole.error, whole.path) == (ErrorCode.NONE, str(damaged.leader.data_dir))
         assert 0 < whole.usable_bytes <= whole.total_bytes
         assert (offline.error, offline.path) == (ErrorCode.KAFKA_STORAGE_ERROR, str(damaged.folder))
-        assert offline.sizes_bytes == {("rot", 0): len(damaged.whole) - 1}
+        assert {key: each.size_bytes for key, each in offline.replicas.items()} == {
+            ("rot", 0): len(damaged.whole) - 1
+        }
         assert "set-aside" in offline.problem
         (other,) = admin.describe_log_dirs(damaged.other.broker_id, {"rot": [0, 1]})
-        assert other.sizes_bytes == {("rot", 1): 0}
+        assert {key: each.size_bytes for key, each in other.replicas.items()} == {("rot", 1): 0}
 
     code, described, _ = headrace("topics", "describe", "rot", "-b", damaged.cluster.bootstrap)
     assert code == 1, described  # not all of it is served

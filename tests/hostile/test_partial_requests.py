@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fix_transport import StartTransport, TransportServer, framed, is_readable, reset
-from headrace.broker import connections
+from headrace.broker.network import connections
 
 MEBIBYTE = 1 << 20
 HEAD = b"12345678"

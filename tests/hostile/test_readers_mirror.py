@@ -12,8 +12,8 @@ from fix_audit import MirrorProcess, StartMirror, wait_for
 from fix_bad_batches import flipped, poisoned, spoil_in_file, timed
 from fix_broker import BrokerCluster, StartCluster
 from fix_registry import StartRegistry
-from headrace.audit.reader import AuditReader
-from headrace.audit.records import ANALYSIS_AUDIT_TOPIC, GapRecord
+from headrace.audit.topic.reader import AuditReader
+from headrace.audit.topic.records import ANALYSIS_AUDIT_TOPIC, GapRecord
 from headrace.cli import main as cli
 from headrace.client import Admin, Producer
 from headrace.client.admin import EARLIEST

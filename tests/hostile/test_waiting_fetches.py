@@ -17,8 +17,8 @@ from fix_transport import StartTransport, TransportServer, framed, reset
 from headrace.broker.core import ClientConnection, Slot
 from headrace.broker.handlers.fetch import FetchWait
 from headrace.broker.loop import EventLoop
+from headrace.broker.network.transport import Transport
 from headrace.broker.service import BrokerService
-from headrace.broker.transport import Transport
 
 WAITS = 500
 ANSWER_BYTES = 4 + 4 + 4 + 4 + 2 + len(TOPIC) + 4 + 4 + 2 + 8 + 8 + 4 + 4
