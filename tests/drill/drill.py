@@ -1,0 +1,99 @@
+"""The drill: plants failures, asks the audit, and scores its answers.
+
+make drill [N=10000] [COPIES=6] [SEED=1] [KINDS="stored twice;topic made again"] [JSON=file]
+make drill WITHOUT=marks     a check turned off: the drill must fail
+
+N failures are planted in simulated worlds, each kind twelve times in tables' files, and COPIES times in the
+logs and services of a real installation (`--copies 0` leaves that out). A simulated world follows from its
+seed: `SEED=<seed> N=1` repeats it. The exit code is 1 unless nothing was missed (called complete), nothing
+false (called lost or doubled though it is there once), and all at its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from drill import drill_brokers, drill_files, drill_kinds
+from drill.drill_switches import SWITCHES
+from drill.drill_truth import Score
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="drill", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--plants", type=int, default=10_000)
+    parser.add_argument(
+        "--copies", type=int, default=0, help="how often each kind is planted in brokers' logs"
+    )
+    parser.add_argument("--file-seeds", type=int, default=12, help="how often each kind is planted in files")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", default="", help="names of kinds, separated by semicolons")
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--without", choices=list(SWITCHES), default=None)
+    chosen = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    kinds = {name.strip() for name in chosen.kinds.split(";") if name.strip()}
+    known = {**drill_kinds.KINDS, **drill_files.KINDS, **drill_brokers.KINDS}
+    if unknown := kinds - known.keys():
+        print(f"there are no kinds {sorted(unknown)}; there are: {'; '.join(known)}", file=sys.stderr)
+        return 2
+    result = {}
+    with SWITCHES[chosen.without]():
+        if not kinds or kinds & drill_kinds.KINDS.keys():
+            result["simulated"] = run_simulated(chosen.seed, chosen.plants, kinds)
+        if not kinds or kinds & drill_files.KINDS.keys():
+            result["files"] = run_files(chosen.seed, chosen.file_seeds, kinds)
+        if chosen.copies and (not kinds or kinds & drill_brokers.KINDS.keys()):
+            result["brokers"] = run_brokers(chosen.seed, chosen.copies, kinds)
+    if chosen.json is not None:
+        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0 if all(part["good"] for part in result.values()) else 1
+
+
+def run_simulated(first_seed: int, plants: int, kinds: Collection[str] = ()) -> dict[str, Any]:
+    """Plants failures in simulated worlds from one seed on, until there are so many; prints the score."""
+    score, seed, began_s = Score(), first_seed, time.process_time()
+    while score.planted < plants:
+        world = drill_kinds.planned(seed, kinds)
+        world.run()
+        score.add(world.plants, world.verdicts)
+        seed += 1
+    spent_s = time.process_time() - began_s
+    where = f"in {seed - first_seed} simulated worlds, seeds {first_seed} to {seed - 1}"
+    return shown(score, drill_kinds.KNOWN_MISSES, where, spent_s)
+
+
+def run_files(first_seed: int, seeds: int, kinds: Collection[str] = ()) -> dict[str, Any]:
+    """Plants failures in tables' files, each kind with so many seeds; prints the score."""
+    began_s = time.process_time()
+    score = drill_files.run_files(first_seed, seeds, kinds)
+    where = f"in the files of as many tables, seeds {first_seed} to {first_seed + seeds - 1}"
+    return shown(score, drill_files.KNOWN_MISSES, where, time.process_time() - began_s)
+
+
+def run_brokers(seed: int, copies: int, kinds: Collection[str] = ()) -> dict[str, Any]:
+    """Plants failures in a real installation, each kind so often; prints the score."""
+    began_s = time.process_time()
+    score = drill_brokers.run_brokers(seed, copies, kinds)
+    where = f"in a real installation, seed {seed}"
+    return shown(score, drill_brokers.KNOWN_MISSES, where, time.process_time() - began_s)
+
+
+def shown(score: Score, known_misses: Mapping[str, str], where: str, cpu_s: float) -> dict[str, Any]:
+    """Prints a score; returns it as plain data."""
+    print(score.table())
+    for name in sorted(known_misses.keys() & score.bad()):
+        print(f"known miss: {name}: {known_misses[name]}")
+    grade = "good" if score.is_good else "NOT GOOD"
+    print(f"{score.planted} plants {where}, {cpu_s:.0f} s of CPU: {grade}", flush=True)
+    return {"good": score.is_good, "where": where, "cpu_s": cpu_s, **score.to_json()}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
