@@ -26,7 +26,7 @@ from typing import Final
 
 from clients.outcome import ClientFailedError
 from clients.rdkafka import ClientMissingError
-from experiments import consume, latency, mirror, more_brokers, produce, queues, scale
+from experiments import consume, latency, mirror, more_brokers, produce, queues, replicas, scale
 from experiments.context import (
     FULL,
     HEADRACE,
@@ -63,6 +63,7 @@ SMOKE_ROWS: Final = (
     "python-produce",
     "python-consume",
     "latency",
+    "replicas-default",
 )
 
 
@@ -74,6 +75,10 @@ QUICK_LEAVES_OUT: Final = (
     "partitions-consume",
     "connections",
     "more-brokers",
+    "replicas-batch-1",
+    "replicas-batch-50",
+    "replicas-default",
+    "follower-cost",
 )
 
 
@@ -116,6 +121,10 @@ def groups(*, with_peers: bool = True) -> list[Group]:
                 more_brokers.ONE: _headrace(bench, "one", 5),
                 more_brokers.THREE: _headrace(bench, "three", 6, more_brokers.BROKERS),
             },
+        ),
+        Group(
+            replicas.experiments(),
+            lambda bench: replicas.brokers(bench, NETWORK, with_peers=with_peers),
         ),
         Group(
             queues.experiments(),

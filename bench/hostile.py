@@ -48,6 +48,9 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     frames.header_tags,
     frames.tiny_records,
     frames.bombs,
+    frames.reassignments,
+    frames.broker_settings,
+    frames.log_dirs,
     connections.announced,
     connections.halves,
     connections.unread_answers,
@@ -55,6 +58,7 @@ ATTACKS: Final[tuple[Attack, ...]] = (
     connections.waiting_fetches,
     connections.groups,
     connections.flood,
+    connections.crowd,
     connections.garbage,
 )
 

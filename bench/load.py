@@ -22,8 +22,8 @@ from load_site import TOPIC, BenchSite, publish, running_site
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from headrace.audit.report import is_complete
-from headrace.audit.store import AuditStore
+from headrace.audit.report.report import is_complete
+from headrace.audit.store.store import AuditStore
 from headrace.events.publisher import EventPublisher
 from headrace.warehouse.api import load_topics
 from headrace.warehouse.jars import ensure_jars

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import socket
 import struct
 import time
 from typing import Final
@@ -18,6 +20,8 @@ SLOW_READERS: Final = 40
 WAITS_PER_CONNECTION: Final = 500
 GROUPS: Final = 3_000
 FLOOD_MAX: Final = 5_000
+CROWD_MAX: Final = 20_000
+CROWD_ADDRESSES: Final = 50
 PAUSE_S: Final = 0.05
 
 
@@ -109,6 +113,22 @@ def flood(address: str, deadline_s: float) -> int:
                 stack.enter_context(Attacker(address))
                 number += 1
         time.sleep(max(0.0, deadline_s - time.monotonic()))
+    return number
+
+
+def crowd(address: str, deadline_s: float) -> int:
+    """Connections from 50 addresses until all are taken, and more in the place of those that are closed."""
+    host, _, port = address.rpartition(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(CROWD_MAX, hard)), hard))
+    number = 0
+    with contextlib.ExitStack() as stack:
+        while time.monotonic() < deadline_s:
+            with cut_off():
+                source = (f"127.0.1.{number % CROWD_ADDRESSES}", 0)
+                held = stack.enter_context(socket.create_connection((host, int(port)), 10, source))
+                held.setblocking(False)
+                number += 1
     return number
 
 

@@ -12,12 +12,14 @@ from attacks.connection import Attacker, calls, cut_off, head
 
 from headrace.wire.batch import seal
 from headrace.wire.compression import Codec
+from headrace.wire.primitives import uvarint
 from headrace.wire.records import pack_record
 
 TOPIC: Final = b"attacked"
 MANY_BYTES: Final = 4 << 20
 TINY_RECORDS: Final = 70_000
 BOMB_BYTES: Final = 256 << 20
+ADMIN_ITEMS: Final = 8_000
 
 
 def produce_topics(address: str, deadline_s: float) -> int:
@@ -127,3 +129,26 @@ def _batch(packed: bytes, count: int, codec: Codec) -> bytes:
 def _produce(batch: bytes) -> bytes:
     body = head(0, 3) + struct.pack(">hhiih", -1, -1, 10_000, 1, len(TOPIC)) + TOPIC
     return body + struct.pack(">iii", 1, 0, len(batch)) + batch
+
+
+def reassignments(address: str, deadline_s: float) -> int:
+    """AlterPartitionReassignments: one topic, 4,000 unknown partitions."""
+    count = ADMIN_ITEMS // 2
+    parts = b"".join(struct.pack(">i", number) + b"\x02\0\0\0\x01\0" for number in range(1, count + 1))
+    topic = bytes([len(TOPIC) + 1]) + TOPIC + uvarint(count + 1) + parts + b"\0"
+    body = head(45, 0, flexible=True) + struct.pack(">i", 1_000) + b"\x02" + topic + b"\0"
+    return calls(address, body, deadline_s)
+
+
+def broker_settings(address: str, deadline_s: float) -> int:
+    """IncrementalAlterConfigs: the settings of 8,000 brokers that do not exist."""
+    names = (b"%d" % (1_000 + number) for number in range(ADMIN_ITEMS))
+    resources = b"".join(b"\4" + struct.pack(">h", len(name)) + name + struct.pack(">i", 0) for name in names)
+    return calls(address, head(44, 0) + struct.pack(">i", ADMIN_ITEMS) + resources + b"\0", deadline_s)
+
+
+def log_dirs(address: str, deadline_s: float) -> int:
+    """DescribeLogDirs: one topic, 8,000 partitions."""
+    parts = struct.pack(f">{ADMIN_ITEMS}i", *range(ADMIN_ITEMS))
+    topic = struct.pack(">h", len(TOPIC)) + TOPIC + struct.pack(">i", ADMIN_ITEMS) + parts
+    return calls(address, head(35, 1) + struct.pack(">i", 1) + topic, deadline_s)

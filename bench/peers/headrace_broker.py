@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,14 +25,25 @@ DATACENTER: Final = "bench"
 
 
 class HeadraceBroker:
-    """One broker, or `count` of them, with default settings only. `name` is "headrace"."""
+    """One broker, or `count` of them, with default settings only. `name` is "headrace" for one."""
 
-    def __init__(self, home: Path, address: str, cores: Collection[int], count: int = 1) -> None:
+    def __init__(
+        self,
+        home: Path,
+        address: str,
+        cores: Collection[int],
+        count: int = 1,
+        *,
+        replicas: int = 1,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> None:
         """`home` is a folder of this peer alone, `address` a loopback host such as 127.106.0.2.
 
         Brokers listen on 9092 and the ports that follow. Several share the cores evenly, each on its own.
+        Topics have `replicas` replicas and the settings of `topic_config`.
         """
         self.name = "headrace" if count == 1 else f"headrace, {count} brokers"
+        self._replicas, self._topic_config = replicas, topic_config
         self.bootstrap = ",".join(f"{address}:{PORT + number}" for number in range(count))
         self._home = home.absolute()
         self._address = address
@@ -96,8 +107,8 @@ class HeadraceBroker:
         self._check_started()
         return self._zookeeper.memory_bytes() if self._zookeeper is not None else 0
 
-    def create_topic(self, topic: str, partitions: int = 1) -> None:
-        self._topics.create(topic, partitions)
+    def create_topic(self, topic: str, partitions: int = 1, *, replicas: int | None = None) -> None:
+        self._topics.create(topic, partitions, replicas)
 
     def delete_topic(self, topic: str) -> None:
         self._topics.delete(topic)
@@ -115,7 +126,12 @@ class HeadraceBroker:
     # --- the processes ---
 
     def _no_topics(self) -> Topics:
-        return Topics(self.bootstrap, [unit.data_dir for unit in self._units if unit.data_dir is not None])
+        return Topics(
+            self.bootstrap,
+            [unit.data_dir for unit in self._units if unit.data_dir is not None],
+            replicas=self._replicas,
+            config=self._topic_config,
+        )
 
     def _check_started(self) -> None:
         if not self._brokers:

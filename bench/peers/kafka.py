@@ -1,4 +1,6 @@
-"""Apache Kafka as a peer: one KRaft node out of Maven Central's jars, with the settings that Kafka ships."""
+"""Apache Kafka as a peer: one KRaft node out of Maven Central's jars, or several, with the settings that
+Kafka ships.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +23,6 @@ from headrace.warehouse.jars import java
 
 VERSION: Final = "4.4.0"
 PORT: Final = 9092
-CONTROLLER_PORT: Final = 9093
 FORMAT_WAIT_MAX_S: Final = 60.0
 HEAP: Final = ("-Xms1G", "-Xmx1G")
 """As kafka-server-start.sh starts a broker."""
@@ -38,13 +40,32 @@ JAVA_ENV: Final = {name: "" for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"
 """Without the options that somebody has set for other JVMs."""
 
 
-def server_properties(host: str, data_dir: Path, *, fsync: bool) -> str:
-    """Returns server.properties: what Kafka ships, with addresses, folders and factors of a single node."""
-    listener, controller = f"PLAINTEXT://{host}:{PORT}", f"CONTROLLER://{host}:{CONTROLLER_PORT}"
+@dataclass(frozen=True)
+class Node:
+    """One node of a cluster, broker and controller: the node of that id among `count` on one host."""
+
+    host: str
+    id: int = 1
+    count: int = 1
+
+    @property
+    def port(self) -> int:
+        return PORT + 2 * (self.id - 1)
+
+    @property
+    def voters(self) -> str:
+        """All nodes of the cluster, as `controller.quorum.voters` names them."""
+        nodes = (replace(self, id=number) for number in range(1, self.count + 1))
+        return ",".join(f"{node.id}@{node.host}:{node.port + 1}" for node in nodes)
+
+
+def server_properties(node: Node, data_dir: Path, *, fsync: bool) -> str:
+    """Returns server.properties: what Kafka ships, with addresses, folders and factors of a small cluster."""
+    listener, controller = f"PLAINTEXT://{node.host}:{node.port}", f"CONTROLLER://{node.host}:{node.port + 1}"
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@{host}:{CONTROLLER_PORT}",
+        "node.id": node.id,
+        "controller.quorum.voters": node.voters,
         "listeners": f"{listener},{controller}",
         "advertised.listeners": listener,
         "inter.broker.listener.name": "PLAINTEXT",
@@ -73,43 +94,59 @@ def server_properties(host: str, data_dir: Path, *, fsync: bool) -> str:
 
 
 class ApacheKafka:
-    """One node, broker and controller. With `fsync` it flushes each message before it is acknowledged."""
+    """One node, broker and controller, or `count` of them. With `fsync` each flushes every message before it
+    acknowledges it (to a follower's leader, too).
+    """
 
-    def __init__(self, home: Path, address: str, cores: Collection[int], *, fsync: bool = False) -> None:
-        """`home` is a folder of this peer alone, `address` a loopback host such as 127.106.0.2."""
+    def __init__(
+        self,
+        home: Path,
+        address: str,
+        cores: Collection[int],
+        *,
+        fsync: bool = False,
+        count: int = 1,
+        replicas: int = 1,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> None:
+        """`home` is a folder of this peer alone, `address` a loopback host such as 127.106.0.2.
+
+        Topics have `replicas` replicas and the settings of `topic_config`.
+        """
         self.name = f"Apache Kafka {VERSION}" + (", fsync" if fsync else "")
-        self.bootstrap = f"{address}:{PORT}"
+        self._nodes = [Node(address, number, count) for number in range(1, count + 1)]
+        self.bootstrap = ",".join(f"{node.host}:{node.port}" for node in self._nodes)
         self._home = home
-        self._address = address
         self._cores = cores
         self._fsync = fsync
-        self._properties = home / "server.properties"
-        self._data_dir = home / "data"
-        self._topics = Topics(self.bootstrap, [self._data_dir])
-        self._process: PinnedProcess | None = None
+        self._replicas, self._topic_config = replicas, topic_config
+        self._topics = self._no_topics()
+        self._processes: list[PinnedProcess] = []
 
     def start(self) -> None:
         self.stop()
-        check_port_free(self._address, PORT)
-        self._home.mkdir(parents=True)
-        self._properties.write_text(server_properties(self._address, self._data_dir, fsync=self._fsync))
-        self._format()
-        self._topics = Topics(self.bootstrap, [self._data_dir])
-        self._process = self._launch()
-        # The listener is opened last, once the broker is registered and unfenced.
-        wait_for_listener(self._process, self._address, PORT)
+        # Joined by "=" below: an id that begins with a dash would be parsed as an option.
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        for node in self._nodes:
+            check_port_free(node.host, node.port)
+            self._folder(node).mkdir(parents=True)
+            properties = server_properties(node, self._folder(node) / "data", fsync=self._fsync)
+            self._properties(node).write_text(properties)
+            self._format(node, cluster_id)
+        self._topics = self._no_topics()
+        self._launch_all()
 
     def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+        for process in self._processes:
+            process.kill()
+        self._processes = []
         shutil.rmtree(self._home, ignore_errors=True)
 
     def pids(self) -> list[int]:
-        return [self._running().pid]
+        return [process.pid for process in self._running()]
 
     def memory_bytes(self) -> int:
-        return self._running().memory_bytes()
+        return sum(process.memory_bytes() for process in self._running())
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         self._topics.create(topic, partitions)
@@ -119,36 +156,51 @@ class ApacheKafka:
 
     def restart_after_kill(self) -> float:
         before = self._topics.log_ends()
-        self._running().kill()
+        for process in self._running():
+            process.kill()
         started_s = time.monotonic()
-        self._process = self._launch()
-        wait_for_listener(self._process, self._address, PORT)
-        self._topics.wait_for_log_ends(before, self._process)
+        self._launch_all()
+        self._topics.wait_for_log_ends(before, self._processes[0])
         return time.monotonic() - started_s
 
-    # --- the process ---
+    # --- the processes ---
 
-    def _running(self) -> PinnedProcess:
-        if self._process is None:
+    def _running(self) -> list[PinnedProcess]:
+        if not self._processes:
             raise ProcessFailedError(f"{self.name} is not started")
-        return self._process
+        return self._processes
 
-    def _launch(self) -> PinnedProcess:
+    def _no_topics(self) -> Topics:
+        data_dirs = [self._folder(node) / "data" for node in self._nodes]
+        return Topics(self.bootstrap, data_dirs, replicas=self._replicas, config=self._topic_config)
+
+    def _folder(self, node: Node) -> Path:
+        return self._home / f"node-{node.id}"
+
+    def _properties(self, node: Node) -> Path:
+        return self._folder(node) / "server.properties"
+
+    def _launch_all(self) -> None:
+        self._processes = [self._launch(node) for node in self._nodes]
+        for node, process in zip(self._nodes, self._processes, strict=True):
+            # The listener is opened last, once the broker is registered and unfenced.
+            wait_for_listener(process, node.host, node.port)
+
+    def _launch(self, node: Node) -> PinnedProcess:
+        properties = str(self._properties(node))
         return PinnedProcess(
-            [java(), *HEAP, *JVM, QUIET, "-cp", self._class_path(), "kafka.Kafka", str(self._properties)],
+            [java(), *HEAP, *JVM, QUIET, "-cp", self._class_path(), "kafka.Kafka", properties],
             cores=self._cores,
-            log=self._home / "broker.log",
+            log=self._folder(node) / "broker.log",
             env=JAVA_ENV,
         )
 
-    def _format(self) -> None:
-        # Joined by "=": an id that begins with a dash would be parsed as an option.
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    def _format(self, node: Node, cluster_id: str) -> None:
         command = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         formatting = PinnedProcess(
-            [java(), QUIET, "-cp", self._class_path(), *command, "--config", str(self._properties)],
+            [java(), QUIET, "-cp", self._class_path(), *command, "--config", str(self._properties(node))],
             cores=self._cores,
-            log=self._home / "format.log",
+            log=self._folder(node) / "format.log",
             env=JAVA_ENV,
         )
         if formatting.wait(FORMAT_WAIT_MAX_S) != 0:

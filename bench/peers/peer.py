@@ -39,7 +39,9 @@ class KafkaPeer(Peer, Protocol):
     def bootstrap(self) -> str: ...
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Creates a topic with one replica; returns once a client sees all its leaders."""
+        """Creates a topic with as many replicas as the peer was made for; returns once a client sees all
+        its leaders.
+        """
 
     def delete_topic(self, topic: str) -> None:
         """Deletes a topic, so that its bytes do not fill the disk; returns once it is gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,17 +21,31 @@ DELETION_WAIT_MAX_S: Final = 90.0
 
 
 class Topics:
-    """The topics that the bench has made on one cluster. `data_dirs` hold the folders of their partitions."""
+    """The topics that the bench has made on one cluster. `data_dirs` hold the folders of their partitions.
 
-    def __init__(self, bootstrap: str, data_dirs: list[Path]) -> None:
+    Each topic has `replicas` replicas and the settings of `config`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        data_dirs: list[Path],
+        *,
+        replicas: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
         self._bootstrap = bootstrap
         self._data_dirs = data_dirs
+        self._replicas = replicas
+        self._config = dict(config or {})
         self._names: list[str] = []
 
-    def create(self, topic: str, partitions: int) -> None:
-        """Creates a topic with one replica; returns once all of its partitions have leaders."""
+    def create(self, topic: str, partitions: int, replicas: int | None = None) -> None:
+        """Creates a topic, with another number of replicas if one is given; returns once all of its
+        partitions have leaders.
+        """
         with self._admin() as admin:
-            admin.create_topic(topic, partitions)
+            admin.create_topic(topic, partitions, replicas or self._replicas, self._config)
         self._names.append(topic)
 
     def delete(self, topic: str) -> None:
