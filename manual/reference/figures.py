@@ -11,14 +11,15 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from headrace.audit.auditor import Auditor
+from headrace.audit.counting.auditor import Auditor
+from headrace.audit.counting.partition_counter import partitions_status
 from headrace.audit.fold_loop import FoldLoop
 from headrace.balancer.backends import BackendFigures
 from headrace.balancer.control import Control
 from headrace.balancer.withdrawn import WithdrawnBrokers
 from headrace.broker.broker import Broker
 from headrace.broker.disk_guard import DiskGuard
-from headrace.broker.server import Server
+from headrace.broker.network.server import Server
 from headrace.mirror.copying import PartitionCopy
 from headrace.mirror.service import MirrorService
 from reference.markdown import GENERATED, code, table
@@ -150,7 +151,7 @@ FIGURES: Final = (
     ),
     Figures(
         "Auditor",
-        _fields(Auditor.status),
+        _fields(Auditor.status) | _fields(partitions_status),
         {
             "datacenter": "its own datacenter; in a row, the one where the partition's events come from",
             "trouble": "what is wrong, as one line; empty if nothing",
@@ -174,6 +175,7 @@ FIGURES: Final = (
             "refused": "records that cannot be true",
             "unreadable": "records that cannot be decoded",
             "set_aside": "both, by partition, with the first and last offset and the last problem",
+            "detection": "how long findings of the last day took to be named: one row for each hop",
             "trouble": "what is wrong, as one line; empty if nothing",
         },
     ),

@@ -17,7 +17,9 @@ from reference.dialect import links, lists
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = PurePosixPath("docs")
 MOVED: Final = {"README.md": "index.md"}
-KINDS: Final = frozenset({".md", ".png", ".svg", ".json", ".java", ".go", ".py", ".avsc", ".xml"})
+KINDS: Final = frozenset(
+    {".md", ".png", ".svg", ".json", ".java", ".go", ".mod", ".sum", ".py", ".avsc", ".xml"}
+)
 CONFIGURATION: Final = ROOT / "manual" / "mkdocs.yml"
 DECISIONS: Final = "decisions/"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from headrace.broker.setting import INT_MAX, LONG_MAX, Setting
+from headrace.broker.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from headrace.broker.settings.setting import INT_MAX, LONG_MAX, Setting
 from headrace.warehouse.source.option_table import OPTIONS
 from headrace.warehouse.source.options import KAFKA_COLUMNS, PROBLEM_COLUMN
 from reference.markdown import GENERATED, code, escaped, table

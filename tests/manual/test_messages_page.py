@@ -45,6 +45,8 @@ FOR_USERS = frozenset(
         "BalancerError",
         "ConfigError",
         "LogDamagedError",
+        "UnfinishedError",
+        "UnknownBrokerError",
         "LogOfflineError",
         "LogStorageError",
         "DirectoryLockedError",

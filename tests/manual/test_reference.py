@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from headrace.agent.kinds import KINDS
-from headrace.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from headrace.broker.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from headrace.cli.errors import ExitCode
 from headrace.cli.main import app
 from headrace.warehouse.source.option_table import OPTIONS

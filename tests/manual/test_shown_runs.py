@@ -74,6 +74,10 @@ a = {
     curl -d '{"a": 1,
       "b": 2}'
 
+<!-- shown: needs go | exits 3 -->
+
+    go build
+
 <!-- shown: not run: it takes hours; or more -->
 
     make bench
@@ -96,6 +100,7 @@ def test_steps_of_a_page() -> None:
     assert list(steps("page", PAGE, "hcl")) == [
         Step("page", 27, "", ("a = {", "  b = 1", "}"), frozenset({0}), "main.tf"),
         Step("page", 32, """curl -d '{"a": 1, "b": 2}'""", (), frozenset({0})),
+        Step("page", 37, "go build", (), frozenset({0, 3}), needs="go"),
     ]
 
 
@@ -143,6 +148,41 @@ def test_what_has_the_same_shape(shown: str, real: str) -> None:
 )
 def test_what_has_another_shape(shown: str, real: str) -> None:
     assert difference(shown.splitlines(), real)
+
+
+DOCUMENT = '{"outcome": "created", "count": 3, "when": "2026-11-22", "rows": [{"name": "x"}], "none": null}'
+
+
+@pytest.mark.parametrize(
+    ("shown", "real"),
+    [
+        (
+            DOCUMENT,
+            '{"none":null,"rows":[{"name":"x"},{"name":"y"}],"when":"12:01","count":4.5,"outcome":"created"}',
+        ),
+        (DOCUMENT.replace('"none": null', '"…": "…"'), DOCUMENT.replace('"none": null', '"more": 1')),
+        ("[]", "[1]"),
+    ],
+)
+def test_documents_of_the_same_shape(shown: str, real: str) -> None:
+    assert difference(shown.splitlines(), real) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "problem"),
+    [
+        ("created", "changed", "it.outcome is 'changed', not 'created'"),
+        ("3", '"3"', "it.count is '3', not 3"),
+        ('"none": null', '"none": 1', "it.none is 1, not None"),
+        (', "none": null', "", "it has no none"),
+        ('"none": null', '"none": null, "more": 1', "it has more, which the page does not show"),
+        ('{"name": "x"}', "", "it.rows has 0 elements, not 1"),
+        ('"name": "x"', '"name": "y"', "it.rows[0].name is 'y', not 'x'"),
+        ("}", "", "it is no JSON document"),
+    ],
+)
+def test_documents_of_another_shape(change: str, to: str, problem: str) -> None:
+    assert difference([DOCUMENT], DOCUMENT.replace(change, to)) == problem
 
 
 def step(command: str, output: str = "", *codes: int) -> Step:
