@@ -28,6 +28,7 @@ LOCK_FILES: Final = ("postmaster.pid", f"{SOCKET_NAME}.lock")
 INIT_TIMEOUT_S: Final = 180.0
 _PR_SET_PDEATHSIG: Final = 1
 _USER_MAP: Final = "headrace"
+_NO_HISTORY: Final = "restore it, or move it away: Airflow then begins without a history"
 
 SETTINGS: Final[Mapping[str, str]] = {
     "listen_addresses": "",
@@ -39,6 +40,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "min_wal_size": "32MB",
     "max_wal_size": "256MB",
     "jit": "off",
+    # The supervisor starts it again, and sees when that is hopeless; by itself it would try without end.
+    "restart_after_crash": "off",
     # There are no replicas.
     "wal_level": "minimal",
     "max_wal_senders": "0",
@@ -73,7 +76,9 @@ def prepare(folder: Folder, found: Sequence[Installation], client: str) -> Insta
     _end_leftovers(folder)
     if folder.at(NEW).exists():
         shutil.rmtree(folder.at(NEW))
-    if not folder.at(CLUSTER).exists():
+    if folder.at(CLUSTER).exists():
+        _check_control_file(folder, programs)
+    else:
         _make(folder, programs)
     _write(folder.at(f"{CLUSTER}/pg_hba.conf"), f"local all all peer map={_USER_MAP}\n")
     _write(folder.at(f"{CLUSTER}/pg_ident.conf"), f'{_USER_MAP} "{client}" {ROLE}\n')
@@ -140,15 +145,29 @@ def _major_of_data(folder: Folder) -> int | None:
         return int(folder.at(f"{CLUSTER}/PG_VERSION").read_text())
     except (OSError, ValueError):
         raise ClusterError(
-            f"{folder.path / CLUSTER} is not PostgreSQL's data: its PG_VERSION cannot be read; restore it, "
-            "or move it away: Airflow then begins without a history"
+            f"{folder.path / CLUSTER} is not PostgreSQL's data: its PG_VERSION cannot be read; {_NO_HISTORY}"
         ) from None
+
+
+def _check_control_file(folder: Folder, programs: Installation) -> None:
+    """Raises `ClusterError` if the file from which a server starts is damaged."""
+    tool = programs.programs / "pg_controldata"
+    if not tool.exists():
+        return
+    done = _ran([str(tool), "-D", str(folder.at(CLUSTER))], folder)
+    problems = [line for line in done.stdout.splitlines() if "WARNING" in line or "error:" in line]
+    if done.returncode or problems:
+        said = (problems or done.stdout.splitlines() or [f"exit code {done.returncode}"])[0]
+        raise ClusterError(
+            f"{folder.path / CLUSTER} is damaged, its control file cannot be believed ({said.strip()}): "
+            f"{_NO_HISTORY}"
+        )
 
 
 def _make(folder: Folder, programs: Installation) -> None:
     """Makes the data under another name first: a crash leaves nothing that looks whole."""
     new = str(folder.at(NEW))
-    options = ["-U", ROLE, "-A", "peer", "-E", "UTF8", "--no-locale"]
+    options = ["-U", ROLE, "-A", "peer", "-E", "UTF8", "--no-locale", "--data-checksums"]
     _run([str(programs.programs / "initdb"), "-D", new, *options], folder)
     single = [str(programs.programs / "postgres"), "--single", "-c", "exit_on_error=true", "-D", new]
     _run([*single, "postgres"], folder, f"CREATE DATABASE {DATABASE}\n")
@@ -158,7 +177,19 @@ def _make(folder: Folder, programs: Installation) -> None:
 
 
 def _run(command: Sequence[str], folder: Folder, standard_input: str = "") -> None:
-    done = subprocess.run(
+    done = _ran(command, folder, standard_input)
+    if done.returncode:
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        errors = [line for line in lines if "error" in line.lower() or "FATAL" in line or "PANIC" in line]
+        said = (errors or lines or [f"exit code {done.returncode}"])[0]
+        raise ClusterError(f"{Path(command[0]).name} cannot make the database in {folder.path}: {said}")
+
+
+def _ran(
+    command: Sequence[str], folder: Folder, standard_input: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs one of PostgreSQL's programs; its errors are in what it printed."""
+    return subprocess.run(
         command,
         input=standard_input,
         stdout=subprocess.PIPE,
@@ -173,11 +204,6 @@ def _run(command: Sequence[str], folder: Folder, standard_input: str = "") -> No
         preexec_fn=_die_with_parent,
         check=False,
     )
-    if done.returncode:
-        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower() or "FATAL" in line or "PANIC" in line]
-        said = (errors or lines or [f"exit code {done.returncode}"])[0]
-        raise ClusterError(f"{Path(command[0]).name} cannot make the database in {folder.path}: {said}")
 
 
 def _die_with_parent() -> None:

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from headrace.warehouse.arrow_tables import TimeRange, batches
+from headrace.warehouse.arrow_tables import TimeRange, batches, column_names
 from headrace.warehouse.change import hdfs_of
 from headrace.warehouse.commitlog import CommitLog
 from headrace.warehouse.ddl import create_table, table_name
 from headrace.warehouse.decode import ADDRESS_FIELDS, TIMESTAMP_COLUMN
 from headrace.warehouse.dialect import Dialect
 from headrace.warehouse.hdfs.client import HdfsClient
-from headrace.warehouse.hdfs.remote_file import RemoteFile
 from headrace.warehouse.layout import HOUR_MS, TopicPaths, hour_name
 from headrace.warehouse.manifest import FileSchema
 from headrace.warehouse.options import WarehouseOptions
@@ -196,10 +194,7 @@ def _columns_of_files(hdfs: HdfsClient, files: Sequence[LocatedFile]) -> dict[Fi
     first: dict[FileSchema, LocatedFile] = {}
     for located in files:
         first.setdefault(located.file.schema, located)
-    return {
-        schema: pq.ParquetFile(RemoteFile(hdfs, located.path, located.file.size_bytes)).schema_arrow.names
-        for schema, located in first.items()
-    }
+    return {schema: column_names(hdfs, located) for schema, located in first.items()}
 
 
 def _quoted(name: str) -> str:
